@@ -1,0 +1,92 @@
+"""A configured agent, checked and typed: what `agent.config` makes of a file and the runners run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from plugins import Component, Config
+
+Runner = Literal["local", "spark"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something stands in a configuration: for error messages."""
+
+    file: str
+    line: int
+    """From 1; 0 where it does not stand on a line of its own."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True)
+class ComponentSpec:
+    """One component: its class, and its options read and checked."""
+
+    name: str
+    path: str
+    """`a1.sources.s1`: how errors, logs and metrics call it."""
+    cls: type[Component[Any]]
+    config: Config
+    properties: Mapping[str, str]
+    """Its own properties as resolved text: what a Spark executor makes it from again."""
+    place: Place
+
+    def make(self) -> Any:
+        """A new instance; no I/O."""
+        return self.cls(self.config, self.name)
+
+
+@dataclass(frozen=True)
+class SelectorSpec:
+    """How a source chooses among its channels."""
+
+    kind: str = "replicating"
+    optional: frozenset[str] = frozenset()
+    """Channels whose failure is counted and otherwise ignored."""
+
+
+@dataclass(frozen=True)
+class SourceSpec(ComponentSpec):
+    """A source with what stands between it and its channels."""
+
+    channels: tuple[str, ...]
+    interceptors: tuple[ComponentSpec, ...] = ()
+    selector: SelectorSpec = SelectorSpec()
+
+
+@dataclass(frozen=True)
+class ChannelSpec(ComponentSpec):
+    """A channel."""
+
+
+@dataclass(frozen=True)
+class SinkSpec(ComponentSpec):
+    """A sink, its channel, and how it is run."""
+
+    channel: str
+    interceptors: tuple[ComponentSpec, ...] = ()
+    group: str | None = None
+    """Its own consumer group; None: it shares its channel's."""
+    runner: Runner = "local"
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """One agent of a configuration file."""
+
+    name: str
+    file: str
+    sources: tuple[SourceSpec, ...]
+    channels: tuple[ChannelSpec, ...]
+    sinks: tuple[SinkSpec, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Agent-wide properties: `runner`, `spark.*`, `monitoring.*`, `deadletters.*`."""
+
+    def channel(self, name: str) -> ChannelSpec:
+        """The channel of that name."""
+        return next(channel for channel in self.channels if channel.name == name)

@@ -1,0 +1,340 @@
+"""Events that travel together, as one Arrow record batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plugins.event import Event, EventId
+
+Array = Any
+"""A `pyarrow.Array`; pyarrow ships no types."""
+
+MAX_HEADER_COLUMNS = 64
+"""Header names come from senders; those past this many in one batch share one map column."""
+
+HEADER_TYPE = pa.dictionary(pa.int32(), pa.string())
+OVERFLOW_TYPE = pa.map_(pa.string(), pa.string())
+_BODY_FIELD = pa.field("body", pa.binary())
+_OVERFLOW_FIELD = pa.field("headers", OVERFLOW_TYPE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """Where in a channel the rows of a batch came from; all of one partition. Arrays have one entry a row."""
+
+    topic: str
+    partition: int
+    offsets: npt.NDArray[np.int64]
+    """Offset of the record each row came in."""
+    indexes: npt.NDArray[np.int32]
+    """Place of each row within its record."""
+    timestamps: npt.NDArray[np.int64]
+    """Time of arrival of each record in the channel, milliseconds since the epoch."""
+
+    @classmethod
+    def of_record(cls, topic: str, partition: int, offset: int, timestamp: int, events: int) -> Origin:
+        """The origin of all `events` rows of one record."""
+        return cls(
+            topic,
+            partition,
+            np.full(events, offset, np.int64),
+            np.arange(events, dtype=np.int32),
+            np.full(events, timestamp, np.int64),
+        )
+
+    def select(self, rows: Any) -> Origin:
+        """The origin of the chosen rows: a slice, a boolean mask or row numbers."""
+        return Origin(self.topic, self.partition, self.offsets[rows], self.indexes[rows], self.timestamps[rows])
+
+
+class Batch:
+    """Immutable events in columns.
+
+    Column 0 of `records` is the body (`binary`, never null). Every other column is one header
+    (dictionary-encoded string, null where an event lacks it), except that past `MAX_HEADER_COLUMNS` names a
+    last column of type `map<string, string>` holds the rest. Header names are unique, but one may be called
+    `body`: go by position and type, or use `header()`.
+
+    `origin` tells where in a channel the events came from; None before the channel. It follows the rows through
+    `where`, `slice`, `map` and `with_*`: a dropped event leaves a hole and its neighbours keep their ids.
+    """
+
+    __slots__ = ("origin", "records")
+
+    def __init__(self, records: Any, origin: Origin | None = None) -> None:
+        self.records = records
+        self.origin = origin
+
+    # --- making one
+
+    @classmethod
+    def of(cls, events: Iterable[Event], origin: Origin | None = None) -> Batch:
+        """A batch of these events, in their order."""
+        events = list(events)
+        names: dict[str, None] = {}
+        for event in events:
+            if not names.keys() >= event.headers.keys():
+                names.update(dict.fromkeys(event.headers))
+        columns = list(names)[:MAX_HEADER_COLUMNS]
+        headers = {name: [event.headers.get(name) for event in events] for name in columns}
+        overflow = None
+        if len(names) > MAX_HEADER_COLUMNS:
+            held = set(columns)
+            overflow = pa.array(
+                [[(k, v) for k, v in event.headers.items() if k not in held] for event in events],
+                OVERFLOW_TYPE,
+            )
+        return cls.of_columns(
+            pa.array([event.body for event in events], pa.binary()), headers, origin, overflow=overflow
+        )
+
+    @classmethod
+    def of_columns(
+        cls,
+        bodies: Array,
+        headers: Mapping[str, Any],
+        origin: Origin | None = None,
+        *,
+        overflow: Array | None = None,
+    ) -> Batch:
+        """A batch of columns: `bodies` is a binary array; each header an array, a list, or one text for all rows.
+
+        At most `MAX_HEADER_COLUMNS` headers; `overflow` is the map column with the others.
+        """
+        columns, fields = [bodies], [_BODY_FIELD]
+        for name, values in headers.items():
+            columns.append(_header_column(values, len(bodies)))
+            fields.append(pa.field(name, HEADER_TYPE))
+        if overflow is not None:
+            columns.append(overflow)
+            fields.append(_OVERFLOW_FIELD)
+        return cls(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), origin)
+
+    @classmethod
+    def concat(cls, batches: Sequence[Batch]) -> Batch:
+        """One batch of all their rows, in order. Origins, where there are any, must be of one partition."""
+        if len(batches) == 1:
+            return batches[0]
+        origin = None
+        if batches and (first := batches[0].origin) is not None:
+            origins = [b.origin for b in batches if b.origin is not None]
+            if len(origins) != len(batches) or {(o.topic, o.partition) for o in origins} != {
+                (first.topic, first.partition)
+            }:
+                raise ValueError("only batches of one partition can be joined")
+            origin = Origin(
+                first.topic,
+                first.partition,
+                np.concatenate([o.offsets for o in origins]),
+                np.concatenate([o.indexes for o in origins]),
+                np.concatenate([o.timestamps for o in origins]),
+            )
+        names = list(dict.fromkeys(name for b in batches for name in b._columns()))
+        if len(names) > MAX_HEADER_COLUMNS or any(b._overflow() is not None for b in batches):
+            return cls.of([event for b in batches for event in b], origin)
+        headers = {
+            name: pa.chunked_array([b.header(name) for b in batches], HEADER_TYPE)
+            .unify_dictionaries()
+            .combine_chunks()
+            for name in names
+        }
+        bodies = pa.concat_arrays([b.bodies for b in batches]) if batches else pa.array([], pa.binary())
+        return cls.of_columns(bodies, headers, origin)
+
+    # --- looking at it
+
+    def __len__(self) -> int:
+        return int(self.records.num_rows)
+
+    def __iter__(self) -> Iterator[Event]:
+        """The events one by one. Changing an event does not change the batch."""
+        names = list(self._columns())
+        columns = [self.records.column(i + 1).to_pylist() for i in range(len(names))]
+        overflow = self._overflow()
+        rest = overflow.to_pylist() if overflow is not None else None
+        for row, body in enumerate(self.bodies.to_pylist()):
+            headers = {
+                name: value for name, column in zip(names, columns, strict=True) if (value := column[row]) is not None
+            }
+            if rest is not None and rest[row]:
+                headers.update(rest[row])
+            yield Event(body, headers)
+
+    def __repr__(self) -> str:
+        where = f" from {self.origin.topic}-{self.origin.partition}" if self.origin is not None else ""
+        return f"<Batch of {len(self)} events, headers {', '.join(self.header_names) or 'none'}{where}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes its rows occupy in memory, headers included."""
+        return int(self.records.nbytes)
+
+    @property
+    def bodies(self) -> Array:
+        """The bodies: a binary array without nulls."""
+        return self.records.column(0)
+
+    @property
+    def header_names(self) -> list[str]:
+        """Names of all headers that may occur in it, in first-seen order."""
+        names = self._columns()
+        overflow = self._overflow()
+        if overflow is not None:
+            names.update(dict.fromkeys(key.as_py() for key in overflow.keys.unique()))
+        return list(names)
+
+    def header(self, name: str) -> Array:
+        """That header of each event: a dictionary-encoded string array, null where an event lacks it."""
+        index = list(self._columns()).index(name) if name in self._columns() else None
+        if index is not None:
+            return self.records.column(index + 1)
+        overflow = self._overflow()
+        if overflow is not None:
+            values = [dict(row).get(name) for row in overflow.to_pylist()]
+            return pa.array(values, pa.string()).dictionary_encode()
+        return pa.nulls(len(self), pa.string()).dictionary_encode()
+
+    def id(self, row: int) -> EventId:
+        """The id of the event in that row. Only for a batch that came from a channel."""
+        origin = self.origin
+        if origin is None:
+            raise ValueError("events have ids only once a channel holds them")
+        return EventId(origin.topic, origin.partition, int(origin.offsets[row]), int(origin.indexes[row]))
+
+    def ids(self) -> list[EventId]:
+        """The ids of all its events, in row order."""
+        return [self.id(row) for row in range(len(self))]
+
+    # --- making another of it
+
+    def with_bodies(self, bodies: Array) -> Batch:
+        """The same events with other bodies (a binary array without nulls, as many as there are events)."""
+        if len(bodies) != len(self) or bodies.null_count:
+            raise ValueError(f"{len(self)} bodies are needed, got {len(bodies)}, {bodies.null_count} of them null")
+        columns = self.records.columns
+        columns[0] = bodies
+        return Batch(pa.RecordBatch.from_arrays(columns, schema=self.records.schema), self.origin)
+
+    def with_header(self, name: str, values: Any) -> Batch:
+        """The same events with that header set: one text for all, or an array with null for 'absent'."""
+        headers = self._columns_by_name()
+        overflow = self._overflow()
+        if overflow is not None or (name not in headers and len(headers) >= MAX_HEADER_COLUMNS):
+            column = _header_column(values, len(self)).to_pylist()
+            events = list(self)
+            for event, value in zip(events, column, strict=True):
+                event.headers.pop(name, None)
+                if value is not None:
+                    event.headers[name] = value
+            return Batch.of(events, self.origin)
+        headers[name] = _header_column(values, len(self))
+        return Batch.of_columns(self.bodies, headers, self.origin)
+
+    def without_header(self, name: str) -> Batch:
+        """The same events without that header."""
+        if self._overflow() is not None:
+            return self.with_header(name, pa.nulls(len(self), pa.string()))
+        headers = self._columns_by_name()
+        if headers.pop(name, None) is None:
+            return self
+        return Batch.of_columns(self.bodies, headers, self.origin)
+
+    def where(self, mask: Array) -> Batch:
+        """The events for which the mask (a boolean array; null counts as false) is true."""
+        if mask.null_count:
+            mask = mask.fill_null(False)
+        origin = self.origin
+        if origin is not None:
+            origin = origin.select(mask.to_numpy(zero_copy_only=False))
+        return Batch(self.records.filter(mask), origin)
+
+    def slice(self, start: int, length: int | None = None) -> Batch:
+        """A run of its events, without copying them."""
+        stop = len(self) if length is None else start + length
+        origin = self.origin.select(slice(start, stop)) if self.origin is not None else None
+        return Batch(self.records.slice(start, length), origin)
+
+    def map(self, function: Callable[[Event], Event | None]) -> Batch:
+        """Each event through a function; one that it turns into None is dropped."""
+        results = [function(event) for event in self]
+        kept = [row for row, result in enumerate(results) if result is not None]
+        origin = self.origin.select(kept) if self.origin is not None else None
+        return Batch.of((result for result in results if result is not None), origin)
+
+    def split(self, max_events: int, max_bytes: int) -> Iterator[Batch]:
+        """Runs of at most so many events and bytes each; a single larger event is a run of its own."""
+        if len(self) <= max_events and self.nbytes <= max_bytes:
+            yield self
+            return
+        sizes = pc.binary_length(self.bodies).to_numpy(zero_copy_only=False).astype(np.int64)
+        # Headers are spread evenly over the rows: what they take is small, and known only as a whole.
+        sizes += max(0, self.nbytes - int(sizes.sum())) // max(1, len(self))
+        ends = np.cumsum(sizes)
+        start = 0
+        while start < len(self):
+            base = int(ends[start - 1]) if start else 0
+            stop = int(np.searchsorted(ends, base + max_bytes, side="right"))
+            stop = min(max(stop, start + 1), start + max_events, len(self))
+            yield self.slice(start, stop - start)
+            start = stop
+
+    # --- travelling
+
+    def to_ipc(self, compression: str | None = None) -> Any:
+        """An Arrow IPC stream of it, as a `pyarrow.Buffer`; `compression` is None, "lz4" or "zstd"."""
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with pa.ipc.new_stream(sink, self.records.schema, options=options) as writer:
+            writer.write_batch(self.records)
+        return sink.getvalue()
+
+    @classmethod
+    def from_ipc(cls, data: Any) -> Batch:
+        """The batch of an IPC stream. ValueError for anything else than what `to_ipc` writes."""
+        try:
+            with pa.ipc.open_stream(data) as reader:
+                batches = list(reader)
+            if len(batches) != 1:
+                raise ValueError(f"one record batch expected, found {len(batches)}")
+            batches[0].validate(full=True)
+        except pa.ArrowInvalid as e:
+            raise ValueError(f"not an Arrow IPC stream: {e}") from e
+        records = batches[0]
+        types = records.schema.types
+        headers = types[1:-1] if types[-1:] == [OVERFLOW_TYPE] else types[1:]
+        if types[:1] != [pa.binary()] or any(t != HEADER_TYPE for t in headers) or records.column(0).null_count:
+            raise ValueError(f"not a batch of events: columns {', '.join(map(str, types))}")
+        return cls(records)
+
+    # --- within
+
+    def _columns(self) -> dict[str, None]:
+        schema = self.records.schema
+        stop = len(schema) - (self._overflow() is not None)
+        return dict.fromkeys(schema.field(i).name for i in range(1, stop))
+
+    def _columns_by_name(self) -> dict[str, Any]:
+        return {name: self.records.column(i + 1) for i, name in enumerate(self._columns())}
+
+    def _overflow(self) -> Array | None:
+        last = self.records.num_columns - 1
+        return self.records.column(last) if self.records.schema.types[last] == OVERFLOW_TYPE else None
+
+
+def _header_column(values: Any, rows: int) -> Array:
+    if isinstance(values, str):
+        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([values], pa.string()))
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        values = pa.array(values, pa.string())
+    if len(values) != rows:
+        raise ValueError(f"{rows} header values are needed, got {len(values)}")
+    if values.type == HEADER_TYPE:
+        return values
+    return values.cast(pa.string()).dictionary_encode()

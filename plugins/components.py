@@ -1,0 +1,293 @@
+"""The contract: what a source, an interceptor, a channel and a sink are, and who calls what when."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+from plugins.batch import Batch
+from plugins.errors import MissingExtra
+from plugins.event import EventId
+from plugins.metrics import Metrics
+from plugins.options import Config
+
+CONTRACT = 1
+"""Version of this contract; a plugin may check it."""
+
+C = TypeVar("C", bound=Config)
+
+
+class Component(ABC, Generic[C]):
+    """What all components share.
+
+    Life: `__init__` (no I/O) → `open` (connects; may raise Retry) → work → `close`, which always runs, also after a
+    failed `open`, and may run twice. After a failure the runner closes the component and opens it again.
+
+    The runner sets `name`, `metrics` and `stopping`; whatever blocks must wake soon after `stopping` is set.
+    """
+
+    type_name: ClassVar[str] = ""
+    """The name in the configuration: `a1.sources.s1.type = <type_name>`."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names for it, Flume's class names among them. Aliases ignore case."""
+    config_class: ClassVar[type[Config]] = Config
+    """Its options: the type argument of the base class, found by itself."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in vars(cls).get("__orig_bases__", ()):
+            for argument in typing.get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Config):
+                    cls.config_class = argument
+
+    def __init__(self, config: C, name: str = "") -> None:
+        self.config = config
+        self.name = name or self.type_name
+        self.metrics = Metrics()
+        self.stopping = threading.Event()
+        self.log = logging.getLogger(f"{type(self).__module__}.{self.name}")
+
+    def open(self) -> None:
+        """Acquire what is needed: connections, files, sockets. Raise Retry where trying again may help."""
+
+    def close(self) -> None:
+        """Release everything. Not a commit: what was not flushed is lost here and offered again."""
+
+    def probe(self) -> Iterator[str]:
+        """For `agent check --connect`: yield a sentence for everything that would keep `open` from working.
+
+        Looks only; leaves nothing behind.
+        """
+        return iter(())
+
+
+class Source(Component[C]):
+    """Brings events in.
+
+    The runner iterates `batches()` on one thread. With `in_flight` 1, being resumed after a yield means that the
+    batch is stored in every required channel; with more, up to that many yielded batches are on their way at once
+    and `stored` alone tells. Batches on their way together may reach the channel in any order.
+    """
+
+    in_flight: int = 1
+    """At most so many yielded batches unresolved at a time."""
+
+    @abstractmethod
+    def batches(self) -> Iterator[Batch]:
+        """Yield batches until `stopping` is set, then return. May raise Retry."""
+
+    def stored(self, batch: Batch) -> None:
+        """Called once a batch, in yield order, when every required channel holds it: acknowledge, save positions.
+
+        Gets the very object that was yielded. May be called on another thread than `batches` runs on.
+        """
+
+
+class Interceptor(Component[C]):
+    """Changes or drops events on their way."""
+
+    pure: ClassVar[bool] = True
+    """Whether the same event always gives the same result. Impure ones are allowed before the channel only, where a
+    redelivery does not pass."""
+
+    @abstractmethod
+    def intercept(self, batch: Batch) -> Batch:
+        """Return the batch changed; use `where` to drop events. Must not raise for any content."""
+
+
+class Claim(NamedTuple):
+    """One partition as one consumer group sees it: what a commit record belongs to."""
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+    group: str
+    epoch: int
+    """Counts deliberate resets of the group; a new epoch starts a new commit record."""
+    partition: int
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """A record that is not in the channel's format."""
+
+    id: EventId
+    payload: bytes
+    reason: str
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Records `start` up to, not including, `end` of one partition, decoded."""
+
+    partition: int
+    start: int
+    end: int
+    batch: Batch
+    undecodable: tuple[Undecodable, ...] = ()
+
+
+class Owner(Protocol):
+    """The runner, as a `Reader` calls it when partitions come and go; always within `Reader.take`."""
+
+    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[int, int]:
+        """These partitions are ours now; answer where to start, by partition.
+
+        Given the group's committed position of each (None where it has none). A partition left out of the answer
+        starts at its committed position, else at the earliest record.
+        """
+
+    def revoked(self, partitions: set[int]) -> None:
+        """These partitions go to another member now: last chance to flush and commit them."""
+
+    def lost(self, partitions: set[int]) -> None:
+        """These partitions are gone already: drop what is not committed, commit nothing."""
+
+
+class Reader(ABC):
+    """One consumer of a channel. Used by one thread."""
+
+    @abstractmethod
+    def take(self, timeout: float) -> Taken | None:
+        """The next records, or None after `timeout` seconds without any. Calls the owner when partitions change."""
+
+    @abstractmethod
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Record, by partition, the offset of the next record to deliver; only partitions owned now."""
+
+    @abstractmethod
+    def rewind(self, positions: Mapping[int, int]) -> None:
+        """Go on taking from these positions."""
+
+    def lag(self) -> int | None:
+        """Records not yet taken, over all partitions owned; None where not known."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the group. Commits nothing."""
+
+
+@dataclass(frozen=True)
+class KafkaStream:
+    """How another engine (Spark) reads a channel that lies in Kafka."""
+
+    bootstrap_servers: str
+    topic: str
+    group: str
+    client: Mapping[str, str] = field(default_factory=dict)
+    """Java client properties: security and the like."""
+
+
+class Channel(Component[C]):
+    """Holds events between sources and sinks."""
+
+    durable: ClassVar[bool] = False
+    """Whether what it holds survives the agent. The stop of an agent drains the others."""
+
+    @abstractmethod
+    def put(self, batch: Batch) -> None:
+        """Return when the whole batch is stored, to the channel's guarantee. Threads may call it at once.
+
+        Blocks while the channel is full or unreachable. Raises Retry when `stopping` is set before it is stored:
+        the batch may or may not be in the channel then.
+        """
+
+    @abstractmethod
+    def reader(self, owner: Owner, *, group: str | None, member: str) -> Reader:
+        """A consumer. Readers of one `group` share the events; each group sees all. None is the channel's own group.
+
+        `member` names this consumer across restarts (host, agent and sink).
+        """
+
+    def stream(self, group: str | None) -> KafkaStream | None:
+        """How Spark reads it; None where it cannot, and only local runners can drain it."""
+        return None
+
+    @classmethod
+    def decode(cls, value: bytes, headers: Mapping[str, bytes], claim: Claim, offset: int, timestamp: int) -> Taken:
+        """One record as it lies in Kafka, decoded; called where Spark reads the channel."""
+        raise NotImplementedError(f"{cls.__name__} has no records outside the agent")
+
+
+class Sink(Component[C]):
+    """Takes events out: the simple kind.
+
+    `write` may buffer; when `flush` returns, all that was written is durable, and the runner commits the channel.
+    Any exception makes the runner call `reset`, rewind to the last commit and offer the events again.
+    """
+
+    batch_size: int = 10_000
+    """The runner flushes after at least so many events, if not before."""
+    flush_interval: float = 1.0
+    """The runner flushes at the latest so many seconds after the first unflushed write."""
+
+    @abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Take these events (of one partition, in order, never empty)."""
+
+    def flush(self) -> None:
+        """Return when everything written is durable."""
+
+    def reset(self) -> None:
+        """Drop everything written since the last flush."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What one partition has staged, ready to be committed. Picklable: it travels from executor to driver."""
+
+    claim: Claim
+    start: int
+    end: int
+    """Records `start` up to, not including, `end` are in it, or were dropped on purpose."""
+    events: int
+    staged: Any
+    """The sink's own: what to make visible."""
+
+
+class CommittingSink(Sink[C]):
+    """A sink with its own commit record, which makes it exactly once.
+
+    The runner calls `resume` for each partition it gets, `write` with that partition's events in order, and, when
+    `due` names the partition, `stage` and `commit`. It commits the channel only afterwards, so that the sink's
+    record is the truth and the channel's a copy. Stages run in the agent or on Spark executors; `resume` and
+    `commit` of one partition run in one place only (the agent, or the Spark driver).
+    """
+
+    @abstractmethod
+    def resume(self, claim: Claim, committed: int | None) -> int | None:
+        """Finish what a crash left of the last commit and answer where to go on by the sink's own record.
+
+        Without a record: `committed`, the group's position (None: from the earliest).
+        """
+
+    @abstractmethod
+    def due(self) -> set[int]:
+        """Partitions whose written events should be committed now: by size, count, age or idleness."""
+
+    @abstractmethod
+    def stage(self, claim: Claim, start: int, end: int) -> Receipt:
+        """Make all that was written of this partition durable but invisible."""
+
+    @abstractmethod
+    def commit(self, receipt: Receipt) -> None:
+        """Make it visible, atomically, exactly once. Raises Conflict when another owner has committed past it."""
+
+    @abstractmethod
+    def reset(self, partition: int | None = None) -> None:
+        """Drop everything not committed of this partition, or of all."""
+
+
+def require(module: str, extra: str) -> Any:
+    """Import a library that an extra brings; the error names the extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as e:
+        raise MissingExtra(f"{module} is not installed: pip install 'flafka[{extra}]'") from e

@@ -1,0 +1,41 @@
+"""What a component raises, and what the runner does about it."""
+
+from collections.abc import Mapping
+
+from plugins.event import EventId
+
+
+class FlafkaError(Exception):
+    """An error whose text alone tells a user what is wrong and what to do; it is shown without a traceback."""
+
+
+class MissingExtra(FlafkaError):
+    """A library is not installed; the text names the extra that brings it."""
+
+
+class Retry(FlafkaError):
+    """A passing failure (a server away, a timeout): back off, rewind to the last commit, offer again.
+
+    `after` is the least time to wait, in seconds; None leaves it to the runner's back-off.
+    """
+
+    def __init__(self, message: str, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Rejected(FlafkaError):
+    """Some events can never be delivered: they become dead letters, durable before their positions are committed.
+
+    Raised by `write` or `flush` after every *other* event was accepted. `reasons` maps each rejected event's id
+    (`batch.id(row)`) to a sentence.
+    """
+
+    def __init__(self, reasons: Mapping[EventId, str]) -> None:
+        first = next(iter(reasons.values()), "")
+        super().__init__(f"{len(reasons)} events can never be delivered, the first because: {first}")
+        self.reasons = dict(reasons)
+
+
+class Conflict(FlafkaError):
+    """Another owner has committed past this position: drop what is not committed and resume where it left off."""

@@ -1,0 +1,45 @@
+"""Counters of one component, under Flume's names."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Metrics:
+    """Counters and gauges of one component, safe for threads.
+
+    Count once a batch, not once an event: a call takes a lock. Names are Flume's where Flume has one
+    (`EventReceivedCount`), in the same spelling otherwise.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, float] = {}
+        self.last_error = ""
+        """The latest failure, in words; empty while all is well."""
+        self.last_error_time = 0.0
+
+    def add(self, name: str, amount: float = 1) -> None:
+        """Count `amount` more."""
+        with self._lock:
+            self._values[name] = self._values.get(name, 0) + amount
+
+    def set(self, name: str, value: float) -> None:
+        """Set a gauge."""
+        with self._lock:
+            self._values[name] = value
+
+    def get(self, name: str) -> float:
+        """The present value; 0 for a name never counted."""
+        with self._lock:
+            return self._values.get(name, 0)
+
+    def error(self, text: str) -> None:
+        """Remember the latest failure, so that the dashboard can show it; an empty text clears it."""
+        self.last_error, self.last_error_time = text, time.time()
+
+    def snapshot(self) -> dict[str, float]:
+        """All present values."""
+        with self._lock:
+            return dict(self._values)

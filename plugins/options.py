@@ -1,0 +1,184 @@
+"""Options of a component, declared once: name, type, unit, default, bounds, description."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic_core import PydanticUndefined
+
+REQUIRED: Any = PydanticUndefined
+"""Default of an option that must be given."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a component's properties. `unknown` marks a property the component does not have."""
+
+    option: str
+    message: str
+    unknown: bool = False
+
+
+@dataclass(frozen=True)
+class Option:
+    """One declared option, as documentation and checks read it."""
+
+    name: str
+    field: str
+    kind: str
+    default: Any
+    unit: str
+    bounds: str
+    description: str
+    secret: bool
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is REQUIRED
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether it takes every property that starts with its name (which ends in a dot)."""
+        return self.name.endswith(".")
+
+
+def option(default: Any = REQUIRED, *, name: str, description: str, unit: str = "", **bounds: Any) -> Any:
+    """Declare one option of a `Config`.
+
+    `name` is its spelling in the configuration file (Flume's, where Flume has it). A name that ends in a dot
+    takes all properties under it, as a `dict[str, str]`. `unit` is what a number counts (`s`, `ms`, `bytes`,
+    `events`). `bounds` are pydantic's: `ge`, `le`, `gt`, `lt`, `pattern`, `min_length`.
+    """
+    if isinstance(default, dict | list):
+        bounds, default = {**bounds, "default_factory": default.copy}, REQUIRED
+    return pydantic.Field(default, alias=name, description=description, json_schema_extra={"unit": unit}, **bounds)
+
+
+class Config(BaseModel):
+    """Base of every component's options. Declare each with `option()`; values arrive as text and are converted.
+
+    Fields may be `str`, `int`, `float`, `bool`, `Literal[...]`, `list[str]` (split on blanks), `dict[str, str]`
+    (under a name that ends in a dot), `SecretStr`, or one of these `| None`. Checks over several options go into a
+    pydantic `model_validator(mode="after")` that raises ValueError.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True)
+
+    @classmethod
+    def parse(cls, properties: Mapping[str, str]) -> tuple[Self | None, list[Problem]]:
+        """The options as this component reads them, and everything wrong with them, not only the first.
+
+        Unknown properties are left out and reported with a suggestion. The config is None where it cannot be built.
+        """
+        problems: list[Problem] = []
+        values: dict[str, Any] = {}
+        options = {o.name: o for o in cls.options()}
+        prefixes = [o.name for o in options.values() if o.is_prefix]
+        for name, text in properties.items():
+            prefix = next((p for p in prefixes if name.startswith(p) and name != p), None)
+            if name in options and not options[name].is_prefix:
+                values[name] = text
+            elif prefix is not None:
+                values.setdefault(prefix, {})[name[len(prefix) :]] = text
+            else:
+                problems.append(Problem(name, _unknown(name, list(options)), unknown=True))
+        config = None
+        try:
+            config = cls.model_validate(values)
+        except pydantic.ValidationError as e:
+            problems += [_problem(error) for error in e.errors()]
+        return config, problems
+
+    @classmethod
+    def options(cls) -> Iterator[Option]:
+        """Every option, in the order of declaration."""
+        for field, info in cls.model_fields.items():
+            extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+            default = info.default_factory() if info.default_factory else info.default  # type: ignore[call-arg]
+            bounds = ", ".join(_bounds(info.metadata))
+            yield Option(
+                name=info.alias or field,
+                field=field,
+                kind=_kind(info.annotation),
+                default=default,
+                unit=str(extra.get("unit", "")),
+                bounds=bounds,
+                description=info.description or "",
+                secret=SecretStr in (info.annotation, *typing.get_args(info.annotation)),
+            )
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _from_text(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """Turn text into what the field wants, by the rules of Flume's files rather than by Python's."""
+        assert info.field_name is not None
+        return _convert(cls.model_fields[info.field_name].annotation, value) if isinstance(value, str) else value
+
+
+def _convert(annotation: Any, text: str) -> Any:
+    kinds = set(typing.get_args(annotation)) if _is_union(annotation) else {annotation}
+    if bool in kinds:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"must be true or false, not {text!r}")
+        return text.lower() == "true"
+    if int in kinds and float not in kinds and not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise ValueError(f"must be a whole number, not {text!r}")
+    if any(typing.get_origin(kind) in (list, tuple) for kind in kinds):
+        return text.split()
+    return text
+
+
+def _problem(error: Any) -> Problem:
+    name = str(error["loc"][0]) if error["loc"] else ""
+    if error["type"] == "missing":
+        return Problem(name, "is required")
+    message = error["msg"].removeprefix("Value error, ")
+    return Problem(name, message[:1].lower() + message[1:])
+
+
+def suggestion(word: str, known: list[str]) -> str:
+    """`, did you mean 'x'?`, or nothing where no known word is near."""
+    folded = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(word.lower(), list(folded), n=1, cutoff=0.7)
+    return f", did you mean {folded[near[0]]!r}?" if near else ""
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    return f"unknown option {name!r}{suggestion(name, known)}"
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _kind(annotation: Any) -> str:
+    if _is_union(annotation):
+        return " or ".join(_kind(a) for a in typing.get_args(annotation) if a is not type(None))
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return " | ".join(map(str, typing.get_args(annotation)))
+    if origin in (list, tuple):
+        return "words"
+    if origin is dict or annotation is dict:
+        return "properties"
+    names = {str: "text", int: "integer", float: "number", bool: "true or false", SecretStr: "secret"}
+    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _bounds(metadata: list[Any]) -> Iterator[str]:
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    for constraint in metadata:
+        for attribute, sign in signs.items():
+            if (value := getattr(constraint, attribute, None)) is not None:
+                yield f"{sign} {value}"
+        if (pattern := getattr(constraint, "pattern", None)) is not None:
+            yield f"matches {pattern}"
