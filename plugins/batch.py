@@ -58,9 +58,9 @@ class Batch:
     """Immutable events in columns.
 
     Column 0 of `records` is the body (`binary`, never null). Every other column is one header
-    (dictionary-encoded string, null where an event lacks it), except that past `MAX_HEADER_COLUMNS` names a
-    last column of type `map<string, string>` holds the rest. Header names are unique, but one may be called
-    `body`: go by position and type, or use `header()`.
+    (dictionary-encoded string, null where an event lacks it), except that past `MAX_HEADER_COLUMNS` names from
+    senders a last column of type `map<string, string>` holds the rest. Header names are unique, but one may be
+    called `body`: go by position and type, or use `header()`.
 
     `origin` tells where in a channel the events came from; None before the channel. It follows the rows through
     `where`, `slice`, `map` and `with_*`: a dropped event leaves a hole and its neighbours keep their ids.
@@ -184,21 +184,16 @@ class Batch:
     @property
     def header_names(self) -> list[str]:
         """Names of all headers that may occur in it, in first-seen order."""
-        names = self._columns()
-        overflow = self._overflow()
-        if overflow is not None:
-            names.update(dict.fromkeys(key.as_py() for key in overflow.keys.unique()))
-        return list(names)
+        return [*self._columns(), *self._overflow_names()]
 
     def header(self, name: str) -> Array:
         """That header of each event: a dictionary-encoded string array, null where an event lacks it."""
-        index = list(self._columns()).index(name) if name in self._columns() else None
-        if index is not None:
-            return self.records.column(index + 1)
+        column = self._columns_by_name().get(name)
+        if column is not None:
+            return column
         overflow = self._overflow()
         if overflow is not None:
-            values = [dict(row).get(name) for row in overflow.to_pylist()]
-            return pa.array(values, pa.string()).dictionary_encode()
+            return pc.map_lookup(overflow, name, "last").dictionary_encode()
         return pa.nulls(len(self), pa.string()).dictionary_encode()
 
     def id(self, row: int) -> EventId:
@@ -222,29 +217,37 @@ class Batch:
         columns[0] = bodies
         return Batch(pa.RecordBatch.from_arrays(columns, schema=self.records.schema), self.origin)
 
-    def with_header(self, name: str, values: Any) -> Batch:
-        """The same events with that header set: one text for all, or an array with null for 'absent'."""
-        headers = self._columns_by_name()
+    def with_header(self, name: str, values: Any, *, keep: bool = False) -> Batch:
+        """The same events with that header set: one text for all, or an array with null for 'absent'.
+
+        With `keep`, events that have the header already keep theirs.
+        """
+        column = _header_column(values, len(self))
+        if keep:
+            present = self.header(name)
+            if present.null_count == 0:
+                return self
+            column = pc.coalesce(present.dictionary_decode(), column.dictionary_decode()).dictionary_encode()
         overflow = self._overflow()
-        if overflow is not None or (name not in headers and len(headers) >= MAX_HEADER_COLUMNS):
-            column = _header_column(values, len(self)).to_pylist()
+        if overflow is not None and name in self._overflow_names():
             events = list(self)
-            for event, value in zip(events, column, strict=True):
+            for event, value in zip(events, column.to_pylist(), strict=True):
                 event.headers.pop(name, None)
                 if value is not None:
                     event.headers[name] = value
             return Batch.of(events, self.origin)
-        headers[name] = _header_column(values, len(self))
-        return Batch.of_columns(self.bodies, headers, self.origin)
+        headers = self._columns_by_name()
+        headers[name] = column
+        return Batch.of_columns(self.bodies, headers, self.origin, overflow=overflow)
 
     def without_header(self, name: str) -> Batch:
         """The same events without that header."""
-        if self._overflow() is not None:
+        if name in self._overflow_names():
             return self.with_header(name, pa.nulls(len(self), pa.string()))
         headers = self._columns_by_name()
         if headers.pop(name, None) is None:
             return self
-        return Batch.of_columns(self.bodies, headers, self.origin)
+        return Batch.of_columns(self.bodies, headers, self.origin, overflow=self._overflow())
 
     def where(self, mask: Array) -> Batch:
         """The events for which the mask (a boolean array; null counts as false) is true."""
@@ -304,16 +307,28 @@ class Batch:
             if len(batches) != 1:
                 raise ValueError(f"one record batch expected, found {len(batches)}")
             batches[0].validate(full=True)
-        except pa.ArrowInvalid as e:
+            batch = cls(batches[0])
+            batch._check()
+        except (pa.ArrowException, OSError) as e:
             raise ValueError(f"not an Arrow IPC stream: {e}") from e
-        records = batches[0]
-        types = records.schema.types
-        headers = types[1:-1] if types[-1:] == [OVERFLOW_TYPE] else types[1:]
-        if types[:1] != [pa.binary()] or any(t != HEADER_TYPE for t in headers) or records.column(0).null_count:
-            raise ValueError(f"not a batch of events: columns {', '.join(map(str, types))}")
-        return cls(records)
+        return batch
 
     # --- within
+
+    def _check(self) -> None:
+        """ValueError where its columns are not those of a batch."""
+        types = self.records.schema.types
+        overflow = self._overflow() if types else None
+        headers = types[1:] if overflow is None else types[1:-1]
+        names = self.records.schema.names[1 : len(headers) + 1]
+        if types[:1] != [pa.binary()] or any(t != HEADER_TYPE for t in headers) or self.bodies.null_count:
+            raise ValueError(f"not a batch of events: columns {', '.join(map(str, types))}")
+        if overflow is not None:
+            names += self._overflow_names()
+            if overflow.null_count or overflow.items.null_count:
+                raise ValueError("not a batch of events: a header without a value")
+        if len(set(names)) != len(names):
+            raise ValueError("not a batch of events: a header occurs twice")
 
     def _columns(self) -> dict[str, None]:
         schema = self.records.schema
@@ -323,6 +338,10 @@ class Batch:
     def _columns_by_name(self) -> dict[str, Any]:
         return {name: self.records.column(i + 1) for i, name in enumerate(self._columns())}
 
+    def _overflow_names(self) -> list[str]:
+        overflow = self._overflow()
+        return [] if overflow is None else list(overflow.keys.unique().to_pylist())
+
     def _overflow(self) -> Array | None:
         last = self.records.num_columns - 1
         return self.records.column(last) if self.records.schema.types[last] == OVERFLOW_TYPE else None
@@ -331,7 +350,9 @@ class Batch:
 def _header_column(values: Any, rows: int) -> Array:
     if isinstance(values, str):
         return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([values], pa.string()))
-    if not isinstance(values, pa.Array | pa.ChunkedArray):
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    elif not isinstance(values, pa.Array):
         values = pa.array(values, pa.string())
     if len(values) != rows:
         raise ValueError(f"{rows} header values are needed, got {len(values)}")

@@ -210,10 +210,18 @@ class Channel(Component[C]):
         """How Spark reads it; None where it cannot, and only local runners can drain it."""
         return None
 
+    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+        """Every partition of `stream`, with the group's committed position, read without joining the group."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be read by Spark")
+
+    def record(self, positions: Mapping[Claim, int]) -> None:
+        """Commit positions for a group that no reader is a member of. Raises Retry, also while one is."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be read by Spark")
+
     @classmethod
     def decode(cls, value: bytes, headers: Mapping[str, bytes], claim: Claim, offset: int, timestamp: int) -> Taken:
-        """One record as it lies in Kafka, decoded; called where Spark reads the channel."""
-        raise NotImplementedError(f"{cls.__name__} has no records outside the agent")
+        """One record of `stream`, decoded, on a Spark executor. What is undecodable comes back as such."""
+        raise NotImplementedError(f"{cls.__name__} cannot be read by Spark")
 
 
 class Sink(Component[C]):

@@ -69,9 +69,17 @@ class Config(BaseModel):
     Fields may be `str`, `int`, `float`, `bool`, `Literal[...]`, `list[str]` (split on blanks), `dict[str, str]`
     (under a name that ends in a dot), `SecretStr`, or one of these `| None`. Checks over several options go into a
     pydantic `model_validator(mode="after")` that raises ValueError.
+
+    A component that has other options or defaults under one of its names (Flume's class name, for instance) overrides
+    `for_type` and returns a subclass that says so.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True)
+
+    @classmethod
+    def for_type(cls, written_type: str) -> type[Config]:
+        """The options to read where the configuration says `type = <written_type>`, as it is spelled there."""
+        return cls
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> tuple[Self | None, list[Problem]]:
@@ -95,7 +103,7 @@ class Config(BaseModel):
         try:
             config = cls.model_validate(values)
         except pydantic.ValidationError as e:
-            problems += [_problem(error) for error in e.errors()]
+            problems += [_problem(error, options) for error in e.errors()]
         return config, problems
 
     @classmethod
@@ -137,12 +145,37 @@ def _convert(annotation: Any, text: str) -> Any:
     return text
 
 
-def _problem(error: Any) -> Problem:
-    name = str(error["loc"][0]) if error["loc"] else ""
-    if error["type"] == "missing":
-        return Problem(name, "is required")
-    message = error["msg"].removeprefix("Value error, ")
-    return Problem(name, message[:1].lower() + message[1:])
+_MESSAGES = {
+    "missing": "is required",
+    "literal_error": "must be {expected}",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a smaller number",
+    "float_parsing": "must be a number",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must be longer, at least {min_length}",
+    "string_pattern_mismatch": "must match {pattern}",
+}
+"""What pydantic's errors mean to someone who writes a configuration, by their type."""
+
+
+def _problem(error: Any, options: Mapping[str, Option]) -> Problem:
+    location = error["loc"]
+    name = str(location[0]) if location else ""
+    declared = options.get(name)
+    if declared is not None and declared.is_prefix and len(location) > 1:
+        name += str(location[1])
+    if error["type"] not in _MESSAGES:
+        return Problem(name, error["msg"].removeprefix("Value error, "))
+    message = _MESSAGES[error["type"]].format(**error.get("ctx", {}))
+    given = error["input"]
+    if isinstance(given, str) and not (declared and declared.secret):
+        message += f", not {given if len(given) <= 60 else given[:59] + '…'!r}"
+    return Problem(name, message)
 
 
 def suggestion(word: str, known: list[str]) -> str:

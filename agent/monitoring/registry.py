@@ -1,0 +1,106 @@
+"""All components' counters of one agent, in Flume's JSON and in Prometheus' form."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from plugins import Metrics
+
+_SOURCE = (
+    "AppendAcceptedCount AppendBatchAcceptedCount AppendBatchReceivedCount AppendReceivedCount ChannelWriteFail "
+    "EventAcceptedCount EventReadFail EventReceivedCount GenericProcessingFail OpenConnectionCount"
+)
+_CHANNEL = (
+    "ChannelCapacity ChannelFillPercentage ChannelSize EventPutAttemptCount EventPutSuccessCount "
+    "EventTakeAttemptCount EventTakeSuccessCount"
+)
+_SINK = (
+    "BatchCompleteCount BatchEmptyCount BatchUnderflowCount ChannelReadFail ConnectionClosedCount "
+    "ConnectionCreatedCount ConnectionFailedCount EventDrainAttemptCount EventDrainSuccessCount EventWriteFail"
+)
+FLUME_COUNTERS = {"SOURCE": _SOURCE.split(), "CHANNEL": _CHANNEL.split(), "SINK": _SINK.split()}
+"""The names every component of a kind shows, at 0 where nothing was counted, as Flume's dashboards expect."""
+
+GAUGES = frozenset({"ChannelCapacity", "ChannelFillPercentage", "ChannelSize", "OpenConnectionCount", "Lag"})
+
+
+@dataclass
+class Monitored:
+    """One component as it is shown."""
+
+    kind: str
+    """SOURCE, CHANNEL or SINK."""
+    name: str
+    metrics: Metrics
+    start_time: int = field(default_factory=lambda: int(time.time() * 1000))
+    stop_time: int = 0
+
+
+class Registry:
+    """The components of one agent."""
+
+    def __init__(self, agent: str) -> None:
+        self.agent = agent
+        self.components: list[Monitored] = []
+
+    def add(self, kind: str, name: str, metrics: Metrics) -> None:
+        """Show this component from now on."""
+        self.components.append(Monitored(kind, name, metrics))
+
+    def flume(self) -> dict[str, dict[str, str]]:
+        """`{"SOURCE.s1": {"EventAcceptedCount": "12", …}}`, all values text, as Flume serves them."""
+        return {f"{c.kind}.{c.name}": self._values(c) for c in self.components}
+
+    def _values(self, component: Monitored) -> dict[str, str]:
+        values: dict[str, float] = dict.fromkeys(FLUME_COUNTERS[component.kind], 0)
+        values.update(component.metrics.snapshot())
+        shown = {name: _text(value) for name, value in sorted(values.items())}
+        shown["StartTime"] = str(component.start_time)
+        shown["StopTime"] = str(component.stop_time)
+        shown["Type"] = component.kind
+        if component.metrics.last_error:
+            shown["LastError"] = component.metrics.last_error
+        return shown
+
+    def failing(self) -> dict[str, str]:
+        """Components whose latest attempt failed, with the reason."""
+        return {f"{c.kind}.{c.name}": c.metrics.last_error for c in self.components if c.metrics.last_error}
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus' view: `flafka_event_accepted_total{agent,kind,name}`."""
+        families: dict[str, Any] = {}
+        for component in self.components:
+            values: dict[str, float] = dict.fromkeys(FLUME_COUNTERS[component.kind], 0)
+            values.update(component.metrics.snapshot())
+            labels = [self.agent, component.kind.lower(), component.name]
+            for name, value in values.items():
+                family = families.get(name)
+                if family is None:
+                    make = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
+                    family = families[name] = make(
+                        f"flafka_{_snake(name)}", f"Flume's {name}", labels=["agent", "kind", "name"]
+                    )
+                family.add_metric(labels, value)
+            up = families.setdefault(
+                "Up",
+                GaugeMetricFamily(
+                    "flafka_up", "1 while the latest attempt succeeded", labels=["agent", "kind", "name"]
+                ),
+            )
+            up.add_metric(labels, 0 if component.metrics.last_error else 1)
+        yield from families.values()
+
+
+def _text(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def _snake(name: str) -> str:
+    name = name.removesuffix("Count") if name not in GAUGES else name
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,84 @@
+"""The agent's HTTP server: `/metrics`, `/metrics/prometheus`, `/healthz`."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+
+import uvicorn
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from agent.monitoring.registry import Registry
+
+log = logging.getLogger(__name__)
+
+
+class MetricsServer:
+    """Serves a registry on a thread of its own. A busy port is a warning: it never keeps the agent from running."""
+
+    def __init__(self, registry: Registry, host: str, port: int) -> None:
+        self.registry, self.host, self.port = registry, host, port
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen; port 0 takes a free one, then in `port`."""
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self.host, self.port))
+        except OSError as e:
+            listener.close()
+            log.warning(
+                "metrics are not served: %s:%d: %s; set `monitoring.port` to another",
+                self.host,
+                self.port,
+                e.strerror,
+            )
+            return
+        self.port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self._app(), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [listener]}, name="metrics", daemon=True
+        )
+        self._thread.start()
+        log.info("metrics on http://%s:%d/metrics and /metrics/prometheus", self.host, self.port)
+
+    def stop(self) -> None:
+        """Stop listening."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(3)
+
+    def _app(self) -> Starlette:
+        prometheus = CollectorRegistry()
+        prometheus.register(self.registry)
+
+        async def flume(_: Request) -> Response:
+            return JSONResponse(self.registry.flume())
+
+        async def exposition(_: Request) -> Response:
+            return Response(generate_latest(prometheus), headers={"content-type": CONTENT_TYPE_LATEST})
+
+        async def health(_: Request) -> Response:
+            failing = self.registry.failing()
+            return JSONResponse(
+                {"agent": self.registry.agent, "failing": failing}, status_code=503 if failing else 200
+            )
+
+        return Starlette(
+            routes=[
+                Route("/metrics", flume, methods=["GET", "POST"]),
+                Route("/metrics/prometheus", exposition),
+                Route("/healthz", health),
+            ]
+        )

@@ -1,0 +1,1 @@
+"""Running a checked configuration: threads of this process (`local`), or a supervised Spark driver (`spark`)."""

@@ -1,0 +1,122 @@
+"""A running agent: all components of one configuration, started in order and stopped without loss."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+
+from agent.monitoring.registry import Registry
+from agent.monitoring.server import MetricsServer
+from agent.runner.deadletters import dead_letters_of
+from agent.runner.sinks import SinkRunner
+from agent.runner.sources import ChannelRunner, SourceRunner
+from agent.runner.spark.supervisor import SparkRunner
+from agent.topology import AgentSpec
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 30.0
+"""How long a stop waits for channels to take what sources hold, and for memory channels to empty."""
+FLUSH_SECONDS = 60.0
+"""How long a stop waits for sinks to commit what they took."""
+
+
+class Agent:
+    """Runs an `AgentSpec`: channels first, then sinks, then sources; stops in the opposite order, draining."""
+
+    def __init__(self, spec: AgentSpec) -> None:
+        self.spec = spec
+        self.registry = Registry(spec.name)
+        self.give_up = threading.Event()
+        self.channels = {c.name: ChannelRunner(c.path, c.name, c.make()) for c in spec.channels}
+        self.dead_letters = {
+            c.name: dead_letters_of(spec.name, c, self.channels[c.name].channel, spec.options) for c in spec.channels
+        }
+        self.sources = [
+            SourceRunner(s, self.channels, self.dead_letters[s.channels[0]], self.give_up) for s in spec.sources
+        ]
+        self.sinks = [
+            SinkRunner(s, self.channels[s.channel], self.dead_letters[s.channel], member_id(spec.name, s.name))
+            for s in spec.sinks
+            if s.runner == "local"
+        ]
+        remote = [s for s in spec.sinks if s.runner == "spark"]
+        self.spark = SparkRunner(spec, remote) if remote else None
+        for source in self.sources:
+            self.registry.add("SOURCE", source.spec.name, source.metrics)
+        for channel in self.channels.values():
+            self.registry.add("CHANNEL", channel.name, channel.metrics)
+        for sink in self.sinks:
+            self.registry.add("SINK", sink.spec.name, sink.metrics)
+        if self.spark is not None:
+            for name, metrics in self.spark.metrics.items():
+                self.registry.add("SINK", name, metrics)
+        options = spec.options
+        self.server = MetricsServer(
+            self.registry, options.get("monitoring.host", "127.0.0.1"), int(options.get("monitoring.port", "41414"))
+        )
+
+    def start(self) -> None:
+        """Start everything; returns at once. Components that cannot open yet are tried again."""
+        self.server.start()
+        for channel in self.channels.values():
+            channel.thread.start()
+        for sink in self.sinks:
+            sink.thread.start()
+        if self.spark is not None:
+            self.spark.start()
+        for source in self.sources:
+            source.thread.start()
+
+    def stop(self) -> bool:
+        """Stop sources, let channels and sinks deliver what they hold, commit. True when nothing was left undone."""
+        log.info("stopping: draining")
+        for source in self.sources:
+            source.stopping.set()
+        clean = _join([s.thread for s in self.sources], DRAIN_SECONDS)
+        self.give_up.set()
+        if not clean:
+            for channel in self.channels.values():
+                channel.channel.stopping.set()
+            _join([s.thread for s in self.sources], 5)
+        clean &= self._drain_memory()
+        for sink in self.sinks:
+            sink.stopping.set()
+        if self.spark is not None:
+            clean &= self.spark.stop(FLUSH_SECONDS)
+        clean &= _join([s.thread for s in self.sinks], FLUSH_SECONDS)
+        for channel in self.channels.values():
+            channel.stopping.set()
+            channel.channel.stopping.set()
+            channel.may_close.set()
+        _join([c.thread for c in self.channels.values()], 5)
+        for letters in self.dead_letters.values():
+            letters.close()
+        self.server.stop()
+        log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")
+        return clean
+
+    def _drain_memory(self) -> bool:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        drained = {s.spec.channel for s in self.sinks}
+        volatile = [c for c in self.channels.values() if not c.channel.durable and c.name in drained]
+        while left := sum(c.metrics.get("ChannelSize") for c in volatile):
+            if time.monotonic() > deadline:
+                log.warning("%d events in memory channels could not be delivered and are lost", left)
+                return False
+            time.sleep(0.05)
+        return True
+
+
+def member_id(agent: str, sink: str) -> str:
+    """How a sink's consumer is called across restarts: its group knows it again."""
+    return f"{socket.gethostname()}.{agent}.{sink}"
+
+
+def _join(threads: list[threading.Thread], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return not any(thread.is_alive() for thread in threads)

@@ -1,0 +1,177 @@
+"""Events that can never be delivered: kept, with the reason, where an operator finds them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from agent.topology import ChannelSpec
+from plugins import Batch, Channel, Event, EventId, KafkaStream, Retry
+
+PART_BYTES = 900_000
+"""A larger body is kept in parts of this size."""
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """One event with why it could not be delivered."""
+
+    component: str
+    id: EventId | None
+    """Where the channel holds it; None where no channel took it."""
+    event: Event
+    """As the channel held it: after the source's interceptors, before the sink's."""
+    reason: str
+
+
+class DeadLetters(Protocol):
+    """Keeps dead letters."""
+
+    def put(self, letters: Iterable[DeadLetter]) -> None:
+        """Return when all are durable. Raises Retry."""
+
+    def close(self) -> None:
+        """Release files and connections."""
+
+
+class FileDeadLetters:
+    """Keeps them as lines of JSON in one file, bodies in base64; each `put` ends with an fsync."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+
+    def put(self, letters: Iterable[DeadLetter]) -> None:
+        """Append, and sync."""
+        lines = [
+            json.dumps({**_fields(letter), "body": base64.b64encode(letter.event.body).decode()})
+            for letter in letters
+        ]
+        try:
+            with self._lock:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with self.path.open("a") as file:
+                    file.writelines(line + "\n" for line in lines)
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError as e:
+            raise Retry(f"dead letters cannot be written to {self.path}: {e.strerror}") from e
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class KafkaDeadLetters:
+    """Keeps them in a replicated topic: the value is the body, record headers tell the rest. Created on first use."""
+
+    def __init__(self, stream: KafkaStream, topic: str, replication: int) -> None:
+        self.stream, self.topic, self.replication = stream, topic, replication
+        self._lock = threading.Lock()
+        self._producer: Any = None
+
+    def put(self, letters: Iterable[DeadLetter]) -> None:
+        """Produce, and wait for all in-sync replicas."""
+        from confluent_kafka import KafkaException
+
+        errors: list[str] = []
+        with self._lock:
+            try:
+                if self._producer is None:
+                    self._producer = self._open()
+                for letter in letters:
+                    for part, headers in _parts(letter):
+                        self._producer.produce(
+                            self.topic,
+                            part,
+                            headers=headers,
+                            on_delivery=lambda error, _: errors.append(error.str()) if error else None,
+                        )
+                    self._producer.poll(0)
+                if self._producer.flush(30):
+                    errors.append("no acknowledgement within 30 s")
+            except KafkaException as e:
+                errors.append(e.args[0].str())
+            except BufferError:
+                errors.append("the producer's queue is full")
+        if errors:
+            raise Retry(f"dead letters cannot be written to topic {self.topic}: {errors[0]}")
+
+    def _open(self) -> Any:
+        from confluent_kafka import KafkaException, Producer
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # stubs forget it
+
+        client: dict[str, Any] = {"bootstrap.servers": self.stream.bootstrap_servers, **self.stream.client}
+        admin = AdminClient(client)
+        if self.topic not in admin.list_topics(timeout=10).topics:
+            settings = {"min.insync.replicas": str(min(2, self.replication)), "retention.ms": str(30 * 86_400_000)}
+            topic = NewTopic(self.topic, num_partitions=1, replication_factor=self.replication, config=settings)
+            try:
+                admin.create_topics([topic])[self.topic].result(10)
+            except KafkaException as e:
+                if e.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                    raise
+        return Producer({**client, "acks": "all", "enable.idempotence": True, "message.max.bytes": 2 << 20})
+
+    def close(self) -> None:
+        """Every `put` has flushed already."""
+        self._producer = None
+
+
+def dead_letters_of(
+    agent: str,
+    spec: ChannelSpec,
+    channel: Channel,  # type: ignore[type-arg]
+    options: Mapping[str, str],
+) -> DeadLetters:
+    """Where the events of this channel go: a topic beside the channel's, or a file where there is no Kafka."""
+    stream = channel.stream(None)
+    if stream is not None:
+        return KafkaDeadLetters(stream, f"{stream.topic}.deadletters", int(getattr(spec.config, "replication", 3)))
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    directory = Path(options.get("deadletters.directory", state / "flafka"))
+    return FileDeadLetters(directory / f"{agent}.{spec.name}.deadletters.jsonl")
+
+
+def letters_of(path: str, reasons: Mapping[EventId, str], held: Iterable[Batch]) -> list[DeadLetter]:
+    """Dead letters of the rejected events, with the bytes in which the channel held them."""
+    letters = []
+    for batch in held:
+        ids = batch.ids()
+        rows = [row for row, id in enumerate(ids) if id in reasons]
+        if rows:
+            events = list(Batch(batch.records.take(rows)))
+            letters += [DeadLetter(path, ids[row], e, reasons[ids[row]]) for row, e in zip(rows, events, strict=True)]
+    return letters
+
+
+def _fields(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "time": int(time.time() * 1000),
+        "component": letter.component,
+        "id": str(letter.id) if letter.id else None,
+        "reason": letter.reason,
+        "headers": letter.event.headers,
+    }
+
+
+def _parts(letter: DeadLetter) -> Iterator[tuple[bytes, list[tuple[str, str | bytes | None]]]]:
+    body = letter.event.body
+    count = max(1, -(-len(body) // PART_BYTES))
+    for number in range(count):
+        headers: list[tuple[str, str | bytes | None]] = [
+            ("flafka.deadletter", b"1"),
+            *((f"flafka.{name}", _text(value)) for name, value in _fields(letter).items()),
+            ("flafka.part", f"{number + 1}/{count}".encode()),
+        ]
+        yield body[number * PART_BYTES : (number + 1) * PART_BYTES], headers
+
+
+def _text(value: Any) -> bytes:
+    return (value if isinstance(value, str) else json.dumps(value)).encode(errors="surrogateescape")

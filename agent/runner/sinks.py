@@ -1,0 +1,254 @@
+"""Runs one sink: take, intercept, write, make durable, commit the channel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agent.runner.deadletters import DeadLetter, DeadLetters, letters_of
+from agent.runner.sources import ChannelRunner
+from agent.runner.supervise import Worker
+from agent.topology import SinkSpec
+from plugins import (
+    Batch,
+    Claim,
+    CommittingSink,
+    Conflict,
+    Event,
+    Interceptor,
+    Reader,
+    Rejected,
+    Sink,
+    Taken,
+)
+
+TAKE_SECONDS = 0.1
+EMPTY_RANGE_SECONDS = 30.0
+"""A committing sink's record passes over records without a deliverable event after so long."""
+
+
+@dataclass
+class _Range:
+    """What was taken of one partition and not committed: records `start` up to, not including, `end`."""
+
+    claim: Claim
+    start: int | None
+    end: int | None = None
+    events: int = 0
+    since: float = 0.0
+    taken: list[Batch] = field(default_factory=list)
+    """The events as the channel held them, for dead letters; kept only where a flush may still reject some."""
+
+    def add(self, taken: Taken) -> None:
+        if self.end is None:
+            self.since = time.monotonic()
+        if self.start is None:
+            self.start = taken.start
+        self.end = taken.end
+
+    def committed(self) -> None:
+        self.start, self.end, self.events = self.end, None, 0
+        self.taken.clear()
+
+
+class SinkRunner(Worker):
+    """A sink and its interceptors, draining one channel. It is the `Owner` of its reader's partitions."""
+
+    def __init__(self, spec: SinkSpec, channel: ChannelRunner, dead_letters: DeadLetters, member: str) -> None:
+        sink: Sink = spec.make()  # type: ignore[type-arg]
+        super().__init__(spec.path, sink)
+        self.sink, self.spec, self.channel, self.member = sink, spec, channel, member
+        self.dead_letters = dead_letters
+        self.committing = sink if isinstance(sink, CommittingSink) else None
+        self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]  # type: ignore[type-arg]
+        self.reader: Reader | None = None
+        self.ranges: dict[int, _Range] = {}
+
+    # --- supervised life
+
+    def work(self) -> None:
+        """Drain the channel until stopping is set, then deliver what was taken."""
+        while not self.channel.ready.wait(0.2):
+            if self.stopping.is_set():
+                return
+        for interceptor in self.interceptors:
+            interceptor.open()
+        self.sink.open()
+        self.reader = self.channel.channel.reader(self, group=self.spec.group, member=self.member)
+        while not self.stopping.is_set():
+            try:
+                self.step()
+            except Exception as e:
+                if self.reader_is_done(e):
+                    raise
+                self.failed(e)
+                self.start_over()
+                self.backoff.wait(self.stopping, getattr(e, "after", None))
+        self.flush(set(self.ranges))
+
+    def close(self) -> None:
+        """Release the reader, the sink and its interceptors."""
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+        self.ranges.clear()
+        super().close()
+        for interceptor in self.interceptors:
+            interceptor.close()
+
+    def reader_is_done(self, error: Exception) -> bool:
+        """Whether the failure came from the reader, which then has to be made anew."""
+        return isinstance(error, ReaderFailed)
+
+    def step(self) -> None:
+        """Take once, write it, and flush what is due."""
+        assert self.reader is not None
+        try:
+            taken = self.reader.take(TAKE_SECONDS)
+        except (Rejected, Conflict):
+            raise
+        except Exception as e:
+            raise ReaderFailed(str(e)) from e
+        if taken is None:
+            self.metrics.add("BatchEmptyCount")
+        else:
+            self.write(taken)
+        if due := self.due():
+            self.flush(due)
+
+    # --- events
+
+    def write(self, taken: Taken) -> None:
+        """Hand the sink one take; what it rejects becomes dead letters."""
+        pending = self.ranges.get(taken.partition)
+        if pending is None:  # a straggler of a partition that has gone
+            return
+        pending.add(taken)
+        if taken.undecodable:
+            self.dead_letters.put(DeadLetter(self.path, u.id, Event(u.payload), u.reason) for u in taken.undecodable)
+            self.metrics.add("EventRejectedCount", len(taken.undecodable))
+        batch = taken.batch
+        for interceptor in self.interceptors:
+            if not len(batch):
+                break
+            batch = interceptor.intercept(batch)
+        self.metrics.add("EventFilteredCount", len(taken.batch) - len(batch))
+        if not len(batch):
+            return
+        self.metrics.add("EventDrainAttemptCount", len(batch))
+        pending.events += len(batch)
+        if self.committing is None:
+            pending.taken.append(taken.batch)
+        try:
+            self.sink.write(batch)
+        except Rejected as e:
+            self.reject(e, [taken.batch])
+            pending.events -= len(e.reasons)
+
+    def reject(self, rejected: Rejected, held: list[Batch]) -> None:
+        """Keep rejected events, as the channel held them, before their positions can be committed."""
+        self.dead_letters.put(letters_of(self.path, rejected.reasons, held))
+        self.metrics.add("EventRejectedCount", len(rejected.reasons))
+
+    def due(self) -> set[int]:
+        """Partitions to make durable now."""
+        now = time.monotonic()
+        waiting = {p: r for p, r in self.ranges.items() if r.end is not None}
+        if self.committing is not None:
+            empty = {p for p, r in waiting.items() if not r.events and now - r.since > EMPTY_RANGE_SECONDS}
+            return (self.committing.due() & waiting.keys()) | empty
+        events = sum(r.events for r in waiting.values())
+        oldest = min((r.since for r in waiting.values()), default=now)
+        if events >= self.sink.batch_size or now - oldest >= self.sink.flush_interval:
+            return set(waiting)
+        return set()
+
+    def flush(self, partitions: set[int]) -> None:
+        """Make what was written of these partitions durable, and commit the channel."""
+        assert self.reader is not None
+        ranges = {p: r for p in partitions if (r := self.ranges.get(p)) is not None and r.end is not None}
+        if not ranges:
+            return
+        if self.committing is not None:
+            for partition, pending in ranges.items():
+                self.commit(partition, pending)
+        else:
+            try:
+                self.sink.flush()
+            except Rejected as e:
+                self.reject(e, [batch for r in self.ranges.values() for batch in r.taken])
+            ranges = {p: r for p, r in self.ranges.items() if r.end is not None}  # a flush covers all of them
+        ends = {p: r.end for p, r in ranges.items() if r.end is not None}
+        events = sum(r.events for r in ranges.values())
+        for pending in ranges.values():
+            pending.committed()
+        self.reader.commit(ends)
+        self.metrics.add("EventDrainSuccessCount", events)
+        self.metrics.add("BatchCompleteCount")
+        lag = self.reader.lag()
+        if lag is not None:
+            self.metrics.set("Lag", lag)
+        self.recovered()
+
+    def commit(self, partition: int, pending: _Range) -> None:
+        """Stage and commit one partition; on Conflict go on where the other owner left off."""
+        assert self.committing is not None
+        assert self.reader is not None
+        assert pending.start is not None
+        assert pending.end is not None
+        try:
+            self.committing.commit(self.committing.stage(pending.claim, pending.start, pending.end))
+        except Conflict as e:
+            self.log.warning("%s", e)
+            self.committing.reset(partition)
+            position = self.committing.resume(pending.claim, pending.start)
+            self.ranges[partition] = _Range(pending.claim, position)
+            pending.end = None
+            if position is not None:
+                self.reader.rewind({partition: position})
+
+    def start_over(self) -> None:
+        """Drop everything not committed and take it again."""
+        assert self.reader is not None
+        self.sink.reset()
+        rewind: dict[int, int] = {}
+        for partition, pending in self.ranges.items():
+            if pending.start is not None:
+                rewind[partition] = pending.start
+            self.ranges[partition] = _Range(pending.claim, pending.start)
+        self.reader.rewind(rewind)
+
+    # --- Owner
+
+    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[int, int]:
+        """Take partitions over, from the sink's own record where it keeps one."""
+        starts: dict[int, int] = {}
+        for claim, position in committed.items():
+            if self.committing is not None:
+                self.committing.reset(claim.partition)
+                position = self.committing.resume(claim, position)
+            self.ranges[claim.partition] = _Range(claim, position)
+            if position is not None:
+                starts[claim.partition] = position
+        self.log.info("has partitions %s", sorted(self.ranges))
+        return starts
+
+    def revoked(self, partitions: set[int]) -> None:
+        """Deliver what was taken of them while they are still ours."""
+        try:
+            self.flush(partitions)
+        except Exception as e:  # noqa: BLE001  # the next owner takes it again from the last commit
+            self.failed(e)
+        self.lost(partitions)
+
+    def lost(self, partitions: set[int]) -> None:
+        """Forget them."""
+        for partition in partitions & self.ranges.keys():
+            if self.committing is not None:
+                self.committing.reset(partition)
+            del self.ranges[partition]
+
+
+class ReaderFailed(Exception):
+    """The channel's consumer cannot go on and is made anew."""

@@ -1,0 +1,168 @@
+"""Runs one source: iterate it, intercept, store in its channels, tell it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pyarrow as pa
+
+from agent.runner.deadletters import DeadLetter, DeadLetters
+from agent.runner.supervise import Backoff, Worker
+from agent.topology import SourceSpec
+from plugins import Batch, Channel, Interceptor, Rejected, Retry, Source
+
+
+class SourceRunner(Worker):
+    """A source, its interceptors and its selector.
+
+    `give_up` ends the patience of batches under way: set when the agent has waited long enough for its channels.
+    """
+
+    def __init__(
+        self,
+        spec: SourceSpec,
+        channels: Mapping[str, ChannelRunner],
+        dead_letters: DeadLetters,
+        give_up: threading.Event,
+    ) -> None:
+        source: Source = spec.make()  # type: ignore[type-arg]
+        super().__init__(spec.path, source)
+        self.source, self.spec = source, spec
+        self.dead_letters, self.give_up = dead_letters, give_up
+        self.channels = [channels[name] for name in spec.channels]
+        self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]  # type: ignore[type-arg]
+
+    def work(self) -> None:
+        """Pump batches until the source ends."""
+        for interceptor in self.interceptors:
+            interceptor.open()
+        for channel in self.channels:
+            while not channel.ready.wait(0.2):
+                if self.stopping.is_set():
+                    return
+        self.source.open()
+        self.recovered()
+        if self.source.in_flight == 1:
+            for batch in self.source.batches():
+                if not self.deliver(batch):
+                    return
+                self.source.stored(batch)
+        else:
+            self._pump_in_flight(self.source.in_flight)
+
+    def close(self) -> None:
+        """Release the source and its interceptors."""
+        super().close()
+        for interceptor in self.interceptors:
+            interceptor.close()
+
+    def _pump_in_flight(self, most: int) -> None:
+        """Deliver several batches at once; a thread of its own calls `stored`, in order, as soon as each is."""
+        room = threading.Semaphore(most)
+        under_way: queue.SimpleQueue[tuple[Batch, Future[bool]] | None] = queue.SimpleQueue()
+        failure: list[Exception | None] = []  # None: the agent gave a batch up
+
+        def acknowledge() -> None:
+            while (entry := under_way.get()) is not None:
+                batch, delivered = entry
+                try:
+                    if not delivered.result():
+                        failure.append(None)
+                    # Once one batch is lost no later one may be acknowledged: a position would pass over it.
+                    if not failure:
+                        self.source.stored(batch)
+                except Exception as e:  # noqa: BLE001  # carried to the source's thread below
+                    failure.append(e)
+                finally:
+                    room.release()
+
+        acknowledger = threading.Thread(target=acknowledge, name=f"{self.path}-stored", daemon=True)
+        acknowledger.start()
+        with ThreadPoolExecutor(most, thread_name_prefix=f"{self.path}-deliver") as pool:
+            try:
+                for batch in self.source.batches():
+                    room.acquire()
+                    if failure:
+                        break
+                    under_way.put((batch, pool.submit(self.deliver, batch)))
+            finally:
+                under_way.put(None)
+                acknowledger.join()
+        for error in filter(None, failure):
+            raise error
+
+    def deliver(self, batch: Batch) -> bool:
+        """Store one batch in every required channel; tries until it is done. False when the agent gave up."""
+        if not len(batch):
+            return True
+        metrics = self.metrics
+        metrics.add("EventReceivedCount", len(batch))
+        metrics.add("AppendBatchReceivedCount")
+        backoff = Backoff()
+        waiting = list(self.channels)
+        kept: Batch | None = None
+        while True:
+            try:
+                if kept is None:
+                    kept = self._intercept(batch)
+                while waiting:
+                    self._put(kept, waiting[0])
+                    waiting.pop(0)
+                metrics.add("EventFilteredCount", len(batch) - len(kept))
+                metrics.add("EventAcceptedCount", len(kept))
+                metrics.add("AppendBatchAcceptedCount")
+                self.recovered()
+                return True
+            except Exception as e:  # noqa: BLE001  # a batch is given up only when the agent is: not for any error
+                metrics.add("ChannelWriteFail")
+                self.failed(e)
+                if self.give_up.is_set() or backoff.wait(self.give_up, e.after if isinstance(e, Retry) else None):
+                    self.log.error("stopped before %d events could be stored", len(batch))
+                    return False
+
+    def _intercept(self, batch: Batch) -> Batch:
+        for interceptor in self.interceptors:
+            if not len(batch):
+                break
+            batch = interceptor.intercept(batch)
+        return batch
+
+    def _put(self, batch: Batch, runner: ChannelRunner) -> None:
+        if not len(batch):
+            return
+        try:
+            runner.channel.put(batch)
+        except Rejected as e:
+            rows = {id.index: reason for id, reason in e.reasons.items()}
+            events = list(batch.where(pa.array([row in rows for row in range(len(batch))])))
+            self.dead_letters.put(
+                DeadLetter(self.path, None, event, reason)
+                for event, reason in zip(events, rows.values(), strict=True)
+            )
+            self.metrics.add("EventRejectedCount", len(rows))
+        except Exception:
+            if runner.name in self.spec.selector.optional:
+                self.metrics.add("OptionalChannelFail")
+                return
+            raise
+
+
+class ChannelRunner(Worker):
+    """Opens a channel, with back-off, and keeps it open."""
+
+    def __init__(self, path: str, name: str, channel: Channel) -> None:  # type: ignore[type-arg]
+        super().__init__(path, channel)
+        self.name, self.channel = name, channel
+        self.ready = threading.Event()
+        self.may_close = threading.Event()
+        channel.stopping = threading.Event()  # puts under way go on while the agent drains
+
+    def work(self) -> None:
+        """Open, and wait."""
+        self.channel.open()
+        self.recovered()
+        self.ready.set()
+        self.may_close.wait()

@@ -1,0 +1,1 @@
+"""The Spark runner: one supervised PySpark driver, one Structured Streaming query a sink."""

@@ -1,0 +1,71 @@
+"""Starting the JVM that PySpark talks to.
+
+PySpark's own launcher insists on a Java module that the Java from PyPI lacks; started by hand, both kinds work.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from agent.services.jars import ensure
+from agent.services.java import find_java
+from plugins import Retry, require
+
+START_SECONDS = 60.0
+
+_OPENS = (
+    "java.io java.lang java.lang.invoke java.lang.reflect java.net java.nio java.util java.util.concurrent "
+    "java.util.concurrent.atomic jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar"
+)
+
+
+def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subprocess.Popen[bytes]:
+    """Start it and point PySpark at it. It ends with this process: its standard input closes then."""
+    home = Path(require("pyspark", "spark").__file__).parent
+    connector = sorted(str(jar) for jar in ensure("spark").glob("*.jar"))
+    settings = {"spark.master": master, **conf}
+    command = [
+        str(find_java().path),
+        f"-Xmx{settings.get('spark.driver.memory', '700m')}",
+        "-XX:+UseSerialGC",
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENS.split()),
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Djava.net.preferIPv4Stack=true",
+        "-cp",
+        os.pathsep.join([*connector, f"{home}/jars/*"]),
+        "org.apache.spark.deploy.SparkSubmit",
+        *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
+        "pyspark-shell",
+    ]
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="flafka-spark-") as directory, log_file.open("ab") as log:
+        told = Path(directory, "connection")
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_HOME": str(home)},
+        )
+        port, secret = _await_connection(process, told, log_file)
+    os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret, SPARK_HOME=str(home))
+    return process
+
+
+def _await_connection(process: subprocess.Popen[bytes], told: Path, log_file: Path) -> tuple[int, str]:
+    deadline = time.monotonic() + START_SECONDS
+    while not told.exists():  # renamed into place, so it is whole once it is there
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise Retry(f"Spark's JVM did not start; its log: {log_file}")
+        time.sleep(0.05)
+    data = told.read_bytes()
+    port, length = struct.unpack_from("!ii", data)
+    return port, data[8 : 8 + length].decode()

@@ -1,0 +1,103 @@
+"""The agent's side of the Spark runner: starts the driver process, again when it dies, and shows its counters."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from agent.runner.spark.job import Job, SinkJob
+from agent.runner.supervise import Backoff
+from agent.topology import AgentSpec, SinkSpec
+from plugins import Metrics
+
+log = logging.getLogger("spark")
+
+
+class SparkRunner:
+    """One driver process for all sinks with `runner = spark`."""
+
+    def __init__(self, spec: AgentSpec, sinks: list[SinkSpec]) -> None:
+        self.metrics = {sink.name: Metrics() for sink in sinks}
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+        self.job = Job(
+            spec.name,
+            tuple(SinkJob(sink, spec.channel(sink.channel)) for sink in sinks),
+            dict(spec.options),
+            str(state / "flafka" / f"{spec.name}.spark.log"),
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
+
+    def start(self) -> None:
+        """Start supervising; returns at once."""
+        self._thread.start()
+
+    def stop(self, seconds: float) -> bool:
+        """End the micro-batch under way, then the driver; kill it after so many seconds."""
+        self._stopping.set()
+        process = self.process
+        if process is not None and process.poll() is None:
+            process.terminate()
+        self._thread.join(seconds)
+        if self._thread.is_alive() and process is not None:
+            log.warning("the Spark driver did not end within %.0f s and is killed; nothing is lost by that", seconds)
+            process.kill()
+            self._thread.join(5)
+            return False
+        return True
+
+    def _run(self) -> None:
+        backoff = Backoff()
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            code = self._run_once()
+            if self._stopping.is_set():
+                return
+            for metrics in self.metrics.values():
+                metrics.add("DriverRestartCount")
+                metrics.error(f"the Spark driver ended with code {code}; its log: {self.job.log_file}")
+            log.warning(
+                "the Spark driver ended with code %d and is started again; its log: %s", code, self.job.log_file
+            )
+            if time.monotonic() - started > 60:
+                backoff.reset()
+            backoff.wait(self._stopping)
+
+    def _run_once(self) -> int:
+        process = self.process = subprocess.Popen(
+            [sys.executable, "-m", "agent.runner.spark.driver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(pickle.dumps(self.job))
+            process.stdin.flush()  # stays open: its end tells the driver that the agent is gone
+            if self._stopping.is_set():
+                process.terminate()
+            for line in process.stdout:
+                self._report(line)
+        except BrokenPipeError:
+            pass
+        finally:
+            process.stdin.close()
+            process.stdout.close()
+        return process.wait()
+
+    def _report(self, line: bytes) -> None:
+        try:
+            told = json.loads(line)
+            metrics = self.metrics[told["sink"]]
+        except (ValueError, KeyError, TypeError):
+            log.info("%s", line.decode(errors="replace").rstrip())
+            return
+        for name, count in told["counts"].items():
+            metrics.add(name, count)
+        metrics.error(told["error"] or "")

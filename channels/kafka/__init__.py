@@ -1,0 +1,424 @@
+"""The Kafka channel: replicated, shared, and readable by Spark."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, Self
+
+import pydantic
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export three of them
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from channels.kafka.reader import KafkaReader, epoch_of
+from channels.kafka.records import FORMAT_HEADER, decode, encode
+from plugins import (
+    Batch,
+    Channel,
+    Claim,
+    Config,
+    EventId,
+    FlafkaError,
+    KafkaStream,
+    Owner,
+    Reader,
+    Rejected,
+    Retry,
+    Taken,
+    option,
+)
+
+MAX_RECORD_BYTES = 8 << 20
+RETRY_SECONDS = 1.0
+CONNECT_SECONDS = 10.0
+
+
+class KafkaChannelConfig(Config):
+    """Options of the Kafka channel."""
+
+    bootstrap_servers: str | None = option(
+        None,
+        name="kafka.bootstrap.servers",
+        description="host:port of brokers, separated by commas; none means the cluster of `agent cluster start`",
+    )
+    topic: str = option("flafka", name="kafka.topic", description="The topic that holds the events", min_length=1)
+    group_id: str = option(
+        "flafka",
+        name="kafka.consumer.group.id",
+        description="Consumer group of the sinks that have none of their own",
+    )
+    format: Literal["arrow"] = option(
+        "arrow", name="format", description="How events lie in the topic: arrow, one record batch a record"
+    )
+    partitions: int = option(
+        6, name="partitions", gt=0, description="Partitions of the topic, where it has to be created"
+    )
+    replication: int = option(
+        3, name="replication", gt=0, description="Replicas of each partition, where the topic has to be created"
+    )
+    retention: int = option(
+        168,
+        name="retention",
+        unit="h",
+        gt=0,
+        description="How long the topic keeps events, where it has to be created",
+    )
+    batch_events: int = option(10_000, name="batchEvents", unit="events", gt=0, description="Most events in a record")
+    batch_bytes: int = option(
+        900_000,
+        name="batchBytes",
+        unit="bytes",
+        gt=0,
+        description="Most bytes in a record, before compression; one larger event is a record of its own",
+    )
+    producer: dict[str, str] = option(
+        {}, name="kafka.producer.", description="Client properties of the producer, in librdkafka's spelling"
+    )
+    consumer: dict[str, str] = option(
+        {}, name="kafka.consumer.", description="Client properties of the consumers, in librdkafka's spelling"
+    )
+
+    @classmethod
+    def for_type(cls, written_type: str) -> type[Config]:
+        """Under Flume's class name its rules hold: brokers must be named, and the format is Flume's."""
+        return FlumeKafkaChannelConfig if "." in written_type else cls
+
+    @pydantic.model_validator(mode="after")
+    def _clients_accept(self) -> Self:
+        for name, properties in (("kafka.producer", self.producer), ("kafka.consumer", self.consumer)):
+            if properties:
+                try:
+                    Producer({k: v for k, v in properties.items() if k not in _CONSUMER_ONLY})
+                except KafkaException as e:
+                    raise ValueError(f"{name}.*: {e.args[0].str()}") from None
+        return self
+
+
+class FlumeKafkaChannelConfig(KafkaChannelConfig):
+    """The options as they are under Flume's class name."""
+
+    bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers")
+    topic: str = option("flume-channel", name="kafka.topic", description="The topic that holds the events")
+    group_id: str = option("flume", name="kafka.consumer.group.id", description="Consumer group of the sinks")
+    parse_as_flume_event: bool = option(True, name="parseAsFlumeEvent", description="Accepted from Flume's files")
+    poll_timeout: int = option(500, name="kafka.pollTimeout", unit="ms", description="Accepted from Flume's files")
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _format_is_chosen(cls, data: Any) -> Any:
+        if "format" not in data:
+            raise ValueError(
+                "Flume's record format is not built yet: add `format = arrow` to use a topic of Flafka's own, "
+                "which a running Flume cannot read"
+            )
+        return data
+
+
+_CONSUMER_ONLY = frozenset({"auto.offset.reset", "group.id", "enable.auto.commit", "session.timeout.ms"})
+
+
+class KafkaChannel(Channel[KafkaChannelConfig]):
+    """Holds events in a replicated topic: `put` returns when all in-sync replicas have them, and nothing that it
+    accepted is lost while one of them lives. Into it at least once: a put cut off in the middle may be repeated.
+    """
+
+    type_name = "kafka"
+    aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
+    durable: ClassVar[bool] = True
+
+    def __init__(self, config: KafkaChannelConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self._producer: Producer | None = None
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._cluster_id = self._topic_id = ""
+        self._poller: threading.Thread | None = None
+
+    # --- life
+
+    def open(self) -> None:
+        """Create the topic where it is missing, and start the producer. Raises Retry while brokers are away."""
+        config = self.config
+        if not config.bootstrap_servers:
+            raise FlafkaError(f"channel {self.name}: no kafka.bootstrap.servers, and no cluster was started")
+        admin = AdminClient(self._client(config.producer))
+        try:
+            if config.topic not in admin.list_topics(timeout=CONNECT_SECONDS).topics:
+                self._create_topic(admin)
+            description = admin.describe_topics(TopicCollection([config.topic]))[config.topic].result(CONNECT_SECONDS)
+            self._topic_id = str(description.topic_id)
+            self._cluster_id = admin.list_topics(config.topic, timeout=CONNECT_SECONDS).cluster_id or ""
+            for warning in self._weaknesses(admin, description):
+                self.log.warning("%s", warning)
+        except KafkaException as e:
+            raise Retry(self._unreachable(e)) from e
+        self._closed.clear()
+        self._producer = Producer(self._producer_properties())
+        self._poller = threading.Thread(target=self._poll, name=f"{self.name}-producer", daemon=True)
+        self._poller.start()
+
+    def close(self) -> None:
+        """Stop the producer; what is still under way is given up."""
+        self._closed.set()
+        if self._poller is not None:
+            self._poller.join()
+            self._poller = None
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer.flush(1)
+            self._producer = None
+
+    def probe(self) -> Iterator[str]:
+        """Brokers away, too few of them, or a topic less safe than it should be."""
+        config = self.config
+        if not config.bootstrap_servers:
+            yield "no kafka.bootstrap.servers, and no cluster of this user's is started: run `agent cluster start`"
+            return
+        admin = AdminClient({**self._client(config.producer), "log_level": 0})
+        try:
+            metadata = admin.list_topics(timeout=CONNECT_SECONDS)
+            if config.topic in metadata.topics:
+                topics = admin.describe_topics(TopicCollection([config.topic]))
+                yield from self._weaknesses(admin, topics[config.topic].result(CONNECT_SECONDS))
+            elif len(metadata.brokers) < config.replication:
+                yield (
+                    f"replication = {config.replication}, but only {len(metadata.brokers)} brokers are up at "
+                    f"{config.bootstrap_servers}: start the others or set `replication = {len(metadata.brokers)}`"
+                )
+        except KafkaException as e:
+            yield self._unreachable(e)
+
+    # --- in
+
+    def put(self, batch: Batch) -> None:
+        """Return when every in-sync replica has the batch. Rejected names rows too large for any record."""
+        self.metrics.add("EventPutAttemptCount", len(batch))
+        delivery = _Delivery()
+        too_large: dict[EventId, str] = {}
+        start = 0
+        for piece in batch.split(self.config.batch_events, self.config.batch_bytes):
+            value = encode(piece)
+            if len(value) > MAX_RECORD_BYTES - 4096:
+                for row in range(start, start + len(piece)):
+                    too_large[EventId("", -1, -1, row)] = (
+                        f"an event of {len(value):,} bytes is more than a record of the channel holds "
+                        f"({MAX_RECORD_BYTES:,})"
+                    )
+            else:
+                self._produce(value, delivery)
+            start += len(piece)
+        while not delivery.wait(0.2):
+            if self.stopping.is_set():
+                raise Retry(f"channel {self.name} did not store {len(batch)} events before the agent stopped")
+        if delivery.error is not None:
+            self._replace_producer()
+            raise Retry(f"channel {self.name}: {delivery.error}")
+        self.metrics.add("EventPutSuccessCount", len(batch) - len(too_large))
+        if too_large:
+            raise Rejected(too_large)
+
+    def _produce(self, value: bytes, delivery: _Delivery) -> None:
+        delivery.expect()
+        while True:
+            producer = self._producer
+            if producer is None:
+                raise Retry(f"channel {self.name} is not connected")
+            try:
+                producer.produce(self.config.topic, value, headers=FORMAT_HEADER, on_delivery=delivery.report)
+                return
+            except BufferError:
+                if self.stopping.wait(0.005):
+                    raise Retry(f"channel {self.name} is full and the agent is stopping") from None
+            except KafkaException as e:
+                raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
+
+    def _poll(self) -> None:
+        while not self._closed.is_set():
+            producer = self._producer
+            if producer is not None:
+                producer.poll(0.2)
+
+    def _replace_producer(self) -> None:
+        # After a fatal error an idempotent producer refuses all work for ever.
+        with self._lock:
+            old, self._producer = self._producer, Producer(self._producer_properties())
+        if old is not None:
+            old.purge()
+            old.flush(1)
+
+    # --- out
+
+    def reader(self, owner: Owner, *, group: str | None, member: str) -> Reader:
+        """A consumer of the topic, a static member of its group."""
+        config = self.config
+        properties = {
+            **self._client(config.consumer),
+            "group.id": group or config.group_id,
+            # With its topic: a static member that returns within its session gets its old partitions, and with them
+            # those of another topic, if it was configured anew meanwhile.
+            "group.instance.id": re.sub(r"[^\w.-]", "_", f"{member}.{config.topic}", flags=re.ASCII),
+        }
+        return KafkaReader(properties, self._claim(group), owner, self.metrics)
+
+    def stream(self, group: str | None) -> KafkaStream | None:
+        """The topic, for Spark."""
+        config = self.config
+        return KafkaStream(
+            config.bootstrap_servers or "", config.topic, group or config.group_id, client=config.consumer
+        )
+
+    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+        """The group's committed offsets, with the epoch its latest deliberate reset left in their metadata."""
+        consumer = self._onlooker(group)
+        try:
+            partitions = consumer.list_topics(self.config.topic, timeout=CONNECT_SECONDS).topics[self.config.topic]
+            found = consumer.committed(
+                [TopicPartition(self.config.topic, p) for p in partitions.partitions], timeout=CONNECT_SECONDS
+            )
+        except KafkaException as e:
+            raise Retry(self._unreachable(e)) from e
+        finally:
+            consumer.close()
+        claim = self._claim(group)
+        return {
+            claim._replace(epoch=epoch_of(tp.metadata), partition=tp.partition): tp.offset if tp.offset >= 0 else None
+            for tp in found
+        }
+
+    def record(self, positions: Mapping[Claim, int]) -> None:
+        """Commit offsets from outside the group, which works while the group has no members."""
+        for group in {claim.group for claim in positions}:
+            consumer = self._onlooker(group)
+            offsets = [
+                TopicPartition(claim.topic, claim.partition, end, metadata=f"epoch={claim.epoch}")
+                for claim, end in positions.items()
+                if claim.group == group
+            ]
+            try:
+                consumer.commit(offsets=offsets, asynchronous=False)
+            except KafkaException as e:
+                raise Retry(f"group {group}: committing offsets failed: {e.args[0].str()}") from e
+            finally:
+                consumer.close()
+
+    @classmethod
+    def decode(cls, value: bytes, headers: Mapping[str, bytes], claim: Claim, offset: int, timestamp: int) -> Taken:
+        """One record of the topic."""
+        return decode(value, headers, claim.topic, claim.partition, offset, timestamp)
+
+    # --- within
+
+    def _claim(self, group: str | None) -> Claim:
+        config = self.config
+        return Claim(self._cluster_id, config.topic, self._topic_id, group or config.group_id, 0, -1)
+
+    def _onlooker(self, group: str | None) -> Consumer:
+        return Consumer(
+            {
+                **self._client(self.config.consumer),
+                "group.id": group or self.config.group_id,
+                "enable.auto.commit": False,
+            }
+        )
+
+    def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.config.bootstrap_servers,
+            "client.id": f"flafka-{self.name}",
+            "socket.keepalive.enable": True,
+            "reconnect.backoff.max.ms": 2000,
+            # One line a second and broker about a lost connection is enough; ours say what it means.
+            "log_level": 3,
+            **{k: v for k, v in properties.items() if k not in _CONSUMER_ONLY},
+        }
+
+    def _producer_properties(self) -> dict[str, Any]:
+        return {
+            "acks": "all",
+            "enable.idempotence": True,
+            "message.timeout.ms": 0,  # never give up: a source waits, and its sender with it
+            "linger.ms": 5,
+            "batch.size": 1 << 20,
+            "message.max.bytes": MAX_RECORD_BYTES,
+            "queue.buffering.max.kbytes": 64 << 10,
+            "compression.type": "lz4",
+            **self._client(self.config.producer),
+        }
+
+    def _create_topic(self, admin: AdminClient) -> None:
+        config = self.config
+        topic = NewTopic(
+            config.topic,
+            num_partitions=config.partitions,
+            replication_factor=config.replication,
+            config={
+                "min.insync.replicas": str(min(2, config.replication)),
+                "max.message.bytes": str(MAX_RECORD_BYTES),
+                "retention.ms": str(config.retention * 3_600_000),
+                "cleanup.policy": "delete",
+            },
+        )
+        try:
+            admin.create_topics([topic])[config.topic].result(CONNECT_SECONDS)
+            self.log.info(
+                "created topic %s: %d partitions, %d replicas", config.topic, config.partitions, config.replication
+            )
+        except KafkaException as e:
+            code = e.args[0].code()
+            if code == KafkaError.INVALID_REPLICATION_FACTOR:
+                raise Retry(
+                    f"channel {self.name}: replication = {config.replication} needs as many brokers; start them, or "
+                    f"set replication lower"
+                ) from e
+            if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def _weaknesses(self, admin: AdminClient, description: Any) -> Iterator[str]:
+        topic = self.config.topic
+        replicas = min((len(p.replicas) for p in description.partitions), default=0)
+        if replicas < 3:
+            yield f"topic {topic} has {replicas} replicas: 3 survive the loss of a broker without a pause"
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        settings = admin.describe_configs([resource])[resource].result(CONNECT_SECONDS)
+        in_sync = int(settings["min.insync.replicas"].value)
+        if replicas > 1 and in_sync < 2:
+            yield f"topic {topic} has min.insync.replicas={in_sync}: one broker lost may lose events; set it to 2"
+        if settings["cleanup.policy"].value != "delete":
+            yield f"topic {topic} is compacted: it would drop events; set cleanup.policy=delete"
+
+    def _unreachable(self, error: KafkaException) -> str:
+        return (
+            f"channel {self.name}: no Kafka broker answers at {self.config.bootstrap_servers} "
+            f"({error.args[0].str()}); is it running? `agent cluster status` tells for the project's own"
+        )
+
+
+class _Delivery:
+    """Waits for the delivery reports of one put."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._open = 0
+        self.error: str | None = None
+
+    def expect(self) -> None:
+        with self._condition:
+            self._open += 1
+
+    def report(self, error: KafkaError | None, message: Message) -> None:
+        with self._condition:
+            self._open -= 1
+            if error is not None:
+                self.error = error.str()
+            if self._open == 0:
+                self._condition.notify_all()
+
+    def wait(self, timeout: float) -> bool:
+        with self._condition:
+            return self._condition.wait_for(lambda: self._open == 0, timeout)

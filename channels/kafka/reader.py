@@ -1,0 +1,322 @@
+"""One consumer of the Kafka channel."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, cast
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from channels.kafka.records import decode
+from plugins import Batch, Claim, FlafkaError, Metrics, Owner, Reader, Retry, Taken
+
+QUEUE_BYTES = 32 << 20
+"""Partitions are paused once so much waits undelivered."""
+MERGE_EVENTS = 10_000
+"""Small records of one partition are handed out together, up to so many events."""
+COMMITTED_SECONDS = 10.0
+POLL_SECONDS = 0.02
+ASK_SECONDS = 60.0
+OWNER_SECONDS = 240.0
+"""How long a rebalance waits for the sink to finish; below max.poll.interval.ms."""
+
+log = logging.getLogger(__name__)
+
+
+class KafkaReader(Reader):
+    """Polls on a thread of its own, so that a slow sink is never thrown out of its group.
+
+    Partitions come and go on that thread; `take` carries the news to the owner, on the owner's thread. Every call to
+    the client is made on the polling thread: while it is in a rebalance callback, a call from another never returns.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], claim: Claim, owner: Owner, metrics: Metrics) -> None:
+        self._claim, self._owner, self._metrics = claim, owner, metrics
+        self._epochs: dict[int, int] = {}
+        self._changed = threading.Condition()
+        self._news: deque[Callable[[], None]] = deque()
+        self._requests: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._queues: dict[int, deque[Message]] = {}
+        self._queued = 0
+        self._seeks: dict[int, int] = {}
+        self._error: Exception | None = None
+        self._closing = False
+        self._paused = False
+        self._consumer = Consumer(
+            {
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": 15_000,
+                "fetch.message.max.bytes": 8 << 20,
+                "queued.max.messages.kbytes": 16 << 10,
+                "isolation.level": "read_committed",
+                **properties,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name=f"{claim.group}-consumer", daemon=True)
+        self._thread.start()
+
+    # --- the owner's thread
+
+    def take(self, timeout: float) -> Taken | None:
+        """The next records of one partition, small ones joined."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._news or self._queued or self._error, timeout)
+            news = list(self._news)
+            self._news.clear()
+            error = self._error
+        if error is not None:
+            raise error
+        for tell in news:
+            tell()
+        with self._changed:
+            partition = next((p for p, queue in self._queues.items() if queue), None)
+            if partition is None:
+                return None
+            # Round robin: the partition served goes to the end.
+            queue = self._queues.pop(partition)
+            self._queues[partition] = queue
+            message = queue.popleft()
+            self._queued -= len(message)
+        taken = self._decode(message)
+        return self._merge(taken, queue) if len(taken.batch) < MERGE_EVENTS else taken
+
+    def _merge(self, taken: Taken, queue: deque[Message]) -> Taken:
+        parts, undecodable = [taken.batch], list(taken.undecodable)
+        events, end = len(taken.batch), taken.end
+        while events < MERGE_EVENTS:
+            with self._changed:
+                if not queue:
+                    break
+                message = queue.popleft()
+                self._queued -= len(message)
+            more = self._decode(message)
+            parts.append(more.batch)
+            undecodable += more.undecodable
+            events, end = events + len(more.batch), more.end
+        return Taken(taken.partition, taken.start, end, Batch.concat(parts), tuple(undecodable))
+
+    def _decode(self, message: Message) -> Taken:
+        offset, partition = message.offset(), message.partition()
+        assert offset is not None
+        assert partition is not None
+        headers = cast("list[tuple[str, bytes]]", message.headers() or [])
+        taken = decode(message.value(), dict(headers), self._claim.topic, partition, offset, message.timestamp()[1])
+        self._metrics.add("EventTakeSuccessCount", len(taken.batch))
+        return taken
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Commit to the group, with the epoch, what is owned now. Raises Retry."""
+        owned = {p: end for p, end in positions.items() if p in self._queues}
+        if not owned:
+            return
+        offsets = [
+            TopicPartition(self._claim.topic, p, end, metadata=f"epoch={self._epochs.get(p, 0)}")
+            for p, end in owned.items()
+        ]
+        try:
+            self._ask(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
+        except KafkaException as e:
+            raise Retry(f"group {self._claim.group}: committing offsets failed: {e.args[0].str()}") from e
+
+    def rewind(self, positions: Mapping[int, int]) -> None:
+        """Seek, on the polling thread, and drop what was fetched past it."""
+        with self._changed:
+            for partition in positions:
+                self._forget(partition)
+            self._seeks.update({p: offset for p, offset in positions.items() if p in self._queues})
+
+    def lag(self) -> int | None:
+        """Records of the owned partitions that were not taken."""
+        try:
+            fetchable = self._ask(self._fetchable)
+        except (KafkaException, Retry):
+            return None
+        with self._changed:
+            return int(fetchable) + sum(map(len, self._queues.values()))
+
+    def _fetchable(self) -> int:
+        total = 0
+        for position in self._consumer.position([TopicPartition(self._claim.topic, p) for p in self._queues]):
+            _, high = self._consumer.get_watermark_offsets(position, cached=True)
+            if high >= 0 and position.offset >= 0:
+                total += high - position.offset
+        return total
+
+    def _ask(self, work: Callable[[], Any]) -> Any:
+        """The result of a call made on the polling thread."""
+        answer: Future[Any] = Future()
+        with self._changed:
+            if self._closing:
+                raise Retry(f"group {self._claim.group}: the consumer is closed")
+            self._requests.append((work, answer))
+        return answer.result(ASK_SECONDS)
+
+    def close(self) -> None:
+        """Stop polling. A static member keeps its partitions until the session times out."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    # --- the polling thread
+
+    def _run(self) -> None:
+        consumer = self._consumer
+        try:
+            consumer.subscribe(
+                [self._claim.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            )
+            while not self._closing:
+                self._serve()
+                self._apply_seeks()
+                self._throttle()
+                message = consumer.poll(POLL_SECONDS)
+                if message is not None:
+                    self._receive([message, *consumer.consume(500, timeout=0)])
+        except Exception as e:  # noqa: BLE001  # carried to the owner's thread, which retries
+            self._fail(e)
+        finally:
+            with self._changed:
+                self._closing = True
+            self._serve()
+            consumer.close()
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                if not self._requests:
+                    return
+                work, answer = self._requests.popleft()
+            try:
+                answer.set_result(work())
+            except Exception as e:  # noqa: BLE001  # belongs to who asked
+                answer.set_exception(e)
+
+    def _receive(self, messages: Iterable[Message]) -> None:
+        with self._changed:
+            for message in messages:
+                error = message.error()
+                if error is not None:
+                    self._on_error(message, error)
+                    continue
+                partition = message.partition()
+                assert partition is not None
+                # What was fetched before a pending seek lies past it: handing it out would skip events.
+                if partition in self._queues and partition not in self._seeks:
+                    self._queues[partition].append(message)
+                    self._queued += len(message)
+            self._changed.notify_all()
+
+    def _on_error(self, message: Message, error: KafkaError) -> None:
+        claim = self._claim
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise FlafkaError(
+                f"group {claim.group} stands at offset {message.offset()} of {claim.topic}-{message.partition()}, "
+                f"which the brokers no longer have: retention removed it, or the topic was made anew. "
+                f"To accept the loss: agent group reset {claim.group} --topic {claim.topic} --to earliest"
+            )
+        if error.fatal() or error.code() in _FENCED:
+            raise Retry(f"group {claim.group}: {error.str()}; does another agent run with this name on this host?", 5)
+        log.warning("group %s: %s", claim.group, error.str())
+
+    def _apply_seeks(self) -> None:
+        with self._changed:
+            seeks, self._seeks = self._seeks, {}
+        for partition, offset in seeks.items():
+            self._consumer.seek(TopicPartition(self._claim.topic, partition, offset))
+
+    def _throttle(self) -> None:
+        full = self._queued > QUEUE_BYTES
+        if full != self._paused:
+            self._paused = full
+            (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
+
+    def _forget(self, partition: int) -> None:
+        queue = self._queues.get(partition)
+        if queue:
+            self._queued -= sum(map(len, queue))
+            queue.clear()
+
+    def _fail(self, error: Exception) -> None:
+        if not isinstance(error, FlafkaError):
+            text = error.args[0].str() if isinstance(error, KafkaException) else repr(error)
+            error = Retry(f"group {self._claim.group}: {text}")
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    # --- partitions come and go
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        claims: dict[Claim, int | None] = {}
+        for tp in consumer.committed(partitions, timeout=COMMITTED_SECONDS):
+            self._epochs[tp.partition] = epoch = epoch_of(tp.metadata)
+            claim = self._claim._replace(epoch=epoch, partition=tp.partition)
+            claims[claim] = tp.offset if tp.offset >= 0 else None
+        starts = {claim.partition: offset for claim, offset in claims.items() if offset is not None}
+        self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims)))
+        with self._changed:
+            self._queues.update({tp.partition: deque() for tp in partitions})
+        topic = self._claim.topic
+        consumer.incremental_assign(
+            [TopicPartition(topic, tp.partition, starts.get(tp.partition, OFFSET_BEGINNING)) for tp in partitions]
+        )
+        self._paused = False
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        numbers = {tp.partition for tp in partitions}
+        self._tell_and_wait(lambda: self._owner.revoked(numbers))
+        self._drop(numbers)
+        consumer.incremental_unassign(partitions)
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        numbers = {tp.partition for tp in partitions}
+        self._drop(numbers)
+        self._tell_and_wait(lambda: self._owner.lost(numbers))
+
+    def _drop(self, partitions: set[int]) -> None:
+        with self._changed:
+            for partition in partitions:
+                self._forget(partition)
+                self._queues.pop(partition, None)
+                self._seeks.pop(partition, None)
+
+    def _tell_and_wait(self, tell: Callable[[], None]) -> None:
+        done = threading.Event()
+        failure: list[Exception] = []
+
+        def run() -> None:
+            try:
+                tell()
+            except Exception as e:
+                failure.append(e)
+                raise
+            finally:
+                done.set()
+
+        with self._changed:
+            if self._closing:
+                return
+            self._news.append(run)
+            self._changed.notify_all()
+        deadline = time.monotonic() + OWNER_SECONDS
+        while not done.wait(0.005) and not self._closing and time.monotonic() < deadline:
+            self._serve()
+        if failure:
+            raise failure[0]
+
+
+_FENCED = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})
+
+
+def epoch_of(metadata: str | None) -> int:
+    """The number of deliberate resets, as `agent group reset` leaves it in a committed offset's metadata."""
+    name, _, value = (metadata or "").partition("=")
+    return int(value) if name == "epoch" and value.isdigit() else 0

@@ -1,0 +1,151 @@
+"""The memory channel: fast, and gone with the process."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping
+
+from plugins import Batch, Channel, Claim, Config, Origin, Owner, Reader, Retry, Taken, option
+
+
+class MemoryConfig(Config):
+    """Options of the memory channel."""
+
+    capacity: int = option(
+        10_000, name="capacity", unit="events", gt=0, description="Events it holds at most; a full channel blocks"
+    )
+    byte_capacity: int = option(
+        64 << 20, name="byteCapacity", unit="bytes", gt=0, description="Bytes it holds at most, headers included"
+    )
+    transaction_capacity: int = option(
+        10_000,
+        name="transactionCapacity",
+        unit="events",
+        gt=0,
+        description="Larger batches are put in pieces of this size",
+    )
+    keep_alive: int = option(
+        3,
+        name="keep-alive",
+        unit="s",
+        ge=0,
+        description="Accepted from Flume's files; a put waits as long as it takes",
+    )
+    byte_capacity_buffer: int = option(
+        20, name="byteCapacityBufferPercentage", unit="%", ge=0, le=100, description="Accepted from Flume's files"
+    )
+
+
+class MemoryChannel(Channel[MemoryConfig]):
+    """Holds events in the memory of the agent: nothing is lost while the agent lives, everything held when it dies.
+
+    A full channel blocks its sources instead of failing them. Sinks on it compete for its events.
+    """
+
+    type_name = "memory"
+    aliases = ("org.apache.flume.channel.MemoryChannel",)
+
+    def __init__(self, config: MemoryConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self.run = uuid.uuid4().hex
+        """Makes positions of one run incomparable to those of another."""
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[int, Batch]] = deque()  # (time of arrival in ms, events)
+        self._events = self._bytes = 0  # held, taken but uncommitted ones included
+        self._readers = 0
+
+    def put(self, batch: Batch) -> None:
+        """Hold these events; waits while there is no room."""
+        config = self.config
+        self.metrics.add("EventPutAttemptCount", len(batch))
+        for piece in batch.split(min(config.transaction_capacity, config.capacity), config.byte_capacity):
+            with self._changed:
+                while self._events and not self._has_room(piece):
+                    if self.stopping.is_set():
+                        raise Retry(f"channel {self.name} is full and the agent is stopping")
+                    self._changed.wait(0.1)
+                self._waiting.append((int(time.time() * 1000), piece))
+                self._count(len(piece), piece.nbytes)
+            self.metrics.add("EventPutSuccessCount", len(piece))
+
+    def reader(self, owner: Owner, *, group: str | None, member: str) -> Reader:
+        """A consumer; each has a partition of its own, and all compete."""
+        with self._changed:
+            self._readers += 1
+            partition = self._readers
+        return _MemoryReader(self, owner, partition, member)
+
+    def _has_room(self, piece: Batch) -> bool:
+        config = self.config
+        return self._events + len(piece) <= config.capacity and self._bytes + piece.nbytes <= config.byte_capacity
+
+    def _count(self, events: int, size: int) -> None:
+        self._events += events
+        self._bytes += size
+        self.metrics.set("ChannelCapacity", self.config.capacity)
+        self.metrics.set("ChannelSize", self._events)
+        self.metrics.set("ChannelFillPercentage", 100 * self._events / self.config.capacity)
+        self._changed.notify_all()
+
+
+class _MemoryReader(Reader):
+    def __init__(self, channel: MemoryChannel, owner: Owner, partition: int, member: str) -> None:
+        self._channel, self._owner, self._partition = channel, owner, partition
+        self._claim = Claim("memory", channel.name, channel.run, member, 0, partition)
+        self._assigned = False
+        self._offset = 0
+        self._held: deque[tuple[int, int, Batch]] = deque()  # taken, not committed: (offset, arrival, events)
+        self._again: deque[tuple[int, int, Batch]] = deque()  # the part of them to offer again
+
+    def take(self, timeout: float) -> Taken | None:
+        if not self._assigned:
+            self._assigned = True
+            self._owner.assigned({self._claim: None})
+        offset, arrival, batch = self._again.popleft() if self._again else self._next(timeout)
+        if batch is None:
+            return None
+        self._channel.metrics.add("EventTakeAttemptCount", len(batch))
+        origin = Origin.of_record(self._channel.name, self._partition, offset, arrival, len(batch))
+        return Taken(self._partition, offset, offset + 1, Batch(batch.records, origin))
+
+    def _next(self, timeout: float) -> tuple[int, int, Batch | None]:
+        channel = self._channel
+        with channel._changed:
+            if not channel._waiting:
+                channel._changed.wait(timeout)
+            if not channel._waiting:
+                return 0, 0, None
+            arrival, batch = channel._waiting.popleft()
+        held = (self._offset, arrival, batch)
+        self._offset += 1
+        self._held.append(held)
+        return held
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        end = positions.get(self._partition, 0)
+        events = size = 0
+        while self._held and self._held[0][0] < end:
+            _, _, batch = self._held.popleft()
+            events, size = events + len(batch), size + batch.nbytes
+        with self._channel._changed:
+            self._channel._count(-events, -size)
+        self._channel.metrics.add("EventTakeSuccessCount", events)
+
+    def rewind(self, positions: Mapping[int, int]) -> None:
+        if self._partition in positions:
+            start = positions[self._partition]
+            self._again = deque(held for held in self._held if held[0] >= start)
+
+    def lag(self) -> int | None:
+        return len(self._channel._waiting) + len(self._again)
+
+    def close(self) -> None:
+        """Give back what is not committed, for the next reader."""
+        with self._channel._changed:
+            self._channel._waiting.extendleft((arrival, batch) for _, arrival, batch in reversed(self._held))
+            self._held.clear()
+            self._again.clear()
+            self._channel._changed.notify_all()

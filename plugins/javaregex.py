@@ -1,0 +1,231 @@
+"""Patterns in Java's spelling, rewritten for the engines that run here."""
+
+from __future__ import annotations
+
+import re
+
+_WAY_OUT = "write it without, or set allowBacktracking = true to run it event by event with no bound on its time"
+_LOOKS = {
+    "(?=": "look-ahead",
+    "(?!": "look-ahead",
+    "(?<=": "look-behind",
+    "(?<!": "look-behind",
+    "(?>": "an atomic group",
+}
+_CLASSES = {
+    "lower": "a-z",
+    "upper": "A-Z",
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "alnum": "a-zA-Z0-9",
+    "word": "a-zA-Z0-9_",
+    "xdigit": "0-9a-fA-F",
+    "punct": r"!-/:-@\[-`{-~",
+    "graph": "!-~",
+    "print": " -~",
+    "blank": " \t",
+    "space": "\t-\r ",
+    "cntrl": "\0-\x1f\x7f",
+    "ascii": "\0-\x7f",
+}
+_SPACES = {"h": " \t\xa0\u1680\u180e\u2000-\u200a\u202f\u205f\u3000", "v": "\n-\r\x85\u2028\u2029"}
+_ESCAPE = re.compile(
+    r"""\\(?: Q(?P<quoted>.*?)(?:\\E|\Z)
+            | x(?:\{(?P<hex>[0-9a-fA-F]{1,6})\}|(?P<hex2>[0-9a-fA-F]{2})) | u(?P<hex4>[0-9a-fA-F]{4})
+            | 0(?P<octal>[0-3]?[0-7]{1,2}) | c(?P<control>[@-_])
+            | (?P<property>[pP])(?:\{(?P<long>\w+)\}|(?P<short>[A-Z]))
+            | k<(?P<reference>\w+)> | (?P<other>.) )""",
+    re.DOTALL | re.VERBOSE,
+)
+_POSIX = re.compile(r"\[:(\w+):\]")
+_NAMED = re.compile(r"\(\?P?<([A-Za-z]\w*)>")
+_LOOK = re.compile(r"\(\?(?:<?[=!]|>)")
+_FLAGS = re.compile(r"\(\?([a-zA-Z]*)(-[a-zA-Z]*)?([:)])")
+_REPEAT = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})(?:(?P<possessive>\+)|\?)?")
+
+
+class JavaPattern:
+    """A pattern in Java's spelling, piece by piece in that of RE2, or with `backtracking` of Python's `re`.
+
+    Raises ValueError, in words for the user, for what the engine does not have or means otherwise; the rest of the
+    grammar is left for the engine to check.
+    """
+
+    def __init__(self, pattern: str, *, backtracking: bool) -> None:
+        self.pattern = pattern
+        self.backtracking = backtracking
+        self.out: list[str] = []
+        self.groups: list[str | None] = []
+        """Names of the capturing groups, in order; None for those without."""
+        self._open: list[int | None] = []
+        """For each parenthesis not yet closed: where in `out` it stands if it captures."""
+        self._outer_group: tuple[int, int] | None = None
+        """Where in `out` a capturing group stands that is in no other group."""
+        self._divided = False
+        """Whether an alternative or a change of flags stands outside all groups."""
+        position = 0
+        while position < len(pattern):
+            position = self._piece(position)
+
+    def isolated(self) -> tuple[str, str, str, str]:
+        """Flags, what is before the only group, the group, and what is after it."""
+        if len(self.groups) != 1 or self._outer_group is None or self._divided:
+            raise self._error(
+                "needs no group or exactly one, outside other groups and alternatives, that says what is meant: "
+                "write groups that only hold together as (?:…)"
+            )
+        start, end = self._outer_group
+        if end < len(self.out) and _REPEAT.match(self.out[end]):
+            raise self._error("repeats its group: put the repetition into the group")
+        flags = self.out[0] if _FLAGS.fullmatch(self.out[0]) else ""
+        before = "".join(self.out[bool(flags) : start])
+        return flags, before, "".join(self.out[start + 1 : end - 1]), "".join(self.out[end:])
+
+    def _piece(self, start: int) -> int:
+        """Translate what stands at `start`; answer where it ends."""
+        character = self.pattern[start]
+        if character == "\\":
+            text, end = self._escape(start, in_class=False)
+            self.out.append(text)
+            return end
+        if character == "[":
+            return self._class(start)
+        if character == "(":
+            return self._group(start)
+        end = start + 1
+        if character == ")" and self._open:
+            opened = self._open.pop()
+            if opened is not None and not self._open:
+                self._outer_group = opened, len(self.out) + 1
+        elif character == "|" and not self._open:
+            self._divided = True
+        elif repeat := _REPEAT.match(self.pattern, start):
+            end = repeat.end()
+            if repeat["possessive"]:
+                self._needs_backtracking(f"the possessive quantifier {repeat.group()}")
+        self.out.append(self.pattern[start:end])
+        return end
+
+    def _group(self, start: int) -> int:
+        named = _NAMED.match(self.pattern, start)
+        if named or not self.pattern.startswith("(?", start):
+            self._open.append(len(self.out))
+            self.groups.append(named[1] if named else None)
+            self.out.append(f"(?P<{named[1]}>" if named else "(")
+            return named.end() if named else start + 1
+        if flags := _FLAGS.match(self.pattern, start):
+            on, off, end = flags[1], flags[2] or "", flags[3]
+            # u is RE2's nature, d too; its U means something else, and x nothing.
+            if wrong := set(on + off) - set("-imsud"):
+                raise self._error(f"has the flag {min(wrong)!r}, which is not supported")
+            on, off = re.sub("[ud]", "", on), re.sub("[ud]", "", off).rstrip("-")
+            if end == ":":
+                self._open.append(None)
+            elif not self._open and self.out:
+                self._divided = True
+            if on or off or end == ":":
+                self.out.append(f"(?{on}{off}{end}")
+            return flags.end()
+        look = _LOOK.match(self.pattern, start)
+        if look is None:
+            raise self._error(f"has an unknown kind of group: {self.pattern[start : start + 4]}")
+        self._needs_backtracking(f"{_LOOKS[look.group()]} {look.group()}…)")
+        self._open.append(None)
+        self.out.append(look.group())
+        return look.end()
+
+    def _class(self, start: int) -> int:
+        out, position = ["["], start + 1
+        if self.pattern.startswith("^", position):
+            out.append("^")
+            position += 1
+        first = position
+        while position < len(self.pattern):
+            character = self.pattern[position]
+            posix = _POSIX.match(self.pattern, position)
+            if character == "]" and position > first:
+                self.out.append("".join(out) + "]")
+                return position + 1
+            if character == "\\":
+                text, position = self._escape(position, in_class=True)
+                out.append(text)
+            elif posix and posix[1] in _CLASSES:
+                out.append(_CLASSES[posix[1]])
+                position = posix.end()
+            elif character == "[":
+                raise self._error(r"has a class within a class: write its characters into one, and a '[' as \[")
+            elif self.pattern.startswith("&&", position):
+                raise self._error(r"has an intersection of classes (&&): write out what is left, and an '&' as \&")
+            else:
+                out.append(character if character in "^-" else _literal(character))
+                position += 1
+        raise self._error("has a character class that is not closed with ']'")
+
+    def _escape(self, start: int, *, in_class: bool) -> tuple[str, int]:
+        token = _ESCAPE.match(self.pattern, start)
+        if token is None:
+            raise self._error("ends in a single backslash")
+        code = token["hex"] or token["hex2"] or token["hex4"]
+        if token["quoted"] is not None:
+            text = "".join(map(_literal, token["quoted"]))
+        elif code or token["octal"]:
+            number = int(code, 16) if code else int(token["octal"], 8)
+            if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
+                raise self._error(f"has {token.group()}, which is no character")
+            text = _literal(chr(number))
+        elif token["control"]:
+            text = _literal(chr(ord(token["control"]) ^ 64))
+        elif token["property"]:
+            text = self._property(token["property"], token["long"] or token["short"], in_class)
+        elif token["reference"]:
+            self._needs_backtracking(f"the back-reference {token.group()}")
+            text = f"(?P={token['reference']})"
+        else:
+            text = self._letter(token["other"], in_class)
+        return text, token.end()
+
+    def _letter(self, letter: str, in_class: bool) -> str:
+        if letter in "123456789" and not in_class:
+            self._needs_backtracking(f"the back-reference \\{letter}")
+        elif letter in "hHvV":
+            return self._set(_SPACES[letter.lower()], letter.isupper(), in_class, f"\\{letter}")
+        elif letter == "R" and not in_class:
+            return f"(?:\r\n|[{_SPACES['v']}])"
+        elif letter == "e":
+            return "\x1b"
+        elif letter == "z" and self.backtracking:
+            return r"\Z"
+        elif letter == "Z" and self.backtracking:
+            return r"(?=\n?\Z)"
+        elif letter in "CGNXZ" or not letter.isascii():
+            hint = r": the end of the text is \z" if letter == "Z" else ""
+            raise self._error(f"has \\{letter}, which is not supported{hint}")
+        elif not letter.isalnum():
+            return _literal(letter)
+        return f"\\{letter}"
+
+    def _property(self, kind: str, name: str, in_class: bool) -> str:
+        ranges = _CLASSES.get(name.lower()) if len(name) > 2 else None
+        if ranges:
+            return self._set(ranges, kind == "P", in_class, f"\\{kind}{{{name}}}")
+        if self.backtracking:
+            raise self._error(f"has \\{kind}{{{name}}}, which cannot be had together with allowBacktracking")
+        return f"\\{kind}{{{name.removeprefix('Is')}}}"
+
+    def _set(self, ranges: str, negated: bool, in_class: bool, spelling: str) -> str:
+        if not in_class:
+            return f"[^{ranges}]" if negated else f"[{ranges}]"
+        if negated:
+            raise self._error(f"has {spelling} within a character class, which is not supported")
+        return ranges
+
+    def _needs_backtracking(self, what: str) -> None:
+        if not self.backtracking:
+            raise self._error(f"has {what}, which cannot be run in linear time: {_WAY_OUT}")
+
+    def _error(self, what: str) -> ValueError:
+        return ValueError(f"the regular expression {self.pattern!r} {what}")
+
+
+def _literal(character: str) -> str:
+    return f"\\{character}" if character in r"\.^$|?*+()[]{}-&~#" else character

@@ -1,0 +1,213 @@
+"""A user's regular expression, compiled once and run over columns.
+
+RE2 runs it, through Arrow: in time linear in the text, whatever the pattern and whatever a sender sends. Patterns are
+written as for Java, since that is what Flume's users have: `(?<name>…)`, `\\Q…\\E`, `\\p{Alpha}`, `\\h`, and `$1` or
+`${name}` in replacements. What RE2 cannot run (look-around, back-references, possessive quantifiers, atomic groups)
+is refused, unless `backtracking` is set: then Python's `re` runs it event by event, and some patterns take very long
+on some texts.
+
+What differs from Java: `$` is the end of the text, not also the place before a last newline; `.` stops at newlines
+only; an empty match right after another match is not replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plugins.batch import Array
+from plugins.javaregex import JavaPattern
+
+Replacement = tuple[str | int, ...]
+"""What takes the place of a match: texts as they are, and numbers of groups (0 is the whole match)."""
+
+_MARK = "\ud800".encode("utf-8", "surrogatepass")
+"""Set around matches. It occurs in no text: UTF-8 has no surrogates, and odd bytes become others, from U+DC80 on."""
+
+
+class Regex:
+    """One pattern, over columns of bodies (`binary`) or of a header (`dictionary<string>`).
+
+    It reads bytes as UTF-8. A byte that is not UTF-8 is a character of its own, which `.` and negated classes match
+    and nothing else does; outside the match it survives as it is. Nulls stay null.
+
+    With `isolate`, a pattern with a group stands for that group alone: what surrounds the group must be there but is
+    not replaced. Raises ValueError, in words for the user, for a pattern that cannot be run.
+    """
+
+    def __init__(self, pattern: str, *, backtracking: bool = False, isolate: bool = False) -> None:
+        self.pattern = pattern
+        java = JavaPattern(pattern, backtracking=backtracking)
+        self.groups = java.groups
+        """Names of the capturing groups, in order; None for those without."""
+        self._re2 = "".join(java.out)
+        self._python: re.Pattern[str] | None = None
+        self._isolated = isolate and bool(self.groups)
+        if self._isolated:
+            flags, before, group, after = java.isolated()
+            self._re2 = f"{flags}({before})({group})({after})"
+        try:
+            if backtracking:
+                self._python = re.compile("".join(java.out), re.ASCII)
+            else:
+                pc.match_substring_regex(pa.array([""]), pattern=self._re2)
+        except (re.error, pa.ArrowInvalid, OverflowError, RecursionError) as e:
+            reason = str(e).removeprefix("Invalid regular expression: ")
+            raise ValueError(f"the regular expression {pattern!r} cannot be read: {reason}") from None
+
+    def matches(self, column: Array) -> Array:
+        """Whether it occurs anywhere in each row: a boolean array."""
+        if pa.types.is_dictionary(column.type):
+            return _by_value(column, self.matches)
+        if self._python is not None:
+            search = self._python.search
+            found = [None if text is None else search(text) is not None for text in _python_texts(column)]
+            return pa.array(found, pa.bool_())
+        return pc.match_substring_regex(_readable(column)[0], pattern=self._re2)
+
+    def replacement(self, text: str) -> Replacement:
+        """What Java means by a replacement: `$1`, `${name}` are groups, a backslash makes the next one literal."""
+        parts: list[str | int] = []
+        for token in re.finditer(r"\\(.)|\$\{(\w+)\}|\$([0-9]+)|([^\\$]+)|(.)", text, re.DOTALL):
+            escaped, name, digits, plain, wrong = token.groups()
+            if wrong is not None:
+                raise ValueError(f"the replacement {text!r} has a {wrong!r} at {token.start()}: write \\{wrong}")
+            if name is not None:
+                if name not in self.groups:
+                    raise ValueError(
+                        f"the replacement {text!r} names a group {name!r} that the pattern does not have"
+                    )
+                parts.append(self.groups.index(name) + 1)
+            elif digits is not None:
+                # Java takes as many digits as still make a group there is.
+                length = max((n for n in range(1, len(digits) + 1) if int(digits[:n]) <= len(self.groups)), default=0)
+                if not length:
+                    raise ValueError(
+                        f"the replacement {text!r} uses group {digits}; the pattern has {len(self.groups)}"
+                    )
+                parts += [int(digits[:length]), digits[length:]]
+            else:
+                parts.append(plain if escaped is None else escaped)
+        if self._python is None and any(isinstance(part, int) and part > 9 for part in parts):
+            raise ValueError(f"the replacement {text!r} uses a group past the ninth")
+        return tuple(parts)
+
+    def replace(self, column: Array, replacement: Replacement) -> Array:
+        """The column with every match replaced."""
+        if pa.types.is_dictionary(column.type):
+            return _by_value(column, lambda values: self.replace(values, replacement)).dictionary_encode()
+        if self._python is not None:
+            return self._sub(
+                column,
+                lambda match: "".join(
+                    part if isinstance(part, str) else match.group(part) or "" for part in replacement
+                ),
+            )
+        text, odd = _readable(column)
+        literal = [part.replace("\\", r"\\").encode() if isinstance(part, str) else part for part in replacement]
+        return _restored(self._rewritten(text, *literal), odd, column.type)
+
+    def transform(self, column: Array, function: Callable[[str], str]) -> Array:
+        """The column with every match given to `function` and replaced by its answer.
+
+        RE2 finds the matches; Python touches only the rows that have some. Odd bytes in a match are lone surrogates,
+        as Python's `surrogateescape` makes them.
+        """
+        if pa.types.is_dictionary(column.type):
+            return _by_value(column, lambda values: self.transform(values, function)).dictionary_encode()
+        if self._python is not None:
+            return self._sub(column, lambda match: function(match.group(1 if self._isolated else 0)))
+        text, odd = _readable(column)
+        found = pc.match_substring_regex(text, pattern=self._re2).fill_null(False)
+        if not found.true_count:
+            return column
+        marked = self._rewritten(text.filter(found), _MARK, 0, _MARK)
+        rows = []
+        for row in marked.cast(pa.binary()).to_pylist():
+            pieces = row.split(_MARK)
+            pieces[1::2] = [
+                function(piece.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass")
+                for piece in pieces[1::2]
+            ]
+            rows.append(b"".join(pieces))
+        return _restored(pc.replace_with_mask(text, found, _as_text(rows)), odd, column.type)
+
+    def _rewritten(self, text: Array, *parts: bytes | int) -> Array:
+        """What RE2 makes of it: each match becomes these texts and groups."""
+        rewrite = b"".join(
+            part if isinstance(part, bytes) else rb"\%d" % (2 if self._isolated else part) for part in parts
+        )
+        if self._isolated:
+            rewrite = rb"\1" + rewrite + rb"\3"
+        return pc.replace_substring_regex(text, pattern=self._re2, replacement=rewrite)
+
+    def _sub(self, column: Array, function: Callable[[re.Match[str]], str]) -> Array:
+        assert self._python is not None
+
+        def within(match: re.Match[str]) -> str:
+            if match.start(1) < 0:
+                return match.group()
+            whole, start = match.group(), match.start()
+            return whole[: match.start(1) - start] + function(match) + whole[match.end(1) - start :]
+
+        sub, chosen = self._python.sub, within if self._isolated else function
+        rows = [None if text is None else sub(chosen, text) for text in _python_texts(column)]
+        if pa.types.is_string(column.type):
+            return pa.array(rows, pa.string())
+        return pa.array(
+            [None if row is None else row.encode("utf-8", "surrogateescape") for row in rows], column.type
+        )
+
+
+# --- columns
+
+
+def _by_value(column: Array, function: Callable[[Array], Array]) -> Array:
+    """A function of each text, worked out once for each different one, where that is less."""
+    if len(column.dictionary) <= len(column):
+        return function(column.dictionary).take(column.indices)
+    return function(column.dictionary_decode())
+
+
+def _readable(column: Array) -> tuple[Array, Array | None]:
+    """The column as text that RE2 reads character by character, and which rows hold bytes that are not UTF-8.
+
+    Those bytes become lone surrogates, encoded as if they were characters: RE2 takes them for one each, and nothing
+    else in the row changes its meaning.
+    """
+    try:
+        return column.cast(pa.string()), None
+    except pa.ArrowInvalid:
+        text = column.cast(pa.string(), safe=False)
+    odd = pc.invert(pc.string_is_ascii(text)).fill_null(False)
+    rows = [
+        row.decode("utf-8", "surrogateescape").encode("utf-8", "surrogatepass")
+        for row in column.filter(odd).to_pylist()
+    ]
+    return pc.replace_with_mask(text, odd, _as_text(rows)), odd
+
+
+def _restored(text: Array, odd: Array | None, kind: Any) -> Array:
+    """The reverse of `_readable`."""
+    column = text.cast(kind)
+    if odd is None:
+        return column
+    rows = [
+        row.decode("utf-8", "surrogatepass").encode("utf-8", "surrogateescape")
+        for row in column.filter(odd).to_pylist()
+    ]
+    return pc.replace_with_mask(column, odd, pa.array(rows, kind))
+
+
+def _as_text(rows: list[bytes]) -> Array:
+    return pa.array(rows, pa.binary()).cast(pa.string(), safe=False)
+
+
+def _python_texts(column: Array) -> list[str | None]:
+    if pa.types.is_string(column.type):
+        return list(column.to_pylist())
+    return [None if row is None else row.decode("utf-8", "surrogateescape") for row in column.to_pylist()]
