@@ -30,6 +30,11 @@ class Metrics:
         with self._lock:
             self._values[name] = value
 
+    def forget(self, name: str) -> None:
+        """Drop a gauge that is no longer known."""
+        with self._lock:
+            self._values.pop(name, None)
+
     def get(self, name: str) -> float:
         """The present value; 0 for a name never counted."""
         with self._lock:

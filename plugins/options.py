@@ -166,7 +166,8 @@ _MESSAGES = {
 def _problem(error: Any, options: Mapping[str, Option]) -> Problem:
     location = error["loc"]
     name = str(location[0]) if location else ""
-    declared = options.get(name)
+    declared = options.get(name) or next((option for option in options.values() if option.field == name), None)
+    name = declared.name if declared else name
     if declared is not None and declared.is_prefix and len(location) > 1:
         name += str(location[1])
     if error["type"] not in _MESSAGES:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
 import time
+from pathlib import Path
 
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
@@ -70,6 +72,13 @@ class Agent:
         for source in self.sources:
             source.thread.start()
 
+    def caught_up(self) -> bool:
+        """Whether every sink has delivered all that its channel holds, by the latest it knows."""
+        all_metrics = [sink.metrics for sink in self.sinks]
+        if self.spark is not None:
+            all_metrics += self.spark.metrics.values()
+        return all(metrics.snapshot().get("Lag") == 0 for metrics in all_metrics)
+
     def stop(self) -> bool:
         """Stop sources, let channels and sinks deliver what they hold, commit. True when nothing was left undone."""
         log.info("stopping: draining")
@@ -95,8 +104,17 @@ class Agent:
         for letters in self.dead_letters.values():
             letters.close()
         self.server.stop()
+        self._keep_metrics()
         log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")
         return clean
+
+    def _keep_metrics(self) -> None:
+        path = self.spec.options.get("monitoring.file")
+        if path:
+            try:
+                Path(path).write_text(json.dumps(self.registry.flume(), indent=2))
+            except OSError as e:
+                log.warning("monitoring.file %s cannot be written: %s", path, e.strerror)
 
     def _drain_memory(self) -> bool:
         deadline = time.monotonic() + DRAIN_SECONDS

@@ -64,6 +64,7 @@ class SinkRunner(Worker):
         self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]  # type: ignore[type-arg]
         self.reader: Reader | None = None
         self.ranges: dict[int, _Range] = {}
+        self._lag_shown = 0.0
 
     # --- supervised life
 
@@ -93,6 +94,7 @@ class SinkRunner(Worker):
             self.reader.close()
             self.reader = None
         self.ranges.clear()
+        self.metrics.forget("Lag")
         super().close()
         for interceptor in self.interceptors:
             interceptor.close()
@@ -112,6 +114,7 @@ class SinkRunner(Worker):
             raise ReaderFailed(str(e)) from e
         if taken is None:
             self.metrics.add("BatchEmptyCount")
+            self.show_lag()
         else:
             self.write(taken)
         if due := self.due():
@@ -186,10 +189,20 @@ class SinkRunner(Worker):
         self.reader.commit(ends)
         self.metrics.add("EventDrainSuccessCount", events)
         self.metrics.add("BatchCompleteCount")
-        lag = self.reader.lag()
-        if lag is not None:
-            self.metrics.set("Lag", lag)
+        self.show_lag()
         self.recovered()
+
+    def show_lag(self) -> None:
+        """Update the gauge `Lag`, at most once a second: it asks the consumer."""
+        assert self.reader is not None
+        now = time.monotonic()
+        if self.ranges and now - self._lag_shown >= 1.0:
+            self._lag_shown = now
+            if (lag := self.reader.lag()) is not None:
+                waiting = sum(
+                    r.end - r.start for r in self.ranges.values() if r.end is not None and r.start is not None
+                )
+                self.metrics.set("Lag", lag + waiting)
 
     def commit(self, partition: int, pending: _Range) -> None:
         """Stage and commit one partition; on Conflict go on where the other owner left off."""

@@ -43,6 +43,7 @@ class KafkaReader(Reader):
         self._requests: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._queues: dict[int, deque[Message]] = {}
         self._queued = 0
+        self._starts: dict[int, int] = {}
         self._seeks: dict[int, int] = {}
         self._error: Exception | None = None
         self._closing = False
@@ -143,10 +144,13 @@ class KafkaReader(Reader):
 
     def _fetchable(self) -> int:
         total = 0
-        for position in self._consumer.position([TopicPartition(self._claim.topic, p) for p in self._queues]):
-            _, high = self._consumer.get_watermark_offsets(position, cached=True)
-            if high >= 0 and position.offset >= 0:
-                total += high - position.offset
+        for at in self._consumer.position([TopicPartition(self._claim.topic, p) for p in self._queues]):
+            low, high = self._consumer.get_watermark_offsets(at, cached=True)
+            if high < 0:  # nothing fetched yet
+                low, high = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
+            start = self._starts[at.partition]
+            position = at.offset if at.offset >= 0 else start if start >= 0 else low
+            total += max(0, high - position)
         return total
 
     def _ask(self, work: Callable[[], Any]) -> Any:
@@ -264,9 +268,10 @@ class KafkaReader(Reader):
         self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims)))
         with self._changed:
             self._queues.update({tp.partition: deque() for tp in partitions})
+        self._starts.update({tp.partition: starts.get(tp.partition, OFFSET_BEGINNING) for tp in partitions})
         topic = self._claim.topic
         consumer.incremental_assign(
-            [TopicPartition(topic, tp.partition, starts.get(tp.partition, OFFSET_BEGINNING)) for tp in partitions]
+            [TopicPartition(topic, tp.partition, self._starts[tp.partition]) for tp in partitions]
         )
         self._paused = False
 

@@ -42,6 +42,7 @@ class Query:
         self.channel: Channel = job.channel.make()  # type: ignore[type-arg]
         self.expected: dict[int, int | None] = {}
         self.claims: dict[int, Claim] = {}
+        self._shown = ""
 
     def run(self, spark: Any, stopping: threading.Event) -> None:
         """Stream until stopping; raises what made the stream fail."""
@@ -53,6 +54,7 @@ class Query:
             query = self._start(spark, directory)
             try:
                 while not query.awaitTermination(0.2):
+                    self._show_lag(query.lastProgress)
                     if stopping.is_set() and not query.status["isTriggerActive"]:
                         break
             finally:
@@ -98,6 +100,14 @@ class Query:
             .start()
         )
 
+    def _show_lag(self, progress: Any) -> None:
+        if progress is None or progress["timestamp"] == self._shown:
+            return
+        self._shown = progress["timestamp"]
+        (topic,) = progress["sources"][0]["latestOffset"].values()
+        behind = sum(end - max(0, self.expected.get(int(p)) or 0) for p, end in topic.items())
+        report(self.job.sink.name, {}, {"Lag": behind})
+
     def _commit(self, frame: Any, _: int) -> None:
         """Make one micro-batch visible, partition by partition, then move the group along."""
         results: list[Result] = [pickle.loads(row.result) for row in frame.collect()]  # noqa: S301  # our executors'
@@ -125,9 +135,11 @@ class Query:
             log.info("%s", e)
 
 
-def report(sink: str, counts: Mapping[str, float], error: str | None = None) -> None:
-    """One line for the agent."""
-    print(json.dumps({"sink": sink, "counts": counts, "error": error}), flush=True)
+def report(
+    sink: str, counts: Mapping[str, float], gauges: Mapping[str, float] | None = None, error: str | None = None
+) -> None:
+    """One line for the agent: what to add, what to set, and what failed."""
+    print(json.dumps({"sink": sink, "counts": counts, "gauges": gauges or {}, "error": error}), flush=True)
 
 
 def main() -> None:
@@ -144,8 +156,10 @@ def main() -> None:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.app.name": f"flafka-{job.agent}",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
-        "spark.sql.streaming.metricsEnabled": "false",
+        # Records are whole batches of events: the bytes bound what a Python worker holds at once.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
+        "spark.sql.streaming.noDataProgressEventInterval": "1000",
         "spark.sql.session.timeZone": "UTC",
         **{k.removeprefix("spark.conf."): v for k, v in job.options.items() if k.startswith("spark.conf.")},
     }

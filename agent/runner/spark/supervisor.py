@@ -100,4 +100,6 @@ class SparkRunner:
             return
         for name, count in told["counts"].items():
             metrics.add(name, count)
+        for name, value in told["gauges"].items():
+            metrics.set(name, value)
         metrics.error(told["error"] or "")

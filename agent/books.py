@@ -1,0 +1,163 @@
+"""The audit of a pipeline: does HDFS hold exactly what the channel holds, event by event?
+
+Used by the demo and by the fault tests. It reads the topic itself and the commit record of the `hdfs` sink, not the
+agent's counters, so that an agent that counts wrongly is found out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from plugins import Channel, Claim, EventId, Retry, Taken, require
+
+READ_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One commit of the `hdfs` sink as it lies on HDFS: these files hold records `start` up to `end`."""
+
+    partition: int
+    start: int
+    end: int
+    files: tuple[str, ...]
+
+
+@dataclass
+class Books:
+    """What was compared, and every difference found. They balance when there is none."""
+
+    channel_events: int = 0
+    delivered_events: int = 0
+    files: int = 0
+    differences: list[str] = field(default_factory=list)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every event of the channel was delivered exactly once, unchanged."""
+        return not self.differences and self.channel_events == self.delivered_events
+
+
+def read_topic(bootstrap_servers: str, topic: str, channel: type[Channel[Any]]) -> dict[int, list[Taken]]:
+    """Every record of a topic, decoded, by partition. Raises Retry when the brokers stop answering."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap_servers, "group.id": "flafka-books", "enable.auto.commit": False}
+    )
+    try:
+        partitions = sorted(consumer.list_topics(topic, timeout=READ_SECONDS).topics[topic].partitions)
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=READ_SECONDS) for p in partitions}
+        records: dict[int, list[Taken]] = {p: [] for p in partitions}
+        left = {p for p, (low, high) in ends.items() if low < high}
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in left])
+        while left:
+            message = consumer.poll(READ_SECONDS)
+            if message is None or message.error() is not None:
+                raise Retry(f"topic {topic} could not be read to its end")
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            claim = Claim("", topic, "", "", 0, partition)
+            headers: Mapping[str, Any] = dict(message.headers() or ())
+            value = message.value() or b""
+            records[partition].append(channel.decode(value, headers, claim, offset, message.timestamp()[1]))
+            if offset + 1 >= ends[partition][1]:
+                left.discard(partition)
+        return records
+    finally:
+        consumer.close()
+
+
+class HdfsReader:
+    """Reads what the `hdfs` sink delivered, over WebHDFS."""
+
+    def __init__(self, webhdfs: str) -> None:
+        pyhdfs = require("pyhdfs", "hdfs")
+        self._client: Any = pyhdfs.HdfsClient(hosts=webhdfs, user_name="flafka", timeout=READ_SECONDS)
+        self._absent: Any = pyhdfs.HdfsFileNotFoundException
+
+    def walk(self, root: str) -> Iterator[str]:
+        """Paths of all files below a directory."""
+        try:
+            found = self._client.list_status(root)
+        except self._absent:
+            return
+        for status in found:
+            path = str(PurePosixPath(root, status.pathSuffix))
+            if status.type == "DIRECTORY":
+                yield from self.walk(path)
+            else:
+                yield path
+
+    def read(self, path: str) -> bytes:
+        """The whole of a file."""
+        with self._client.open(path) as response:
+            data: bytes = response.read()
+        return data
+
+    def visible(self, root: str) -> list[str]:
+        """Files that a reader of the directory sees: none of the sink's own, which lie below `.flafka`."""
+        return [
+            path for path in self.walk(root) if not any(part.startswith(".") for part in PurePosixPath(path).parts)
+        ]
+
+    def manifests(self, root: str) -> list[Manifest]:
+        """The commit record below a directory, all partitions and epochs."""
+        found = []
+        for path in self.walk(f"{root}/.flafka/chain"):
+            content = json.loads(self.read(path))
+            files = tuple(file["final"] for file in content["files"])
+            found.append(Manifest(content["partition"], content["start"], content["end"], files))
+        return found
+
+
+def audit(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -> Books:
+    """Compare a topic with what lies below a directory: every id in exactly one commit, every body unchanged."""
+    books = Books(channel_events=sum(len(taken.batch) for takes in records.values() for taken in takes))
+    manifests = hdfs.manifests(root)
+    books.differences += _ranges(records, manifests)
+    committed: set[str] = set()
+    for manifest in manifests:
+        committed.update(manifest.files)
+        expected = Counter(
+            body
+            for taken in records.get(manifest.partition, ())
+            if manifest.start <= taken.start < manifest.end
+            for body in taken.batch.bodies.to_pylist()
+        )
+        delivered = Counter(line for path in manifest.files for line in lines(hdfs.read(path)))
+        books.delivered_events += delivered.total()
+        where = f"partition {manifest.partition}, records {manifest.start} to {manifest.end - 1}"
+        for what, difference in (("lost", expected - delivered), ("too many", delivered - expected)):
+            if difference:
+                example = next(iter(difference))[:80]
+                books.differences.append(f"{where}: {difference.total()} events {what}, one of them {example!r}")
+    visible = set(hdfs.visible(root))
+    books.files = len(visible)
+    books.differences += [f"{path} is in no commit" for path in sorted(visible - committed)]
+    books.differences += [f"{path} was committed and is not there" for path in sorted(committed - visible)]
+    return books
+
+
+def _ranges(records: Mapping[int, list[Taken]], manifests: Iterable[Manifest]) -> Iterator[str]:
+    """Records that are in no commit, or in more than one."""
+    held: dict[int, Counter[int]] = defaultdict(Counter)
+    for manifest in manifests:
+        held[manifest.partition].update(range(manifest.start, manifest.end))
+    for partition, takes in records.items():
+        for taken in takes:
+            times = held[partition][taken.start]
+            if times != 1 and len(taken.batch):
+                first = EventId("", partition, taken.start, 0)
+                yield f"partition {partition}, record {first.offset}: in {times} commits"
+
+
+def lines(data: bytes) -> list[bytes]:
+    """The bodies in a text file: each was ended by a newline."""
+    return data.split(b"\n")[:-1]

@@ -1,0 +1,97 @@
+"""The `agent` command. Subcommands are imported when they are used, so that help comes at once."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from typing import Any
+
+import click
+
+COMMANDS = {
+    "start": "Run an agent until it is told to stop.",
+    "check": "Check a configuration; start nothing.",
+    "demo": "See it work: a pipeline with everything it needs, on this machine.",
+    "cluster": "Run the project's own Kafka cluster.",
+    "topic": "Look after Kafka topics.",
+    "group": "Look after consumer groups: lag, offsets, resets.",
+}
+"""Name → what `agent --help` says of it. Each is the command of that name in the module of that name."""
+
+
+class Root(click.Group):
+    """The root of all commands: imports them when they are used, and shows errors in one line."""
+
+    debug = False
+    """Whether errors show their traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All there are, in the order a user meets them."""
+        return [name for name in COMMANDS if importlib.util.find_spec(f"{__name__}.{name}")]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now; None where there is none."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with a suggestion for a mistyped command."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            import difflib
+
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+            ctx.fail(f"no command {name!r}" + (f", did you mean {near[0]!r}?" if near else "; see agent --help"))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `--help`, without importing the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run; a user's mistake is one line on standard error and no traceback."""
+        try:
+            return super().main(*args, **extra)
+        except Exception as e:
+            if self.debug:
+                raise
+            click.secho(f"error: {_sentence(e)}", fg="red", err=True)
+            sys.exit(1)
+
+
+def _sentence(error: Exception) -> str:
+    errors = sys.modules.get("plugins.errors")  # not imported, none of it can have been raised
+    if errors is not None and isinstance(error, errors.FlafkaError):
+        return str(error)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return (
+        f"{text}\nThis is a bug. Please report it{_where()} with what `agent --debug …` prints for the same command."
+    )
+
+
+def _where() -> str:
+    try:
+        links = importlib.metadata.metadata("flafka").get_all("Project-URL") or []
+    except importlib.metadata.PackageNotFoundError:
+        links = []
+    pairs = dict(link.split(", ", 1) for link in links)
+    return f" at {pairs['Issues']}" if "Issues" in pairs else ""
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; comes before the command.")
+@click.version_option(package_name="flafka", prog_name="agent")
+def main(debug: bool) -> None:
+    """Flafka: an agent that runs Flume's configuration and keeps events in Kafka until they are delivered."""
+    Root.debug = debug
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""`agent check`."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+
+from agent.cli.configured import Chosen, configuration_options, counted, show
+from agent.config import Diagnostic
+from agent.topology import AgentSpec, ComponentSpec, SinkSpec, SourceSpec
+
+CONNECT_SECONDS = 15.0
+"""Longest time `--connect` waits, for all components together."""
+
+
+@click.command()
+@configuration_options
+@click.option("--connect", is_flag=True, help="Also ask every server and look at every directory it would use.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
+    """Check a configuration and say what would run; start nothing.
+
+    All that is wrong is shown at once, each with file, line and component. Exit code: 0 if it would run, else 2.
+    """
+    spec, diagnostics = chosen.load()
+    if spec is not None and connect:
+        diagnostics += probe(spec)
+    failed = any(diagnostic.severity == "error" for diagnostic in diagnostics)
+    if as_json:
+        click.echo(json.dumps(_as_json(chosen, None if failed else spec, diagnostics), indent=2))
+    else:
+        show(diagnostics, sys.stdout)
+        _summary(chosen, spec, diagnostics, failed)
+    sys.exit(2 if failed else 0)
+
+
+def probe(spec: AgentSpec) -> list[Diagnostic]:
+    """What would keep each component from opening, asked of all at once; no answer in time is one too."""
+    answers: queue.SimpleQueue[tuple[ComponentSpec, list[str]]] = queue.SimpleQueue()
+    waiting = list(components_of(spec))
+    for component in waiting:
+        threading.Thread(target=lambda c=component: answers.put((c, _ask(c))), daemon=True).start()
+    found: list[Diagnostic] = []
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while waiting:
+        try:
+            component, sentences = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        waiting.remove(component)
+        found += [Diagnostic("error", component.place, component.path, sentence) for sentence in sentences]
+    for component in waiting:
+        message = f"gave no answer within {CONNECT_SECONDS:.0f} s"
+        found.append(Diagnostic("error", component.place, component.path, message))
+    return sorted(found, key=lambda diagnostic: diagnostic.place.line)
+
+
+def components_of(spec: AgentSpec) -> Iterator[ComponentSpec]:
+    """Every component, interceptors included."""
+    yield from spec.channels
+    ends: tuple[SourceSpec | SinkSpec, ...] = (*spec.sources, *spec.sinks)
+    for end in ends:
+        yield end
+        yield from end.interceptors
+
+
+def flow(spec: AgentSpec) -> list[str]:
+    """What would run, a line for each channel: `s1 (syslogtcp) → c1 (kafka) → k1 (hdfs, on Spark)`."""
+    lines = []
+    for channel in spec.channels:
+        sources = ", ".join(_called(source) for source in spec.sources if channel.name in source.channels)
+        sinks = ", ".join(_called(sink) for sink in spec.sinks if sink.channel == channel.name)
+        lines.append(" → ".join(part for part in (sources, _called(channel), sinks) if part))
+    return lines
+
+
+def _called(spec: ComponentSpec) -> str:
+    words = [spec.cls.type_name]
+    if isinstance(spec, SinkSpec):
+        words += ["on Spark"] * (spec.runner == "spark") + [f"group {spec.group}"] * (spec.group is not None)
+    return f"{spec.name} ({', '.join(words)})"
+
+
+def _ask(component: ComponentSpec) -> list[str]:
+    try:
+        return list(component.make().probe())
+    except Exception as e:  # noqa: BLE001  # whatever a component's probe raises is an answer too
+        return [str(e) or type(e).__name__]
+
+
+def _summary(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnostic], failed: bool) -> None:
+    if failed or spec is None:
+        click.secho(f"{counted(diagnostics)}: it would not start", fg="red")
+        return
+    warnings = f", with {counted(diagnostics).removeprefix('0 errors, ')}" if diagnostics else ""
+    click.secho(f"{chosen.file}: agent {spec.name} would run{warnings}:", fg="green")
+    for line in flow(spec):
+        click.echo(f"  {line}")
+
+
+def _as_json(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnostic]) -> dict[str, object]:
+    return {
+        "file": str(chosen.file),
+        "agent": spec.name if spec else chosen.name,
+        "ok": spec is not None,
+        "diagnostics": [
+            {"severity": d.severity, **asdict(d.place), "component": d.component, "message": d.message}
+            for d in diagnostics
+        ],
+        "flow": flow(spec) if spec else [],
+    }

@@ -1,0 +1,111 @@
+"""What the commands that take a configuration share: its options, and how its errors are shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from agent.config import Diagnostic, Mode, load
+from agent.topology import AgentSpec
+from plugins import Components
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which configuration a command was given, and how strictly to read it."""
+
+    file: Path
+    name: str | None
+    mode: Mode
+    system: dict[str, str]
+    """`-D` properties."""
+
+    def load(self) -> tuple[AgentSpec | None, list[Diagnostic]]:
+        """Read and check it."""
+        return load(self.file, self.name, components=Components(), mode=self.mode, system=self.system)
+
+
+def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name a configuration, in Flume's spelling too; the command gets a `chosen: Chosen`."""
+
+    @click.option("-c", "--conf", metavar="FILE", help="The configuration; a directory is Flume's conf directory.")
+    @click.option("-f", "--conf-file", metavar="FILE", help="The configuration, in Flume's spelling.")
+    @click.option("-n", "--name", metavar="AGENT", help="The agent in it; not needed where there is only one.")
+    @click.option(
+        "-D", "define", metavar="KEY=VALUE", multiple=True, help="A system property, as for Java: ${sys:KEY}."
+    )
+    @click.option("--strict", is_flag=True, help="Make warnings errors.")
+    @click.option("--lenient", is_flag=True, help="Drop what is wrong and run the rest, as Flume does.")
+    @wraps(command)
+    def wrapped(
+        *args: Any,
+        conf: str | None,
+        conf_file: str | None,
+        name: str | None,
+        define: tuple[str, ...],
+        strict: bool,
+        lenient: bool,
+        **more: Any,
+    ) -> Any:
+        if strict and lenient:
+            raise click.UsageError("--strict and --lenient exclude each other")
+        mode: Mode = "strict" if strict else "lenient" if lenient else "normal"
+        return command(*args, chosen=Chosen(_file(conf, conf_file), name, mode, _system(define)), **more)
+
+    return wrapped
+
+
+def load_or_exit(chosen: Chosen) -> AgentSpec:
+    """The agent to run. What is wrong goes to standard error; with errors, the process ends with code 2."""
+    spec, diagnostics = chosen.load()
+    show(diagnostics, sys.stderr)
+    if spec is None:
+        click.echo(counted(diagnostics) + "; nothing was started", err=True)
+        sys.exit(2)
+    return spec
+
+
+def show(diagnostics: Iterable[Diagnostic], stream: IO[str]) -> None:
+    """One line each: in colours on a terminal, plain elsewhere."""
+    for diagnostic in diagnostics:
+        if not stream.isatty():
+            click.echo(str(diagnostic), stream)
+            continue
+        mark, colour = ("✗", "red") if diagnostic.severity == "error" else ("!", "yellow")
+        component = click.style(f"{diagnostic.component}: ", fg="cyan") if diagnostic.component else ""
+        place = click.style(f"{diagnostic.place}:", bold=True)
+        click.echo(f"{click.style(mark, fg=colour)} {place} {component}{diagnostic.message}", stream)
+
+
+def counted(diagnostics: Iterable[Diagnostic]) -> str:
+    """`2 errors, 1 warning`."""
+    found = [diagnostic.severity for diagnostic in diagnostics]
+    parts = [(found.count(severity), severity) for severity in ("error", "warning")]
+    return ", ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in parts if n or word == "error")
+
+
+def _file(conf: str | None, conf_file: str | None) -> Path:
+    if conf is None and conf_file is None:
+        raise click.UsageError("which configuration? Name it with -c FILE")
+    if conf_file is not None:
+        if conf is not None and Path(conf).is_file():
+            raise click.UsageError(f"both -c {conf} and -f {conf_file} are files; give one of them")
+        return Path(conf_file)
+    assert conf is not None
+    directory = Path(conf)
+    if not directory.is_dir():
+        return directory
+    there = sorted(str(file) for file in directory.iterdir() if file.suffix in (".conf", ".properties"))
+    hint = f": -f {there[0]}" if there else ""
+    raise click.UsageError(f"{conf} is a directory (Flume's conf directory); name the configuration with -f{hint}")
+
+
+def _system(define: Iterable[str]) -> dict[str, str]:
+    pairs = (text.partition("=") for text in define)
+    return {key: value for key, _, value in pairs}

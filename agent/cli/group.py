@@ -1,0 +1,227 @@
+"""`agent group`: consumer groups, their lag and their offsets."""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of
+from agent.cli.output import json_option, show
+
+if TYPE_CHECKING:
+    from kafka import TopicPartition
+    from kafka.structs import OffsetAndMetadata
+
+
+@click.group()
+def group() -> None:
+    """List consumer groups, show their lag, move their offsets."""
+
+
+@group.command("list")
+@connection_options
+@json_option
+def list_groups(bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
+    """List groups with their state."""
+    with connect(bootstrap_server, command_config) as admin:
+        found = sorted(
+            (found["group_id"], found.get("group_state"), found.get("group_type")) for found in admin.list_groups()
+        )
+    show(("group", "state", "type"), found, as_json=as_json)
+
+
+@group.command()
+@click.argument("name")
+@connection_options
+@json_option
+def describe(name: str, bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
+    """Show, per partition, the committed offset, the lag in records and the member that reads it."""
+    from kafka.admin import OffsetSpec
+
+    with connect(bootstrap_server, command_config) as admin:
+        committed = _committed(admin, name)
+        owners = _owners(_members(admin, name))
+        if not committed and not owners:
+            raise click.ClickException(f"no group {name}")
+        keys = sorted({*committed, *owners})
+        end = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST)) if keys else {}
+    rows = []
+    for key in keys:
+        offset = committed[key].offset if key in committed else None
+        lag = None if offset is None else max(end[key].offset - offset, 0)
+        member = owners.get(key, {})
+        epoch = _epoch(committed.get(key)) or None
+        who = (member.get("member_id"), member.get("client_host"))
+        rows.append((key.topic, key.partition, offset, end[key].offset, lag, epoch, *who))
+    columns = ("topic", "partition", "current_offset", "log_end_offset", "lag", "epoch", "consumer_id", "host")
+    show(columns, rows, as_json=as_json)
+
+
+@group.command()
+@click.argument("name")
+@connection_options
+@click.option(
+    "--to", required=True, metavar="POSITION", help="earliest, latest, an offset, or a time: 2026-11-20T08:00."
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:PARTITION,…]",
+    help="Default: every partition the group has committed; may be repeated.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def reset(
+    name: str,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    to: str,
+    topics: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Move a group's committed offsets; nothing may be reading in the group.
+
+    A time means the first record stored at that time or later; without a zone it is local time. Every moved
+    partition gets a new epoch, by which sinks that keep offsets of their own know that they were moved on purpose.
+    """
+    position = _position(to)
+    with connect(bootstrap_server, command_config) as admin:
+        if members := _members(admin, name):
+            raise click.ClickException(_still_reading(name, members))
+        committed = _committed(admin, name)
+        keys = _selected(admin, topics) if topics else sorted(committed)
+        if not keys:
+            raise click.ClickException(f"group {name} has committed nothing yet: name a --topic")
+        moves = _plan(admin, keys, position, committed)
+        show(_Move._fields, moves, as_json=as_json)
+        confirm(f"move group {name} on {len(moves)} partitions?", yes)
+        _commit(admin, name, moves)
+
+
+class _Move(NamedTuple):
+    """One line of the plan, shown before it is carried out."""
+
+    topic: str
+    partition: int
+    current_offset: int | None
+    new_offset: int
+    epoch: int
+
+
+def _position(text: str) -> "int | datetime | str":
+    """What `--to` says: an offset, a time, `earliest` or `latest`."""
+    if text in ("earliest", "latest"):
+        return text
+    if text.isdecimal():
+        return int(text)
+    try:
+        return datetime.fromisoformat(text).astimezone()  # without a zone: the user's
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not earliest, latest, an offset or an ISO time", param_hint="--to"
+        ) from None
+
+
+def _selected(admin: Any, topics: tuple[str, ...]) -> "list[TopicPartition]":
+    from kafka import TopicPartition
+
+    keys = []
+    for text in topics:
+        topic, _, numbers = text.partition(":")
+        existing = partitions_of(admin, topic)
+        wanted = numbers.split(",") if numbers else map(str, existing)
+        for number in wanted:
+            if not number.isdecimal() or int(number) not in existing:
+                raise click.BadParameter(f"{topic} has no partition {number!r}", param_hint="--topic")
+            keys.append(TopicPartition(topic, int(number)))
+    return sorted(set(keys))
+
+
+def _plan(
+    admin: Any,
+    keys: "list[TopicPartition]",
+    position: "int | datetime | str",
+    committed: "Mapping[TopicPartition, OffsetAndMetadata]",
+) -> list[_Move]:
+    from kafka.admin import OffsetSpec
+
+    def offsets(at: Any) -> dict[Any, int]:
+        return {key: found.offset for key, found in admin.list_partition_offsets(dict.fromkeys(keys, at)).items()}
+
+    first, end = offsets(OffsetSpec.EARLIEST), offsets(OffsetSpec.LATEST)
+    if isinstance(position, datetime):
+        found = offsets(int(position.timestamp() * 1000))
+        target = {key: offset if offset >= 0 else end[key] for key, offset in found.items()}  # -1: nothing that new
+    elif isinstance(position, int):
+        target = dict.fromkeys(keys, position)
+    else:
+        target = first if position == "earliest" else end
+    moves = []
+    for key in keys:
+        if not first[key] <= target[key] <= end[key]:
+            raise click.ClickException(
+                f"{key.topic}-{key.partition} holds offsets {first[key]} to {end[key]}, not {target[key]}"
+            )
+        now = committed.get(key)
+        moves.append(_Move(key.topic, key.partition, now.offset if now else None, target[key], _epoch(now) + 1))
+    return moves
+
+
+def _commit(admin: Any, name: str, moves: list[_Move]) -> None:
+    from kafka import TopicPartition
+    from kafka.errors import NoError
+    from kafka.structs import OffsetAndMetadata
+
+    offsets = {
+        TopicPartition(move.topic, move.partition): OffsetAndMetadata(move.new_offset, f"epoch={move.epoch}", None)
+        for move in moves
+    }
+    for key, error in admin.alter_group_offsets(name, offsets).items():
+        if error is not NoError:
+            raise click.ClickException(f"{key.topic}-{key.partition} was not moved: {error.description}")
+
+
+def _epoch(committed: "OffsetAndMetadata | None") -> int:
+    """The epoch in a commit's metadata; 0 where there is none."""
+    match = re.search(r"\bepoch=(\d+)", committed.metadata or "") if committed else None
+    return int(match[1]) if match else 0
+
+
+def _committed(admin: Any, name: str) -> "dict[TopicPartition, OffsetAndMetadata]":
+    return {key: offset for key, offset in admin.list_group_offsets(name)[name].items() if offset.offset >= 0}
+
+
+def _members(admin: Any, name: str) -> list[dict[str, Any]]:
+    """Live members; empty for a group that does not exist."""
+    found = admin.describe_groups([name])[name]
+    if found["error"] and "GroupIdNotFound" not in found["error"]:
+        raise click.ClickException(f"group {name}: {found['error']}")
+    members: list[dict[str, Any]] = found["members"]
+    return members
+
+
+def _owners(members: list[dict[str, Any]]) -> "dict[TopicPartition, dict[str, Any]]":
+    from kafka import TopicPartition
+
+    return {
+        TopicPartition(assigned["topic"], number): member
+        for member in members
+        for assigned in (member["member_assignment"] or {}).get("assigned_partitions", ())
+        for number in assigned["partitions"]
+    }
+
+
+def _still_reading(name: str, members: list[dict[str, Any]]) -> str:
+    who = ", ".join(
+        f"{member['group_instance_id'] or member['client_id']} on {member['client_host'].lstrip('/')}"
+        for member in members
+    )
+    return (
+        f"group {name} is being read by {who}\n"
+        "  stop what reads it first; one that was killed counts as a member until its session times out"
+    )

@@ -1,0 +1,150 @@
+"""What `agent topic` and `agent group` share: the connection, with Kafka's own options, and readable errors."""
+
+import contextlib
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Java's and librdkafka's names, as users have them in their files, to kafka-python's.
+OPTIONS = {
+    "bootstrap.servers": "bootstrap_servers",
+    "client.id": "client_id",
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "sasl.kerberos.service.name": "sasl_kerberos_service_name",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.truststore.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.keystore.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+}
+MILLISECONDS = {"request.timeout.ms": "request_timeout_ms", "default.api.timeout.ms": "bootstrap_timeout_ms"}
+
+
+def connection_options(command: Command) -> Command:
+    """Add `--bootstrap-server` and `--command-config`."""
+    command = click.option(
+        "--command-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Properties with the client's TLS and SASL settings, as for Kafka's own tools.",
+    )(command)
+    return click.option(
+        "--bootstrap-server", metavar="HOST:PORT,…", help="A cluster of your own; default: that of `agent cluster`."
+    )(command)
+
+
+@contextlib.contextmanager
+def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterator[Any]:
+    """A `KafkaAdminClient`; what fails inside is reported in one line, with exit code 1."""
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    from agent.services import ServiceError
+    from agent.services.kafka import KafkaCluster
+
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # errors are reported once, here
+    options = read_config(command_config) if command_config else {}
+    try:
+        servers = bootstrap_server or options.get("bootstrap_servers") or KafkaCluster.default().bootstrap_servers
+    except ServiceError as error:
+        raise click.ClickException(
+            f"{error}\n  start it with `agent cluster start`, or name yours with --bootstrap-server"
+        ) from None
+    options = {"bootstrap_timeout_ms": 10_000, **options, "bootstrap_servers": servers}
+    try:
+        client = KafkaAdminClient(**options)
+    except (KafkaError, OSError, ValueError) as error:  # OSError: a certificate's file; ValueError: host:port
+        raise click.ClickException(f"cannot connect to {servers}: {reason(error)}") from None
+    try:
+        yield client
+    except KafkaError as error:
+        raise click.ClickException(reason(error)) from None
+    finally:
+        client.close()
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on a terminal, unless `--yes`; elsewhere nobody could answer, so refuse with exit code 2."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nothing was changed: without a terminal to ask on, this needs --yes")
+    click.confirm(question, abort=True)
+
+
+def partitions_of(admin: Any, topic: str) -> dict[int, dict[str, Any]]:
+    """A topic's partitions by number, in order. Raises `click.ClickException` when there is no such topic."""
+    (found,) = admin.describe_topics([topic])
+    refuse_errors([found])
+    return dict(sorted((part["partition_index"], part) for part in found["partitions"]))
+
+
+def refuse_errors(answers: Sequence[Mapping[str, Any]], *, ignore: str | None = None) -> None:
+    """Raise `click.ClickException` for the first topic whose answer carries an error, unless it is `ignore`."""
+    from kafka.errors import for_code
+
+    for answer in answers:
+        error = for_code(answer["error_code"])
+        if answer["error_code"] and error.__name__ != ignore:
+            unknown = error.__name__ == "UnknownTopicOrPartitionError"
+            message = "no such topic" if unknown else answer.get("error_message") or error.description
+            raise click.ClickException(f"topic {answer['name']}: {message}")
+
+
+def reason(error: BaseException) -> str:
+    """A client's error in one line, without the request and the response that kafka-python prints with it."""
+    message = re.search(r"error_message=(['\"])(.+?)\1", str(error))
+    return message[2] if message else str(error).partition("\n")[0] or type(error).__name__
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A `client.properties` as options of kafka-python. Raises `click.UsageError` for what it cannot express."""
+    import javaproperties
+
+    options: dict[str, Any] = {}
+    with path.open("rb") as file:
+        properties: dict[str, str] = javaproperties.load(file)
+    for name, value in properties.items():
+        if name in OPTIONS:
+            options[OPTIONS[name]] = value
+        elif name in MILLISECONDS:
+            if not value.isdecimal():
+                raise click.UsageError(f"{path}: {name}={value}: not a number of milliseconds")
+            options[MILLISECONDS[name]] = int(value)
+        elif name == "ssl.endpoint.identification.algorithm":
+            options["ssl_check_hostname"] = value not in ("", "none")
+        elif name == "sasl.jaas.config":
+            options |= _login(path, value)
+        elif name in ("ssl.truststore.type", "ssl.keystore.type"):
+            if value.upper() != "PEM":
+                raise click.UsageError(
+                    f"{path}: {name}={value}: only PEM can be read; convert the store with keytool and openssl"
+                )
+        else:
+            click.echo(f"{path}: {name} is not used", err=True)
+    for name in ("ssl.truststore", "ssl.keystore"):
+        store = properties.get(f"{name}.location", "")
+        if store.endswith((".jks", ".p12", ".pfx")):
+            raise click.UsageError(
+                f"{path}: {name}.location={store}: only PEM can be read; convert it with keytool and openssl"
+            )
+    return options
+
+
+def _login(path: Path, jaas: str) -> dict[str, str]:
+    """User name and password from Java's `...LoginModule required username="u" password="p";`."""
+    login = dict(re.findall(r'(username|password)\s*=\s*"([^"]*)"', jaas))
+    if login.keys() != {"username", "password"}:
+        raise click.UsageError(f"{path}: sasl.jaas.config: no username and password in it")
+    return {f"sasl_plain_{name}": value for name, value in login.items()}

@@ -1,0 +1,66 @@
+"""`agent start`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+
+import click
+
+from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.own_cluster import with_own_cluster
+from agent.runner.agent import Agent
+from agent.topology import AgentSpec
+
+log = logging.getLogger("agent")
+
+
+@click.command()
+@configuration_options
+@click.option("--drain", is_flag=True, help="Start no sources; deliver what durable channels hold, then end.")
+@click.option("--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"]))
+def start(chosen: Chosen, drain: bool, log_level: str) -> None:
+    """Run an agent until SIGTERM or Ctrl-C: then it drains, commits and ends. A second signal ends it at once."""
+    log_to_stderr(log_level)
+    spec = with_own_cluster(load_or_exit(chosen))
+    sys.exit(run(replace(spec, sources=()) if drain else spec, drain=drain))
+
+
+def run(spec: AgentSpec, *, drain: bool) -> int:
+    """Run until a signal, or until the channels are empty; 0 when nothing was left undone, else 1."""
+    agent = Agent(spec)
+    stop = threading.Event()
+
+    def on_signal(number: int, _: object) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    agent.start()
+    parts = (spec.sources, spec.channels, spec.sinks)
+    names = (", ".join(component.name for component in part) or "none" for part in parts)
+    log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
+    while not stop.wait(0.2 if drain else None):
+        if agent.caught_up():
+            break
+    return 0 if agent.stop() else 1
+
+
+def log_to_stderr(level: str) -> None:
+    """Colours and short times on a terminal; one plain line a message elsewhere."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.logging import RichHandler
+
+        handler: logging.Handler = RichHandler(console=Console(stderr=True), show_path=False)
+        logging.basicConfig(level=level, format="%(name)s: %(message)s", handlers=[handler])
+    else:
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("kafka", "urllib3", "uvicorn", "pyhdfs"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

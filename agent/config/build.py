@@ -1,0 +1,270 @@
+"""From resolved properties to an agent: its components read, their ends joined, everything wrong reported."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar, cast
+
+from agent.config import catalogue
+from agent.config.components import Reader, missing
+from agent.config.diagnostics import Report
+from agent.config.flume import Survivors
+from agent.config.options import AgentOptions
+from agent.config.parts import Groups, Part, names_in, parts, sort
+from agent.config.properties import Property
+from agent.config.runners import Delivery, objections
+from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, Runner, SelectorSpec, SinkSpec, SourceSpec
+from plugins import Channel, Components, Interceptor, Sink
+from plugins.options import suggestion
+
+KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroups": "sink group"}
+
+Spec = TypeVar("Spec", bound=ComponentSpec)
+
+
+class Builder:
+    """Builds one agent, once. `properties` are the agent's own, without its name, resolved and not empty."""
+
+    def __init__(
+        self, agent: str, file: str, properties: Mapping[str, Property], report: Report, components: Components
+    ) -> None:
+        self.agent, self.file, self.report = agent, file, report
+        self.reader = Reader(components, report)
+        self.written = sort(agent, properties, report)
+        places = [prop.place for prop in self.written.lists.values()]
+        self.place = min(places, key=lambda place: place.line, default=Place(file, 0))
+        self.channels: dict[str, ChannelSpec | None] = {}
+        """The channels that can be named; None for one that is declared and wrong itself."""
+        self.fills: defaultdict[str, list[str]] = defaultdict(list)
+        self.drains: defaultdict[tuple[str, str | None], list[tuple[str, Place]]] = defaultdict(list)
+        self.unjoined: set[str] = set()
+        """Kinds of which one component's channel is not known: nothing can be said about who is missing."""
+        self.runner_places: dict[str, Place] = {}
+
+    def build(self, survivors: Survivors | None) -> AgentSpec | None:
+        """The agent, as far as it can be built. `survivors` limits it to what Flume itself would run."""
+        lists, options = self.written.lists, self._options()
+        if "channels" not in lists:
+            self.report.fatal(self.place, self.agent, f"it has no channels: expected {self.agent}.channels = <names>")
+        if "sources" not in lists and "sinks" not in lists:
+            self.report.fatal(self.place, self.agent, "it has no sources and no sinks")
+        self._sink_groups()
+        allowed: dict[str, list[str]] = vars(survivors) if survivors else {}
+        channels = self._running(map(self._channel, self._listed("channels")), allowed.get("channels"))
+        self.channels |= {spec.name: spec for spec in channels}
+        sources = self._running(map(self._source, self._listed("sources")), allowed.get("sources"))
+        runner = options.runner
+        sinks = self._running((self._sink(part, runner) for part in self._listed("sinks")), allowed.get("sinks"))
+        self._check_ends(channels)
+        self._check_competition()
+        self._check_runners(sinks)
+        sinks = self._running(sinks, None)
+        if self.report.mode == "lenient" and not (channels and (sources or sinks)):
+            self.report.fatal(self.place, self.agent, "nothing is left that could run")
+        texts = {name: prop.value for name, prop in self.written.options.items()}
+        return AgentSpec(self.agent, self.file, tuple(sources), tuple(channels), tuple(sinks), texts)
+
+    # --- parts
+
+    def _listed(self, kind: str) -> Iterator[Part]:
+        listed, groups, path = self.written.lists.get(kind), self.written.components[kind], f"{self.agent}.{kind}"
+        names = names_in(listed, self.report, path)
+        if kind == "channels" and self.report.mode != "lenient":
+            self.channels = dict.fromkeys(names)
+        if not groups.keys() >= set(names):
+            self.unjoined.add(KINDS[kind])
+        return parts(KINDS[kind], names, listed, groups, path, self.report)
+
+    def _channel(self, part: Part) -> ChannelSpec | None:
+        return _extended(ChannelSpec, self.reader.read(part))
+
+    def _source(self, part: Part) -> SourceSpec | None:
+        names = self._joined(part, "channels", "channel")
+        written = part.take("interceptors"), part.take_all("interceptors.")
+        selector = part.take_all("selector.")
+        base = self.reader.read(part)
+        interceptors = self._interceptors(part, *written)
+        chosen = self._selector(part, selector, names)
+        if self.report.dropped(part.path) or not names:
+            return None
+        for name in names:
+            self.fills[name].append(part.path)
+        return _extended(SourceSpec, base, channels=names, interceptors=interceptors, selector=chosen)
+
+    def _sink(self, part: Part, default: Runner) -> SinkSpec | None:
+        names = self._joined(part, "channel", "channels")
+        written = part.take("interceptors"), part.take_all("interceptors.")
+        group = part.take("group")
+        runner = self._runner(part, default)
+        base = self.reader.read(part)
+        interceptors = self._interceptors(part, *written)
+        if self.report.dropped(part.path) or not names:
+            return None
+        own_group = group.value if group else None
+        for name in names:
+            self.drains[name, own_group].append((part.path, part.place))
+        return _extended(SinkSpec, base, channel=names[0], interceptors=interceptors, group=own_group, runner=runner)
+
+    def _joined(self, part: Part, name: str, mistaken: str) -> tuple[str, ...]:
+        """The channels a source or sink is joined to, of those there are."""
+        listed = part.take(name)
+        if listed is None and (listed := part.take(mistaken)) is not None:
+            message = f"a {part.kind} has {name!r}, not {mistaken!r}"
+            self.report.error(listed.place, part.path, message, drops=part.path)
+        if listed is None:
+            hint = {"channels": "which channels does it fill?", "channel": "which channel does it drain?"}[name]
+            missing(part, name, hint, self.report)
+            self.unjoined.add(part.kind)
+            return ()
+        names = names_in(listed, self.report, part.path)
+        if name == "channel" and len(names) > 1:
+            message = f"a sink drains one channel, not {len(names)}: make one sink for each"
+            self.report.error(listed.place, part.path, message, drops=part.path)
+        there = tuple(channel for channel in names if channel in self.channels)
+        consequence = {"otherwise": "it fills the others"} if there else {"drops": part.path}
+        for channel in names:
+            if channel not in self.channels:
+                self.unjoined.add(part.kind)
+                self.report.error(listed.place, part.path, self._no_channel(channel), **consequence)
+        return there
+
+    def _no_channel(self, name: str) -> str:
+        declared = list(self.channels)
+        if name in self.written.components["channels"]:
+            return f"channel {name!r} is configured but not listed in {self.agent}.channels"
+        near = suggestion(name, declared) or f" (declared: {', '.join(declared) or 'none'})"
+        return f"channel {name!r} is not declared{near}"
+
+    def _interceptors(
+        self, owner: Part, listed: Property | None, properties: Mapping[str, Property]
+    ) -> tuple[ComponentSpec, ...]:
+        path = f"{owner.path}.interceptors"
+        groups: Groups = {}
+        for key, prop in properties.items():
+            name, _, own = key.partition(".")
+            if name and own:
+                groups.setdefault(name, {})[own] = prop
+            else:
+                self.report.error(
+                    prop.place, owner.path, f"{prop.name} means nothing, expected {path}.<name>.<option>"
+                )
+        found = []
+        names = names_in(listed, self.report, path)
+        for part in parts("interceptor", names, listed, groups, path, self.report, owner.path):
+            spec = self.reader.read(part)
+            if spec is not None:
+                found.append(spec)
+            if spec and owner.kind == "sink" and not cast(type[Interceptor[Any]], spec.cls).pure:
+                message = (
+                    f"{spec.cls.type_name} gives an event another value each time, and behind the channel an event "
+                    "may pass twice: put it on the source"
+                )
+                self.report.error(part.place, part.path, message, drops=owner.path)
+        return tuple(found)
+
+    def _selector(self, part: Part, properties: dict[str, Property], channels: tuple[str, ...]) -> SelectorSpec:
+        written = properties.pop("type", None)
+        flume = catalogue.find("selector", written.value if written else "replicating")
+        if written and (flume is None or flume.alias != "replicating"):
+            if flume:
+                message = f"Flume's {flume.name!r} selector is not built yet; built are: replicating"
+            else:
+                near = suggestion(written.value, [known.alias for known in catalogue.FLUME["selector"]])
+                message = f"unknown selector type {written.value!r}{near or '; built are: replicating'}"
+            self.report.error(written.place, part.path, message, drops=part.path)
+            return SelectorSpec()
+        listed = properties.pop("optional", None)
+        for name, prop in properties.items():
+            message = f"unknown option {'selector.' + name!r}{suggestion(name, ['type', 'optional'])} (ignored)"
+            self.report.warn(prop.place, part.path, message)
+        optional = names_in(listed, self.report, part.path)
+        for name in optional:
+            if listed and channels and name not in channels:
+                message = f"selector.optional names {name!r}, which is none of the source's channels"
+                self.report.error(listed.place, part.path, message)
+        if listed and channels and set(channels) <= set(optional):
+            self.report.warn(listed.place, part.path, "all its channels are optional: what they refuse is lost")
+        return SelectorSpec("replicating", frozenset(optional) & frozenset(channels))
+
+    def _runner(self, part: Part, default: Runner) -> Runner:
+        written = part.take("runner")
+        for name, prop in part.take_all("runner.").items():
+            # Flume's documentation shows `runner.type` and the like; no version reads them.
+            self.report.warn(prop.place, part.path, f"unknown option {'runner.' + name!r} (ignored)")
+        agent_wide = self.written.options.get("runner")
+        self.runner_places[part.path] = next((p.place for p in (written, agent_wide) if p), part.place)
+        if written is None or written.value in ("local", "spark"):
+            return cast(Runner, written.value) if written else default
+        near = suggestion(written.value, ["local", "spark"])
+        message = f"runner must be 'local' or 'spark', not {written.value!r}{near}"
+        self.report.error(written.place, part.path, message, drops=part.path)
+        return default
+
+    def _sink_groups(self) -> None:
+        for part in self._listed("sinkgroups"):
+            processor = part.properties.get("processor.type")
+            flume = catalogue.find("sink processor", processor.value) if processor else None
+            what = f"Flume's sink processor {flume.name!r} is" if flume else "Flume's sink groups are"
+            message = f"{what} not built yet; without the group its sinks compete for the events of their channel"
+            self.report.error(processor.place if processor else part.place, part.path, message, drops=part.path)
+
+    def _options(self) -> AgentOptions:
+        texts = {name: prop.value for name, prop in self.written.options.items()}
+        config, problems = AgentOptions.parse(texts)
+        for problem in problems:
+            prop = self.written.options.pop(problem.option, None)
+            message = problem.message if problem.unknown else f"{problem.option} {problem.message}"
+            self.report.error(prop.place if prop else self.place, self.agent, message)
+        return config or AgentOptions()
+
+    # --- the whole
+
+    def _running(self, specs: Iterable[Spec | None], names: list[str] | None) -> list[Spec]:
+        """Without those that could not be built, and those that `lenient` drops."""
+        built = [spec for spec in specs if spec is not None]
+        for spec in built:
+            if names is not None and spec.name not in names and not self.report.dropped(spec.path):
+                self.report.error(spec.place, spec.path, "Flume's own check refuses it", drops=spec.path)
+        return [spec for spec in built if not self.report.dropped(spec.path)]
+
+    def _check_ends(self, channels: list[ChannelSpec]) -> None:
+        drained = {name for name, _ in self.drains}
+        for spec in channels:
+            fills = spec.name in self.fills or "source" in self.unjoined
+            drains = spec.name in drained or "sink" in self.unjoined
+            in_kafka = cast(type[Channel[Any]], spec.cls).stream is not Channel.stream
+            if (fills and drains) or (in_kafka and (fills or drains)):  # in Kafka its other end may be elsewhere
+                continue
+            missing = [
+                text for has, text in ((fills, "no source fills it"), (drains, "no sink drains it")) if not has
+            ]
+            self.report.warn(spec.place, spec.path, " and ".join(missing))
+
+    def _check_competition(self) -> None:
+        for (channel, group), sinks in self.drains.items():
+            if len(sinks) > 1:
+                names = ", ".join(path.rpartition(".")[2] for path, _ in sinks)
+                message = f"{names} share group {group!r} of channel {channel}: each event goes to one of them"
+                if group is None:
+                    message = (
+                        f"{names} compete for the events of channel {channel}: each event goes to one of them, as in "
+                        "Flume; if all of them are to get every event, give each a group of its own"
+                    )
+                path, place = sinks[-1]
+                self.report.warn(place, path, message)
+
+    def _check_runners(self, sinks: list[SinkSpec]) -> None:
+        for spec in sinks:
+            channel = self.channels.get(spec.channel)
+            if channel is not None:
+                competing = len(self.drains[spec.channel, spec.group]) > 1
+                delivery = Delivery(cast(type[Sink[Any]], spec.cls), cast(type[Channel[Any]], channel.cls), competing)
+                for objection in objections(spec.runner, delivery):
+                    self.report.error(self.runner_places[spec.path], spec.path, objection, drops=spec.path)
+
+
+def _extended(cls: type[Spec], base: ComponentSpec | None, **more: Any) -> Spec | None:
+    """A spec of that kind with the fields of `base`."""
+    return cls(**{field.name: getattr(base, field.name) for field in fields(base)}, **more) if base else None

@@ -1,0 +1,122 @@
+"""One component: its class found, its options read, every problem told at its line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agent.config import catalogue
+from agent.config.diagnostics import Report
+from agent.config.parts import Part
+from agent.config.properties import Property
+from agent.topology import ComponentSpec
+from plugins import Component, Components, Config, Problem, UnknownType
+from plugins.options import suggestion
+
+_SECRET_NAME = re.compile(r"password|passphrase|secret|jaas", re.IGNORECASE)
+
+COMMON = {
+    "source": ["type", "channels", "interceptors", "selector.type", "selector.optional"],
+    "channel": ["type"],
+    "sink": ["type", "channel", "interceptors", "group", "runner"],
+    "interceptor": ["type"],
+}
+"""Options that all components of a kind have, and that the agent itself reads."""
+
+
+def missing(part: Part, name: str, hint: str, report: Report) -> None:
+    """Report a missing common option, or the one that is it but for a typing error."""
+    mistyped = next((other for other in part.properties if suggestion(other, [name])), None)
+    if mistyped is None:
+        report.error(part.place, part.path, f"{name} is missing; {hint}", drops=part.owner)
+    elif prop := part.take(mistyped):
+        message = f"unknown option {mistyped!r}, did you mean {name!r}?"
+        report.error(prop.place, part.path, message, drops=part.owner)
+
+
+class Reader:
+    """Reads components of one configuration."""
+
+    def __init__(self, components: Components, report: Report) -> None:
+        self.components, self.report = components, report
+
+    def read(self, part: Part) -> ComponentSpec | None:
+        """The component; None where its class or its options cannot be had."""
+        written = part.take("type")
+        if written is None:
+            missing(part, "type", self.built(part.kind), self.report)
+            return None
+        cls = self._class(part, written)
+        if cls is None:
+            return None
+        texts = {name: prop.value for name, prop in part.properties.items()}
+        try:
+            config_class = cls.config_class.for_type(written.value)
+            self._hide_secrets(config_class, part.properties)
+            config, problems = config_class.parse(texts)
+        except Exception as e:  # noqa: BLE001  # a plugin's own check, which must not keep the rest from being checked
+            message = f"its options cannot be checked, a bug in {cls.__module__}: {type(e).__name__}: {e}"
+            self.report.error(part.place, part.path, message, drops=part.owner)
+            return None
+        for problem in problems:
+            if problem.unknown:
+                texts.pop(problem.option, None)
+                self._unknown(part, cls, problem)
+            else:
+                self._wrong(part, problem)
+        if config is None:
+            return None
+        return ComponentSpec(part.name, part.path, cls, config, texts, part.place)
+
+    def built(self, kind: str) -> str:
+        """Which types there are, as part of a sentence."""
+        return f"built are: {', '.join(cls.type_name for cls in self.components.all(kind)) or 'none'}"
+
+    def _class(self, part: Part, written: Property) -> type[Component[Any]] | None:
+        try:
+            return self.components.get(part.kind, written.value)
+        except UnknownType as e:
+            unknown = str(e)
+        built = self.built(part.kind)
+        if flume := catalogue.find(part.kind, written.value):
+            message = f"Flume's {flume.name!r} {part.kind} is not built yet; {built}"
+            self.report.error(written.place, part.path, message, drops=part.owner)
+            return None
+        if "." in written.value:
+            message = f"no {part.kind} of type {written.value!r} here, and Java classes cannot run; {built}"
+        else:
+            message = unknown if unknown.endswith("?") else f"{unknown}; {built}"
+        if part.kind == "interceptor":
+            self.report.error(written.place, part.path, message, drops=part.owner)
+        else:  # for this, Flume starts nothing at all
+            self.report.fatal(written.place, part.path, message)
+        return None
+
+    def _hide_secrets(self, config_class: type[Config], properties: Mapping[str, Property]) -> None:
+        declared = {option.name for option in config_class.options() if option.secret}
+        for name, prop in properties.items():
+            if name in declared or _SECRET_NAME.search(name):
+                self.report.secret(prop.value, "****")
+
+    def _unknown(self, part: Part, cls: type[Component[Any]], problem: Problem) -> None:
+        place, message = part.properties[problem.option].place, problem.message
+        if not message.endswith("?"):
+            message += suggestion(problem.option, COMMON[part.kind])
+        if any(alias.startswith("org.apache.flume.") for alias in cls.aliases):
+            # Old files carry what some version of Flume once had.
+            self.report.warn(place, part.path, f"{message} (ignored)")
+        else:
+            self.report.error(place, part.path, message)
+
+    def _wrong(self, part: Part, problem: Problem) -> None:
+        prop = part.properties.get(problem.option)
+        message = problem.message
+        if message.startswith(("is ", "must ")):
+            message = f"{problem.option} {message}"
+        elif problem.option:
+            message = f"{problem.option}: {message}"
+        kind = problem.option.rpartition(".")[2]
+        if prop and kind in ("serializer", "deserializer") and (flume := catalogue.find(kind, prop.value)):
+            message = f"Flume's {flume.name!r} {kind} is not built here yet: {message}"
+        self.report.error(prop.place if prop else part.place, part.path, message, drops=part.owner)

@@ -1,0 +1,90 @@
+"""What is wrong with a configuration, each with its place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from agent.topology import Place
+
+Severity = Literal["error", "warning"]
+Mode = Literal["normal", "strict", "lenient"]
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One thing wrong; its text reads `agent.conf:12: a1.sinks.k1: unknown option 'bathcSize', …`."""
+
+    severity: Severity
+    place: Place
+    component: str
+    """`a1.sinks.k1`; empty where it is about the file as a whole."""
+    message: str
+
+    def __str__(self) -> str:
+        level = "warning: " if self.severity == "warning" else ""
+        component = f"{self.component}: " if self.component else ""
+        return f"{self.place}: {level}{component}{self.message}"
+
+
+class Report:
+    """Collects diagnostics, keeps secrets out of them, and knows what an error means in each mode.
+
+    In mode `lenient` an error about one component is a warning, and the component is dropped, as Flume does; in mode
+    `strict` warnings are errors.
+    """
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self._found: list[Diagnostic] = []
+        self._secrets: dict[str, str] = {}
+        self._dropped: set[str] = set()
+
+    def secret(self, value: str, shown: str) -> None:
+        """Never show `value`; show `shown` in its place."""
+        for text in {value, repr(value)[1:-1], *(word for word in value.split() if len(word) > 3)} - {""}:
+            self._secrets[text] = shown
+
+    def fatal(self, place: Place, component: str, message: str) -> None:
+        """An error in every mode: nothing can run."""
+        self._add("error", place, component, message)
+
+    def error(
+        self, place: Place, component: str, message: str, *, drops: str = "", otherwise: str = "it is ignored"
+    ) -> None:
+        """An error; in mode `lenient` a warning, where the component of path `drops` is dropped, else `otherwise`."""
+        if self.mode != "lenient":
+            self._add("error", place, component, message)
+            return
+        self._dropped.add(drops)
+        self._add("warning", place, component, f"{message} ({f'{drops} is dropped' if drops else otherwise})")
+
+    def warn(self, place: Place, component: str, message: str) -> None:
+        """Something that runs, though perhaps not as meant."""
+        self._add("error" if self.mode == "strict" else "warning", place, component, message)
+
+    def dropped(self, path: str) -> bool:
+        """Whether an error has dropped that component."""
+        return path in self._dropped
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything found is an error."""
+        return any(found.severity == "error" for found in self._found)
+
+    def diagnostics(self) -> list[Diagnostic]:
+        """All found, secrets taken out, in the order of the file."""
+        clean = [replace(d, component=self._clean(d.component), message=self._clean(d.message)) for d in self._found]
+        return sorted(dict.fromkeys(clean), key=lambda d: (d.place.file, d.place.line))
+
+    def _add(self, severity: Severity, place: Place, component: str, message: str) -> None:
+        self._found.append(Diagnostic(severity, place, component, message))
+
+    def _clean(self, text: str) -> str:
+        for value in sorted(self._secrets, key=len, reverse=True):
+            # A short secret is hidden as a word only: cutting a letter out of every word would tell it.
+            pattern = re.escape(value) if len(value) > 3 else rf"(?<!\w){re.escape(value)}(?!\w)"
+            shown = self._secrets[value]
+            text = re.sub(pattern, lambda _, shown=shown: shown, text, flags=re.IGNORECASE)  # type: ignore[misc]
+        return text

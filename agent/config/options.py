@@ -1,0 +1,40 @@
+"""Options of an agent as a whole: `a1.runner = spark`, `a1.monitoring.port = 41414`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from plugins import Config, option
+
+
+class AgentOptions(Config):
+    """What may stand directly under an agent's name, besides its lists."""
+
+    runner: Literal["local", "spark"] = option(
+        "local", name="runner", description="Where sinks run that do not say it themselves."
+    )
+    spark_master: str = option(
+        "local[2]", name="spark.master", description="Spark's master: local[n], spark://host:port, yarn, k8s://…."
+    )
+    spark_trigger_interval: int = option(
+        60, name="spark.triggerInterval", unit="s", ge=1, description="Time from one micro-batch to the next."
+    )
+    spark_max_records: int = option(
+        20_000,
+        name="spark.maxRecordsPerTrigger",
+        unit="records",
+        ge=1,
+        description="Most records in one micro-batch.",
+    )
+    spark_conf: dict[str, str] = option({}, name="spark.conf.", description="Spark's own properties.")
+    monitoring_type: Literal["http"] = option("http", name="monitoring.type", description="How metrics are served.")
+    monitoring_host: str = option("127.0.0.1", name="monitoring.host", description="Address metrics are served on.")
+    monitoring_port: int = option(
+        41414, name="monitoring.port", ge=0, le=65535, description="Port metrics are served on; 0 takes a free one."
+    )
+    monitoring_file: str | None = option(
+        None, name="monitoring.file", description="Where metrics are written, as JSON, when the agent stops."
+    )
+    deadletters_directory: str | None = option(
+        None, name="deadletters.directory", description="Where dead letters lie that no channel in Kafka can take."
+    )

@@ -1,0 +1,111 @@
+"""The lines of one agent, sorted by the component they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from agent.config.diagnostics import Report
+from agent.config.options import AgentOptions
+from agent.config.properties import BLANKS, LISTS, Property, words
+from agent.topology import Place
+from plugins.options import suggestion
+
+Groups = dict[str, dict[str, Property]]
+"""The properties of several components, by component and option."""
+
+AGENT_WORDS = sorted({*LISTS, *(option.name.partition(".")[0] for option in AgentOptions.options())})
+
+
+@dataclass
+class Part:
+    """What is written about one component, before it is understood."""
+
+    kind: str
+    name: str
+    path: str
+    place: Place
+    """Its `type` line, else its first."""
+    properties: dict[str, Property]
+    """By option; what belongs to the agent rather than to the component gets taken out."""
+    owner: str
+    """Path of the source, channel or sink that cannot run when this is wrong."""
+
+    def take(self, name: str) -> Property | None:
+        """One property, taken out."""
+        return self.properties.pop(name, None)
+
+    def take_all(self, prefix: str) -> dict[str, Property]:
+        """All properties under a prefix, without it, taken out."""
+        names = [name for name in self.properties if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self.properties.pop(name) for name in names}
+
+
+@dataclass
+class Written:
+    """All that is written about one agent."""
+
+    lists: dict[str, Property] = field(default_factory=dict)
+    options: dict[str, Property] = field(default_factory=dict)
+    components: dict[str, Groups] = field(default_factory=lambda: {kind: {} for kind in LISTS})
+
+
+def sort(agent: str, properties: Mapping[str, Property], report: Report) -> Written:
+    """Sort an agent's properties, which come by name without the agent's; lines that mean nothing are reported."""
+    written = Written()
+    strange: Groups = {}
+    for key, prop in properties.items():
+        head, _, rest = key.partition(".")
+        name, _, own = rest.partition(".")
+        if key in LISTS:
+            written.lists[key] = prop
+        elif head in LISTS and name.strip(BLANKS) and own:
+            written.components[head].setdefault(name.strip(BLANKS), {})[own] = prop
+        elif head in LISTS:
+            report.error(prop.place, agent, f"{prop.name} means nothing, expected {agent}.{head}.<name>.<option>")
+        elif head in AGENT_WORDS:
+            written.options[key] = prop
+        else:
+            strange.setdefault(head, {})[key] = prop
+    for head, lines in strange.items():
+        first = next(iter(lines.values()))
+        more = f" (on {len(lines)} lines)" if len(lines) > 1 else ""
+        report.error(first.place, agent, f"unknown key {head!r}{suggestion(head, AGENT_WORDS)}{more}")
+    return written
+
+
+def names_in(listed: Property | None, report: Report, path: str) -> list[str]:
+    """The names of a list, each once; what is wrong with the list is reported."""
+    if listed is None:
+        return []
+    names = words(listed.value)
+    if any("," in name for name in names):
+        report.error(listed.place, path, f"names are separated by blanks, not by commas: {listed.value!r}")
+        if report.mode != "lenient":
+            names = words(listed.value.replace(",", " "))
+    for name in {name for name in names if names.count(name) > 1}:
+        report.warn(listed.place, path, f"{name!r} is listed twice")
+    return list(dict.fromkeys(names))
+
+
+def parts(
+    kind: str, names: list[str], listed: Property | None, groups: Groups, path: str, report: Report, owner: str = ""
+) -> Iterator[Part]:
+    """The components that are listed and configured; those that are only one of the two are reported."""
+    bare = [name for name in names if name not in groups]
+    unlisted = [name for name in groups if name not in names]
+    for name in names:
+        if name in groups:
+            place = (groups[name].get("type") or next(iter(groups[name].values()))).place
+            yield Part(kind, name, f"{path}.{name}", place, groups[name], owner or f"{path}.{name}")
+        elif listed is not None:
+            message = f"is listed but has no properties{_meant(name, unlisted, unlisted)}"
+            report.error(listed.place, f"{path}.{name}", message, drops=owner or f"{path}.{name}")
+    for name in unlisted:
+        message = f"is configured but not listed in {path}, so it does not run{_meant(name, bare, names)}"
+        report.warn(next(iter(groups[name].values())).place, f"{path}.{name}", message)
+
+
+def _meant(name: str, likely: list[str], possible: list[str]) -> str:
+    """Which name was meant: the only likely one, else one that is spelled alike."""
+    return f", did you mean {likely[0]!r}?" if len(likely) == 1 else suggestion(name, possible)

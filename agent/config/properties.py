@@ -1,0 +1,86 @@
+"""The grammar of Flume's files: Java properties, with the line of each property."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import IO, cast
+
+import javaproperties
+
+from agent.config.diagnostics import Report
+from agent.topology import Place
+
+BLANKS = "".join(map(chr, range(0x21)))
+"""What Java trims off a text."""
+
+LISTS = ("sources", "channels", "sinks", "sinkgroups", "configfilters")
+"""The lists an agent may have: `<agent>.<list> = <names>`, and `<agent>.<list>.<name>.<option> = <value>`."""
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One property, name and value trimmed as Flume trims them."""
+
+    name: str
+    value: str
+    place: Place
+
+
+class _Lines:
+    """A text as the parser reads it, counting."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = iter(_LINE.findall(text))
+        self.number = 0
+
+    def readline(self) -> str:
+        line: str = next(self._lines, "")
+        self.number += bool(line)
+        return line
+
+
+def parse(text: str, file: str, report: Report) -> list[Property]:
+    """All properties of a text, duplicates included, in the order of their lines; `file` is how places call it."""
+    lines = _Lines(text.removeprefix("\ufeff"))
+    properties = []
+    while True:
+        start = lines.number
+        try:
+            for element in javaproperties.parse(cast(IO[str], lines)):
+                start, first = lines.number, start + 1
+                if isinstance(element, javaproperties.KeyValue):
+                    place = Place(file, first)
+                    properties.append(Property(element.key.strip(BLANKS), element.value.strip(BLANKS), place))
+            return properties
+        except javaproperties.InvalidUEscapeError as e:
+            # The parser stops here for good; a new one goes on with the next line, so that all errors are told.
+            problem = f"{e.escape!r} is not a character: after \\u come four hexadecimal digits; a backslash is \\\\"
+            report.fatal(Place(file, start + 1), "", problem)
+
+
+def last_wins(properties: Iterable[Property], report: Report) -> dict[str, Property]:
+    """By name; of several with one name the last, as Java has it, with a warning that names both lines."""
+    by_name: dict[str, Property] = {}
+    for prop in properties:
+        if (earlier := by_name.pop(prop.name, None)) is not None:
+            message = f"{prop.name} was set on line {earlier.place.line} already; this line wins"
+            report.warn(prop.place, "", message)
+        by_name[prop.name] = prop
+    return by_name
+
+
+def path_of(name: str) -> str:
+    """Whose property it is: `a1.sinks.k1` for `a1.sinks.k1.hdfs.path`, `a1` for `a1.runner`."""
+    agent, _, rest = name.partition(".")
+    kind, _, rest = rest.partition(".")
+    component, dot, _ = rest.partition(".")
+    return f"{agent}.{kind}.{component}" if dot and kind in LISTS else agent
+
+
+def words(text: str) -> list[str]:
+    """A list as Flume writes it: split on white space, nothing else."""
+    return re.findall(r"[^ \t\n\x0b\f\r]+", text)

@@ -1,0 +1,204 @@
+"""What the clusters of servers have in common: a directory, remembered ports, start, stop, kill, restart."""
+
+import contextlib
+import fcntl
+import json
+import random
+import signal
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from agent.services import ServiceError
+from agent.services.jars import ensure
+from agent.services.java import Java, find_java
+from agent.services.process import ServerProcess, await_ready
+
+HOST = "127.0.0.1"
+
+
+class Cluster(ABC):
+    """Servers on the loopback interface with all their files under one directory.
+
+    `conf/`, `data/`, `logs/`, `run/` and `cluster.json`, which remembers the ports: an object made later, in any
+    process, finds the same servers. Data survives `stop`, `kill` and reboots. Used as a context manager, the cluster
+    is started on entry and stopped on exit.
+    """
+
+    service: ClassVar[str]  # names the lock of jars
+    grace: ClassVar[float] = 20.0  # seconds between SIGTERM and SIGKILL
+
+    def __init__(self, directory: Path | str, *, fixed_ports: bool = True) -> None:
+        """`fixed_ports`: prefer the documented ports when the cluster is started for the first time."""
+        self.directory = Path(directory).expanduser().absolute()
+        self._fixed_ports = fixed_ports
+
+    # What a kind of cluster defines
+
+    @abstractmethod
+    def default_ports(self) -> Mapping[str, int]:
+        """Every port the servers listen on, by name."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The servers, in the order they are started."""
+
+    @abstractmethod
+    def prepare(self, java: Java, lib: Path) -> None:
+        """Write the configuration and, the first time, format the storage."""
+
+    @abstractmethod
+    def command(self, name: str, java: Java, lib: Path) -> list[str]:
+        """The command line of one server."""
+
+    @abstractmethod
+    def waiting_for(self) -> str | None:
+        """None when every server serves, else what is missing, in words."""
+
+    # What every cluster does
+
+    def start(self, timeout: float = 120) -> Self:
+        """Start the servers that do not run, and wait until all of them serve. Raises `ServiceError`."""
+        lib, java = ensure(self.service), find_java()
+        with self._exclusive():
+            self._assign_ports()
+            self.prepare(java, lib)
+            servers = [self.server(name) for name in self.names()]
+            for server in servers:
+                server.start(self.command(server.name, java, lib))
+            await_ready(self.waiting_for, servers, timeout)
+        return self
+
+    def stop(self) -> None:
+        """Stop every server; on return none runs."""
+        with self._exclusive():
+            servers = [self.server(name) for name in self.names()]
+            for server in servers:
+                server.signal(signal.SIGTERM)
+            for server in reversed(servers):
+                server.stop(self.grace)
+
+    def restart(self, name: str, timeout: float = 120) -> None:
+        """Stop one server, then start it and whatever else does not run."""
+        self.server(name).stop(self.grace)
+        self.start(timeout)
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send one server a signal; after SIGKILL and SIGTERM, wait until it is gone."""
+        self.server(name).signal(number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self.server(name).wait(self.grace)
+
+    def running(self) -> bool:
+        """Whether every server's process lives."""
+        return all(self.server(name).pid for name in self.names())
+
+    def server(self, name: str) -> ServerProcess:
+        """The process of one server: pid, memory, log file."""
+        return ServerProcess(name, self.directory)
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Ports by name. Raises `ServiceError` before the first start."""
+        try:
+            return dict(self.state()["ports"])
+        except KeyError:
+            raise ServiceError(f"no cluster in {self.directory}: it was never started") from None
+
+    def state(self) -> dict[str, Any]:
+        """What `cluster.json` remembers; empty before the first start."""
+        try:
+            return dict(json.loads((self.directory / "cluster.json").read_text()))
+        except FileNotFoundError:
+            return {}
+
+    def remember(self, **values: object) -> None:
+        """Add to what `cluster.json` remembers, atomically."""
+        draft = self.directory / "cluster.json.new"
+        draft.write_text(json.dumps({**self.state(), **values}, indent=2) + "\n")
+        draft.replace(self.directory / "cluster.json")
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()  # of three brokers two may be up
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Two programs that start or stop the same cluster take turns."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            lock = (self.directory / "lock").open("w")
+        except OSError as error:
+            raise ServiceError(f"cannot keep a cluster in {self.directory}: {error.strerror}") from None
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _assign_ports(self) -> None:
+        """Choose ports for names that have none yet; check that the others are free for the servers to come."""
+        known = self.state().get("ports", {})
+        missing = {name: port for name, port in self.default_ports().items() if name not in known}
+        if missing:
+            free = self._fixed_ports and all(_free(port) for port in missing.values())
+            self.remember(ports={**known, **(missing if free else _random_ports(list(missing)))})
+        if not any(self.server(name).pid for name in self.names()):
+            for name, port in known.items():
+                if not _free(port):
+                    raise ServiceError(
+                        f"port {port}, which this cluster uses for {name}, is taken by another program\n"
+                        f"  end that program, or remove {name!r} from {self.directory / 'cluster.json'}"
+                    )
+
+
+def java_command(
+    java: Java, classpath: Sequence[Path], main: str, *, heap_mb: int, options: Sequence[str]
+) -> list[str]:
+    """A JVM's command line, without the program's own arguments; `classpath` holds folders of jars or of resources.
+
+    Below 512 MB of heap the JVM is tuned for little memory and a quick start, from there on for throughput.
+    """
+    small = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k"]
+    return [
+        str(java.path),
+        f"-Xmx{heap_mb}m",
+        *(small if heap_mb < 512 else ["-XX:+UseG1GC"]),
+        "-XX:+ExitOnOutOfMemoryError",  # a dead server is restarted, a crippled one is not noticed
+        "-XX:+ErrorFileToStdout",  # a crash report joins the output, rather than lie in someone's current folder
+        "-Djava.net.preferIPv4Stack=true",
+        "-Djava.awt.headless=true",
+        *options,
+        "-cp",
+        ":".join(str(folder) for folder in classpath),
+        main,
+    ]
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def _random_ports(names: list[str]) -> dict[str, int]:
+    """Free ports below the range from which Linux takes the ports of outgoing connections."""
+    free = (port for port in random.sample(range(20_000, 32_000), 12_000) if _free(port))
+    return dict(zip(names, free, strict=False))
+
+
+def listening(port: int) -> bool:
+    """Whether something accepts connections on the loopback port."""
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+        return True
+    return False

@@ -1,0 +1,200 @@
+"""HDFS on this machine: a NameNode and one or more DataNodes."""
+
+import getpass
+import http.client
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+from xml.sax.saxutils import escape
+
+from agent.services import ServiceError
+from agent.services.cluster import HOST, Cluster, java_command
+from agent.services.java import Java
+
+NAMENODE = "namenode"
+NAMENODE_HEAP_MB, DATANODE_HEAP_MB = 128, 96
+
+LOGGING = """\
+log4j.rootLogger=INFO,file
+log4j.appender.file=org.apache.log4j.RollingFileAppender
+log4j.appender.file.File=${flafka.log}
+log4j.appender.file.MaxFileSize=10MB
+log4j.appender.file.MaxBackupIndex=3
+log4j.appender.file.layout=org.apache.log4j.PatternLayout
+log4j.appender.file.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
+"""
+
+
+@dataclass(frozen=True)
+class HdfsStatus:
+    """A moment of the cluster: what the NameNode says, and the resident memory in MB of each server that runs."""
+
+    live_datanodes: int
+    state: str  # Operational, Safemode, or down when the NameNode does not answer
+    rss_mb: dict[str, int]
+    webhdfs: str
+    directory: str
+
+    @property
+    def up(self) -> bool:
+        """Whether files can be written and read."""
+        return self.state == "Operational" and self.live_datanodes > 0
+
+
+class HdfsCluster(Cluster):
+    """Apache Hadoop HDFS; servers `namenode`, `datanode-1`, …; no permissions are checked.
+
+    Closed files survive `kill -9` of any server; with one DataNode they cannot be read until it is back.
+    """
+
+    service: ClassVar[str] = "hdfs"
+
+    def __init__(self, directory: Path | str, *, datanodes: int | None = None, fixed_ports: bool = True) -> None:
+        """Files are replicated to all `datanodes`, at most to three. None: as many as last time, at first one."""
+        super().__init__(directory, fixed_ports=fixed_ports)
+        count = datanodes or self.state().get("datanodes", 1)
+        self._datanodes = [f"datanode-{number}" for number in range(1, count + 1)]
+
+    @property
+    def webhdfs(self) -> str:
+        """`host:port` of the NameNode's HTTP server. Raises `ServiceError` before the first start."""
+        return f"{HOST}:{self.ports['namenode-http']}"
+
+    @property
+    def rpc(self) -> str:
+        """`hdfs://host:port`, what Java clients and Spark call the file system."""
+        return f"hdfs://{HOST}:{self.ports['namenode']}"
+
+    def names(self) -> list[str]:
+        """`namenode`, then the DataNodes."""
+        return [NAMENODE, *self._datanodes]
+
+    def default_ports(self) -> Mapping[str, int]:
+        """18020 RPC and 19870 HTTP of the NameNode; 19864 HTTP, 19866 data, 19867 IPC and 10 more per DataNode."""
+        ports = {"namenode": 18020, "namenode-http": 19870}
+        for index, name in enumerate(self._datanodes):
+            base = 19864 + index * 10
+            ports |= {f"{name}-http": base, name: base + 2, f"{name}-ipc": base + 3}
+        return ports
+
+    def prepare(self, java: Java, lib: Path) -> None:
+        """One folder of configuration per server, and a formatted NameNode."""
+        self.remember(datanodes=len(self._datanodes))
+        for name in self.names():
+            conf = self._conf(name)
+            for folder in (conf, self.directory / "data" / name, self.server(name).log.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            (conf / "core-site.xml").write_text(_xml(self._core_site()), encoding="utf-8")
+            (conf / "hdfs-site.xml").write_text(_xml(self._hdfs_site(name)), encoding="utf-8")
+            (conf / "log4j.properties").write_text(LOGGING)
+        if not (self.directory / "data" / NAMENODE / "current" / "VERSION").exists():
+            command = [*self.command(NAMENODE, java, lib), "-format", "-nonInteractive"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ServiceError(f"cannot format HDFS:\n{self.server(NAMENODE).last_words()}{done.stderr}")
+
+    def _conf(self, name: str) -> Path:
+        return self.directory / "conf" / name
+
+    def _core_site(self) -> dict[str, str]:
+        user = getpass.getuser()
+        return {
+            "fs.defaultFS": self.rpc,
+            "hadoop.tmp.dir": str(self.directory / "tmp"),
+            "hadoop.http.staticuser.user": user,
+            f"hadoop.proxyuser.{user}.hosts": "*",
+            f"hadoop.proxyuser.{user}.groups": "*",
+        }
+
+    def _hdfs_site(self, name: str) -> dict[str, str]:
+        ports = self.ports
+        site = {
+            "dfs.replication": str(min(len(self._datanodes), 3)),
+            "dfs.namenode.rpc-address": f"{HOST}:{ports['namenode']}",
+            "dfs.namenode.http-address": self.webhdfs,
+            # Plain paths, not URIs: the DataNode would encode a space in one twice.
+            "dfs.namenode.name.dir": str(self.directory / "data" / NAMENODE),
+            "dfs.permissions.enabled": "false",
+            "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+            "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
+            # Leave safe mode as soon as the DataNodes have reported, not 30 s later.
+            "dfs.namenode.safemode.extension": "0",
+            "dfs.namenode.safemode.min.datanodes": "1",
+            # Notice a dead DataNode within 3 s and forget it within 12 s, or WebHDFS goes on redirecting to it.
+            "dfs.heartbeat.interval": "1",
+            "dfs.namenode.heartbeat.recheck-interval": "1000",
+            "dfs.namenode.stale.datanode.interval": "3000",
+            "dfs.namenode.stale.datanode.minimum.interval": "2",
+            "dfs.namenode.avoid.read.stale.datanode": "true",
+            "dfs.namenode.avoid.write.stale.datanode": "true",
+            "dfs.namenode.handler.count": "4",
+            "dfs.datanode.handler.count": "3",
+        }
+        if name != NAMENODE:
+            site |= {
+                "dfs.datanode.data.dir": str(self.directory / "data" / name),
+                "dfs.datanode.hostname": HOST,
+                "dfs.datanode.address": f"{HOST}:{ports[name]}",
+                "dfs.datanode.http.address": f"{HOST}:{ports[f'{name}-http']}",
+                "dfs.datanode.ipc.address": f"{HOST}:{ports[f'{name}-ipc']}",
+                "dfs.datanode.du.reserved": "0",
+            }
+        return site
+
+    def command(self, name: str, java: Java, lib: Path) -> list[str]:
+        """The NameNode's or DataNode's main class; its folder of configuration is on the class path."""
+        package = "org.apache.hadoop.hdfs.server"
+        main = f"{package}.namenode.NameNode" if name == NAMENODE else f"{package}.datanode.DataNode"
+        options = [
+            f"-Dflafka.log={self.server(name).log}",
+            f"-Dhadoop.log.dir={self.server(name).log.parent}",
+            "--add-opens=java.base/java.lang=ALL-UNNAMED",  # without it WebHDFS answers 500 on Java 17 and newer
+        ]
+        heap = NAMENODE_HEAP_MB if name == NAMENODE else DATANODE_HEAP_MB
+        return java_command(java, [self._conf(name), lib / "*"], main, heap_mb=heap, options=options)
+
+    def waiting_for(self) -> str | None:
+        """Ready is: the NameNode is out of safe mode, counts every DataNode, and every DataNode is registered."""
+        status = self.status()
+        if status.state != "Operational":
+            return f"the NameNode is {status.state}"
+        # A killed DataNode counts as live for 12 s, so the new one is asked as well.
+        for name in self._datanodes:
+            info = _jmx(self.ports[f"{name}-http"], "DataNode", "DataNodeInfo")
+            actors = json.loads((info or {}).get("BPServiceActorInfo") or "[]")
+            if not actors or any(actor["ActorState"] != "RUNNING" for actor in actors):
+                return f"{name} is not registered yet"
+        missing = len(self._datanodes) - status.live_datanodes
+        return f"{missing} DataNodes have not reported" if missing > 0 else None
+
+    def status(self) -> HdfsStatus:
+        """What runs, and how well. Raises before the first start."""
+        info = _jmx(self.ports["namenode-http"], "NameNode", "FSNamesystemState")
+        rss = {name: rss for name in self.names() if (rss := self.server(name).rss_mb) is not None}
+        live, state = (int(info["NumLiveDataNodes"]), str(info["FSState"])) if info else (0, "down")
+        return HdfsStatus(live, state, rss, self.webhdfs, str(self.directory))
+
+
+def _jmx(port: int, service: str, name: str) -> dict[str, Any] | None:
+    """One bean of a Hadoop server; None while it does not serve it. `http.client`, as it knows no proxies."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", f"/jmx?qry=Hadoop:service={service},name={name}")
+        beans = json.loads(connection.getresponse().read())["beans"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError):
+        return None
+    finally:
+        connection.close()
+    return beans[0] if beans else None
+
+
+def _xml(properties: Mapping[str, str]) -> str:
+    """Hadoop's configuration format."""
+    lines = (
+        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
+        for name, value in properties.items()
+    )
+    return f"<configuration>\n{''.join(lines)}</configuration>\n"

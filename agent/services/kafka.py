@@ -1,0 +1,250 @@
+"""The project's own Kafka: three brokers on this machine that survive the loss of any one of them."""
+
+import logging
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Self
+
+import javaproperties
+
+from agent.services import ServiceError
+from agent.services.cluster import HOST, Cluster, java_command, listening
+from agent.services.java import Java
+
+NODES = (1, 2, 3)
+HEAP_MB = 256
+
+# Every broker is a controller too. Three replicas of which two have to have a record before it is acknowledged:
+# any one broker may be killed without losing a record or stopping producers and consumers.
+PROPERTIES = """\
+process.roles=broker,controller
+node.id={node}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=3
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=3
+share.coordinator.state.topic.min.isr=2
+share.coordinator.state.topic.num.partitions=4
+
+# A misspelt topic is an error, not a new topic.
+auto.create.topics.enable=false
+num.partitions=3
+# Room for a full batch of the channel, which is far smaller, and for one large event.
+message.max.bytes=8388608
+replica.fetch.max.bytes=8388608
+log.retention.hours=168
+log.segment.bytes=134217728
+# A sink that was switched off for a month still finds its place.
+offsets.retention.minutes=43200
+group.initial.rebalance.delay.ms=0
+
+num.network.threads=2
+num.io.threads=4
+log.cleaner.dedupe.buffer.size=4194304
+"""
+
+LOGGING = """\
+rootLogger.level=INFO
+rootLogger.appenderRef.file.ref=file
+appender.file.type=RollingFile
+appender.file.name=file
+appender.file.fileName={log}
+appender.file.filePattern={log}.%i
+appender.file.layout.type=PatternLayout
+appender.file.layout.pattern=%d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1.}}: %m%n
+appender.file.policies.type=Policies
+appender.file.policies.size.type=SizeBasedTriggeringPolicy
+appender.file.policies.size.size=10MB
+appender.file.strategy.type=DefaultRolloverStrategy
+appender.file.strategy.max=3
+"""
+
+
+@dataclass(frozen=True)
+class BrokerStatus:
+    """One broker: `up` (in the cluster), `starting` (a process only) or `down`."""
+
+    node: int
+    state: str
+    port: int
+    pid: int | None
+    rss_mb: int | None
+
+
+@dataclass(frozen=True)
+class KafkaStatus:
+    """A moment of the cluster; `controller` is the leading controller's node, None when no quorum answers.
+
+    `under_replicated` names partitions, `topic-0`, that have fewer replicas in sync than they should.
+    """
+
+    brokers: list[BrokerStatus]
+    controller: int | None
+    under_replicated: list[str]
+    bootstrap_servers: str
+    directory: str
+
+    @property
+    def up(self) -> bool:
+        """Whether every broker is in the cluster and it has a controller."""
+        return self.controller is not None and all(broker.state == "up" for broker in self.brokers)
+
+
+class KafkaCluster(Cluster):
+    """Three Apache Kafka brokers, KRaft, replication 3, min ISR 2; servers `broker-1`, `broker-2`, `broker-3`.
+
+    An acknowledged record survives `kill -9` of any broker, and of all of them (not a power cut of the machine).
+    """
+
+    service: ClassVar[str] = "kafka"
+
+    def __init__(self, directory: Path | str, *, heap_mb: int = HEAP_MB, fixed_ports: bool = True) -> None:
+        """`heap_mb` applies to brokers started from now on; 512 is what benchmarks use."""
+        super().__init__(directory, fixed_ports=fixed_ports)
+        self._heap_mb = heap_mb
+
+    @classmethod
+    def default(cls) -> Self:
+        """The user's cluster: FLAFKA_CLUSTER_DIR, else `$XDG_DATA_HOME/flafka/cluster`, else below ~/.local/share."""
+        data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+        return cls(os.environ.get("FLAFKA_CLUSTER_DIR") or Path(data, "flafka", "cluster"))
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port,…` for clients. Raises `ServiceError` before the first start."""
+        ports = self.ports
+        return ",".join(f"{HOST}:{ports[name]}" for name in self.names())
+
+    def names(self) -> list[str]:
+        """`broker-<node>`."""
+        return [f"broker-{node}" for node in NODES]
+
+    def default_ports(self) -> Mapping[str, int]:
+        """19092 to 19094 for clients, 19095 to 19097 between controllers."""
+        brokers = {f"broker-{node}": 19091 + node for node in NODES}
+        return brokers | {f"controller-{node}": 19094 + node for node in NODES}
+
+    def prepare(self, java: Java, lib: Path) -> None:
+        """One folder of configuration and one of data per broker."""
+        if "cluster_id" not in self.state():
+            # 16 bytes as Kafka writes them; a leading dash would pass for an option of the formatting tool.
+            self.remember(cluster_id=secrets.token_urlsafe(16).replace("-", "_"))
+        ports = self.ports
+        voters = ",".join(f"{node}@{HOST}:{ports[f'controller-{node}']}" for node in NODES)
+        for node, name in zip(NODES, self.names(), strict=True):
+            conf, data = self.directory / "conf" / name, self.directory / "data" / name
+            for folder in (conf, data, self.server(name).log.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            values = {"node": node, "host": HOST, "voters": voters, "data": javaproperties.escape(str(data))}
+            values |= {"port": ports[name], "controller_port": ports[f"controller-{node}"]}
+            (conf / "server.properties").write_text(PROPERTIES.format(**values))
+            (conf / "log4j2.properties").write_text(
+                LOGGING.format(log=javaproperties.escape(str(self.server(name).log)))
+            )
+        self._format(java, lib)
+
+    def _format(self, java: Java, lib: Path) -> None:
+        """Give every data folder that has none the cluster's id."""
+        fresh = [name for name in self.names() if not (self.directory / "data" / name / "meta.properties").exists()]
+        tools = {}
+        for name in fresh:
+            arguments = ["format", "-t", self.state()["cluster_id"], "-c", self._properties(name)]
+            command = java_command(java, [lib / "*"], "kafka.tools.StorageTool", heap_mb=64, options=())
+            tools[name] = subprocess.Popen(
+                [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        for name, tool in tools.items():
+            output, _ = tool.communicate()
+            if tool.returncode:
+                raise ServiceError(f"cannot format the storage of {name}:\n{output}")
+
+    def command(self, name: str, java: Java, lib: Path) -> list[str]:
+        """`kafka.Kafka server.properties`."""
+        options = [f"-Dlog4j2.configurationFile={self.directory / 'conf' / name / 'log4j2.properties'}"]
+        command = java_command(java, [lib / "*"], "kafka.Kafka", heap_mb=self._heap_mb, options=options)
+        return [*command, self._properties(name)]
+
+    def _properties(self, name: str) -> str:
+        return str(self.directory / "conf" / name / "server.properties")
+
+    def waiting_for(self) -> str | None:
+        """Ready is: every broker listens and is unfenced, and the quorum of controllers has a leader."""
+        for name in self.names():
+            # A broker listens once it is registered anew and has caught up with the metadata; without this check
+            # a restarted one would pass for unfenced through the registration of the process that was killed.
+            if not listening(self.ports[name]):
+                return f"{name} does not listen yet"
+        view = self._look()
+        if view is None:
+            return "the brokers do not answer yet"
+        if view.unfenced != set(NODES):
+            return f"only brokers {sorted(view.unfenced)} are in the cluster"
+        return "the controllers have not elected a leader" if view.controller is None else None
+
+    def status(self) -> KafkaStatus:
+        """What runs, and how well; answers within seconds whatever the state. Raises before the first start."""
+        servers = {node: self.server(name) for node, name in zip(NODES, self.names(), strict=True)}
+        alive = {node for node, server in servers.items() if server.pid}
+        view, patience = None, time.monotonic() + 6
+        # A client may pick a broker that was killed a moment ago and that the others still believe alive.
+        while alive and view is None and time.monotonic() < patience:
+            view = self._look()
+        view = view or _View(set(), None, [])
+        brokers = []
+        for node, server in servers.items():
+            state = "down" if node not in alive else "up" if node in view.unfenced else "starting"
+            brokers.append(BrokerStatus(node, state, self.ports[server.name], server.pid, server.rss_mb))
+        return KafkaStatus(
+            brokers, view.controller, view.under_replicated, self.bootstrap_servers, str(self.directory)
+        )
+
+    def _look(self) -> "_View | None":
+        """Ask the cluster once; None when no broker answers."""
+        from kafka import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        logger = logging.getLogger("kafka")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL)  # it reports at length what is expected here
+        try:
+            with KafkaAdminClient(
+                bootstrap_servers=self.bootstrap_servers, bootstrap_timeout_ms=2000, request_timeout_ms=2000
+            ) as admin:
+                unfenced = {broker["broker_id"] for broker in admin.describe_cluster()["brokers"]}
+                leader = admin.describe_metadata_quorum()["topics"][0]["partitions"][0]["leader_id"]
+                under_replicated = [
+                    f"{topic['name']}-{partition['partition_index']}"
+                    for topic in admin.describe_topics()
+                    for partition in topic["partitions"]
+                    if len(partition["isr_nodes"]) < len(partition["replica_nodes"])
+                ]
+        except KafkaError:
+            return None
+        finally:
+            logger.setLevel(level)
+        return _View(unfenced, leader if leader >= 0 else None, sorted(under_replicated))
+
+
+class _View(NamedTuple):
+    """What a client sees of the cluster."""
+
+    unfenced: set[int]
+    controller: int | None
+    under_replicated: list[str]

@@ -1,0 +1,47 @@
+"""Flatten `poms/*.xml` into `locks/*.lock`, for developers: `./dev lock`. Needs Maven and the network.
+
+Maven decides the versions once, here. Users download exactly the list, so that no resolver on their side can mix
+versions that were never run together.
+"""
+
+import hashlib
+import os
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+from agent.services.jars import LOCKS, Jar
+
+POMS = Path(__file__).parent / "poms"
+FLATTEN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+
+
+def flatten(pom: Path) -> list[Jar]:
+    """Every jar that the pom needs at run time, sorted. Raises `CalledProcessError` when Maven fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["mvn", "-q", "-B", "-f", str(pom), FLATTEN, "-DincludeScope=runtime"]
+        command += [f"-DoutputDirectory={folder}", "-Dmdep.useRepositoryLayout=true"]
+        # MAVEN_ARGS is Maven's own variable, but only Maven 3.9 and newer read it themselves.
+        subprocess.run([*command, *shlex.split(os.environ.get("MAVEN_ARGS", ""))], check=True)
+        return sorted(_jar(path, Path(folder)) for path in Path(folder).rglob("*.jar"))
+
+
+def _jar(path: Path, repository: Path) -> Jar:
+    *group, artifact, version, name = path.relative_to(repository).parts
+    classifier = name.removeprefix(f"{artifact}-{version}").removesuffix(".jar").removeprefix("-")
+    content = path.read_bytes()
+    return Jar(".".join(group), artifact, version, classifier, hashlib.sha256(content).hexdigest(), len(content))
+
+
+def main() -> None:
+    """Rewrite every lock; print what each became."""
+    for pom in sorted(POMS.glob("*.xml")):
+        jars = flatten(pom)
+        lines = [f"# From poms/{pom.name} by ./dev lock. coordinates, sha256, bytes", *map(str, jars)]
+        (LOCKS / f"{pom.stem}.lock").write_text("\n".join(lines) + "\n")
+        print(f"{pom.stem}: {len(jars)} jars, {sum(jar.size for jar in jars) / 1e6:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

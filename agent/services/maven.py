@@ -1,0 +1,107 @@
+"""Which Maven repository to download from, and how to reach it.
+
+Users configured this long ago for other tools; their settings are honoured, not repeated:
+the repository from FLAFKA_MAVEN_REPO, else a mirror of Central in `~/.m2/settings.xml`, else Maven Central itself;
+proxies from HTTPS_PROXY and NO_PROXY; certificate authorities as for requests, curl and pip.
+"""
+
+import configparser
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+from xml.etree import ElementTree
+
+from agent.services import ServiceError
+
+if TYPE_CHECKING:
+    import requests
+
+CENTRAL = "repo1.maven.org/maven2"
+CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "SSL_CERT_FILE")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A Maven repository; `credentials` are user name and password."""
+
+    url: str
+    credentials: tuple[str, str] | None = None
+
+    def __str__(self) -> str:
+        """The URL without a user name or password that may be in it."""
+        parts = urlsplit(self.url)
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+    def session(self) -> "requests.Session":
+        """An HTTP session with the user's proxies, authorities and credentials. Raises `ServiceError`."""
+        try:
+            import requests
+        except ImportError:
+            raise ServiceError("downloading jars needs requests: pip install 'flafka[sandbox]'") from None
+        session = requests.Session()
+        session.auth = self.credentials
+        session.verify = ca_bundle() or True
+        session.headers["Accept-Encoding"] = "identity"  # sizes and ranges are those of the file itself
+        return session
+
+
+def find_repository() -> Repository:
+    """The repository to use. Raises `ServiceError` for settings that cannot be understood."""
+    if url := os.environ.get("FLAFKA_MAVEN_REPO"):
+        return Repository(url.rstrip("/"))
+    settings = Path.home() / ".m2" / "settings.xml"
+    mirror = _mirror(settings) if settings.is_file() else None
+    return mirror or Repository(f"https://{CENTRAL}")
+
+
+def _mirror(settings: Path) -> Repository | None:
+    """The first mirror of Central in Maven's settings, with the credentials of the server of the same id."""
+    try:
+        root = ElementTree.parse(settings).getroot()  # noqa: S314 - the user's own file, not the network's
+    except ElementTree.ParseError as error:
+        raise ServiceError(f"{settings}: {error}") from None
+    for mirror in root.iterfind("{*}mirrors/{*}mirror"):
+        url = mirror.findtext("{*}url", "").strip().rstrip("/")
+        if not url or not _covers_central(mirror.findtext("{*}mirrorOf", "")):
+            continue
+        name = mirror.findtext("{*}id", "").strip()
+        for server in root.iterfind("{*}servers/{*}server"):
+            if server.findtext("{*}id", "").strip() == name:
+                user, password = (_expand(server.findtext(f"{{*}}{tag}", "")) for tag in ("username", "password"))
+                if re.fullmatch(r"\{.+\}", password):
+                    raise ServiceError(
+                        f"{settings}: the password of server {name!r} is encrypted by Maven and cannot be read here\n"
+                        "  set FLAFKA_MAVEN_REPO to the mirror's URL, with user:password@ before the host"
+                    )
+                return Repository(url, (user, password))
+        return Repository(url)
+    return None
+
+
+def _covers_central(mirror_of: str) -> bool:
+    """Whether Maven's `<mirrorOf>` list includes the repository `central`."""
+    names = {name.strip() for name in mirror_of.split(",")}
+    return "!central" not in names and bool(names & {"*", "central", "external:*"})
+
+
+def _expand(value: str) -> str:
+    """Maven's `${env.NAME}`."""
+    return re.sub(r"\$\{env\.(\w+)\}", lambda match: os.environ.get(match[1], ""), value.strip())
+
+
+def ca_bundle() -> str | None:
+    """The user's file of certificate authorities, None where none is configured."""
+    for name in CA_VARIABLES:
+        if path := os.environ.get(name):
+            return path
+    parser = configparser.RawConfigParser()
+    home, config = Path.home(), os.environ.get("XDG_CONFIG_HOME")
+    # pip's own order: system, user (old and new place), virtual environment, PIP_CONFIG_FILE; the last one wins.
+    files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf"]
+    files += [Path(config or home / ".config") / "pip" / "pip.conf", Path(sys.prefix) / "pip.conf"]
+    parser.read([*files, os.environ.get("PIP_CONFIG_FILE", os.devnull)])
+    return parser.get("global", "cert", fallback=None)

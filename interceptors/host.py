@@ -1,0 +1,63 @@
+"""The interceptor `host`: which machine the agent that got the event runs on."""
+
+from __future__ import annotations
+
+import socket
+
+from plugins import Batch, Config, Interceptor, option
+
+
+class HostConfig(Config):
+    """Options of the interceptor `host`."""
+
+    host_header: str = option("host", name="hostHeader", min_length=1, description="the header it sets")
+    use_ip: bool = option(
+        True,
+        name="useIP",
+        description="whether it is the address that this machine's name resolves to (often 127.0.1.1 on Debian), or "
+        "the machine's full name",
+    )
+    preserve_existing: bool = option(
+        False, name="preserveExisting", description="whether events that have the header already keep theirs"
+    )
+
+
+class HostInterceptor(Interceptor[HostConfig]):
+    """Sets a header to this machine's address or name; no event is lost or changed otherwise.
+
+    Not pure: another agent gives another value. Where the machine's name does not resolve, it says so once and events
+    pass as they are.
+    """
+
+    type_name = "host"
+    aliases = (
+        "org.apache.flume.interceptor.HostInterceptor$Builder",
+        "org.apache.flume.interceptor.HostInterceptor",
+    )
+    pure = False
+    host: str | None = None
+    """What it sets; looked up when it is opened, unless it is known."""
+
+    def open(self) -> None:
+        """Look up the address or the name."""
+        if self.host is None:
+            try:
+                self.host = _address() if self.config.use_ip else socket.getfqdn()
+            except OSError as e:
+                message = (
+                    f"the name of this machine, {socket.gethostname()!r}, does not resolve to an address ({e}): "
+                )
+                self.log.warning("%s", message + "events get no host header; useIP = false sets the name instead")
+                self.metrics.error(message + "events get no host header")
+
+    def intercept(self, batch: Batch) -> Batch:
+        """Set the header."""
+        if self.host is None:
+            return batch
+        return batch.with_header(self.config.host_header, self.host, keep=self.config.preserve_existing)
+
+
+def _address() -> str:
+    """The address of this machine by its own name; IPv4 where it has one."""
+    found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])

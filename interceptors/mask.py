@@ -1,0 +1,211 @@
+"""The interceptor `mask`: hides card numbers, addresses and whatever else matches, before it is stored anywhere.
+
+What the built-in patterns match, exactly:
+
+`card`: 13 to 19 digits that pass the Luhn check, in one piece or in groups as cards are printed (4-4-4-4, 4-4-4-1 to
+4-4-4-4-3, 4-4-5, 4-3-3-3, 4-6-4, 4-6-5, 6-13), between which stand blanks and dashes of any kind and any number,
+tabs, `.`, `_`, `/`, `+`, `%` or `%20`. The first digit is 3 to 9, the first two are 22 to 27, or it is 1 with 15
+digits; so times in milliseconds and dates survive. One number in ten of other kinds passes the check by chance and is
+masked. Letters may touch the number. Not found: a number that touches further digits, other groupings, other
+separators (a line break, `:`, `,`), digits other than 0 to 9.
+
+`email`: letters, digits and `._%+'-`, `@` or `%40`, and a domain with at least one dot; any case, most scripts.
+Not found: quoted local parts, domains without a dot (`root@localhost`), addresses in brackets.
+
+`ipv4`: four numbers up to 299 with dots between, leading zeros allowed, wherever they stand: also in `v1.2.3.4`.
+A port after it stays. Not found: other spellings (`10-1-2-3`, hexadecimal), IPv6.
+
+A byte that is not UTF-8 is part of no built-in match and is left as it is.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Callable
+from typing import Literal, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pydantic
+
+from plugins import Batch, Config, Interceptor, option
+from plugins.batch import Array
+from plugins.options import suggestion
+from plugins.regex import Regex
+
+# Small classes on purpose: RE2 compiles a pattern anew for each batch, and \p{L} alone takes it 5 ms.
+_LETTER = r"A-Za-z\x{c0}-\x{1fff}\x{3041}-\x{d7ff}"
+_WORD = f"0-9{_LETTER}"
+_SEPARATOR = r"\t +./_%\x{a0}\x{ad}\x{2000}-\x{2015}\x{202f}\x{205f}\x{2060}\x{2212}\x{3000}\x{feff}-"
+_OCTET = "[0-2]?[0-9]{1,2}"
+_BUILT_IN = {
+    # Digits and separators as far as they go, with something among them that may be a card: `_cards` looks closer.
+    "card": rf"[0-9{_SEPARATOR}]*(?:[0-9]{{13}}|[0-9]{{4}}[{_SEPARATOR}]+[0-9]{{3,6}}[{_SEPARATOR}]+[0-9]{{3}})"
+    rf"[0-9{_SEPARATOR}]*",
+    "email": rf"[{_WORD}_][{_WORD}._%+'-]*(?:@|%40)[{_WORD}.-]+\.[{_LETTER}-]{{2,}}",
+    "ipv4": rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}",
+}
+_GROUPINGS = {
+    *((digits,) for digits in range(13, 20)),
+    *((4, 4, 4, last) for last in range(1, 5)),
+    *((4, 4, 4, 4, last) for last in range(1, 4)),
+    *((4, 4, 5), (4, 3, 3, 3), (4, 6, 4), (4, 6, 5), (6, 13)),
+}
+_FIRST_GROUPS = {grouping[0] for grouping in _GROUPINGS}
+_DIGITS = re.compile("%20|([0-9]+)")
+_DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
+
+
+class MaskConfig(Config):
+    """Options of the interceptor `mask`."""
+
+    on: list[str] = option(
+        ["body"], name="on", min_length=1, description="where it looks: `body`, and names of headers"
+    )
+    patterns: list[str] = option([], name="patterns", description="what it hides: `card`, `email`, `ipv4`")
+    allow_backtracking: bool = option(
+        False,
+        name="allowBacktracking",
+        description="run your own patterns event by event with Python's `re`, which has look-around and "
+        "back-references, but on some texts takes very long",
+    )
+    own: dict[str, str] = option(
+        {},
+        name="patterns.",
+        description="`patterns.<name>`: a regular expression of your own to hide; RE2, in Java's spelling. With one "
+        "group, as in `user=(\\w+)`, what is in the group is hidden and what surrounds it stays",
+    )
+    action: Literal["redact", "partial", "hash"] = option(
+        "redact",
+        name="action",
+        description="what is put instead: `replacement`; `replacement` and the last `keep` characters; or 16 "
+        "hexadecimal digits that are the same for the same text and `key`",
+    )
+    replacement: str = option("***", name="replacement", description="the text put instead, as it is")
+    keep: int = option(
+        4,
+        name="keep",
+        unit="characters",
+        ge=0,
+        description="how much `partial` leaves at the end, at most half; of a card, digits",
+    )
+    key: pydantic.SecretStr | None = option(
+        None,
+        name="key",
+        min_length=1,
+        description="the secret that `hash` needs; whoever knows it can find out what was hidden by trying",
+    )
+
+    @pydantic.field_validator("patterns")
+    @classmethod
+    def _known(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name not in _BUILT_IN:
+                hint = suggestion(name, list(_BUILT_IN))
+                raise ValueError(f"no pattern {name!r} is built in{hint}; your own are patterns.<name> = <regex>")
+        return names
+
+    @pydantic.field_validator("own")
+    @classmethod
+    def _runnable(cls, patterns: dict[str, str], info: pydantic.ValidationInfo) -> dict[str, str]:
+        for name, pattern in patterns.items():
+            try:
+                regex = Regex(pattern, backtracking=info.data.get("allow_backtracking", False), isolate=True)
+                if regex.matches(pa.array([b""]))[0].as_py():
+                    raise ValueError(f"the regular expression {pattern!r} matches the empty text")
+            except ValueError as e:
+                raise ValueError(f"{name}: {e}") from None
+        return patterns
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> Self:
+        if not self.patterns and not self.own:
+            raise ValueError("hides nothing: set patterns = card email ipv4, or patterns.<name> = <regex>")
+        if self.action == "hash" and self.key is None:
+            raise ValueError("action = hash needs a key, such as key = ${file:/path/of/a/secret}")
+        return self
+
+
+class MaskInterceptor(Interceptor[MaskConfig]):
+    """Hides what matches its patterns and changes nothing else; pure, and no event is lost.
+
+    Before a channel, what it hides never reaches it.
+    """
+
+    type_name = "mask"
+
+    def __init__(self, config: MaskConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self._key = config.key.get_secret_value().encode() if config.key else b""
+        self._masks = [self._built_in(pattern) for pattern in config.patterns]
+        for pattern in config.own.values():
+            self._masks.append(self._mask(Regex(pattern, backtracking=config.allow_backtracking, isolate=True)))
+
+    def intercept(self, batch: Batch) -> Batch:
+        """Hide what matches; counts the events in which something did as `EventMaskedCount`."""
+        masked = None
+        for name in self.config.on:
+            before = batch.bodies if name == "body" else batch.header(name)
+            after = before
+            for mask in self._masks:
+                after = mask(after)
+            changed = pc.not_equal(*(_decoded(column) for column in (before, after))).fill_null(False)
+            if changed.true_count:
+                batch = batch.with_bodies(after) if name == "body" else batch.with_header(name, after)
+                masked = changed if masked is None else pc.or_(masked, changed)
+        if masked is not None:
+            self.metrics.add("EventMaskedCount", masked.true_count)
+        return batch
+
+    def _built_in(self, name: str) -> Callable[[Array], Array]:
+        regex = Regex(_BUILT_IN[name])
+        if name == "card":
+            return lambda column: regex.transform(column, lambda digits: _cards(digits, self._substitute))
+        return self._mask(regex, str.lower if name == "email" else str)
+
+    def _mask(self, regex: Regex, canonical: Callable[[str], str] = str) -> Callable[[Array], Array]:
+        """A column with all matches masked. Matches that are the same canonically get the same hash."""
+        if self.config.action == "redact":
+            return lambda column: regex.replace(column, (self.config.replacement,))
+        if self.config.action == "partial":
+            return lambda column: regex.transform(column, self._substitute)
+        return lambda column: regex.transform(column, lambda text: self._substitute(canonical(text)))
+
+    def _substitute(self, text: str) -> str:
+        if self.config.action == "hash":
+            return hmac.digest(self._key, text.encode("utf-8", "surrogateescape"), "sha256").hex()[:16]
+        if self.config.action == "redact":
+            return self.config.replacement
+        kept = min(self.config.keep, len(text) // 2)
+        return self.config.replacement + text[len(text) - kept :]
+
+
+def _decoded(column: Array) -> Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _cards(text: str, substitute: Callable[[str], str]) -> str:
+    """The text, which consists of digits and separators, with its card numbers substituted."""
+    groups = [match for match in _DIGITS.finditer(text) if match[1]]
+    lengths = tuple(len(group[1]) for group in groups)
+    out, end = [], 0
+    for first, group in enumerate(groups):
+        if group.start() < end or lengths[first] not in _FIRST_GROUPS:
+            continue
+        for last in range(min(first + 5, len(groups)), first, -1):
+            if lengths[first:last] in _GROUPINGS:
+                number = "".join([part[1] for part in groups[first:last]])
+                if _is_card(number):
+                    out += [text[end : group.start()], substitute(number)]
+                    end = groups[last - 1].end()
+                    break
+    return "".join(out) + text[end:]
+
+
+def _is_card(number: str) -> bool:
+    """Whether a network may have issued it: by its first digits, and the check digit."""
+    if not (number[0] in "3456789" or "22" <= number[:2] <= "27" or (number[0] == "1" and len(number) == 15)):
+        return False
+    digits = number.encode()
+    return (sum(digits[-1::-2]) + sum(digits[-2::-2].translate(_DOUBLED)) - 48 * len(digits)) % 10 == 0

@@ -1,0 +1,29 @@
+"""The interceptor `static`: the same header for every event."""
+
+from __future__ import annotations
+
+from plugins import Batch, Config, Interceptor, option
+
+
+class StaticConfig(Config):
+    """Options of the interceptor `static`."""
+
+    key: str = option("key", name="key", min_length=1, description="the header it sets")
+    value: str = option("value", name="value", description="its value")
+    preserve_existing: bool = option(
+        True, name="preserveExisting", description="whether events that have the header already keep theirs"
+    )
+
+
+class StaticInterceptor(Interceptor[StaticConfig]):
+    """Sets a header to a fixed value; pure, and no event is lost or changed otherwise."""
+
+    type_name = "static"
+    aliases = (
+        "org.apache.flume.interceptor.StaticInterceptor$Builder",
+        "org.apache.flume.interceptor.StaticInterceptor",
+    )
+
+    def intercept(self, batch: Batch) -> Batch:
+        """Set the header."""
+        return batch.with_header(self.config.key, self.config.value, keep=self.config.preserve_existing)

@@ -1,0 +1,37 @@
+"""The interceptor `timestamp`: when the agent got the event."""
+
+from __future__ import annotations
+
+import time
+
+from plugins import Batch, Config, Interceptor, option
+
+
+class TimestampConfig(Config):
+    """Options of the interceptor `timestamp`."""
+
+    header_name: str = option("timestamp", name="headerName", min_length=1, description="the header it sets")
+    preserve_existing: bool = option(
+        False, name="preserveExisting", description="whether events that have the header already keep theirs"
+    )
+
+
+class TimestampInterceptor(Interceptor[TimestampConfig]):
+    """Sets a header to the time of arrival, in milliseconds since the epoch; no event is lost or changed otherwise.
+
+    Not pure: the same event gets another time when it is sent again.
+    """
+
+    type_name = "timestamp"
+    aliases = (
+        "org.apache.flume.interceptor.TimestampInterceptor$Builder",
+        "org.apache.flume.interceptor.TimestampInterceptor",
+    )
+    pure = False
+    clock = staticmethod(time.time)
+    """The time in seconds since the epoch."""
+
+    def intercept(self, batch: Batch) -> Batch:
+        """Set the header."""
+        now = str(int(self.clock() * 1000))
+        return batch.with_header(self.config.header_name, now, keep=self.config.preserve_existing)

@@ -1,0 +1,14 @@
+"""Where events go: one sink a module, named by its type."""
+
+from plugins import Component, hookimpl
+
+
+@hookimpl
+def components() -> list[type[Component]]:  # type: ignore[type-arg]
+    """The built-in sinks."""
+    from sinks.file_roll import FileRollSink
+    from sinks.hdfs import HdfsSink
+    from sinks.logger import LoggerSink
+    from sinks.null import NullSink
+
+    return [FileRollSink, HdfsSink, LoggerSink, NullSink]

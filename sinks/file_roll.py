@@ -1,0 +1,161 @@
+"""The file_roll sink."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from io import FileIO
+from pathlib import Path
+
+import pydantic
+
+from plugins import Batch, Config, Retry, Sink, option
+from sinks import serializers
+
+
+class FileRollConfig(Config):
+    """Options of the file_roll sink."""
+
+    directory: str = option(
+        name="sink.directory", description="Local directory of the files; made where it is missing"
+    )
+    roll_interval: int = option(
+        30,
+        name="sink.rollInterval",
+        unit="s",
+        ge=0,
+        description="Begin a new file after so long; 0: one file for all",
+    )
+    path_manager: str = option(
+        "DEFAULT",
+        name="sink.pathManager",
+        description="`DEFAULT`: files are named by the time of the start and a number; `ROLLTIME`: by their own time",
+    )
+    prefix: str = option("", name="sink.pathManager.prefix", description="Start of each file's name")
+    extension: str = option(
+        "", name="sink.pathManager.extension", description="End of each file's name, without the dot"
+    )
+    serializer: str = option("text", name="sink.serializer", description="`text`: the bodies")
+    append_newline: bool = option(
+        True, name="sink.serializer.appendNewline", description="Write a newline behind each body"
+    )
+    batch_size: int = option(
+        100, name="sink.batchSize", unit="events", gt=0, description="Events per flush, at least"
+    )
+
+    @pydantic.field_validator("serializer")
+    @classmethod
+    def _check_serializer(cls, value: str) -> str:
+        return serializers.check(value)
+
+    @pydantic.field_validator("path_manager")
+    @classmethod
+    def _check_path_manager(cls, value: str) -> str:
+        name = value.removeprefix("org.apache.flume.formatter.output.").removesuffix("PathManager$Builder").upper()
+        if name not in ("DEFAULT", "ROLLTIME"):
+            raise ValueError(f"must be DEFAULT or ROLLTIME, not {value!r}")
+        return name
+
+
+class FileRollSink(Sink[FileRollConfig]):
+    """Appends events to local files at least once: they are on the disk before their channel forgets them.
+
+    What an agent that is killed has begun to write stays in the last file, and is written again to the next.
+    """
+
+    type_name = "file_roll"
+    aliases = ("org.apache.flume.sink.RollingFileSink",)
+
+    def __init__(self, config: FileRollConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self.batch_size = config.batch_size
+        self.clock = time.time
+        self._directory = Path(config.directory).absolute()
+        self._series = ""
+        self._number = 0
+        self._file: FileIO | None = None
+        self._opened = 0.0
+        self._flushed = 0  # bytes of the file that are durable
+
+    def open(self) -> None:
+        """Make the directory; files are begun when there are events."""
+        self._series, self._number = str(int(self.clock() * 1000)), 0
+        with self._in_words():
+            self._directory.mkdir(parents=True, exist_ok=True)
+
+    def write(self, batch: Batch) -> None:
+        """Append these events to the file, or to a new one where it is old enough."""
+        interval = self.config.roll_interval
+        if self._file is not None and interval and self.clock() - self._opened >= interval:
+            self.flush()
+            self._leave()
+        with self._in_words():
+            if self._file is None:
+                self._begin()
+            assert self._file is not None
+            data = serializers.text(batch.bodies, self.config.append_newline).data
+            while data:
+                data = data[self._file.write(data) :]
+
+    def flush(self) -> None:
+        """Return when everything written is on the disk."""
+        if self._file is not None:
+            with self._in_words():
+                os.fsync(self._file.fileno())
+                self._flushed = self._file.tell()
+
+    def reset(self) -> None:
+        """Cut off what was written since the last flush."""
+        if self._file is not None:
+            try:
+                self._file.seek(self._flushed)
+                self._file.truncate()
+            except OSError:  # what it holds is written again, to a new file
+                self._leave()
+
+    def close(self) -> None:
+        """Close the file, without what is not flushed."""
+        self.reset()
+        self._leave()
+
+    def probe(self) -> Iterator[str]:
+        """Whether files can be created in the directory."""
+        existing = next(path for path in (self._directory, *self._directory.parents) if path.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            yield f"cannot write into {self._directory}"
+
+    def _begin(self) -> None:
+        """Begin a new file, under a name that no other has."""
+        config = self.config
+        while self._file is None:
+            if config.path_manager == "ROLLTIME":
+                now = datetime.fromtimestamp(self.clock()).strftime("%Y%m%d%H%M%S")
+                self._series, self._number = now, self._number if now == self._series else 0
+            self._number += 1
+            end = f".{config.extension}" if config.extension else ""
+            with contextlib.suppress(FileExistsError):
+                path = self._directory / f"{config.prefix}{self._series}-{self._number}{end}"
+                self._file = path.open("xb", buffering=0)
+        self._opened, self._flushed = self.clock(), 0
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)  # or the name may not survive a power cut
+        finally:
+            os.close(directory)
+
+    def _leave(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @contextlib.contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            full = "the disk is full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else e.strerror
+            raise Retry(f"cannot write into {self._directory}: {full}") from e

@@ -1,0 +1,255 @@
+"""Options of the HDFS sink."""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from typing import NamedTuple
+
+import pydantic
+
+from plugins import Config, option
+from plugins.bucketpath import BucketPath, known_zone
+from plugins.options import suggestion
+from sinks import serializers
+
+RESERVED = frozenset({".", "..", ".flafka", ".snapshot", ".reserved"})
+"""Names that HDFS, or this sink, keeps for itself."""
+
+ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
+_URL = re.compile(r"(?:([a-z0-9]+)://([^/]*))?(/.*)")
+_SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https"}
+_ACCEPTED = "Accepted from Flume's files; "
+
+
+class Location(NamedTuple):
+    """Where files go."""
+
+    scheme: str
+    """`http` or `https`."""
+    hosts: list[str]
+    """`host:port` of each NameNode's HTTP server."""
+    path: str
+    """The directory on HDFS, with escapes."""
+
+
+class HdfsConfig(Config):
+    """Options of the HDFS sink."""
+
+    path: str = option(
+        name="hdfs.path",
+        description="Directory, with escapes: `hdfs://…` or `/…`, which also need hdfs.webhdfs, or "
+        "`webhdfs://namenode:9870/…` (`swebhdfs` over TLS)",
+    )
+    webhdfs: str | None = option(
+        None,
+        name="hdfs.webhdfs",
+        validate_default=True,
+        description="`host:port` of the NameNode's HTTP server; of several, with commas between them",
+    )
+    file_type: str | None = option(
+        None,
+        name="hdfs.fileType",
+        validate_default=True,
+        description="`DataStream`: the serialized events and nothing else. Has to be given, as Flume's default is "
+        "`SequenceFile`",
+    )
+    serializer: str = option("text", name="serializer", description="`text`: the bodies")
+    append_newline: bool = option(
+        True, name="serializer.appendNewline", description="Write a newline behind each body"
+    )
+    file_prefix: str = option("FlumeData", name="hdfs.filePrefix", description="Start of file names, with escapes")
+    file_suffix: str = option("", name="hdfs.fileSuffix", description="End of file names, such as `.log`")
+    roll_interval: int = option(
+        30,
+        name="hdfs.rollInterval",
+        unit="s",
+        ge=0,
+        description="Age at which files are closed; 0: no matter how old",
+    )
+    roll_size: int = option(
+        1024, name="hdfs.rollSize", unit="bytes", ge=0, description="Size at which files are closed; 0: of any size"
+    )
+    roll_count: int = option(
+        10,
+        name="hdfs.rollCount",
+        unit="events",
+        ge=0,
+        description="Events at which files are closed; 0: of any number",
+    )
+    idle_timeout: int = option(
+        0, name="hdfs.idleTimeout", unit="s", ge=0, description="Close files after so long without an event; 0: never"
+    )
+    max_open_files: int = option(
+        5000, name="hdfs.maxOpenFiles", unit="files", gt=0, description="Files under way, past which some are closed"
+    )
+    round: bool = option(False, name="hdfs.round", description="Round the time in escapes down")
+    round_unit: str = option("second", name="hdfs.roundUnit", description="`second`, `minute` or `hour`")
+    round_value: int = option(1, name="hdfs.roundValue", description="Round down to a multiple of so many units")
+    time_zone: str | None = option(
+        None, name="hdfs.timeZone", description="Zone of the time in escapes, as `Europe/Paris`; else the machine's"
+    )
+    use_local_time_stamp: bool = option(
+        False, name="hdfs.useLocalTimeStamp", description="Use the time of delivery, not the header `timestamp`"
+    )
+    proxy_user: str | None = option(
+        None, name="hdfs.proxyUser", description="Owner of the files; else HADOOP_USER_NAME, else this process's user"
+    )
+    call_timeout: int = option(
+        30_000, name="hdfs.callTimeout", unit="ms", ge=100, description="Longest silence of a server within a call"
+    )
+    threads: int = option(
+        10, name="hdfs.threadsPoolSize", ge=1, le=100, description="Files uploaded and renamed side by side"
+    )
+    staging_dir: str | None = option(
+        None,
+        name="hdfs.stagingDir",
+        description="Local directory for files under way; else the one for temporary files",
+    )
+    codec: str | None = option(None, name="hdfs.codeC", description="Compression; not built yet")
+    kerberos_principal: str | None = option(None, name="hdfs.kerberosPrincipal", description="Not built yet")
+    kerberos_keytab: str | None = option(None, name="hdfs.kerberosKeytab", description="Not built yet")
+    batch_size: int = option(
+        100, name="hdfs.batchSize", unit="events", gt=0, description=_ACCEPTED + "batches form themselves"
+    )
+    in_use_prefix: str = option("", name="hdfs.inUsePrefix", description=_ACCEPTED + "files appear only when whole")
+    in_use_suffix: str = option(
+        ".tmp", name="hdfs.inUseSuffix", description=_ACCEPTED + "files appear only when whole"
+    )
+    empty_in_use_suffix: bool = option(
+        False, name="hdfs.emptyInUseSuffix", description=_ACCEPTED + "files appear only when whole"
+    )
+    close_tries: int = option(0, name="hdfs.closeTries", description=_ACCEPTED + "a commit is tried until it is made")
+    retry_interval: int = option(
+        180, name="hdfs.retryInterval", unit="s", description=_ACCEPTED + "a commit is tried until it is made"
+    )
+    roll_timer_pool_size: int = option(
+        1, name="hdfs.rollTimerPoolSize", description=_ACCEPTED + "there are no timers"
+    )
+    min_block_replicas: int | None = option(
+        None, name="hdfs.minBlockReplicas", description=_ACCEPTED + "HDFS replicates as it is configured"
+    )
+    write_format: str = option(
+        "Writable", name="hdfs.writeFormat", description=_ACCEPTED + "it is about SequenceFile"
+    )
+
+    @property
+    def location(self) -> Location:
+        """The path and the servers, taken apart."""
+        scheme, authority, path = _url(self.path)
+        hosts = self.webhdfs.split(",") if self.webhdfs else [authority]
+        hosts = [
+            host if re.search(r":[0-9]+$", host) else f"{host}:{_port(scheme)}" for host in map(str.strip, hosts)
+        ]
+        return Location(_SCHEMES[scheme], hosts, path)
+
+    def bucket_path(self) -> BucketPath:
+        """The path of a file up to the unique part of its name."""
+        return BucketPath(
+            f"{self.location.path}/{self.file_prefix}",
+            time_zone=self.time_zone,
+            rounding=(self.round_unit, self.round_value) if self.round else None,
+            local_time=self.use_local_time_stamp,
+            one_name=True,
+        )
+
+    @pydantic.field_validator("path")
+    @classmethod
+    def _check_path(cls, value: str) -> str:
+        scheme, authority, path = _url(value)
+        if scheme not in _SCHEMES:
+            raise ValueError(f"{scheme}:// is not built; write hdfs://, webhdfs:// or a path that begins with /")
+        if scheme in ("webhdfs", "swebhdfs") and not authority:
+            raise ValueError(f"name the NameNode's HTTP server: {scheme}://namenode:{_port(scheme)}{path}")
+        _check_names(path)
+        return value
+
+    @pydantic.field_validator("webhdfs")
+    @classmethod
+    def _check_webhdfs(cls, value: str | None, info: pydantic.ValidationInfo) -> str | None:
+        if value is None and (path := info.data.get("path")) is not None:
+            scheme, authority, _ = _url(path)
+            if scheme in (None, "hdfs"):
+                host = authority.partition(":")[0] or "namenode"
+                raise ValueError(f"is needed, as HDFS is reached over HTTP: add hdfs.webhdfs = {host}:9870")
+        if value is not None and not all(re.fullmatch(r"[^\s/]+", host.strip()) for host in value.split(",")):
+            raise ValueError(f"must be host:port, or several with commas between them, not {value!r}")
+        return value
+
+    @pydantic.field_validator("file_type")
+    @classmethod
+    def _check_file_type(cls, value: str | None) -> str:
+        if value is None:
+            raise ValueError(
+                "has to be given, as Flume's default, SequenceFile, is not built yet: add hdfs.fileType = DataStream"
+            )
+        if value.lower() != "datastream":
+            raise ValueError(f"{value} is not built yet; write hdfs.fileType = DataStream")
+        return value
+
+    @pydantic.field_validator("serializer")
+    @classmethod
+    def _check_serializer(cls, value: str) -> str:
+        return serializers.check(value)
+
+    @pydantic.field_validator("file_prefix", "file_suffix")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        _check_names(value)
+        return value
+
+    @pydantic.field_validator("round_unit")
+    @classmethod
+    def _lower(cls, value: str) -> str:
+        return value.lower()
+
+    @pydantic.field_validator("round_value")
+    @classmethod
+    def _check_rounding(cls, value: int, info: pydantic.ValidationInfo) -> int:
+        longest = ROUND_UNITS.get(info.data.get("round_unit", ""), value)
+        if info.data.get("round") and not 0 < value <= longest:
+            raise ValueError(f"must be 1 to {longest} {info.data['round_unit']}s, not {value}")
+        return value
+
+    @pydantic.field_validator("time_zone")
+    @classmethod
+    def _check_time_zone(cls, value: str | None) -> str | None:
+        if value is not None and known_zone(value) is None:
+            near = suggestion(value, sorted(zoneinfo.available_timezones()))
+            raise ValueError(f"there is no time zone {value!r}{near}")
+        return value
+
+    @pydantic.field_validator("codec")
+    @classmethod
+    def _refuse_codec(cls, value: str | None) -> str | None:
+        if value is not None:
+            raise ValueError("is not for DataStream, and compressed files are not built yet: remove it")
+        return value
+
+    @pydantic.field_validator("kerberos_principal", "kerberos_keytab")
+    @classmethod
+    def _refuse_kerberos(cls, value: str | None) -> str | None:
+        if value is not None:
+            raise ValueError("is not built yet: remove it; hdfs.proxyUser names the user")
+        return value
+
+
+def _url(value: str) -> tuple[str | None, str, str]:
+    found = _URL.fullmatch(value)
+    if found is None:
+        raise ValueError(f"must begin with / or hdfs://, not be {value!r}")
+    return found[1], found[2] or "", found[3]
+
+
+def _port(scheme: str | None) -> int:
+    return 9871 if _SCHEMES[scheme] == "https" else 9870
+
+
+def _check_names(text: str) -> None:
+    """ValueError for what can never be a path on HDFS, whatever the escapes become."""
+    BucketPath(text)
+    sample = BucketPath(re.sub(r"%\[\w+\]", "host", text), local_time=True, now=lambda: 0).resolve({})
+    if ":" in sample:
+        raise ValueError("HDFS allows no ':' in names (the escape %c holds some)")
+    if reserved := RESERVED.intersection(sample.split("/")):
+        raise ValueError(f"the name {min(reserved)!r} is not free on HDFS")

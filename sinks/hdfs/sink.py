@@ -1,0 +1,242 @@
+"""The HDFS sink."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from plugins import Batch, Claim, CommittingSink, EventId, FlafkaError, Receipt, Rejected, Retry
+from plugins.bucketpath import BucketPath
+from sinks import serializers
+from sinks.hdfs.chain import Chain, File, Manifest, claim_hash, safe_name, stage_directory
+from sinks.hdfs.config import RESERVED, ROUND_UNITS, HdfsConfig
+from sinks.hdfs.staging import Partition, Staged, Staging
+from sinks.hdfs.webhdfs import WebHdfs
+
+LONGEST_NAME, LONGEST_PATH = 255, 7000
+"""Bytes; HDFS allows 255 and 8000, and the temporary and final names add a little."""
+_FINAL = re.compile(r"-\d{10,}-\d{10,}-[0-9a-f]{8}")
+"""What only names of this sink's files hold."""
+
+
+class HdfsSink(CommittingSink[HdfsConfig]):
+    """Writes files on HDFS exactly once: each event is in one file of its path, once, and files appear whole.
+
+    Files are written on the local disk, uploaded to a hidden directory, and renamed to their place once the commit
+    record on HDFS, `.flafka/chain` below the fixed part of hdfs.path, has them. Every file of a partition is closed
+    when one of them has to be, so that a commit covers an unbroken run of records; files may therefore be smaller
+    than rollSize and rollCount ask, or larger by what arrived at once.
+
+    Names are `<prefix>.<topic>-<partition>-<first offset>-<last offset>-<hash><suffix>`; the hash stands for cluster,
+    topic, group and epoch. Events whose headers make no path are rejected.
+    """
+
+    type_name = "hdfs"
+    aliases = ("org.apache.flume.sink.hdfs.HDFSEventSink",)
+
+    def __init__(self, config: HdfsConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        path = config.location.path
+        fixed = BucketPath(path).static
+        self.root = "/" + (fixed.rpartition("/")[0] if fixed != path else path).strip("/")
+        """The part of the path that no event changes."""
+        self.state = posixpath.join(self.root, ".flafka")
+        self.clock = time.monotonic
+        self._paths = config.bucket_path()
+        self._hdfs: WebHdfs | None = None
+        self._staging: Staging | None = None
+        self._full: set[int] = set()  # partitions with a file of rollSize or rollCount
+        self._chains: dict[Claim, Chain] = {}
+
+    # --- life
+
+    def open(self) -> None:
+        """Reach the NameNode and make a staging directory."""
+        if self.config.round and self.config.round_unit not in ROUND_UNITS:
+            self.log.warning("hdfs.roundUnit %r is none of second, minute, hour: no rounding", self.config.round_unit)
+        self._hdfs = self._connect()
+        self._hdfs.status(self.root)
+        self._staging = Staging(Path(self.config.staging_dir or tempfile.gettempdir()), self.clock)
+
+    def close(self) -> None:
+        """Drop what is not committed, here; on HDFS the next owner removes it."""
+        self._chains.clear()
+        self._full.clear()
+        if self._staging is not None:
+            self._staging.close()
+            self._staging = None
+        if self._hdfs is not None:
+            self._hdfs.close()
+            self._hdfs = None
+
+    def probe(self) -> Iterator[str]:
+        """Whether the NameNode answers, lets this user create the path, and files can be staged."""
+        staging = Path(self.config.staging_dir or tempfile.gettempdir()).absolute()
+        existing = next(path for path in (staging, *staging.parents) if path.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            yield f"cannot write into the staging directory {staging}"
+        hdfs = None
+        try:
+            hdfs = self._connect()
+            path = self.root
+            while (found := hdfs.status(path)) is None and path != "/":
+                path = posixpath.dirname(path)
+            if found is not None and found.is_file:
+                yield f"{path} is a file on HDFS, so that {self.root} cannot be a directory"
+            else:
+                hdfs.may_write(path)
+        except FlafkaError as e:
+            yield str(e)
+        finally:
+            if hdfs is not None:
+                hdfs.close()
+
+    def _connect(self) -> WebHdfs:
+        config, location = self.config, self.config.location
+        return WebHdfs(
+            location.hosts,
+            scheme=location.scheme,
+            user=config.proxy_user,
+            timeout=config.call_timeout / 1000,
+            threads=config.threads,
+            stopping=self.stopping,
+        )
+
+    # --- writing
+
+    def write(self, batch: Batch) -> None:
+        """Stage these events; those whose headers make no path are rejected."""
+        assert self._staging is not None
+        assert batch.origin is not None
+        partition = batch.origin.partition
+        paths, codes = self._paths.resolve_batch(batch)
+        longest = LONGEST_NAME - len(_tail(batch.origin.topic, partition, 10**19, 10**19, "0" * 8)) - 1
+        longest -= len(self.config.file_suffix.encode())
+        order = np.argsort(codes, kind="stable")
+        bodies = batch.bodies if len(paths) == 1 else batch.bodies.take(pa.array(order))
+        data, ends = serializers.text(bodies, self.config.append_newline)
+        rejected: dict[EventId, str] = {}
+        row = begin = 0
+        for path, stop in zip(paths, np.cumsum(np.bincount(codes, minlength=len(paths))).tolist(), strict=True):
+            end = int(ends[stop - 1])
+            try:
+                if isinstance(path, ValueError):
+                    raise path
+                bucket = _bucket(path, self.root, longest)
+            except ValueError as e:
+                rejected.update((batch.id(r), str(e)) for r in order[row:stop].tolist())
+            else:
+                file = self._staging.append(partition, bucket, data[begin:end], stop - row)
+                self._note(partition, file)
+            row, begin = stop, end
+        if rejected:
+            raise Rejected(rejected)
+
+    def _note(self, partition: int, file: Staged) -> None:
+        size, count = self.config.roll_size, self.config.roll_count
+        if (size and file.length >= size) or (count and file.events >= count):
+            self._full.add(partition)
+
+    def due(self) -> set[int]:
+        """Partitions with a file that has to be closed, or all while the staging disk is nearly full."""
+        assert self._staging is not None
+        partitions, now = self._staging.partitions, self.clock()
+        if partitions and self._staging.is_low():
+            return set(partitions)
+        due = {number for number, part in partitions.items() if number in self._full or self._is_old(part, now)}
+        if sum(len(part.files) for part in partitions.values()) > self.config.max_open_files:
+            due.add(max(partitions, key=lambda number: len(partitions[number].files)))
+        return due
+
+    def _is_old(self, part: Partition, now: float) -> bool:
+        interval, idle = self.config.roll_interval, self.config.idle_timeout
+        if interval and now - part.since >= interval:
+            return True
+        return bool(idle) and any(now - file.touched >= idle for file in part.files.values())
+
+    def reset(self, partition: int | None = None) -> None:
+        """Drop what is staged here of this partition, or of all."""
+        assert self._staging is not None
+        for number in list(self._staging.partitions) if partition is None else [partition]:
+            self._staging.drop(number)
+            self._full.discard(number)
+
+    # --- delivering
+
+    def stage(self, claim: Claim, start: int, end: int) -> Receipt:
+        """Upload the partition's files to a hidden directory."""
+        assert self._staging is not None
+        assert self._hdfs is not None
+        hdfs, part = self._hdfs, self._staging.partitions.get(claim.partition)
+        files = list(part.files.values()) if part else []
+        id = uuid.uuid4().hex
+        directory = stage_directory(self.state, claim, start, id)
+        uploads = [(posixpath.join(directory, str(number)), file.path) for number, file in enumerate(files)]
+        names = hdfs.each(lambda upload: hdfs.upload(*upload), uploads)
+        lengths = {found.name: found.length for found in hdfs.list(directory)} if files else {}
+        tail = _tail(claim.topic, claim.partition, start, end - 1, claim_hash(claim)[:8]) + self.config.file_suffix
+        staged = []
+        for file, name in zip(files, names, strict=True):
+            if (length := lengths.get(posixpath.basename(name))) != file.length:
+                raise Retry(f"HDFS has {length} bytes of {name}, and not the {file.length} that were sent")
+            dot = "" if file.bucket.endswith("/") else "."
+            staged.append(File(name, f"{file.bucket}{dot}{tail}", file.length))
+        events = sum(file.events for file in files)
+        self.reset(claim.partition)
+        self.metrics.add("ConnectionCreatedCount", len(staged))
+        manifest = Manifest(id, claim.topic, claim.partition, start, end, events, tuple(staged))
+        return Receipt(claim, start, end, events, manifest)
+
+    def resume(self, claim: Claim, committed: int | None) -> int | None:
+        """Finish the last commit, and go on where the record on HDFS ends."""
+        assert self._hdfs is not None
+        chain = self._chains[claim] = Chain(self._hdfs, self.state, claim, self.log)
+        position = chain.settle(committed)
+        if position != committed:
+            where = f"{claim.topic}-{claim.partition}"
+            self.log.info("%s goes on at %s by the record on HDFS (the group is at %s)", where, position, committed)
+        return position
+
+    def commit(self, receipt: Receipt) -> None:
+        """Make the staged files visible, by one rename that only one owner can win."""
+        assert self._hdfs is not None
+        chain = self._chains.get(receipt.claim)
+        if chain is None:
+            chain = self._chains[receipt.claim] = Chain(self._hdfs, self.state, receipt.claim, self.log)
+        try:
+            chain.commit(receipt.staged)
+        except Retry:
+            self.metrics.add("ConnectionFailedCount")
+            raise
+        self.metrics.add("ConnectionClosedCount", len(receipt.staged.files))
+
+
+def _bucket(path: str, root: str, longest: int) -> str:
+    """The path as HDFS wants it, or ValueError, a sentence about the event, where HDFS or we do not want it."""
+    directory, _, prefix = path.rpartition("/")
+    names = [name for name in directory.split("/") if name]
+    bucket = "/".join(("", *names, prefix))
+    if ":" in bucket:
+        raise ValueError(f"its path {bucket!r} has a ':', which HDFS does not allow")
+    if reserved := RESERVED.intersection(names):
+        raise ValueError(f"its path {bucket!r} has the reserved name {min(reserved)!r}")
+    if not bucket.startswith(root.rstrip("/") + "/") or _FINAL.search(bucket):
+        raise ValueError(f"its path {bucket!r} is not for events")
+    if any(len(name.encode()) > LONGEST_NAME for name in names) or len(prefix.encode()) > longest:
+        raise ValueError(f"its path {bucket[:300]!r} has a name that is too long for HDFS")
+    if len(bucket.encode()) > LONGEST_PATH:
+        raise ValueError(f"its path, of {len(bucket)} characters, is too long for HDFS")
+    return bucket
+
+
+def _tail(topic: str, partition: int, first: int, last: int, hash: str) -> str:
+    return f"{safe_name(topic)[:100]}-{partition}-{first:010d}-{last:010d}-{hash}"

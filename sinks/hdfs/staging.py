@@ -1,0 +1,130 @@
+"""Files under way: written on the local disk until they are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from plugins import Retry
+
+PREFIX = "flafka-hdfs-"
+LOW_BYTES = 256 << 20
+"""With less free space than this, or an eighth of a small disk, what is staged had better be delivered."""
+
+MAKING_SECONDS = 60.0
+"""A directory without a lock may still be in the making for so long."""
+
+
+@dataclass
+class Staged:
+    """One file under way."""
+
+    path: Path
+    bucket: str
+    """Where on HDFS it belongs: its directory, and the first part of its name."""
+    events: int = 0
+    length: int = 0
+    touched: float = 0.0
+
+
+@dataclass
+class Partition:
+    """The files under way of one partition."""
+
+    since: float
+    files: dict[str, Staged] = field(default_factory=dict)
+    """By bucket."""
+
+    @property
+    def events(self) -> int:
+        """In all its files."""
+        return sum(file.events for file in self.files.values())
+
+
+class Staging:
+    """A directory of this process's own. Files are opened for each write only, so that thousands can be under way."""
+
+    def __init__(self, parent: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Make it under `parent`, and remove those of processes that died. Raises Retry where it cannot."""
+        self._clock, self._number = clock, 0
+        self.partitions: dict[int, Partition] = {}
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(parent)
+            self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            self._lock = _lock(self.directory)
+        except OSError as e:
+            raise Retry(f"cannot use the staging directory {parent}: {e.strerror}") from e
+
+    def close(self) -> None:
+        """Remove it with all in it."""
+        if self._lock is not None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self._lock.close()
+            self._lock = None
+
+    def append(self, partition: int, bucket: str, data: memoryview, events: int) -> Staged:
+        """Add to the partition's file for that bucket. Raises Retry where the disk is full or fails."""
+        part = self.partitions.setdefault(partition, Partition(self._clock()))
+        file = part.files.get(bucket)
+        if file is None:
+            self._number += 1
+            file = part.files[bucket] = Staged(self.directory / f"{partition}-{self._number}", bucket)
+        try:
+            with file.path.open("ab", buffering=0) as out:
+                written = 0
+                while written < len(data):
+                    written += out.write(data[written:])
+        except OSError as e:
+            full = "is full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else f"fails: {e.strerror}"
+            raise Retry(f"the staging directory {self.directory.parent} {full}") from e
+        file.events += events
+        file.length += len(data)
+        file.touched = self._clock()
+        return file
+
+    def is_low(self) -> bool:
+        """Whether the disk is nearly full."""
+        try:
+            disk = shutil.disk_usage(self.directory)
+        except OSError:
+            return False  # the next write says it better
+        return disk.free < min(LOW_BYTES, disk.total // 8)
+
+    def drop(self, partition: int) -> None:
+        """Delete the partition's files."""
+        part = self.partitions.pop(partition, None)
+        for file in part.files.values() if part else ():
+            with contextlib.suppress(OSError):
+                file.path.unlink()
+
+
+def _lock(directory: Path) -> IO[bytes] | None:
+    """Lock a staging directory, until it is closed or the process dies; None where another process has it."""
+    lock = (directory / "lock").open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for directory in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's, or gone by now
+            found = directory.lstat()
+            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < MAKING_SECONDS:
+                continue
+            if (lock := _lock(directory)) is not None:
+                with lock:
+                    shutil.rmtree(directory)

@@ -1,0 +1,193 @@
+"""HDFS over WebHDFS: what the sink needs of it, with every failure in words."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import logging
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+from threading import Event
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from plugins import FlafkaError, Retry, require
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CONNECT_SECONDS = 5.0
+UPLOADS = 3
+"""Tries of one upload, each through another DataNode where there is one."""
+
+
+class Status(NamedTuple):
+    """What the NameNode tells of a path."""
+
+    name: str
+    is_file: bool
+    length: int
+    changed: int
+    """Time of the last change on the NameNode's clock, ms since the epoch."""
+
+
+class WebHdfs:
+    """A connection to HDFS, safe for threads. Raises Retry with a sentence for whatever goes wrong.
+
+    A call that raises may or may not have been executed.
+    """
+
+    def __init__(
+        self, hosts: list[str], *, scheme: str, user: str | None, timeout: float, threads: int, stopping: Event
+    ) -> None:
+        """`hosts` are the NameNodes' `host:port`; `timeout` is the longest silence in a call, in seconds."""
+        self._pyhdfs, self._requests = require("pyhdfs", "hdfs"), require("requests", "hdfs")
+        logging.getLogger("pyhdfs").setLevel(logging.ERROR)  # it logs a traceback for each NameNode that is away
+        self.hosts = ", ".join(hosts)
+        self.user = user or os.environ.get("HADOOP_USER_NAME") or _login()
+        self._session = self._requests.Session()
+        # pyhdfs gives transfers no timeout of its own, and one session keeps connections open between calls.
+        limits = (min(CONNECT_SECONDS, timeout), timeout)
+        self._session.request = functools.partial(self._session.request, timeout=limits)
+        self._session.mount(f"{scheme}://", self._requests.adapters.HTTPAdapter(pool_maxsize=threads))
+        self._client = self._pyhdfs.HdfsClient(
+            hosts,
+            randomize_hosts=False,
+            user_name=self.user,
+            timeout=timeout,
+            max_tries=2,
+            retry_delay=0.5,
+            scheme=scheme,
+            requests_session=self._session,
+        )
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="webhdfs")
+        self._stopping = stopping
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._session.close()
+
+    def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """The results for all items, worked on side by side. After a failure no more are begun."""
+        items = list(items)
+        if len(items) == 1:
+            return [function(items[0])]
+        futures = [self._threads.submit(function, item) for item in items]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        for future in futures:
+            future.cancel()
+        wait(futures)
+        for future in futures:
+            if not future.cancelled() and (error := future.exception()):
+                raise error
+        return [future.result() for future in futures]
+
+    def upload(self, path: str, data: bytes | Path) -> str:
+        """Write a new file, `path` with a number behind it, and return its name.
+
+        No name is used twice: a DataNode that was given up may come back and write its part after all.
+        """
+        excluded: dict[str, str] = {}
+        for attempt in range(UPLOADS):
+            name = f"{path}-{attempt}"
+            try:
+                if isinstance(data, Path) and data.stat().st_size:
+                    with data.open("rb") as file:
+                        self._call(f"write {name}", self._client.create, name, file, **excluded)
+                else:
+                    small = data.read_bytes() if isinstance(data, Path) else data
+                    self._call(f"write {name}", self._client.create, name, small, **excluded)
+                return name
+            except DataNodeAway as e:
+                if attempt == UPLOADS - 1 or self._stopping.is_set():
+                    raise
+                excluded = {"excludedatanodes": e.host} if e.host and not excluded else {}
+        raise AssertionError("the last try returns or raises")
+
+    def status(self, path: str) -> Status | None:
+        """What is at that path; None where nothing is."""
+        try:
+            return _status(self._call(f"look at {path}", self._client.get_file_status, path))
+        except _Absent:
+            return None
+
+    def list(self, path: str) -> list[Status]:
+        """What is in that directory, by name; nothing where there is none."""
+        try:
+            return [_status(found) for found in self._call(f"list {path}", self._client.list_status, path)]
+        except _Absent:
+            return []
+
+    def read(self, path: str) -> bytes | None:
+        """A small file's content; None where there is no file."""
+        try:
+            return self._call(f"read {path}", lambda: bytes(self._client.open(path).read()))
+        except _Absent:
+            return None
+
+    def rename(self, source: str, target: str) -> bool:
+        """Move a file, atomically; False where the target exists, the source does not, or its directory does not."""
+        return bool(self._call(f"rename {source} to {target}", self._client.rename, source, target))
+
+    def mkdirs(self, path: str) -> None:
+        """Make a directory, with all above it."""
+        self._call(f"create the directory {path}", self._client.mkdirs, path)
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a directory with all in it; nothing happens where there is none."""
+        self._call(f"delete {path}", self._client.delete, path, recursive="true")
+
+    def may_write(self, path: str) -> None:
+        """Raise Retry where the user may not create files in that directory."""
+        check = functools.partial(self._client._get, path, "CHECKACCESS", fsaction="-wx")  # pyhdfs has no name for it
+        self._call(f"write into {path}", check)
+
+    def _call(self, doing: str, call: Callable[..., R], *args: Any, **options: str) -> R:
+        http = self._requests.packages.urllib3.exceptions.HTTPError
+        try:
+            return call(*args, **options)
+        except self._pyhdfs.HdfsFileNotFoundException as e:
+            raise _Absent(f"HDFS cannot {doing}: it is not there") from e
+        except self._pyhdfs.HdfsNoServerException as e:
+            raise Retry(f"HDFS is away: no NameNode answers, or is active, at {self.hosts}") from e
+        except self._pyhdfs.HdfsHttpException as e:
+            raise Retry(self._refused(e, doing)) from e
+        except (self._requests.RequestException, http) as e:
+            host = urlsplit(str(getattr(getattr(e, "request", None), "url", None) or "")).hostname or ""
+            raise DataNodeAway(host, doing) from e
+        except (self._pyhdfs.HdfsException, AssertionError, KeyError, ValueError) as e:
+            raise Retry(f"{self.hosts} does not speak WebHDFS: is it the NameNode's HTTP address?") from e
+
+    def _refused(self, error: Any, doing: str) -> str:
+        kind, why = str(error.exception), str(error.message).partition("\n")[0]
+        if "SafeMode" in kind or "safe mode" in why:
+            return f"HDFS is in safe mode and cannot {doing} until the NameNode leaves it"
+        if kind == "AccessControlException":
+            return f"HDFS does not let user {self.user!r} {doing}: {why}"
+        return f"HDFS cannot {doing}: {why}"
+
+
+class _Absent(Retry):
+    """There is nothing at that path."""
+
+
+class DataNodeAway(Retry):
+    """A transfer broke off."""
+
+    def __init__(self, host: str, doing: str) -> None:
+        super().__init__(f"HDFS cannot {doing}: DataNode {host or '(unknown)'} does not answer")
+        self.host = host
+
+
+def _status(found: Any) -> Status:
+    return Status(found.pathSuffix, found.type == "FILE", found.length, found.modificationTime)
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as e:
+        raise FlafkaError("this process runs as a user without a name: give one with hdfs.proxyUser") from e

@@ -1,0 +1,12 @@
+"""Where events come from: one source a module or folder, named by its type."""
+
+from plugins import Component, hookimpl
+
+
+@hookimpl
+def components() -> list[type[Component]]:  # type: ignore[type-arg]
+    """The built-in sources."""
+    from sources.syslog import SyslogTcp, SyslogUdp
+    from sources.taildir import TaildirSource
+
+    return [SyslogTcp, SyslogUdp, TaildirSource]

@@ -1,0 +1,83 @@
+"""File groups: a directory, and a pattern for the names of the files in it."""
+
+# Paths are text here: thousands are looked at in each pass, and an object for each would double its cost.
+# ruff: noqa: PTH116, PTH118, PTH208
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from plugins.javaregex import JavaPattern
+from sources.taildir.troubles import Troubles
+
+_SETTLED = 2_000_000_000
+"""Nanoseconds after which a directory's modification time tells a later change from an earlier one anywhere."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One file group, and the headers of what is read there."""
+
+    directory: str
+    pattern: re.Pattern[str]
+    headers: Mapping[str, str]
+
+    @classmethod
+    def of(cls, path: str, headers: Mapping[str, str]) -> Group:
+        """From Flume's spelling, an absolute path whose last part is a regex. ValueError where it is none."""
+        directory, _, pattern = path.rpartition("/")
+        if not path.startswith("/") or not pattern:
+            raise ValueError(f"must be an absolute path whose last part is a regex of file names, not {path!r}")
+        # Names are short and the pattern is the operator's own: look-around, which Flume's users exclude files with,
+        # is worth more here than a bound on time.
+        java = JavaPattern(pattern, backtracking=True)
+        try:
+            compiled = re.compile("".join(java.out), re.ASCII)
+        except (re.error, OverflowError, RecursionError) as e:
+            raise ValueError(f"the regular expression {pattern!r} cannot be read: {e}") from e
+        return cls(os.path.normpath(directory or "/"), compiled, headers)
+
+
+class Groups:
+    """All file groups of a source. A name belongs to the first group that it matches."""
+
+    def __init__(self, groups: Sequence[Group], troubles: Troubles, *, cache: bool) -> None:
+        self._groups: dict[str, list[Group]] = {}
+        for group in groups:
+            self._groups.setdefault(group.directory, []).append(group)
+        self._troubles = troubles
+        self._cache = cache
+        self._listed: dict[str, tuple[int, list[str]]] = {}
+        """By directory, its modification time and its matching names."""
+
+    @property
+    def directories(self) -> set[str]:
+        """Where the files of all groups lie."""
+        return set(self._groups)
+
+    def headers(self, path: str) -> Mapping[str, str] | None:
+        """The headers of a file of that name; None where it belongs to no group."""
+        directory, name = os.path.split(path)
+        return next((g.headers for g in self._groups.get(directory, ()) if g.pattern.fullmatch(name)), None)
+
+    def paths(self, directory: str) -> list[str]:
+        """What matches there now, by name; whatever it is."""
+        try:
+            modified = os.stat(directory).st_mtime_ns
+            known = self._listed.get(directory)
+            if known is not None and known[0] == modified:
+                return known[1]
+            paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
+        except OSError as e:
+            self._troubles.report(directory, f"directory {directory} cannot be read, it is tried again: {e.strerror}")
+            return []
+        self._troubles.over(directory)
+        paths = [path for path in paths if self.headers(path) is not None]
+        # Just after a change the directory may change again at what counts as the same time: then do not rely on it.
+        if self._cache and time.time_ns() - modified > _SETTLED:
+            self._listed[directory] = modified, paths
+        return paths

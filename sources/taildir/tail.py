@@ -1,0 +1,197 @@
+"""One followed file: what proves it to be the same file, and whole lines of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HEAD = 1024
+"""So many first bytes of a file belong to its identity."""
+TAIL = 64
+"""So many bytes before the position do as well."""
+MAX_LINE = 4 << 20
+"""A longer line is cut into events of so many bytes: one line must exhaust neither memory nor a Kafka record."""
+
+Key = tuple[int, int]
+"""Device and inode."""
+
+
+class ChangedError(Exception):
+    """What was read of the file is no longer in it: it was truncated, or another file took its inode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a file, with fingerprints of what stands before it. Files that are followed only grow."""
+
+    offset: int = 0
+    length: int = 0
+    """Bytes in the fingerprint of the head: up to `HEAD`, as many as there were."""
+    head: str = ""
+    tail: str = ""
+
+    @classmethod
+    def at(cls, fd: int, offset: int) -> Mark:
+        """The mark of that place in the file as it is now."""
+        head = os.pread(fd, HEAD, 0)
+        return cls(offset, len(head), _fingerprint(head), _fingerprint(_before(fd, offset)))
+
+    def holds(self, fd: int) -> bool:
+        """Whether the file still has the same bytes there."""
+        head = os.pread(fd, self.length, 0)
+        return _fingerprint(head) == self.head and _fingerprint(_before(fd, self.offset)) == self.tail
+
+
+def _before(fd: int, offset: int) -> bytes:
+    size = min(TAIL, offset)
+    return os.pread(fd, size, offset - size)
+
+
+def _fingerprint(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest() if data else ""
+
+
+class Tail:
+    """One file and how far it was stored. It is known by device and inode, whatever it is called.
+
+    `mark` proves that it is still the same; None for a position that Flume wrote.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        inode: int,
+        device: int | None,
+        position: int = 0,
+        mark: Mark | None = None,
+        name: str = "",
+        real: str = "",
+    ) -> None:
+        self.device = device
+        self.inode = inode
+        self.path = path
+        self.real = real or path
+        """Where it lies, when `path` is a symbolic link to it."""
+        self.name = name or path
+        """What it was first called: what is read of it later belongs to that log still."""
+        self.position = position
+        self.mark = mark
+        self.headers: dict[str, str] = {}
+        self.fd: int | None = None
+        self.named = False
+        """Whether a name is known that leads to it."""
+        self.matched = False
+        """Whether that name matches a file group."""
+        self.seen: tuple[int, int] | None = None
+        """Size and modification time when all its whole lines had been read."""
+        self.changed_at = time.monotonic()
+        """When it was last seen to grow, on the monotonic clock."""
+
+    @property
+    def provable(self) -> bool:
+        """Whether anything in it is known, so that it can be told from another file with its inode."""
+        return self.position > 0 or (self.mark is not None and self.mark.length > 0)
+
+    @property
+    def rotated(self) -> bool:
+        """Whether its writer has presumably turned to another file."""
+        return not self.named or self.path != self.name
+
+    def move(self, path: str) -> None:
+        """It goes by that name now."""
+        if self.fd is None and not self.provable:
+            self.name = path  # another file may have taken its inode
+        self.path = path
+        self.real = str(Path(path).resolve()) if Path(path).is_symlink() else path
+
+    def open(self) -> None:
+        """Open it, or raise ChangedError where its name leads to another file by now, OSError where it cannot be."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(fd)
+            if (status.st_dev, status.st_ino) != (self.device, self.inode):
+                raise FileNotFoundError(f"{self.path} is another file by now")
+            if not self.is_in(fd, self.path):
+                raise ChangedError
+            if self.mark is None or self.mark.offset != self.position:
+                self.mark = Mark.at(fd, self.position)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.fd = fd
+
+    def close(self) -> None:
+        """Close it; what is known of it stays."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+    def is_in(self, fd: int, path: str) -> bool:
+        """Whether the open file, found under that name, is the one that was read up to `position`."""
+        if os.fstat(fd).st_size < self.position:
+            return False
+        if self.mark is not None:
+            return self.mark.holds(fd)
+        # Flume left no proof: believe its position under the same name, and else only at the end of a line.
+        return path == self.path or not self.position or os.pread(fd, 1, self.position - 1) == b"\n"
+
+    def status(self) -> os.stat_result | None:
+        """Its size and times; None where its name no longer leads to it."""
+        if self.fd is not None:
+            return os.fstat(self.fd)
+        try:
+            status = os.stat(self.path)  # noqa: PTH116  (no object for each of thousands)
+        except OSError:
+            return None
+        return status if (status.st_dev, status.st_ino) == (self.device, self.inode) else None
+
+    def read(self, limit: int, until: int) -> bytes:
+        """Whole lines from `position` up to at most offset `until`: about `limit` bytes, but one line at least.
+
+        Empty where no line is whole yet. A line longer than `MAX_LINE` comes in parts without a newline. Raises
+        ChangedError where the file is not the same any more.
+        """
+        assert self.fd is not None
+        want, end = limit, 0
+        data = b""
+        while not end and len(data) <= MAX_LINE:
+            data = os.pread(self.fd, max(0, min(want, until - self.position)), self.position)
+            end = data.rfind(b"\n") + 1
+            if len(data) < want:
+                break
+            want = min(want * 4, MAX_LINE + 1)
+        # Checked after reading: what was read before a truncation is good.
+        self._check()
+        if end:
+            return data[:end]
+        return data[:MAX_LINE] if len(data) > MAX_LINE else b""
+
+    def rest(self, until: int) -> bytes:
+        """What stands from `position` up to offset `until`, where no line is whole: an unfinished one."""
+        assert self.fd is not None
+        data = os.pread(self.fd, max(0, min(MAX_LINE, until - self.position)), self.position)
+        self._check()
+        return data
+
+    def _check(self) -> None:
+        assert self.fd is not None
+        if not self.is_in(self.fd, self.path):
+            raise ChangedError
+
+    def mark_at(self, offset: int) -> Mark:
+        """A mark there, for when all before it is stored."""
+        assert self.fd is not None
+        return Mark.at(self.fd, offset)
+
+    def advance(self, mark: Mark) -> None:
+        """All up to that mark is stored."""
+        self.position, self.mark = mark.offset, mark
+
+    def restart(self) -> None:
+        """It is another file under the old inode, or was emptied: read it from its start."""
+        self.close()
+        self.position, self.mark, self.seen, self.name = 0, Mark(), None, self.path

@@ -1,0 +1,178 @@
+"""Small components for the tests of the configuration: they can be read and checked, and deliver nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import SecretStr, model_validator
+
+from plugins import (
+    Batch,
+    Channel,
+    CommittingSink,
+    Component,
+    Components,
+    Config,
+    Interceptor,
+    KafkaStream,
+    Sink,
+    Source,
+    hookimpl,
+    option,
+)
+
+
+class TailConfig(Config):
+    filegroups: list[str] = option(name="filegroups", description="Names of groups.")
+    groups: dict[str, str] = option({}, name="filegroups.", description="Pattern of each.")
+    batch_size: int = option(100, name="batchSize", description="Most events in a batch.", unit="events", ge=1)
+
+
+class Tail(Source[TailConfig]):
+    """Built, and Flume's own."""
+
+    type_name = "TAILDIR"
+    aliases = ("org.apache.flume.source.taildir.TaildirSource",)
+
+    def batches(self) -> Iterator[Batch]:
+        raise NotImplementedError
+
+
+class TicksConfig(Config):
+    interval: float = option(1.0, name="interval", description="Time between ticks.", unit="s", gt=0)
+
+
+class Ticks(Source[TicksConfig]):
+    """A plugin's own: Flume has nothing like it."""
+
+    type_name = "ticks"
+
+    def batches(self) -> Iterator[Batch]:
+        raise NotImplementedError
+
+    def probe(self) -> Iterator[str]:
+        yield "the clock has stopped"
+
+
+class MemoryConfig(Config):
+    capacity: int = option(100, name="capacity", description="Most events in it.", unit="events", ge=1)
+    transaction_capacity: int = option(100, name="transactionCapacity", description="Most in a batch.", ge=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> MemoryConfig:
+        if self.transaction_capacity > self.capacity:
+            raise ValueError("transactionCapacity must not be larger than capacity")
+        return self
+
+
+class Memory(Channel[MemoryConfig]):
+    type_name = "memory"
+    aliases = ("org.apache.flume.channel.MemoryChannel",)
+
+    def put(self, batch: Batch) -> None:
+        raise NotImplementedError
+
+    def reader(self, owner: Any, *, group: str | None, member: str) -> Any:
+        raise NotImplementedError
+
+
+class KafkaConfig(Config):
+    servers: str = option("localhost:9092", name="kafka.bootstrap.servers", description="Brokers.")
+    topic: str = option("flafka-channel", name="kafka.topic", description="Topic.")
+
+    @classmethod
+    def for_type(cls, written_type: str) -> type[Config]:
+        return FlumeKafkaConfig if written_type.startswith("org.apache.flume.") else cls
+
+
+class FlumeKafkaConfig(KafkaConfig):
+    servers: str = option(name="kafka.bootstrap.servers", description="Brokers.")
+
+
+class Kafka(Memory, Channel[KafkaConfig]):  # type: ignore[misc]
+    type_name = "kafka"
+    aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
+    durable = True
+
+    def stream(self, group: str | None) -> KafkaStream | None:
+        return KafkaStream(self.config.servers, self.config.topic, group or "flafka")
+
+
+class FilesConfig(Config):
+    path: str = option(name="hdfs.path", description="Where to.")
+    batch_size: int = option(100, name="hdfs.batchSize", description="Most in a batch.", ge=1, le=100_000)
+    roll_size: int = option(1024, name="hdfs.rollSize", description="Size to roll at.", unit="bytes", ge=0)
+    serializer: Literal["TEXT"] = option("TEXT", name="serializer", description="Form of an event.")
+
+
+class Files(CommittingSink[FilesConfig]):
+    type_name = "hdfs"
+    aliases = ("org.apache.flume.sink.hdfs.HDFSEventSink",)
+    resume = due = stage = commit = reset = write = NotImplemented  # type: ignore[assignment]
+
+
+class IndexConfig(Config):
+    url: str = option("http://localhost", name="url", description="Server.")
+    password: SecretStr | None = option(None, name="credential", description="Password.", min_length=8)
+    limit: int = option(10, name="limit", description="Most of something.", ge=1)
+
+
+class Index(Sink[IndexConfig]):
+    type_name = "index"
+
+    def write(self, batch: Batch) -> None:
+        raise NotImplementedError
+
+    def probe(self) -> Iterator[str]:
+        if self.config.url == "http://slow":
+            time.sleep(30)
+        if self.config.url == "http://broken":
+            raise RuntimeError("probe fell over")
+        yield from ()
+
+
+class BrokenConfig(Config):
+    @classmethod
+    def parse(cls, properties: Mapping[str, str]) -> Any:
+        raise TypeError("unhashable type")
+
+
+class Broken(Sink[BrokenConfig]):
+    type_name = "broken"
+
+    def write(self, batch: Batch) -> None:
+        raise NotImplementedError
+
+
+class Upper(Interceptor[Config]):
+    type_name = "upper"
+
+    def intercept(self, batch: Batch) -> Batch:
+        return batch
+
+
+class HostConfig(Config):
+    use_ip: bool = option(True, name="useIP", description="Address or name.")
+
+
+class Host(Interceptor[HostConfig]):
+    type_name = "host"
+    aliases = ("org.apache.flume.interceptor.HostInterceptor$Builder",)
+    pure: ClassVar[bool] = False
+
+    def intercept(self, batch: Batch) -> Batch:
+        return batch
+
+
+class Plugin:
+    """What stands in for a plugin module."""
+
+    @staticmethod
+    @hookimpl
+    def components() -> list[type[Component[Any]]]:
+        return [Tail, Ticks, Memory, Kafka, Files, Index, Broken, Upper, Host]
+
+
+COMPONENTS = Components([Plugin], entry_points=False)

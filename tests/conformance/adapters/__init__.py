@@ -1,0 +1,31 @@
+"""Adapters: how a conformance case drives our component.
+
+One module a suite, named by the suite file (`bucket_path.json` → `adapters/bucket_path.py`). It holds one function
+for each `op` of that file:
+
+    def op_bucket_path(input: dict[str, Any]) -> Any:
+        return {"path": ...}        # what compares equal to the case's `expected`
+
+- The op's name is the case's `op`; a case without one uses the suite's name (`netcat_wire` → `op_netcat_wire`).
+- `input` is the case's own `input` (a copy: it may be changed). Relative files in it resolve against `adapters.cases()`.
+- Return a value shaped like `expected`; compared with `==` after both went through `normalise(op, value)`, where
+  the module defines it, else as they are. Put "order free" lists in order there, and drop what no case can fix
+  (process ids, messages in Java's words).
+- Where Flume raises, `expected` has `{"error": "<Java's exception>", "message": ...}`: return the same dictionary from
+  an error of ours, never by looking at the single case.
+- An adapter knows no case by its id and no input by heart: it must also run cases nobody here has seen.
+
+A suite without a module here is one plain skip. What we do otherwise on purpose goes into `../deviations.toml`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def cases() -> Path:
+    """The directory of suite files: `FLUME_CASES`, relative to the repository."""
+    return (REPOSITORY / os.environ.get("FLUME_CASES", "../shared/conformance/flume")).resolve()

@@ -1,0 +1,19 @@
+"""`timestamp_round`: times rounded down on a zone's clock."""
+
+from typing import Any
+
+from plugins.bucketpath import round_down, zone
+
+
+def op_round_down(input: dict[str, Any]) -> Any:
+    """The time rounded down."""
+    try:
+        local = zone(input.get("timeZone") or input.get("tz", "UTC"))
+        return {"millis": round_down(input["timestamp"], input["unit"], input["value"], local)}
+    except ValueError as e:
+        return {"error": type(e).__name__, "message": str(e)}
+
+
+def normalise(op: str, value: Any) -> Any:
+    """That it fails is the same; the words are Java's there and ours here."""
+    return {"error": True} if "error" in value else value

@@ -1,0 +1,78 @@
+"""Flume's behaviour as data: every case of every suite that has an adapter.
+
+The cases lie in the directory `FLUME_CASES` (default: beside the repository); `adapters/__init__.py` says what an
+adapter is, `deviations.toml` where we do otherwise on purpose. A suite without an adapter is one skip.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import json
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.conformance import adapters
+
+DEVIATIONS: list[dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("deviations.toml").read_text("utf-8"),
+).get("deviation", [])
+
+
+def adapter_of(suite: str) -> ModuleType | None:
+    """The suite's adapter, where it has one."""
+    name = f"{adapters.__name__}.{suite}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+
+
+def parameters() -> list[Any]:
+    """One for each case, and a plain skip for each suite that cannot be run."""
+    found: list[Any] = []
+    for file in sorted(adapters.cases().glob("*.json")):
+        adapter = adapter_of(file.stem)
+        if adapter is None:
+            reason = f"suite {file.stem} has no adapter"
+            found.append(pytest.param(file.stem, {}, id=file.stem, marks=pytest.mark.skip(reason=reason)))
+            continue
+        found += [pytest.param(file.stem, case, id=case["id"]) for case in json.loads(file.read_text("utf-8"))["cases"]]
+    if not found:
+        reason = f"no conformance cases in {adapters.cases()} (set FLUME_CASES)"
+        found.append(pytest.param("", {}, id="none", marks=pytest.mark.skip(reason=reason)))
+    return found
+
+
+def deviation_of(suite: str, case: dict[str, Any]) -> dict[str, str] | None:
+    """The entry that says we differ here on purpose."""
+    text = f"{case.get('note', '')}\n{json.dumps(case['input'], sort_keys=True)}"
+    for entry in DEVIATIONS:
+        if entry.get("case") == case["id"] or (entry.get("suite") == suite and re.search(entry["match"], text)):
+            return entry
+    return None
+
+
+@pytest.mark.parametrize(("suite", "case"), parameters())
+def test_case(suite: str, case: dict[str, Any]) -> None:
+    adapter = adapter_of(suite)
+    op = case.get("op", suite)
+    run = getattr(adapter, f"op_{op}", None)
+    assert run is not None, f"the adapter of {suite} has no op_{op}"
+    normalise = getattr(adapter, "normalise", lambda op, value: value)
+    got = normalise(op, run(copy.deepcopy(case["input"])))
+    expected = normalise(op, copy.deepcopy(case["expected"]))
+    if (deviation := deviation_of(suite, case)) is not None:
+        assert got != expected, f"no deviation any more, remove it: {deviation['reason']}"
+    else:
+        assert got == expected, f"{case['id']} ({case.get('note') or case.get('source', '')})"
+
+
+def test_every_deviation_says_what_and_why() -> None:
+    for entry in DEVIATIONS:
+        assert set(entry) in ({"case", "reason"}, {"suite", "match", "reason"}), entry
+        assert len(entry["reason"].split()) > 5, entry
+        re.compile(entry.get("match", ""))

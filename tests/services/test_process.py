@@ -1,0 +1,93 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.services import ServiceError
+from agent.services.process import ServerProcess, await_ready
+
+FOREVER = [sys.executable, "-uc", "import time; print('up'); time.sleep(600)"]
+DEAF = [sys.executable, "-uc", "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(600)"]
+BROKEN = [sys.executable, "-c", "raise SystemExit('no such disk')"]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess("one", tmp_path)
+    yield server
+    server.signal(signal.SIGKILL)
+    server.wait(10)
+
+
+def up(server: ServerProcess) -> None:
+    await_ready(lambda: None if "up" in server.output.read_text() else "silent", [server], 20)
+
+
+def test_a_server_runs_in_a_session_of_its_own_and_is_found_by_the_next_program(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    server.start(FOREVER)
+    up(server)
+    pid = server.pid
+    assert pid is not None
+    assert os.getsid(pid) == pid
+    assert ServerProcess("one", tmp_path).pid == pid
+    assert (server.rss_mb or 0) > 1
+    server.start(FOREVER)
+    assert server.pid == pid
+
+
+def test_it_outlives_the_program_that_started_it(server: ServerProcess, tmp_path: Path) -> None:
+    program = (
+        "import json, pathlib, sys; from agent.services.process import ServerProcess;"
+        "ServerProcess('one', pathlib.Path(sys.argv[1])).start(json.loads(sys.argv[2]))"
+    )
+    command = [sys.executable, "-W", "error", "-c", program, str(tmp_path), json.dumps(FOREVER)]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
+    up(server)
+    assert server.stop(10)
+    assert server.pid is None
+
+
+def test_a_killed_child_counts_as_ended_at_once(server: ServerProcess) -> None:
+    server.start(FOREVER)
+    server.signal(signal.SIGKILL)
+    assert server.wait(10)
+    assert server.rss_mb is None
+
+
+def test_a_pid_that_was_given_to_another_process_is_not_ours(server: ServerProcess, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "one.pid").write_text(json.dumps({"pid": os.getpid(), "started": 1}))
+    assert server.pid is None
+    server.stop(1)  # had it believed the file, this test would end here
+
+
+def test_a_pid_file_cut_short_is_no_process(server: ServerProcess, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "one.pid").write_text("")
+    assert server.pid is None
+
+
+def test_a_server_that_ignores_sigterm_is_killed(server: ServerProcess) -> None:
+    server.start(DEAF)
+    up(server)
+    assert not server.stop(0.3)
+    assert server.pid is None
+
+
+def test_waiting_for_a_server_that_dies_shows_its_last_words(server: ServerProcess) -> None:
+    server.start(BROKEN)
+    with pytest.raises(ServiceError, match=r"(?s)one ended while starting.*no such disk"):
+        await_ready(lambda: "not ready", [server], 20)
+
+
+def test_waiting_ends_with_what_was_missing(server: ServerProcess) -> None:
+    server.start(FOREVER)
+    with pytest.raises(ServiceError, match=r"not ready after 0 s: one sulks; see .*one\.log"):
+        await_ready(lambda: "one sulks", [server], 0.2)

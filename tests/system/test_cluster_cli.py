@@ -1,0 +1,214 @@
+"""`agent cluster`, `agent topic` and `agent group` against real brokers."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka import KafkaAdminClient
+
+from agent.cli.cluster import cluster
+from agent.cli.group import group
+from agent.cli.topic import topic
+from agent.services.kafka import KafkaCluster
+from agent.services.process import await_ready
+
+agent = click.Group(commands=[cluster, topic, group])
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command line, `run("topic list")`, with the test's cluster as the user's own."""
+    monkeypatch.setenv("FLAFKA_CLUSTER_DIR", str(kafka_cluster.directory))
+
+    def run(line: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(agent, line.split())
+        assert result.exit_code == code, result.output
+        assert "Traceback" not in result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def log(run: Run, kafka_cluster: KafkaCluster, request: pytest.FixtureRequest) -> str:
+    """A topic of two partitions; partition 0 holds records of the times 1000, 2000 … 10000 ms, partition 1 three."""
+    name = f"log-{request.node.name}"
+    run(f"topic create {name} --partitions 2")
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    for number in range(1, 11):
+        producer.produce(name, b"x", partition=0, timestamp=number * 1000)
+    for _ in range(3):
+        producer.produce(name, b"y", partition=1)
+    assert producer.flush(30) == 0
+    return name
+
+
+@contextmanager
+def reading(kafka_cluster: KafkaCluster, name: str, topic: str) -> Iterator[Consumer]:
+    """A live member of group `name`."""
+    settings = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": name, "client.id": "a-reader"}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+    consumer.subscribe([topic])
+    try:
+        assert len(consumer.consume(13, timeout=60)) == 13
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def commit(kafka_cluster: KafkaCluster, name: str, topic: str, *offsets: int) -> None:
+    """Commit one offset per partition, without joining the group."""
+    consumer = Consumer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": name})
+    positions = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            consumer.commit(offsets=positions, asynchronous=False)
+            break
+        except Exception:  # the first commit of a cluster's life waits for the offsets topic to be made
+            if time.monotonic() > deadline:
+                raise
+    consumer.close()
+
+
+def committed(kafka_cluster: KafkaCluster, name: str) -> list[tuple[int, str]]:
+    """Offset and metadata per partition."""
+    with KafkaAdminClient(bootstrap_servers=kafka_cluster.bootstrap_servers) as admin:
+        return [(found.offset, found.metadata) for _, found in sorted(admin.list_group_offsets(name)[name].items())]
+
+
+def rows(result: Result) -> list[list[str]]:
+    return [line.split("\t") for line in result.stdout.splitlines()]
+
+
+def found(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+def test_cluster_start_finds_it_running_and_status_shows_it(run: Run, kafka_cluster: KafkaCluster) -> None:
+    before = [kafka_cluster.server(name).pid for name in kafka_cluster.names()]
+    started = rows(run("cluster start"))
+    assert [row[:2] for row in started] == [["1", "up"], ["2", "up"], ["3", "up"]]
+    assert [int(row[3]) for row in started] == before
+    status = found(run("cluster status --json"))
+    assert status["bootstrap_servers"] == kafka_cluster.bootstrap_servers
+    assert status["under_replicated"] == []
+    assert sum(row[5] == "yes" for row in started) == 1
+
+
+def test_cluster_status_without_a_cluster(run: Run, tmp_path: Path) -> None:
+    result = run(f"cluster status --dir {tmp_path}", code=1)
+    assert result.stderr == f"Error: no cluster in {tmp_path}: it was never started\n"
+    assert "no cluster" in run(f"cluster stop --dir {tmp_path}", code=1).stderr
+
+
+def test_cluster_stop_and_start_again(run: Run, kafka_cluster: KafkaCluster) -> None:
+    try:
+        run("cluster stop")
+        assert [row[1] for row in rows(run("cluster status", code=1))] == ["down"] * 3
+        assert "cannot connect to 127.0.0.1" in run("topic list", code=1).stderr
+    finally:
+        kafka_cluster.start()
+    await_ready(lambda: ", ".join(kafka_cluster.status().under_replicated) or None, [], 60)
+    run("cluster status")
+
+
+def test_topic_commands(run: Run) -> None:
+    run("topic create made --partitions 2 --config retention.ms=3600000")
+    assert ["made", "2", "3"] in rows(run("topic list"))
+    described = run("topic describe made")
+    assert [row[0] for row in rows(described)] == ["0", "1"]
+    assert sorted(rows(described)[0][2].split(",")) == ["1", "2", "3"]
+    assert "retention.ms=3600000" in described.stderr
+    assert found(run("topic describe made --json"))["configs"] == {"retention.ms": "3600000"}
+
+    assert run("topic create made", code=1).stderr == "Error: topic made: Topic 'made' already exists.\n"
+    run("topic create made --if-not-exists")
+    assert "Unknown topic config name: retention" in run("topic create other --config retention=1", code=1).stderr
+    assert "is not NAME=VALUE" in run("topic create other --config retention", code=2).stderr
+
+    assert "needs --yes" in run("topic delete made", code=2).stderr
+    run("topic delete made --yes")
+    assert run("topic describe made", code=1).stderr == "Error: topic made: no such topic\n"
+    assert "__consumer_offsets" not in run("topic list").stdout
+
+
+def test_group_describe_shows_lag_and_who_reads(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
+    with reading(kafka_cluster, "described", log) as consumer:
+        consumer.commit(offsets=[TopicPartition(log, 0, 4)], asynchronous=False)
+        first, second = found(run("group describe described --json"))
+        assert (first["current_offset"], first["log_end_offset"], first["lag"]) == (4, 10, 6)
+        assert (second["current_offset"], second["lag"]) == (None, None)
+        assert first["consumer_id"].startswith("a-reader")
+        assert ["described", "Stable", "classic"] in rows(run("group list"))
+    assert rows(run("group describe described"))[0][2:] == ["4", "10", "6", "-", "-", "-"]
+    assert run("group describe nobody", code=1).stderr == "Error: no group nobody\n"
+
+
+def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
+    commit(kafka_cluster, "by-offset", log, 4, 1)
+    asked = run("group reset by-offset --to 2", code=2)
+    assert rows(asked) == [[log, "0", "4", "2", "1"], [log, "1", "1", "2", "1"]]
+    assert "nothing was changed" in asked.stderr
+    assert committed(kafka_cluster, "by-offset") == [(4, ""), (1, "")]
+
+    run("group reset by-offset --to 2 --yes")
+    assert committed(kafka_cluster, "by-offset") == [(2, "epoch=1"), (2, "epoch=1")]
+    run(f"group reset by-offset --to earliest --topic {log}:1 --yes")
+    assert committed(kafka_cluster, "by-offset") == [(2, "epoch=1"), (0, "epoch=2")]
+    assert [row[5] for row in rows(run("group describe by-offset"))] == ["1", "2"]
+
+
+def test_group_reset_by_time(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
+    commit(kafka_cluster, "by-time", log, 10, 3)
+    run("group reset by-time --to 1970-01-01T00:00:04Z --yes")
+    assert [offset for offset, _ in committed(kafka_cluster, "by-time")] == [3, 0]
+    local = datetime.fromtimestamp(6.5, UTC).astimezone().replace(tzinfo=None).isoformat()
+    run(f"group reset by-time --to {local} --topic {log}:0 --yes")
+    assert [offset for offset, _ in committed(kafka_cluster, "by-time")] == [6, 0]
+    run("group reset by-time --to 2999-01-01 --yes")  # nothing is that new: the end
+    assert [offset for offset, _ in committed(kafka_cluster, "by-time")] == [10, 3]
+
+
+def test_group_reset_of_a_group_that_has_committed_nothing(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
+    assert "name a --topic" in run("group reset fresh --to latest --yes", code=1).stderr
+    run(f"group reset fresh --to latest --topic {log} --yes")
+    assert committed(kafka_cluster, "fresh") == [(10, "epoch=1"), (3, "epoch=1")]
+
+
+def test_group_reset_refuses_what_cannot_be_meant(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
+    commit(kafka_cluster, "strict", log, 4, 1)
+    outside = run("group reset strict --to 7 --yes", code=1)
+    assert outside.stderr == f"Error: {log}-1 holds offsets 0 to 3, not 7\n"
+    assert "is not earliest, latest" in run("group reset strict --to yesterday --yes", code=2).stderr
+    assert "has no partition '5'" in run(f"group reset strict --to 0 --topic {log}:5 --yes", code=2).stderr
+    assert "no such topic" in run("group reset strict --to 0 --topic nope --yes", code=1).stderr
+    assert committed(kafka_cluster, "strict") == [(4, ""), (1, "")]
+
+
+def test_group_reset_refuses_while_somebody_reads(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
+    with reading(kafka_cluster, "busy", log) as consumer:
+        consumer.commit(asynchronous=False)
+        refused = run("group reset busy --to earliest --yes", code=1)
+        assert "group busy is being read by a-reader on 127.0.0.1" in refused.stderr
+    run("group reset busy --to earliest --yes")
+    assert committed(kafka_cluster, "busy") == [(0, "epoch=1"), (0, "epoch=1")]
+
+
+def test_a_command_config_names_the_cluster(run: Run, kafka_cluster: KafkaCluster, tmp_path: Path, log: str) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(
+        f"bootstrap.servers={kafka_cluster.bootstrap_servers}\nsecurity.protocol=PLAINTEXT\nlinger.ms=5\n"
+    )
+    listed = run(f"topic list --command-config {config}")
+    assert [log, "2", "3"] in rows(listed)
+    assert listed.stderr == f"{config}: linger.ms is not used\n"
