@@ -54,6 +54,7 @@ def demo(leave: bool, seconds: int, runner: str, directory: Path | None) -> None
             if leave:
                 stack.callback(cluster.stop)
         run = _Run(home, kafka, hdfs, runner)
+        stack.callback(run.kill)
         with _step(f"agent start -c {CONFIGURATION.name} (runner = {runner})"):
             run.start()
         with _step(f"logger sends {4 * MESSAGES:,} syslog messages: TCP and UDP, RFC 3164 and RFC 5424"):
@@ -153,14 +154,28 @@ class _Run:
     def stop(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        if self.process.wait(120) != 0:
+        if self._ended(120) != 0:
             raise FlafkaError(f"the agent did not stop cleanly; its log: {self.log}")
         self.seconds = time.monotonic() - self.started
         self.counters = json.loads((self.home / "metrics.json").read_text())
 
     def drain(self) -> None:
-        if self._agent("--drain").wait(180) != 0:
+        self.process = self._agent("--drain")
+        if self._ended(180) != 0:
             raise FlafkaError(f"the channel could not be drained; the agent's log: {self.log}")
+
+    def _ended(self, seconds: float) -> int | None:
+        assert self.process is not None
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """Leave no agent behind, whatever happened."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
 
     def show(self, books: Books, reader: HdfsReader) -> bool:
         """Print the books; whether they balance."""

@@ -220,6 +220,7 @@ class SinkRunner(Worker):
             pending.end = None
             if position is not None:
                 self.reader.rewind({partition: position})
+                self.reader.commit({partition: position})
 
     def start_over(self) -> None:
         """Drop everything not committed and take it again."""

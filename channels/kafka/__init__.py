@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, Self
 
@@ -35,8 +36,8 @@ from plugins import (
 )
 
 MAX_RECORD_BYTES = 8 << 20
-RETRY_SECONDS = 1.0
 CONNECT_SECONDS = 10.0
+STALL_SECONDS = 5.0
 
 
 class KafkaChannelConfig(Config):
@@ -213,15 +214,31 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             else:
                 self._produce(value, delivery)
             start += len(piece)
-        while not delivery.wait(0.2):
-            if self.stopping.is_set():
-                raise Retry(f"channel {self.name} did not store {len(batch)} events before the agent stopped")
+        self._await(delivery, len(batch))
         if delivery.error is not None:
             self._replace_producer()
             raise Retry(f"channel {self.name}: {delivery.error}")
         self.metrics.add("EventPutSuccessCount", len(batch) - len(too_large))
         if too_large:
             raise Rejected(too_large)
+
+    def _await(self, delivery: _Delivery, events: int) -> None:
+        stalled = False
+        started = time.monotonic()
+        while not delivery.wait(0.2):
+            if self.stopping.is_set():
+                raise Retry(f"channel {self.name} did not store {events} events before the agent stopped")
+            if not stalled and time.monotonic() - started > STALL_SECONDS:
+                stalled = True
+                text = (
+                    f"no acknowledgement from Kafka at {self.config.bootstrap_servers} for {STALL_SECONDS:.0f} s: too few "
+                    f"brokers are up or in sync; sources wait, nothing is lost"
+                )
+                self.log.warning("%s", text)
+                self.metrics.error(text)
+        if stalled:
+            self.log.info("Kafka acknowledges again after %.0f s", time.monotonic() - started)
+            self.metrics.error("")
 
     def _produce(self, value: bytes, delivery: _Delivery) -> None:
         delivery.expect()
@@ -333,8 +350,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             "client.id": f"flafka-{self.name}",
             "socket.keepalive.enable": True,
             "reconnect.backoff.max.ms": 2000,
-            # One line a second and broker about a lost connection is enough; ours say what it means.
-            "log_level": 3,
+            "log_level": 0,  # what matters of its chatter is said by `put` and by the readers, in words
             **{k: v for k, v in properties.items() if k not in _CONSUMER_ONLY},
         }
 

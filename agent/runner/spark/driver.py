@@ -104,8 +104,12 @@ class Query:
         if progress is None or progress["timestamp"] == self._shown:
             return
         self._shown = progress["timestamp"]
-        (topic,) = progress["sources"][0]["latestOffset"].values()
-        behind = sum(end - max(0, self.expected.get(int(p)) or 0) for p, end in topic.items())
+        latest = json.loads(progress["sources"][0]["latestOffset"] or "{}")
+        behind = sum(
+            end - max(0, self.expected.get(int(partition)) or 0)
+            for partitions in latest.values()
+            for partition, end in partitions.items()
+        )
         report(self.job.sink.name, {}, {"Lag": behind})
 
     def _commit(self, frame: Any, _: int) -> None:
@@ -146,6 +150,7 @@ def main() -> None:
     """Run the job on standard input."""
     job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301  # the agent's own
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides

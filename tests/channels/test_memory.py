@@ -1,0 +1,118 @@
+"""The memory channel: nothing held is lost, a full one blocks."""
+
+import threading
+
+import pytest
+
+from channels.memory import MemoryChannel, MemoryConfig
+from plugins import Batch, Event, Retry
+
+
+class Owner:
+    def assigned(self, committed):
+        return {}
+
+    def revoked(self, partitions):
+        pass
+
+    lost = revoked
+
+
+def channel(**properties: str) -> MemoryChannel:
+    config, problems = MemoryConfig.parse(properties)
+    assert config is not None
+    assert not problems
+    return MemoryChannel(config, "m")
+
+
+def events(*numbers: int) -> Batch:
+    return Batch.of([Event(b"%d" % n) for n in numbers])
+
+
+def bodies(taken) -> list[bytes]:
+    return taken.batch.bodies.to_pylist()
+
+
+def test_what_is_put_is_taken_in_order():
+    memory = channel()
+    memory.put(events(1, 2))
+    memory.put(events(3))
+    reader = memory.reader(Owner(), group=None, member="k")
+    assert bodies(reader.take(0)) == [b"1", b"2"]
+    assert bodies(reader.take(0)) == [b"3"]
+    assert reader.take(0) is None
+
+
+def test_rewind_offers_the_same_events_with_the_same_ids():
+    memory = channel()
+    memory.put(events(1, 2))
+    memory.put(events(3))
+    reader = memory.reader(Owner(), group=None, member="k")
+    first, second = reader.take(0), reader.take(0)
+    reader.rewind({first.partition: second.start})
+    again = reader.take(0)
+    assert again.batch.ids() == second.batch.ids()
+    assert reader.take(0) is None
+
+
+def test_commit_makes_room_and_only_for_what_it_covers():
+    memory = channel(capacity="2", transactionCapacity="1")
+    memory.put(events(1, 2))
+    reader = memory.reader(Owner(), group=None, member="k")
+    first = reader.take(0)
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (memory.put(events(3)), done.set()))
+    thread.start()
+    reader.take(0)
+    assert not done.wait(0.2), "a full channel must block, also while events are taken and not committed"
+    reader.commit({first.partition: first.end})
+    assert done.wait(5)
+    thread.join()
+    assert bodies(reader.take(0)) == [b"3"]
+
+
+def test_a_reader_that_closes_gives_back_what_it_did_not_commit():
+    memory = channel()
+    for n in (1, 2, 3):
+        memory.put(events(n))
+    reader = memory.reader(Owner(), group=None, member="k")
+    first = reader.take(0)
+    reader.take(0)
+    reader.commit({first.partition: first.end})
+    reader.close()
+    other = memory.reader(Owner(), group=None, member="k")
+    assert [bodies(other.take(0)), bodies(other.take(0))] == [[b"2"], [b"3"]]
+
+
+def test_a_batch_larger_than_the_channel_goes_through_in_pieces():
+    memory = channel(capacity="10")
+    reader = memory.reader(Owner(), group=None, member="k")
+    thread = threading.Thread(target=lambda: memory.put(events(*range(100))))
+    thread.start()
+    got = []
+    while len(got) < 100:
+        taken = reader.take(5)
+        got += bodies(taken)
+        reader.commit({taken.partition: taken.end})
+    thread.join()
+    assert got == [b"%d" % n for n in range(100)]
+    assert memory.metrics.get("ChannelSize") == 0
+
+
+def test_a_put_that_waits_for_room_wakes_when_the_agent_stops():
+    memory = channel(capacity="1")
+    memory.put(events(1))
+    memory.stopping.set()
+    with pytest.raises(Retry, match="full"):
+        memory.put(events(2))
+
+
+def test_two_readers_compete_and_their_positions_do_not_mix():
+    memory = channel()
+    for n in range(4):
+        memory.put(events(n))
+    one, two = (memory.reader(Owner(), group=None, member="k") for _ in range(2))
+    taken = [one.take(0), two.take(0), one.take(0), two.take(0)]
+    assert sorted(b for t in taken for b in bodies(t)) == [b"0", b"1", b"2", b"3"]
+    assert taken[0].partition != taken[1].partition
+    assert [t.start for t in taken] == [0, 0, 1, 1]

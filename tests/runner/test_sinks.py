@@ -1,0 +1,190 @@
+"""The sink runner: committed is delivered, failed is offered again, rejected is kept."""
+
+import threading
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+
+from agent.runner.sinks import SinkRunner
+from agent.runner.sources import ChannelRunner
+from agent.topology import Place, SinkSpec
+from channels.memory import MemoryChannel, MemoryConfig
+from plugins import Batch, CommittingSink, Config, Conflict, Event, Receipt, Rejected, Retry, Sink
+
+
+class Store(Sink[Config]):
+    """Keeps what was flushed; does what it is told to on the way."""
+
+    type_name = "store"
+    flush_interval = 0.05
+    script: Iterator[Exception | None] = iter(())
+
+    def __init__(self, config, name=""):
+        super().__init__(config, name)
+        self.written: list[bytes] = []
+        self.durable: list[bytes] = []
+
+    def write(self, batch):
+        failure = next(self.script, None)
+        if isinstance(failure, Exception) and not isinstance(failure, Rejected):
+            raise failure
+        rejected = {batch.id(row): "not wanted" for row, event in enumerate(batch) if event.body == b"bad"}
+        self.written += [event.body for event in batch if event.body != b"bad"]
+        if rejected:
+            raise Rejected(rejected)
+
+    def flush(self):
+        self.durable += self.written
+        self.written.clear()
+
+    def reset(self):
+        self.written.clear()
+
+
+class Record(CommittingSink[Config]):
+    """Exactly once, in memory: its record outlives the instance, as HDFS does."""
+
+    type_name = "record"
+    commits: ClassVar[dict[int, tuple[int, list[bytes]]]]
+    failures: ClassVar[list[Exception]]
+
+    def __init__(self, config, name=""):
+        super().__init__(config, name)
+        self.written: list[bytes] = []
+
+    def resume(self, claim, committed):
+        return max((end for end, _ in self.commits.values()), default=committed)
+
+    def write(self, batch):
+        self.partition = batch.origin.partition
+        self.written += batch.bodies.to_pylist()
+
+    def due(self):
+        return {self.partition} if self.written else set()
+
+    def stage(self, claim, start, end):
+        return Receipt(claim, start, end, len(self.written), list(self.written))
+
+    def commit(self, receipt):
+        if receipt.start in self.commits:
+            raise Conflict("someone was here before")
+        self.commits[receipt.start] = (receipt.end, receipt.staged)
+        self.written.clear()
+        if self.failures:
+            raise self.failures.pop()
+
+    def reset(self, partition=None):
+        self.written.clear()
+
+
+class Letters(list):
+    def put(self, letters):
+        self.extend(letters)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def pipeline():
+    """Starts a sink on a memory channel; stops it afterwards."""
+    started = []
+
+    def start(cls, channel=None):
+        channel = channel or MemoryChannel(MemoryConfig(), "m")
+        runner = ChannelRunner("a.channels.m", "m", channel)
+        runner.ready.set()
+        letters = Letters()
+        spec = SinkSpec("k", "a.sinks.k", cls, Config(), {}, Place("test.conf", 1), channel="m")
+        sink = SinkRunner(spec, runner, letters, "host.a.k")
+        sink.thread.start()
+        started.append(sink)
+        return sink, channel, letters
+
+    yield start
+    for sink in started:
+        sink.stopping.set()
+        sink.thread.join(5)
+        assert not sink.thread.is_alive()
+
+
+def put(channel, *bodies: bytes) -> None:
+    channel.put(Batch.of([Event(body) for body in bodies]))
+
+
+def await_(condition, seconds: float = 10) -> None:
+    done = threading.Event()
+    for _ in range(int(seconds / 0.01)):
+        if condition():
+            return
+        done.wait(0.01)
+    raise AssertionError("waited in vain")
+
+
+def test_flushed_events_leave_the_channel(pipeline):
+    sink, channel, _ = pipeline(Store)
+    put(channel, b"1", b"2")
+    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert sink.sink.durable == [b"1", b"2"]
+    assert sink.metrics.get("EventDrainSuccessCount") == 2
+
+
+def test_after_a_failure_everything_since_the_last_flush_is_offered_again(pipeline):
+    class Once(Store):
+        """Fails at the second write."""
+
+        type_name = "once"
+        flush_interval = 30
+        script = iter([None, Retry("away")])
+
+    sink, channel, _ = pipeline(Once)
+    put(channel, b"1")
+    put(channel, b"2")
+    put(channel, b"3")
+    await_(lambda: sink.sink.written == [b"1", b"2", b"3"])
+    sink.stopping.set()
+    sink.thread.join(5)
+    assert sink.sink.durable == [b"1", b"2", b"3"]
+
+
+def test_rejected_events_are_kept_and_the_rest_is_delivered(pipeline):
+    sink, channel, letters = pipeline(Store)
+    put(channel, b"1", b"bad", b"2")
+    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert sink.sink.durable == [b"1", b"2"]
+    assert [(letter.event.body, letter.reason, letter.id.index) for letter in letters] == [(b"bad", "not wanted", 1)]
+    assert sink.metrics.get("EventDrainSuccessCount") == 2
+    assert sink.metrics.get("EventRejectedCount") == 1
+
+
+def test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit(pipeline):
+    class Lossy(Record):
+        """Commits, then fails to say so."""
+
+        type_name = "lossy"
+        commits: ClassVar = {}
+        failures: ClassVar = [Retry("the answer was lost")]
+
+    _, channel, _ = pipeline(Lossy)
+    put(channel, b"1")
+    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    put(channel, b"2")
+    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert sorted(Lossy.commits.items()) == [(0, (1, [b"1"])), (1, (2, [b"2"]))]
+
+
+def test_a_stop_delivers_what_was_taken(pipeline):
+    class Patient(Store):
+        """Flushes only when told."""
+
+        type_name = "patient"
+        flush_interval = 3600
+
+    sink, channel, _ = pipeline(Patient)
+    put(channel, b"1")
+    await_(lambda: sink.sink.written)
+    sink.stopping.set()
+    sink.thread.join(5)
+    assert sink.sink.durable == [b"1"]
+    assert channel.metrics.get("ChannelSize") == 0

@@ -1,0 +1,180 @@
+"""The source runner: what is acknowledged is stored, whatever fails in between."""
+
+import threading
+
+from agent.runner.sources import ChannelRunner, SourceRunner
+from agent.topology import ComponentSpec, Place, SelectorSpec, SourceSpec
+from plugins import Batch, Channel, Config, Event, EventId, Interceptor, Rejected, Retry, Source
+
+NOWHERE = Place("test.conf", 1)
+
+
+class Ten(Source[Config]):
+    """Ten batches of one event each; remembers what it was told is stored."""
+
+    type_name = "ten"
+
+    def __init__(self, config, name=""):
+        super().__init__(config, name)
+        self.told: list[bytes] = []
+
+    def batches(self):
+        for n in range(10):
+            yield Batch.of([Event(b"%d" % n)])
+
+    def stored(self, batch):
+        self.told.append(batch.bodies[0].as_py())
+
+
+class TenAtOnce(Ten):
+    """The same with four in flight."""
+
+    type_name = "ten-at-once"
+    in_flight = 4
+
+
+class Store(Channel[Config]):
+    """Keeps what it is given; fails as often as told."""
+
+    type_name = "store"
+
+    def __init__(self, config=None, name=""):
+        super().__init__(config or Config(), name)
+        self.held: list[bytes] = []
+        self.failures: list[Exception] = []
+        self.lock = threading.Lock()
+
+    def put(self, batch):
+        with self.lock:
+            if self.failures:
+                raise self.failures.pop()
+            self.held += batch.bodies.to_pylist()
+
+    def reader(self, owner, *, group, member):
+        raise NotImplementedError
+
+
+class Stumble(Interceptor[Config]):
+    """Fails the first time."""
+
+    type_name = "stumble"
+
+    def __init__(self, config, name=""):
+        super().__init__(config, name)
+        self.fallen = False
+
+    def intercept(self, batch):
+        if not self.fallen:
+            self.fallen = True
+            raise RuntimeError("a bug in an interceptor")
+        return batch
+
+
+class Letters(list):
+    def put(self, letters):
+        self.extend(letters)
+
+    def close(self):
+        pass
+
+
+def run(cls, *stores, interceptors=(), optional=frozenset(), give_up=None):
+    channels = {store.name: ChannelRunner(f"a.channels.{store.name}", store.name, store) for store in stores}
+    for channel in channels.values():
+        channel.ready.set()
+    spec = SourceSpec(
+        "s",
+        "a.sources.s",
+        cls,
+        Config(),
+        {},
+        NOWHERE,
+        channels=tuple(channels),
+        interceptors=tuple(ComponentSpec(c.type_name, "i", c, Config(), {}, NOWHERE) for c in interceptors),
+        selector=SelectorSpec(optional=optional),
+    )
+    letters = Letters()
+    runner = SourceRunner(spec, channels, letters, give_up or threading.Event())
+    runner.run()
+    return runner, letters
+
+
+NUMBERS = [b"%d" % n for n in range(10)]
+
+
+def test_every_batch_is_stored_and_told_in_order():
+    store = Store(name="c")
+    runner, _ = run(Ten, store)
+    assert store.held == runner.source.told == NUMBERS
+    assert runner.metrics.get("EventAcceptedCount") == 10
+
+
+def test_with_several_in_flight_they_are_still_told_in_order():
+    store = Store(name="c")
+    store.failures = [Retry("away") for _ in range(3)]
+    runner, _ = run(TenAtOnce, store)
+    assert sorted(store.held) == NUMBERS
+    assert runner.source.told == NUMBERS
+
+
+def test_only_the_channel_that_failed_is_tried_again():
+    good, bad = Store(name="good"), Store(name="bad")
+    bad.failures = [Retry("away"), Retry("away")]
+    runner, _ = run(Ten, good, bad)
+    assert good.held == bad.held == NUMBERS
+    assert runner.metrics.get("ChannelWriteFail") == 2
+
+
+def test_an_optional_channel_may_fail_without_anyone_waiting():
+    good, bad = Store(name="good"), Store(name="bad")
+    bad.failures = [Retry("away")]
+    runner, _ = run(Ten, good, bad, optional=frozenset({"bad"}))
+    assert good.held == NUMBERS
+    assert bad.held == NUMBERS[1:]
+    assert runner.metrics.get("OptionalChannelFail") == 1
+
+
+def test_a_bug_in_an_interceptor_loses_nothing(caplog):
+    store = Store(name="c")
+    run(Ten, store, interceptors=[Stumble])
+    assert store.held == NUMBERS
+    assert "a bug in an interceptor" in caplog.text
+
+
+def test_what_a_channel_cannot_hold_becomes_a_dead_letter():
+    store = Store(name="c")
+    store.failures = [Rejected({EventId("", -1, -1, 0): "too large"})]
+    runner, letters = run(Ten, store)
+    assert [(letter.event.body, letter.reason) for letter in letters] == [(b"0", "too large")]
+    assert store.held == NUMBERS[1:]
+    assert runner.source.told == NUMBERS
+
+
+def test_an_agent_that_gives_up_acknowledges_nothing_behind_the_batch_it_lost():
+    store = Store(name="c")
+    store.failures = [Retry("away")]
+    give_up = threading.Event()
+    give_up.set()
+    for cls in (Ten, TenAtOnce):
+        store.failures = [Retry("away")]
+        runner, _ = run(cls, store, give_up=give_up)
+        assert runner.source.told == []
+
+
+def test_a_source_that_fails_is_opened_again():
+    class Flaky(Ten):
+        """Fails to open twice."""
+
+        type_name = "flaky"
+        attempts = 0
+
+        def open(self):
+            type(self).attempts += 1
+            if self.attempts < 3:
+                raise Retry("port in use")
+
+    store = Store(name="c")
+    runner, _ = run(Flaky, store)
+    assert store.held == NUMBERS
+    assert runner.metrics.get("FailureCount") == 2
+    assert runner.metrics.last_error == ""
