@@ -32,7 +32,7 @@ class ComponentSpec:
     """`a1.sources.s1`: how errors, logs and metrics call it."""
     cls: type[Component[Any]]
     config: Config
-    properties: Mapping[str, str]
+    properties: Mapping[str, str] = field(repr=False)
     """Its own properties as resolved text: what a Spark executor makes it from again."""
     place: Place
 

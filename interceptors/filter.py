@@ -61,7 +61,7 @@ class FilterInterceptor(Interceptor[FilterConfig]):
             self._regex = Regex(config.match, backtracking=config.allow_backtracking)
 
     def intercept(self, batch: Batch) -> Batch:
-        """Keep what is to be kept; counts the others as `EventDroppedCount`."""
+        """Keep what is to be kept; counts the others as `EventFilteredCount`."""
         if self.config.on == "body":
             column, words = batch.bodies, pa.array([word.encode() for word in self.config.equals], pa.binary())
         else:
@@ -73,5 +73,5 @@ class FilterInterceptor(Interceptor[FilterConfig]):
         kept = batch.where(pc.invert(found) if self.config.drop else found)
         if len(kept) == len(batch):
             return batch
-        self.metrics.add("EventDroppedCount", len(batch) - len(kept))
+        self.metrics.add("EventFilteredCount", len(batch) - len(kept))
         return kept

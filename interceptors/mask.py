@@ -43,7 +43,7 @@ _BUILT_IN = {
     # Digits and separators as far as they go, with something among them that may be a card: `_cards` looks closer.
     "card": rf"[0-9{_SEPARATOR}]*(?:[0-9]{{13}}|[0-9]{{4}}[{_SEPARATOR}]+[0-9]{{3,6}}[{_SEPARATOR}]+[0-9]{{3}})"
     rf"[0-9{_SEPARATOR}]*",
-    "email": rf"[{_WORD}_][{_WORD}._%+'-]*(?:@|%40)[{_WORD}.-]+\.[{_LETTER}-]{{2,}}",
+    "email": rf"[{_WORD}_][{_WORD}._%+'-]*(?:@|%40)[{_WORD}.-]+\.[{_LETTER}][{_WORD}-]+",
     "ipv4": rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}",
 }
 _GROUPINGS = {

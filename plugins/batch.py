@@ -123,11 +123,11 @@ class Batch:
         if len(batches) == 1:
             return batches[0]
         origin = None
-        if batches and (first := batches[0].origin) is not None:
-            origins = [b.origin for b in batches if b.origin is not None]
-            if len(origins) != len(batches) or {(o.topic, o.partition) for o in origins} != {
-                (first.topic, first.partition)
-            }:
+        if origins := [b.origin for b in batches if b.origin is not None]:
+            first = origins[0]
+            if len(origins) != len(batches) or any(
+                (o.topic, o.partition) != (first.topic, first.partition) for o in origins
+            ):
                 raise ValueError("only batches of one partition can be joined")
             origin = Origin(
                 first.topic,

@@ -12,7 +12,7 @@ from agent.config.components import Reader, missing
 from agent.config.diagnostics import Report
 from agent.config.flume import Survivors
 from agent.config.options import AgentOptions
-from agent.config.parts import Groups, Part, names_in, parts, sort
+from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished
 from agent.config.properties import Property
 from agent.config.runners import Delivery, objections
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, Runner, SelectorSpec, SinkSpec, SourceSpec
@@ -119,6 +119,8 @@ class Builder:
             self.unjoined.add(part.kind)
             return ()
         names = names_in(listed, self.report, part.path)
+        if not names:
+            self.unjoined.add(part.kind)
         if name == "channel" and len(names) > 1:
             message = f"a sink drains one channel, not {len(names)}: make one sink for each"
             self.report.error(listed.place, part.path, message, drops=part.path)
@@ -132,6 +134,8 @@ class Builder:
 
     def _no_channel(self, name: str) -> str:
         declared = list(self.channels)
+        if self.report.dropped(f"{self.agent}.channels.{name}"):
+            return f"channel {name!r} is dropped"
         if name in self.written.components["channels"]:
             return f"channel {name!r} is configured but not listed in {self.agent}.channels"
         near = suggestion(name, declared) or f" (declared: {', '.join(declared) or 'none'})"
@@ -197,6 +201,8 @@ class Builder:
         self.runner_places[part.path] = next((p.place for p in (written, agent_wide) if p), part.place)
         if written is None or written.value in ("local", "spark"):
             return cast(Runner, written.value) if written else default
+        if unfinished(written, self.report):
+            return default
         near = suggestion(written.value, ["local", "spark"])
         message = f"runner must be 'local' or 'spark', not {written.value!r}{near}"
         self.report.error(written.place, part.path, message, drops=part.path)
@@ -216,7 +222,8 @@ class Builder:
         for problem in problems:
             prop = self.written.options.pop(problem.option, None)
             message = problem.message if problem.unknown else f"{problem.option} {problem.message}"
-            self.report.error(prop.place if prop else self.place, self.agent, message)
+            if not (prop and unfinished(prop, self.report)):
+                self.report.error(prop.place if prop else self.place, self.agent, message)
         return config or AgentOptions()
 
     # --- the whole

@@ -147,6 +147,6 @@ def find(kind: str, written: str) -> FlumeType | None:
     """Flume's type of that alias or class name, in any case; a `$Builder` at its end may be left out."""
     name = written.lower().removesuffix("$builder")
     for known in FLUME[kind]:
-        if name in (known.alias.lower(), known.java.lower().removesuffix("$builder")):
+        if name and name in (known.alias.lower(), known.java.lower().removesuffix("$builder")):
             return known
     return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent.config import catalogue
 from agent.config.diagnostics import Report
-from agent.config.parts import Part
+from agent.config.parts import Part, unfinished
 from agent.config.properties import Property
 from agent.topology import ComponentSpec
 from plugins import Component, Components, Config, Problem, UnknownType
@@ -46,6 +46,8 @@ class Reader:
         written = part.take("type")
         if written is None:
             missing(part, "type", self.built(part.kind), self.report)
+            return None
+        if unfinished(written, self.report):
             return None
         cls = self._class(part, written)
         if cls is None:
@@ -111,12 +113,16 @@ class Reader:
 
     def _wrong(self, part: Part, problem: Problem) -> None:
         prop = part.properties.get(problem.option)
-        message = problem.message
-        if message.startswith(("is ", "must ")):
-            message = f"{problem.option} {message}"
-        elif problem.option:
-            message = f"{problem.option}: {message}"
-        kind = problem.option.rpartition(".")[2]
-        if prop and kind in ("serializer", "deserializer") and (flume := catalogue.find(kind, prop.value)):
+        concerned = [prop] if prop else part.properties.values() if not problem.option else []
+        if any(unfinished(one, self.report) for one in concerned):
+            return
+        option, message = problem.option, problem.message
+        kind = option.rpartition(".")[2]
+        if option and not message.startswith(kind):
+            message = (
+                f"{option} {message}" if message.startswith(("is ", "must ", "has ")) else f"{option}: {message}"
+            )
+        built = "not built" not in message
+        if built and prop and kind in ("serializer", "deserializer") and (flume := catalogue.find(kind, prop.value)):
             message = f"Flume's {flume.name!r} {kind} is not built here yet: {message}"
         self.report.error(prop.place if prop else part.place, part.path, message, drops=part.owner)

@@ -75,16 +75,20 @@ class Report:
 
     def diagnostics(self) -> list[Diagnostic]:
         """All found, secrets taken out, in the order of the file."""
-        clean = [replace(d, component=self._clean(d.component), message=self._clean(d.message)) for d in self._found]
-        return sorted(dict.fromkeys(clean), key=lambda d: (d.place.file, d.place.line))
+        # A short secret is hidden as a word only: cutting its letters out of every word would tell it.
+        patterns = [
+            re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)"
+            for text in sorted(self._secrets, key=len, reverse=True)
+        ]
+        hidden = re.compile("|".join(patterns), re.IGNORECASE) if patterns else None
+
+        def clean(text: str) -> str:
+            text = hidden.sub(lambda match: self._secrets.get(match[0], "****"), text) if hidden else text
+            # One line each, whatever a name or value holds, and no control sequences for the terminal.
+            return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+        found = [replace(d, component=clean(d.component), message=clean(d.message)) for d in self._found]
+        return sorted(dict.fromkeys(found), key=lambda d: (d.place.file, d.place.line))
 
     def _add(self, severity: Severity, place: Place, component: str, message: str) -> None:
         self._found.append(Diagnostic(severity, place, component, message))
-
-    def _clean(self, text: str) -> str:
-        for value in sorted(self._secrets, key=len, reverse=True):
-            # A short secret is hidden as a word only: cutting a letter out of every word would tell it.
-            pattern = re.escape(value) if len(value) > 3 else rf"(?<!\w){re.escape(value)}(?!\w)"
-            shown = self._secrets[value]
-            text = re.sub(pattern, lambda _, shown=shown: shown, text, flags=re.IGNORECASE)  # type: ignore[misc]
-        return text

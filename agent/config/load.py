@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from agent.config import catalogue
 from agent.config.build import Builder
 from agent.config.diagnostics import Diagnostic, Mode, Report
-from agent.config.flume import validate
-from agent.config.properties import LISTS, Property, last_wins, parse, path_of, words
-from agent.config.substitution import Filter, Resolver, Unresolved, environment_filter, external_filter
+from agent.config.filters import config_filters
+from agent.config.flume import Survivors, validate
+from agent.config.parts import AGENT_WORDS
+from agent.config.properties import LISTS, Property, last_wins, parse, path_of
+from agent.config.substitution import Filter, Resolver
 from agent.topology import AgentSpec, Place
 from plugins import Components
 from plugins.options import suggestion
@@ -102,71 +103,44 @@ def _agent(
     resolver = Resolver(
         properties, report, directory=file.parent, system=system, environment=environment, filters=filters
     )
-    mine: dict[str, Property] = {}
     own = {full.partition(".")[2]: full for full in properties if full.partition(".")[0] == name}
-    # Config filters first: the other properties may ask them.
-    for key in sorted(own, key=lambda key: not key.startswith("configfilters")):
-        prop = properties[own[key]]
-        if not key.startswith("configfilters") and not filters:
-            filters.update(_filters(name, mine, environment, report))
-        value = resolver.resolve(prop.name)
-        if value:
-            mine[key] = replace(prop, value=value)
-        else:
-            report.warn(prop.place, path_of(prop.name), f"{prop.name} has no value; the line is ignored")
-    variables = {key for key, full in own.items() if full in resolver.used and key.partition(".")[0] not in LISTS}
+
+    def resolved(*, of_filters: bool) -> dict[str, Property]:
+        chosen = {key: full for key, full in own.items() if key.startswith("configfilters") == of_filters}
+        return {key: resolver.resolve(full) for key, full in chosen.items()}
+
+    asked = resolved(of_filters=True)
+    filters.update(config_filters(name, asked, environment, report))
+    mine = {**asked, **resolved(of_filters=False)}
+    for key, prop in list(mine.items()):
+        if prop.name in resolver.used and key.partition(".")[0] not in AGENT_WORDS:
+            del mine[key]  # a variable: others refer to it
+        elif not prop.value:
+            del mine[key]
+            path = path_of(prop.name)
+            report.warn(prop.place, path, f"{prop.name.removeprefix(f'{path}.')} has no value; the line is ignored")
     _strangers(name, properties, resolver.used, report)
     for flume, option in MONITORING.items():
         if flume in system:
             mine[option] = Property(f"{name}.{option}", system[flume], Place(f"-D{flume}", 0))
-    survivors = None
-    if report.mode == "lenient":
-        try:
-            survivors = validate({prop.name: prop.value for prop in mine.values()})[0][name]
-        except ValueError as e:
-            report.fatal(Place(str(file), 0), name, f"Flume itself fails on it: {e}")
-    builder = Builder(name, str(file), {k: v for k, v in mine.items() if k not in variables}, report, components)
-    return builder.build(survivors)
+    builder = Builder(name, str(file), mine, report, components)
+    return builder.build(_survivors(name, str(file), mine, report) if report.mode == "lenient" else None)
 
 
-def _filters(
-    agent: str, properties: Mapping[str, Property], environment: Mapping[str, str], report: Report
-) -> dict[str, Filter]:
-    listed = properties.get("configfilters")
-    made: dict[str, Filter] = {}
-    for name in words(listed.value) if listed else ():
-        path = f"{agent}.configfilters.{name}"
-        own = {key.removeprefix(f"configfilters.{name}."): prop for key, prop in properties.items()}
-        made[name] = _unusable
-        assert listed is not None
-        if (kind := own.get("type")) is None:
-            report.error(listed.place, path, "type is missing; built are: env, external")
-            continue
-        flume = catalogue.find("config filter", kind.value)
-        alias = flume.alias if flume else kind.value
-        if alias == "env":
-            made[name] = environment_filter(environment)
-        elif alias == "external" and "command" in own:
-            made[name] = external_filter(own["command"].value)
-        elif alias == "external":
-            report.error(kind.place, path, "command is required")
-        elif flume:
-            report.error(
-                kind.place, path, f"Flume's config filter {alias!r} is not built yet; built are: env, external"
-            )
-        else:
-            message = f"unknown config filter type {alias!r}{suggestion(alias, ['env', 'external'])}"
-            report.error(kind.place, path, f"{message}; built are: env, external")
-    return made
-
-
-def _unusable(key: str) -> str | None:
-    raise Unresolved("its config filter cannot be used")
+def _survivors(agent: str, file: str, properties: Mapping[str, Property], report: Report) -> Survivors | None:
+    """What Flume would run of it; None where Flume fails to say so."""
+    try:
+        left = validate({prop.name: prop.value for prop in properties.values()})[0].get(agent)
+    except ValueError as e:
+        report.fatal(Place(file, 0), agent, f"Flume itself fails on it: {e}")
+        return None
+    return left or Survivors([], [], [], [], [])
 
 
 def _strangers(agent: str, properties: Mapping[str, Property], used: set[str], report: Report) -> None:
     """Warn of lines that belong to no agent and that nothing refers to."""
     agents = {name.partition(".")[0] for name in properties if name.partition(".")[2] in LISTS}
+    lines = Counter(name.partition(".")[0] for name in properties)
     told = set()
     for name, prop in properties.items():
         owner, dot, _ = name.partition(".")
@@ -176,7 +150,6 @@ def _strangers(agent: str, properties: Mapping[str, Property], used: set[str], r
         if not dot or not owner:
             report.warn(prop.place, "", f"{name!r} belongs to no agent and nothing refers to it")
         else:
-            others = [other for other in properties if other.startswith(f"{owner}.")]
-            what = "line is" if len(others) == 1 else f"{len(others)} lines are"
+            what = "line is" if lines[owner] == 1 else f"{lines[owner]} lines are"
             near = suggestion(owner, [agent])
             report.warn(prop.place, "", f"{owner!r} lists no sources, channels or sinks; its {what} not used{near}")

@@ -74,9 +74,14 @@ def sort(agent: str, properties: Mapping[str, Property], report: Report) -> Writ
     return written
 
 
+def unfinished(prop: Property, report: Report) -> bool:
+    """Whether its value holds a `${…}` without a value: that is told, and nothing can be said of the rest."""
+    return not prop.resolved and report.mode != "lenient"
+
+
 def names_in(listed: Property | None, report: Report, path: str) -> list[str]:
     """The names of a list, each once; what is wrong with the list is reported."""
-    if listed is None:
+    if listed is None or unfinished(listed, report):
         return []
     names = words(listed.value)
     if any("," in name for name in names):

@@ -18,6 +18,7 @@ BLANKS = "".join(map(chr, range(0x21)))
 LISTS = ("sources", "channels", "sinks", "sinkgroups", "configfilters")
 """The lists an agent may have: `<agent>.<list> = <names>`, and `<agent>.<list>.<name>.<option> = <value>`."""
 
+_HALF = re.compile("[\ud800-\udfff]")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
@@ -28,6 +29,8 @@ class Property:
     name: str
     value: str
     place: Place
+    resolved: bool = True
+    """False where the value still holds a `${…}` that has been reported."""
 
 
 class _Lines:
@@ -54,11 +57,14 @@ def parse(text: str, file: str, report: Report) -> list[Property]:
                 start, first = lines.number, start + 1
                 if isinstance(element, javaproperties.KeyValue):
                     place = Place(file, first)
-                    properties.append(Property(element.key.strip(BLANKS), element.value.strip(BLANKS), place))
+                    if _HALF.search(element.key + element.value):
+                        report.fatal(place, "", "half of a surrogate pair is not a character")
+                    else:
+                        properties.append(Property(element.key.strip(BLANKS), element.value.strip(BLANKS), place))
             return properties
         except javaproperties.InvalidUEscapeError as e:
             # The parser stops here for good; a new one goes on with the next line, so that all errors are told.
-            problem = f"{e.escape!r} is not a character: after \\u come four hexadecimal digits; a backslash is \\\\"
+            problem = f"{e.escape} is not a character: after \\u come four hexadecimal digits; a backslash is \\\\"
             report.fatal(Place(file, start + 1), "", problem)
 
 

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -31,7 +29,6 @@ ENVIRONMENT_FALLBACK = "org.apache.flume.node.EnvVarResolverProperties"
 MAX_VALUE = 1 << 20
 """Longest text a value may grow to, and largest file it may come from."""
 MAX_DEPTH = 50
-COMMAND_TIMEOUT = 30
 
 _FILTERED = re.compile(r"""(?P<filter>[^\[\]]+)\[(?P<quote>['"]?)(?P<key>[-_a-zA-Z0-9]+)(?P=quote)\]""")
 _DATE_LETTERS = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
@@ -68,13 +65,15 @@ class Resolver:
         self.used: set[str] = set()
         """Names of all properties referred to."""
         self._resolved: dict[str, tuple[str, bool]] = {}
+        self._unresolved: set[str] = set()
         self._open: list[str] = []
         self._problems: list[str] = []
         self._depth = 0
 
-    def resolve(self, name: str) -> str:
-        """The value of that property; an expression without a value stays as it is and is reported, once."""
-        return self._property(name)[0].strip(BLANKS)
+    def resolve(self, name: str) -> Property:
+        """That property, resolved; an expression without a value stays as it is and is reported, once."""
+        text, _ = self._property(name)
+        return replace(self._properties[name], value=text.strip(BLANKS), resolved=name not in self._unresolved)
 
     def _property(self, name: str) -> tuple[str, bool]:
         if name not in self._resolved:
@@ -84,6 +83,8 @@ class Resolver:
             text, secret = self._text(prop.value)
             for problem in self._problems:
                 self._report.error(prop.place, path_of(name), problem, otherwise="it stays as it is")
+            if self._problems:
+                self._unresolved.add(name)
             self._problems = outer
             self._open.pop()
             if secret:
@@ -125,14 +126,15 @@ class Resolver:
         before = len(self._problems)
         try:
             inner, hidden = self._text(expression)
+            named = len(self._problems)
             name, delimiter, default = inner.partition(":-")
             try:
                 value, secret = self._look_up(name)
-                del self._problems[before:]
+                del self._problems[before:named]
             except Unresolved as e:
                 if not delimiter:
                     # What is wrong further in explains it better.
-                    raise (Unresolved() if len(self._problems) > before else e) from None
+                    raise (Unresolved() if named > before else e) from None
                 del self._problems[before:]
                 value, secret = self._text(default)
             return value, secret or hidden
@@ -143,12 +145,12 @@ class Resolver:
         kind, colon, rest = name.partition(":")
         kind = kind.lower() if colon else ""
         if kind == "file":
-            return self._file(rest), True
+            return self._secret(self._file(rest), name), True
         if (match := _FILTERED.fullmatch(name)) and (found := self._filters.get(match["filter"])):
             value = found(match["key"])
             if value is None:
                 raise Unresolved(f"config filter {match['filter']} has no {match['key']}")
-            return value, True
+            return self._secret(value, name), True
         if kind == "date":
             return _date(rest, self._now), False
         if kind == "env" and rest in self._environment:
@@ -160,10 +162,17 @@ class Resolver:
             raise Unresolved("it refers to itself: " + " → ".join((*self._open[self._open.index(plain) :], plain)))
         if plain in self._properties:
             self.used.add(plain)
-            return self._property(plain)
+            found_text = self._property(plain)
+            if plain in self._unresolved:
+                self._unresolved.add(self._open[-1])
+            return found_text
         if self._system.get("propertiesImplementation") == ENVIRONMENT_FALLBACK and plain in self._environment:
             return self._text(self._environment[plain])
         raise Unresolved(_reason(kind, rest, name))
+
+    def _secret(self, value: str, name: str) -> str:
+        self._report.secret(value.strip(BLANKS), f"${{{name}}}")
+        return value
 
     def _file(self, name: str) -> str:
         try:
@@ -177,27 +186,6 @@ class Resolver:
             return content.decode().rstrip("\r\n")
         except UnicodeDecodeError:
             raise Unresolved(f"{name!r} is not UTF-8 text") from None
-
-
-def environment_filter(environment: Mapping[str, str]) -> Filter:
-    """Flume's config filter `env`."""
-    return environment.get
-
-
-def external_filter(command: str) -> Filter:
-    """Flume's config filter `external`: the first line that the command prints when given the key."""
-
-    def ask(key: str) -> str | None:
-        try:
-            done = subprocess.run(
-                [*command.split(), key], capture_output=True, timeout=COMMAND_TIMEOUT, check=True, text=True
-            )
-        except (OSError, ValueError, subprocess.SubprocessError) as e:
-            # Not the error's text: it may hold what the command printed.
-            raise Unresolved(f"{command.split()[:1]} did not give it ({type(e).__name__})") from None
-        return next(iter(done.stdout.splitlines()), None)
-
-    return ask
 
 
 def _end(text: str, start: int) -> int:
@@ -248,16 +236,20 @@ def _date(pattern: str, now: datetime) -> str:
 def _java_properties() -> dict[str, str]:
     """What a JVM's system properties would say here, as far as configurations ask for it."""
     uname = os.uname()
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:  # deleted under the process
+        here = ""
     return {
-        "user.home": str(Path("~").expanduser()),
+        "user.home": os.environ.get("HOME", "/"),
         "user.name": os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid()),
-        "user.dir": str(Path.cwd()),
-        "java.io.tmpdir": tempfile.gettempdir(),
+        "user.dir": here,
+        "java.io.tmpdir": "/tmp",  # noqa: S108  # what a JVM says on Linux, whatever TMPDIR is
         "os.name": uname.sysname,
         "os.arch": {"x86_64": "amd64"}.get(uname.machine, uname.machine),
         "os.version": uname.release,
         "file.separator": "/",
         "path.separator": ":",
         "line.separator": "\n",
-        "file.encoding": sys.getdefaultencoding(),
+        "file.encoding": "UTF-8",
     }

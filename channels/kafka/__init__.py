@@ -6,9 +6,8 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar
 
-import pydantic
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export three of them
     AdminClient,
@@ -17,13 +16,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
     ResourceType,
 )
 
+from channels.kafka.config import CONSUMER_ONLY, KafkaChannelConfig
 from channels.kafka.reader import KafkaReader, epoch_of
 from channels.kafka.records import FORMAT_HEADER, decode, encode
 from plugins import (
     Batch,
     Channel,
     Claim,
-    Config,
     EventId,
     FlafkaError,
     KafkaStream,
@@ -32,96 +31,13 @@ from plugins import (
     Rejected,
     Retry,
     Taken,
-    option,
 )
+
+__all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
 MAX_RECORD_BYTES = 8 << 20
 CONNECT_SECONDS = 10.0
 STALL_SECONDS = 5.0
-
-
-class KafkaChannelConfig(Config):
-    """Options of the Kafka channel."""
-
-    bootstrap_servers: str | None = option(
-        None,
-        name="kafka.bootstrap.servers",
-        description="host:port of brokers, separated by commas; none means the cluster of `agent cluster start`",
-    )
-    topic: str = option("flafka", name="kafka.topic", description="The topic that holds the events", min_length=1)
-    group_id: str = option(
-        "flafka",
-        name="kafka.consumer.group.id",
-        description="Consumer group of the sinks that have none of their own",
-    )
-    format: Literal["arrow"] = option(
-        "arrow", name="format", description="How events lie in the topic: arrow, one record batch a record"
-    )
-    partitions: int = option(
-        6, name="partitions", gt=0, description="Partitions of the topic, where it has to be created"
-    )
-    replication: int = option(
-        3, name="replication", gt=0, description="Replicas of each partition, where the topic has to be created"
-    )
-    retention: int = option(
-        168,
-        name="retention",
-        unit="h",
-        gt=0,
-        description="How long the topic keeps events, where it has to be created",
-    )
-    batch_events: int = option(10_000, name="batchEvents", unit="events", gt=0, description="Most events in a record")
-    batch_bytes: int = option(
-        900_000,
-        name="batchBytes",
-        unit="bytes",
-        gt=0,
-        description="Most bytes in a record, before compression; one larger event is a record of its own",
-    )
-    producer: dict[str, str] = option(
-        {}, name="kafka.producer.", description="Client properties of the producer, in librdkafka's spelling"
-    )
-    consumer: dict[str, str] = option(
-        {}, name="kafka.consumer.", description="Client properties of the consumers, in librdkafka's spelling"
-    )
-
-    @classmethod
-    def for_type(cls, written_type: str) -> type[Config]:
-        """Under Flume's class name its rules hold: brokers must be named, and the format is Flume's."""
-        return FlumeKafkaChannelConfig if "." in written_type else cls
-
-    @pydantic.model_validator(mode="after")
-    def _clients_accept(self) -> Self:
-        for name, properties in (("kafka.producer", self.producer), ("kafka.consumer", self.consumer)):
-            if properties:
-                try:
-                    Producer({k: v for k, v in properties.items() if k not in _CONSUMER_ONLY})
-                except KafkaException as e:
-                    raise ValueError(f"{name}.*: {e.args[0].str()}") from None
-        return self
-
-
-class FlumeKafkaChannelConfig(KafkaChannelConfig):
-    """The options as they are under Flume's class name."""
-
-    bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers")
-    topic: str = option("flume-channel", name="kafka.topic", description="The topic that holds the events")
-    group_id: str = option("flume", name="kafka.consumer.group.id", description="Consumer group of the sinks")
-    parse_as_flume_event: bool = option(True, name="parseAsFlumeEvent", description="Accepted from Flume's files")
-    poll_timeout: int = option(500, name="kafka.pollTimeout", unit="ms", description="Accepted from Flume's files")
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _format_is_chosen(cls, data: Any) -> Any:
-        if "format" not in data:
-            raise ValueError(
-                "Flume's record format is not built yet: add `format = arrow` to use a topic of Flafka's own, "
-                "which a running Flume cannot read"
-            )
-        return data
-
-
-_CONSUMER_ONLY = frozenset({"auto.offset.reset", "group.id", "enable.auto.commit", "session.timeout.ms"})
 
 
 class KafkaChannel(Channel[KafkaChannelConfig]):
@@ -150,12 +66,13 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             raise FlafkaError(f"channel {self.name}: no kafka.bootstrap.servers, and no cluster was started")
         admin = AdminClient(self._client(config.producer))
         try:
-            if config.topic not in admin.list_topics(timeout=CONNECT_SECONDS).topics:
+            there = config.topic in admin.list_topics(timeout=CONNECT_SECONDS).topics
+            if not there:
                 self._create_topic(admin)
-            description = admin.describe_topics(TopicCollection([config.topic]))[config.topic].result(CONNECT_SECONDS)
+            description = self._describe(admin)
             self._topic_id = str(description.topic_id)
             self._cluster_id = admin.list_topics(config.topic, timeout=CONNECT_SECONDS).cluster_id or ""
-            for warning in self._weaknesses(admin, description):
+            for warning in self._weaknesses(admin, description) if there else ():
                 self.log.warning("%s", warning)
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
@@ -231,8 +148,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             if not stalled and time.monotonic() - started > STALL_SECONDS:
                 stalled = True
                 text = (
-                    f"no acknowledgement from Kafka at {self.config.bootstrap_servers} for {STALL_SECONDS:.0f} s: too few "
-                    f"brokers are up or in sync; sources wait, nothing is lost"
+                    f"no acknowledgement from Kafka at {self.config.bootstrap_servers} for {STALL_SECONDS:.0f} s: "
+                    "too few brokers are up or in sync; sources wait, nothing is lost"
                 )
                 self.log.warning("%s", text)
                 self.metrics.error(text)
@@ -351,7 +268,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             "socket.keepalive.enable": True,
             "reconnect.backoff.max.ms": 2000,
             "log_level": 0,  # what matters of its chatter is said by `put` and by the readers, in words
-            **{k: v for k, v in properties.items() if k not in _CONSUMER_ONLY},
+            **{k: v for k, v in properties.items() if k not in CONSUMER_ONLY},
         }
 
     def _producer_properties(self) -> dict[str, Any]:
@@ -394,6 +311,17 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
                 ) from e
             if code != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+
+    def _describe(self, admin: AdminClient) -> Any:
+        topic, deadline = self.config.topic, time.monotonic() + CONNECT_SECONDS
+        while True:
+            try:
+                return admin.describe_topics(TopicCollection([topic]))[topic].result(CONNECT_SECONDS)
+            except KafkaException as e:
+                # The broker that answers may not have heard yet of a topic just created.
+                unknown = e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                if not unknown or time.monotonic() > deadline or self.stopping.wait(0.05):
+                    raise
 
     def _weaknesses(self, admin: AdminClient, description: Any) -> Iterator[str]:
         topic = self.config.topic

@@ -141,7 +141,7 @@ class HdfsConfig(Config):
         hosts = [
             host if re.search(r":[0-9]+$", host) else f"{host}:{_port(scheme)}" for host in map(str.strip, hosts)
         ]
-        return Location(_SCHEMES[scheme], hosts, path)
+        return Location(_SCHEMES[scheme], hosts, re.sub("/+", "/", path))
 
     def bucket_path(self) -> BucketPath:
         """The path of a file up to the unique part of its name."""

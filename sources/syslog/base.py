@@ -116,6 +116,8 @@ class SyslogSource(Source[C]):
             if self.kind == socket.SOCK_STREAM:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+            if self.kind == socket.SOCK_STREAM:
+                listener.listen(socket.SOMAXCONN)
         except OSError as e:
             if listener is not None:
                 listener.close()

@@ -207,7 +207,7 @@ def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask) ->
     """Where the fields of well-formed heads lie: as the grammar is known to hold, single bytes tell."""
     one, two = data[after], data[after + 1]
     # A digit is the version unless it is the first of a year.
-    version = formed & _digit(one) & ~(_digit(two) & (data[after + 4] == ord("-")))
+    version = _digit(one) & ~(_digit(two) & (data[after + 4] == ord("-")))
     stamp = after + version + (np.where(version, two, one) <= _BLANK)
     window = _windows(data, stamp, _STAMP)
     early, late = window[:, 8] == ord(":"), window[:, 10] == ord(":")  # the first colon of RFC 3164; usually at 9
@@ -223,7 +223,7 @@ def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask) ->
     at = [stamp, stamp_end, host, host_end]
     if not formed.all():
         at = [np.where(formed, place, starts) for place in at]
-    return _Heads(formed, np.where(version, one - ord("0"), _NONE), window, *at)
+    return _Heads(formed, np.where(version & formed, one - ord("0"), _NONE), window, *at)
 
 
 def _with_fields(

@@ -13,6 +13,7 @@ import numpy as np
 from plugins import Batch, option
 from sources.syslog.base import FAREWELL, READ_SIZE, SyslogConfig, SyslogSource
 from sources.syslog.framing import COUNTED_MAX, Framer
+from sources.syslog.parser import CUT
 
 
 class SyslogTcpConfig(SyslogConfig):
@@ -69,7 +70,7 @@ class SyslogTcp(SyslogSource[SyslogTcpConfig]):
     def __init__(self, config: SyslogTcpConfig, name: str = "") -> None:
         self._event_size = max(config.event_size, 10)
         super().__init__(config, name, reserve=max(self._event_size, COUNTED_MAX))
-        self._selector: selectors.BaseSelector = selectors.DefaultSelector()
+        self._selector: selectors.BaseSelector | None = None
         self._connections: set[_Connection] = set()
         self._accepting = False
         self._accept_after = 0.0
@@ -78,14 +79,16 @@ class SyslogTcp(SyslogSource[SyslogTcpConfig]):
     def open(self) -> None:
         """Listen. Retry says why that is not possible."""
         super().open()
-        assert self._socket is not None
-        self._socket.listen(socket.SOMAXCONN)
+        self._selector = selectors.DefaultSelector()
 
     def close(self) -> None:
         """Stop listening and end all connections."""
         for connection in list(self._connections):
             self._drop(connection)
-        self._accept(False)
+        if self._selector is not None:
+            self._accept(False)
+            self._selector.close()
+            self._selector = None
         super().close()
 
     def batches(self) -> Iterator[Batch]:
@@ -115,6 +118,7 @@ class SyslogTcp(SyslogSource[SyslogTcpConfig]):
 
     def _accept(self, wanted: bool) -> None:
         """Whether to accept connections; those not accepted wait in the kernel."""
+        assert self._selector is not None
         if wanted != self._accepting and self._socket is not None:
             self._accepting = wanted
             if wanted:
@@ -124,6 +128,7 @@ class SyslogTcp(SyslogSource[SyslogTcpConfig]):
 
     def _ready(self, timeout: float) -> list[_Connection]:
         """The connections that have something to read; new ones are welcomed on the way."""
+        assert self._selector is not None
         ready = [key.data for key, _ in self._selector.select(timeout)]
         if None in ready:
             ready.remove(None)
@@ -132,6 +137,7 @@ class SyslogTcp(SyslogSource[SyslogTcpConfig]):
 
     def _welcome(self) -> None:
         assert self._socket is not None
+        assert self._selector is not None
         while len(self._connections) < self.config.max_connections:
             try:
                 sender, address = self._socket.accept()
@@ -169,7 +175,16 @@ class SyslogTcp(SyslogSource[SyslogTcpConfig]):
             yield from self._end(connection)
             return
         arrived = room[: held + size]
-        done = self._intake.add(*connection.framer.cut(arrived))
+        ends, marks = connection.framer.cut(arrived)
+        if (marks & CUT).any():
+            self._complain(
+                "cut",
+                "%s sends messages that are too long, they are cut: lines at eventSize = %d bytes, others at %d",
+                connection.peer,
+                self._event_size,
+                max(self._event_size, COUNTED_MAX),
+            )
+        done = self._intake.add(ends, marks)
         connection.held = bytes(arrived[done:])
         if done or not held:
             connection.since = time.monotonic()
@@ -200,6 +215,7 @@ class SyslogTcp(SyslogSource[SyslogTcpConfig]):
         self._drop(connection)
 
     def _drop(self, connection: _Connection) -> None:
+        assert self._selector is not None
         self._selector.unregister(connection.socket)
         connection.socket.close()
         self._connections.discard(connection)

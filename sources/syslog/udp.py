@@ -32,7 +32,7 @@ class SyslogUdpConfig(SyslogConfig):
 
 
 class SyslogUdp(SyslogSource[SyslogUdpConfig]):
-    """Receives syslog over UDP: a datagram that was read is never dropped, and those that the kernel drops are counted.
+    """Receives syslog over UDP: a datagram once read is never dropped, and those that the kernel drops are counted.
 
     It does not read while channels are full; the kernel's buffer fills, and `KernelDropCount` tells what is lost.
     """

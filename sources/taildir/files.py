@@ -162,8 +162,10 @@ class Files:
                 continue
             tail.matched = False
             named = key_of(tail.path) == key
+            # Under a name that does not match, it must be proved: another file may have taken the inode.
+            sure = tail.fd is not None or tail.provable
             for home in (os.path.dirname(tail.path), os.path.dirname(tail.real)):
-                if not named and key in names(home):
+                if sure and not named and key in names(home):
                     tail.move(names(home)[key])
                     changed.add(tail)
                     named = True
@@ -172,10 +174,9 @@ class Files:
                 changed.add(tail)
         for tail in [tail for tails in self._saved.values() for tail in tails]:
             homes = {os.path.dirname(tail.path), os.path.dirname(tail.real)}
-            if not where & {*homes, os.path.dirname(tail.name)} or self._groups.headers(tail.name) is None:
+            asked = self._groups.headers(tail.name) is not None and where & {*homes, os.path.dirname(tail.name)}
+            if not asked or not tail.provable:
                 continue
-            if not tail.provable:
-                continue  # under a name that does not match, it could be anything
             places = (place for home in homes for place in names(home).items())
             for key, path in places:
                 if key[1] == tail.inode and key not in self._tails and _is_in(tail, path):

@@ -39,7 +39,7 @@ class Group:
             compiled = re.compile("".join(java.out), re.ASCII)
         except (re.error, OverflowError, RecursionError) as e:
             raise ValueError(f"the regular expression {pattern!r} cannot be read: {e}") from e
-        return cls(os.path.normpath(directory or "/"), compiled, headers)
+        return cls(re.sub("/{2,}", "/", directory).rstrip("/") or "/", compiled, headers)
 
 
 class Groups:

@@ -61,7 +61,7 @@ class PositionFile:
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.exists() and not os.access(self.path, os.W_OK):
+            if self.path.exists() and not os.access(self.path, os.W_OK, effective_ids=True):
                 raise PermissionError("it is read-only")
             lock = self.path.with_name(self.path.name + ".lock")
             self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -95,11 +95,14 @@ class PositionFile:
             self.read()
         except FlafkaError as e:
             yield str(e)
-        place = self.path
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        if not os.access(place, os.W_OK) or (place != self.path and not place.is_dir()):
-            yield self.unwritable(PermissionError(f"{place} is not writable"))
+        directory = self.path.parent
+        while not directory.exists():
+            directory = directory.parent
+        for place in (self.path, directory):
+            if place.exists() and not os.access(place, os.W_OK, effective_ids=True):
+                yield self.unwritable(PermissionError(f"{place} is not writable"))
+        if not directory.is_dir():
+            yield self.unwritable(NotADirectoryError(f"{directory} is not a directory"))
 
     def _text(self, tail: Tail) -> tuple[object, str, str]:
         # Thousands of files stand still while one grows: their entries are not written out anew each time.
@@ -141,7 +144,7 @@ def _entries(path: Path, kind: type[E]) -> list[E]:
         data = path.read_bytes()
         # Flume leaves an empty file where nothing matches. The standard library reads names that are not UTF-8.
         return msgspec.convert(json.loads(data), list[kind]) if data.strip() else []  # type: ignore[valid-type]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as e:
         raise Retry(f"{path} cannot be read: {e.strerror}") from e

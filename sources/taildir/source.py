@@ -90,7 +90,7 @@ class TaildirSource(Source[TaildirConfig]):
                 yield f"directory {group.directory} cannot be read: {e.strerror}"
                 continue
             for path in paths:
-                if path.is_file() and not os.access(path, os.R_OK):
+                if path.is_file() and not os.access(path, os.R_OK, effective_ids=True):
                     yield f"{path} cannot be read: Permission denied"
 
     def batches(self) -> Iterator[Batch]:

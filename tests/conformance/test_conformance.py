@@ -40,7 +40,8 @@ def parameters() -> list[Any]:
             reason = f"suite {file.stem} has no adapter"
             found.append(pytest.param(file.stem, {}, id=file.stem, marks=pytest.mark.skip(reason=reason)))
             continue
-        found += [pytest.param(file.stem, case, id=case["id"]) for case in json.loads(file.read_text("utf-8"))["cases"]]
+        suite = json.loads(file.read_text("utf-8"))
+        found += [pytest.param(file.stem, case, id=case["id"]) for case in suite["cases"]]
     if not found:
         reason = f"no conformance cases in {adapters.cases()} (set FLUME_CASES)"
         found.append(pytest.param("", {}, id="none", marks=pytest.mark.skip(reason=reason)))

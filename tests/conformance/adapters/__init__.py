@@ -7,12 +7,12 @@ for each `op` of that file:
         return {"path": ...}        # what compares equal to the case's `expected`
 
 - The op's name is the case's `op`; a case without one uses the suite's name (`netcat_wire` → `op_netcat_wire`).
-- `input` is the case's own `input` (a copy: it may be changed). Relative files in it resolve against `adapters.cases()`.
+- `input` is the case's own `input` (a copy: it may be changed). Files named in it lie under `adapters.cases()`.
 - Return a value shaped like `expected`; compared with `==` after both went through `normalise(op, value)`, where
   the module defines it, else as they are. Put "order free" lists in order there, and drop what no case can fix
   (process ids, messages in Java's words).
-- Where Flume raises, `expected` has `{"error": "<Java's exception>", "message": ...}`: return the same dictionary from
-  an error of ours, never by looking at the single case.
+- Where Flume raises, `expected` has `{"error": "<Java's exception>", "message": ...}`: return the like from an
+  error of ours, never by looking at the single case.
 - An adapter knows no case by its id and no input by heart: it must also run cases nobody here has seen.
 
 A suite without a module here is one plain skip. What we do otherwise on purpose goes into `../deviations.toml`.

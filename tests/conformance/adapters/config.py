@@ -21,7 +21,8 @@ def op_config(input: dict[str, Any]) -> Any:
         agents, findings = validate({name: prop.value for name, prop in properties.items()})
     except ValueError:
         return {"error": "NullPointerException"}
-    return {"agents": {name: agent and asdict(agent) for name, agent in agents.items()}, "errors": [*map(str, findings)]}
+    survivors = {name: asdict(agent) if agent else None for name, agent in agents.items()}
+    return {"agents": survivors, "errors": [*map(str, findings)]}
 
 
 def normalise(op: str, value: Any) -> Any:

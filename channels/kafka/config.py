@@ -1,0 +1,94 @@
+"""Options of the Kafka channel."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import pydantic
+from confluent_kafka import KafkaException, Producer
+
+from plugins import Config, option
+
+CONSUMER_ONLY = frozenset({"auto.offset.reset", "group.id", "enable.auto.commit", "session.timeout.ms"})
+"""Properties that make sense on one side only, and that the other side warns about."""
+
+
+class KafkaChannelConfig(Config):
+    """Options of the Kafka channel."""
+
+    bootstrap_servers: str | None = option(
+        None,
+        name="kafka.bootstrap.servers",
+        description="host:port of brokers, separated by commas; none means the cluster of `agent cluster start`",
+    )
+    topic: str = option("flafka", name="kafka.topic", description="The topic that holds the events", min_length=1)
+    group_id: str = option(
+        "flafka",
+        name="kafka.consumer.group.id",
+        description="Consumer group of the sinks that have none of their own",
+    )
+    format: Literal["arrow"] = option(
+        "arrow", name="format", description="How events lie in the topic: arrow, one record batch a record"
+    )
+    partitions: int = option(
+        6, name="partitions", gt=0, description="Partitions of the topic, where it has to be created"
+    )
+    replication: int = option(
+        3, name="replication", gt=0, description="Replicas of each partition, where the topic has to be created"
+    )
+    retention: int = option(
+        168,
+        name="retention",
+        unit="h",
+        gt=0,
+        description="How long the topic keeps events, where it has to be created",
+    )
+    batch_events: int = option(10_000, name="batchEvents", unit="events", gt=0, description="Most events in a record")
+    batch_bytes: int = option(
+        900_000,
+        name="batchBytes",
+        unit="bytes",
+        gt=0,
+        description="Most bytes in a record, before compression; one larger event is a record of its own",
+    )
+    producer: dict[str, str] = option(
+        {}, name="kafka.producer.", description="Client properties of the producer, in librdkafka's spelling"
+    )
+    consumer: dict[str, str] = option(
+        {}, name="kafka.consumer.", description="Client properties of the consumers, in librdkafka's spelling"
+    )
+
+    @classmethod
+    def for_type(cls, written_type: str) -> type[Config]:
+        """Under Flume's class name its rules hold: brokers must be named, and the format is Flume's."""
+        return FlumeKafkaChannelConfig if "." in written_type else cls
+
+    @pydantic.model_validator(mode="after")
+    def _clients_accept(self) -> Self:
+        for name, properties in (("kafka.producer", self.producer), ("kafka.consumer", self.consumer)):
+            if properties:
+                try:
+                    Producer({k: v for k, v in properties.items() if k not in CONSUMER_ONLY})
+                except KafkaException as e:
+                    raise ValueError(f"{name}.*: {e.args[0].str()}") from None
+        return self
+
+
+class FlumeKafkaChannelConfig(KafkaChannelConfig):
+    """The options as they are under Flume's class name."""
+
+    bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers")
+    topic: str = option("flume-channel", name="kafka.topic", description="The topic that holds the events")
+    group_id: str = option("flume", name="kafka.consumer.group.id", description="Consumer group of the sinks")
+    parse_as_flume_event: bool = option(True, name="parseAsFlumeEvent", description="Accepted from Flume's files")
+    poll_timeout: int = option(500, name="kafka.pollTimeout", unit="ms", description="Accepted from Flume's files")
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _format_is_chosen(cls, data: Any) -> Any:
+        if "format" not in data:
+            raise ValueError(
+                "Flume's record format is not built yet: add `format = arrow` to use a topic of Flafka's own, "
+                "which a running Flume cannot read"
+            )
+        return data

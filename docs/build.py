@@ -1,0 +1,98 @@
+"""`./dev docs`: writes docs/components.md from what the components themselves declare."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from agent.config.options import AgentOptions
+from agent.config.runners import TABLE
+from plugins import Component, Components, Config
+
+TARGET = Path(__file__).parent / "components.md"
+KINDS = ("source", "channel", "interceptor", "sink")
+
+
+def main() -> None:
+    """Write the page."""
+    TARGET.write_text(page())
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [
+        "# Components",
+        "Made by `./dev docs` from the components themselves. A name in Flume's files works too.",
+    ]
+    components = Components()
+    for kind in KINDS:
+        parts.append(f"## {kind.capitalize()}s")
+        for cls in components.all(kind):
+            parts += component(kind, cls)
+    parts += [
+        "## The agent as a whole",
+        "Directly under the agent's name: `a1.runner = spark`.",
+        *options(AgentOptions),
+    ]
+    parts += ["## What each runner supports", *runners()]
+    return "\n\n".join(parts) + "\n"
+
+
+def component(kind: str, cls: type[Component[Any]]) -> list[str]:
+    """One component: its guarantee, its other names, its options."""
+    parts = [f"### `{cls.type_name}`", inspect.cleandoc(cls.__doc__ or "").replace("\n\n", " ").replace("\n", " ")]
+    if cls.aliases:
+        parts.append("Also: " + ", ".join(f"`{alias}`" for alias in cls.aliases))
+    if kind == "interceptor":
+        pure = getattr(cls, "pure", True)
+        parts.append(
+            "On sources and sinks." if pure else "On sources only: it gives an event another value each time."
+        )
+    return parts + options(cls.config_class)
+
+
+def options(config: type[Config]) -> list[str]:
+    """A table of options, or a word that there are none."""
+    rows = [
+        f"| `{o.name}{'*' if o.is_prefix else ''}` | {o.kind.replace('|', ' or ')} | {default(o)} | {text(o)} |"
+        for o in config.options()
+    ]
+    if not rows:
+        return ["No options."]
+    return ["\n".join(["| option | kind | default | |", "|---|---|---|---|", *rows])]
+
+
+def default(option: Any) -> str:
+    """How a default is shown."""
+    if option.required:
+        return "**required**"
+    if option.default in (None, "", [], {}):
+        return ""
+    value = option.default
+    shown = (
+        str(value).lower() if isinstance(value, bool) else " ".join(value) if isinstance(value, list) else str(value)
+    )
+    return f"`{shown}`" + (f" {option.unit}" if option.unit else "")
+
+
+def text(option: Any) -> str:
+    """What an option means, with its unit and bounds."""
+    limits = ", ".join(
+        filter(None, [option.unit if option.required or option.default is None else "", option.bounds])
+    )
+    description = option.description.rstrip(".").replace("|", "\\|")
+    return description + (f" ({limits})" if limits else "")
+
+
+def runners() -> list[str]:
+    """The table that `agent check` enforces."""
+    rows = [
+        f"| {row.what} | {'yes' if 'local' in row.runners else 'no'} | {'yes' if 'spark' in row.runners else 'no'} |"
+        for row in TABLE
+    ]
+    return ["\n".join(["| | local | spark |", "|---|---|---|", *rows])]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The conformance kit: what every component promises, asserted on yours.
+
+In a test of your own:
+
+    from plugins import conformance
+
+    def test_conformance(tmp_path):
+        out = tmp_path / "out"
+        conformance.check_sink(MySink, {"path": str(out)}, delivered=lambda: out.read_bytes().splitlines())
+
+Each check raises AssertionError with what is broken and why it matters. They need no test framework, use the real
+component, and take a few seconds.
+"""
+
+from plugins.conformance.channels import check_channel
+from plugins.conformance.components import check_component, make
+from plugins.conformance.interceptors import check_interceptor
+from plugins.conformance.samples import sample_events
+from plugins.conformance.sinks import check_sink
+from plugins.conformance.sources import check_source
+
+__all__ = [
+    "check_channel",
+    "check_component",
+    "check_interceptor",
+    "check_sink",
+    "check_source",
+    "make",
+    "sample_events",
+]

@@ -1,0 +1,89 @@
+"""What is asked of a channel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from plugins.batch import Batch
+from plugins.components import Channel, Claim, Reader
+from plugins.conformance.components import Properties, check_component, make
+from plugins.conformance.samples import PATIENCE_SECONDS, sample_events
+from plugins.event import Event, EventId
+
+
+def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
+    """A channel: gives back what was put, again until it is committed, and if it is durable, after a restart."""
+    check_component(cls, properties)
+    first, second = sample_events(), [Event(b"second %d" % i, {}) for i in range(10)]
+    channel = make(cls, properties)
+    channel.open()
+    try:
+        owner = _Owner()
+        reader = channel.reader(owner, group=None, member="conformance")
+        for events in ([], first[:1], first[1:]):
+            channel.put(Batch.of(events))
+        taken = _take(reader, first)
+        assert len(set(taken)) == len(taken), f"{cls.__name__} gives two events one id"
+        reader.rewind(owner.starts(taken))
+        assert sorted(_take(reader, first)) == sorted(taken), f"{cls.__name__} gives other ids after a rewind"
+        reader.commit(owner.ends(taken))
+        channel.put(Batch.of(second))
+        again = _take(reader, second)
+        assert not set(again) & set(taken), f"{cls.__name__} gives an id twice"
+        reader.close()
+        reader = channel.reader(owner, group=None, member="conformance")
+        _take(reader, second)  # not committed: they come again, and nothing else does
+        reader.close()
+        if cls.durable:
+            channel.close()
+            channel = make(cls, properties)
+            channel.open()
+            reader = channel.reader(owner, group=None, member="conformance")
+            reader.commit(owner.ends(_take(reader, second)))
+            reader.close()
+    finally:
+        channel.stopping.set()
+        channel.close()
+
+
+class _Owner:
+    """Lets every partition start where the group has committed."""
+
+    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[int, int]:
+        return {}
+
+    def revoked(self, partitions: set[int]) -> None:
+        pass
+
+    def lost(self, partitions: set[int]) -> None:
+        pass
+
+    def starts(self, ids: Iterable[EventId]) -> dict[int, int]:
+        """The first offset of each partition."""
+        return {id.partition: id.offset for id in sorted(ids, reverse=True)}
+
+    def ends(self, ids: Iterable[EventId]) -> dict[int, int]:
+        """The offset after the last of each partition."""
+        return {id.partition: id.offset + 1 for id in sorted(ids)}
+
+
+def _take(reader: Reader, events: list[Event]) -> list[EventId]:
+    """Take as many events, which must be these, and no more. Their ids."""
+    got: list[tuple[EventId, Event]] = []
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        taken = reader.take(0.2)
+        if taken is not None:
+            assert not taken.undecodable, f"the channel cannot decode what was put: {taken.undecodable}"
+            ids = taken.batch.ids()
+            assert all(taken.start <= id.offset < taken.end for id in ids), "ids lie outside what was taken"
+            got += zip(ids, taken.batch, strict=True)
+        elif len(got) >= len(events):
+            break
+    wanted = sorted(map(repr, events))
+    assert sorted(repr(event) for _, event in got) == wanted, (
+        f"{len(events)} events are in the channel, {len(got)} came out, or others than these"
+    )
+    return [id for id, _ in got]

@@ -1,0 +1,54 @@
+"""What is asked of an interceptor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from plugins.batch import Batch
+from plugins.components import Interceptor
+from plugins.conformance.components import Properties, check_component, make
+from plugins.conformance.samples import batch_of, sample_events
+from plugins.event import Event
+
+
+def check_interceptor(
+    cls: type[Interceptor[Any]],
+    properties: Properties,
+    *,
+    events: Iterable[Event] = (),
+    prepare: Callable[[Any], None] = lambda interceptor: None,
+) -> None:
+    """An interceptor: treats each event as if it were alone, keeps ids, changes no batch it was given.
+
+    `events` are some that it has work with; those of `sample_events` come on top. `prepare` sets an impure
+    one's clock and the like, so that the same event gives the same result.
+    """
+    check_component(cls, properties)
+    interceptor = make(cls, properties)
+    prepare(interceptor)
+    interceptor.open()
+    try:
+        given = [*events, *sample_events()]
+        for some in ([], given[:1], given):
+            _check_intercept(interceptor, some)
+    finally:
+        interceptor.close()
+
+
+def _check_intercept(interceptor: Interceptor[Any], events: list[Event]) -> None:
+    name = type(interceptor).__name__
+    batch = batch_of(events, 7)
+    result = interceptor.intercept(batch)
+    assert list(batch) == events, f"{name} changes the batch it was given"
+    alone = [interceptor.intercept(batch.slice(row, 1)) for row in range(len(batch))]
+    assert list(result) == [event for one in alone for event in one], (
+        f"{name} treats an event otherwise when it is alone in a batch"
+    )
+    assert result.origin is not None, f"{name} drops the ids of events: use where(), map() and with_…()"
+    assert result.ids() == [id for one in alone for id in one.ids()], f"{name} mixes up the ids of events"
+    assert set(result.ids()) <= set(batch.ids()), f"{name} invents ids"
+    without = interceptor.intercept(Batch(batch.records))
+    assert list(without) == list(result), f"{name} needs an origin, which a batch before the channel does not have"
+    if interceptor.pure:
+        assert list(interceptor.intercept(batch)) == list(result), f"{name} says it is pure, but gives another result"

@@ -1,0 +1,115 @@
+"""What is asked of a sink."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from plugins.batch import Batch
+from plugins.components import Claim, CommittingSink, Receipt, Sink
+from plugins.conformance.components import Properties, check_component, make
+from plugins.conformance.samples import batch_of, sample_events, some_of
+from plugins.errors import Conflict
+
+
+def check_sink(
+    cls: type[Sink[Any]],
+    properties: Properties,
+    delivered: Callable[[], Iterable[bytes]] | None = None,
+    *,
+    failing: Properties | None = None,
+) -> None:
+    """A sink: what it was flushed is delivered, whatever failed in between; a `CommittingSink`, exactly once.
+
+    `delivered` reads back all bodies that have arrived at its destination, in any order; None where there is no
+    way to see them.
+    """
+    check_component(cls, properties, failing=failing)
+    bodies: list[bytes] = []
+    events = sample_events()
+    batches = [batch_of(some, offset) for offset, some in enumerate((events[:1], events, events[:50], events[50:]))]
+    for batch in batches:
+        bodies += batch.bodies.to_pylist()
+    if issubclass(cls, CommittingSink):
+        _check_commits(cls, properties, batches)
+    else:
+        _check_flushes(cls, properties, batches)
+    if delivered is not None:
+        found = Counter(delivered())
+        assert not (missing := Counter(bodies) - found), f"{cls.__name__} lost {some_of(missing)}"
+        assert not (wrong := found.keys() - set(bodies)), (
+            f"{cls.__name__} delivered what nobody wrote: {some_of(wrong)}"
+        )
+        if issubclass(cls, CommittingSink):
+            assert found == Counter(bodies), f"{cls.__name__} delivered twice: {some_of(found - Counter(bodies))}"
+
+
+def _check_flushes(cls: type[Sink[Any]], properties: Properties, batches: list[Batch]) -> None:
+    sink = make(cls, properties)
+    sink.open()
+    try:
+        sink.flush()  # with nothing written
+        sink.reset()
+        sink.write(batches[0])
+        sink.write(batches[1])
+        sink.flush()
+        sink.write(batches[2])
+        sink.reset()  # a failure: the runner drops what is not flushed, and offers it again
+        sink.write(batches[2])
+        sink.flush()
+        sink.write(batches[3])
+    finally:
+        sink.close()  # a crash before the flush
+    sink = make(cls, properties)
+    sink.open()
+    try:
+        sink.write(batches[3])
+        sink.flush()
+    finally:
+        sink.close()
+
+
+def _check_commits(cls: type[CommittingSink[Any]], properties: Properties, batches: list[Batch]) -> None:
+    name = cls.__name__
+    claim = Claim("conformance", "conformance", "conformance-id", f"group-{time.time_ns()}", 0, 0)
+
+    def begin(expected: int | None, committed: int | None) -> CommittingSink[Any]:
+        sink = make(cls, properties)
+        sink.open()
+        start = sink.resume(claim, committed)
+        assert start == expected, f"{name}.resume answers {start} where it should go on at {expected}"
+        return sink
+
+    def stage(sink: CommittingSink[Any], start: int, end: int) -> Receipt:
+        for batch in batches[start:end]:
+            sink.write(batch)
+        receipt = sink.stage(claim, start, end)
+        written = sum(len(batch) for batch in batches[start:end])
+        assert (receipt.claim, receipt.start, receipt.end, receipt.events) == (claim, start, end, written), (
+            f"{name}.stage gives a receipt of something else: {receipt}"
+        )
+        travelled: Receipt = pickle.loads(pickle.dumps(receipt))  # noqa: S301  # as from a Spark executor
+        return travelled
+
+    sink = begin(None, None)
+    sink.write(batches[0])
+    sink.reset(0)
+    sink.commit(stage(sink, 0, 2))
+    stage(sink, 2, 3)
+    sink.close()  # a crash between stage and commit
+    sink, zombie = begin(2, 0), begin(2, None)
+    late = stage(zombie, 2, 4)
+    sink.commit(stage(sink, 2, 3))
+    try:
+        zombie.commit(late)
+    except Conflict:
+        zombie.close()
+    else:
+        raise AssertionError(f"{name} lets two owners commit the same records: what they hold is there twice")
+    sink.reset()
+    sink.commit(stage(sink, 3, 4))
+    sink.close()  # a crash before the channel was committed
+    begin(4, 2).close()

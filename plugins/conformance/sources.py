@@ -1,0 +1,133 @@
+"""What is asked of a source."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from plugins.batch import Batch
+from plugins.components import Source
+from plugins.conformance.components import Properties, check_component, make
+from plugins.conformance.samples import ODD, PATIENCE_SECONDS, some_of
+
+IDLE_SECONDS = 0.5
+"""A source without events is left so long, to wait wherever it waits, before it is told to stop."""
+STOP_SECONDS = 5.0
+"""A source that is told to stop has ended by then."""
+
+
+def check_source(
+    cls: type[Source[Any]],
+    properties: Properties,
+    send: Callable[[Any, Sequence[bytes]], None],
+    *,
+    repeats: bool = False,
+    failing: Properties | None = None,
+) -> None:
+    """A source: brings in what is sent, stops when told to, and with `repeats` loses nothing that is not stored.
+
+    `send(source, bodies)` makes the world send so many events with exactly these bodies. `repeats` says that what was
+    yielded but not stored comes again after a restart.
+    """
+    check_component(cls, properties, failing=failing)
+    source = make(cls, properties)
+    source.open()
+    try:
+        with _Drain(source, store=True) as drain:
+            drain.idle()
+    finally:
+        source.close()
+    source = make(cls, properties)
+    source.open()
+    try:
+        with _Drain(source, store=True) as drain:
+            for bodies in ([b"one"], [b"line %d" % i for i in range(200)], [ODD, b"after"]):
+                drain.received.clear()
+                send(source, bodies)
+                drain.expect(bodies)
+    finally:
+        source.close()
+    if repeats:
+        bodies = [b"again %d" % i for i in range(10)]
+        source = make(cls, properties)
+        source.open()
+        try:
+            with _Drain(source, store=False) as drain:
+                send(source, bodies)
+                drain.wait(lambda: bool(drain.received))
+        finally:
+            source.close()
+        source = make(cls, properties)
+        source.open()
+        try:
+            with _Drain(source, store=True) as drain:
+                drain.expect(bodies)
+        finally:
+            source.close()
+
+
+class _Drain:
+    """Iterates a source on a thread of its own, as the runner does."""
+
+    def __init__(self, source: Source[Any], *, store: bool) -> None:
+        self.received: list[bytes] = []
+        self._source, self._store = source, store
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> _Drain:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._source.stopping.set()
+        name = type(self._source).__name__
+        self._thread.join(STOP_SECONDS)
+        if kind is None:
+            assert not self._thread.is_alive(), f"{name} goes on for {STOP_SECONDS} s after stopping is set"
+            self._tell()
+
+    def idle(self) -> None:
+        """Leave it alone for a while."""
+        self._thread.join(IDLE_SECONDS)
+        self._tell()
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Until it is so, or the source has ended, or patience has."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition() and self._thread.is_alive() and time.monotonic() < deadline:
+            self._thread.join(0.01)
+        self._tell()
+
+    def expect(self, bodies: Sequence[bytes]) -> None:
+        """AssertionError unless it brings in these bodies and no others."""
+        wanted = Counter(bodies)
+        self.wait(lambda: not wanted - Counter(self.received))
+        name = type(self._source).__name__
+        assert not (missing := wanted - Counter(self.received)), f"{name} lost {some_of(missing)}"
+        assert not (wrong := Counter(self.received) - wanted), f"{name} brought in what nobody sent: {some_of(wrong)}"
+
+    def _tell(self) -> None:
+        if self._failure is not None:
+            name = type(self._source).__name__
+            raise AssertionError(f"{name}.batches() failed: {self._failure!r}") from self._failure
+
+    def _run(self) -> None:
+        pending: list[Batch] = []
+        try:
+            for batch in self._source.batches():
+                assert batch.origin is None, "what a source yields has no origin: only a channel gives one"
+                self.received += batch.bodies.to_pylist()
+                pending.append(batch)
+                # As late as it may be: only when no more batches may be on their way.
+                while self._store and len(pending) >= self._source.in_flight:
+                    self._source.stored(pending.pop(0))
+                if not self._store and len(pending) >= self._source.in_flight:
+                    break
+            for batch in pending if self._store else ():
+                self._source.stored(batch)
+        except BaseException as e:  # noqa: BLE001  # told by __exit__
+            self._failure = e

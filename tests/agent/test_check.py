@@ -1,0 +1,272 @@
+"""`agent check`, and what all commands share: help, errors, the options that name a configuration."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import agent.cli
+from agent.cli import check as check_module
+from agent.cli import configured, main
+from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from plugins import FlafkaError
+from tests.agent.config_sample import COMPONENTS
+from tests.agent.test_config_errors import GOOD, changed
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run `agent` in a directory with `good.conf`, `bad.conf` and a conf directory."""
+    monkeypatch.setattr(configured, "Components", lambda: COMPONENTS)
+    monkeypatch.chdir(tmp_path)
+    Path("good.conf").write_text(GOOD)
+    Path("warn.conf").write_text(changed("9 | a1.channels.c1.foo = 1"))
+    Path("bad.conf").write_text(changed("9 | a1.sinks.k1.limti = 1", "10 | a1.channels.c1.foo = 1"))
+    Path("conf").mkdir()
+    return lambda *args: CliRunner().invoke(main, args)
+
+
+def test_a_good_one(run: Run) -> None:
+    result = run("check", "-c", "good.conf")
+    assert (result.exit_code, result.output) == (
+        0,
+        "good.conf: agent a1 would run:\n  s1 (ticks) → c1 (memory) → k1 (index)\n",
+    )
+
+
+def test_a_bad_one(run: Run) -> None:
+    result = run("check", "-c", "bad.conf")
+    assert (result.exit_code, result.output) == (
+        2,
+        "bad.conf:9: a1.sinks.k1: unknown option 'limti', did you mean 'limit'?\n"
+        "bad.conf:10: warning: a1.channels.c1: unknown option 'foo' (ignored)\n"
+        "1 error, 1 warning: it would not start\n",
+    )
+
+
+def test_warnings_do_not_fail_but_for_strict(run: Run) -> None:
+    result = run("check", "-c", "warn.conf")
+    assert result.exit_code == 0
+    assert result.output.splitlines()[1] == "warn.conf: agent a1 would run, with 1 warning:"
+    strict = run("check", "-c", "warn.conf", "--strict")
+    assert strict.exit_code == 2
+    assert strict.output.splitlines()[-1] == "1 error: it would not start"
+
+
+def test_lenient(run: Run) -> None:
+    Path("bad.conf").write_text(
+        changed("7 | a1.sinks.k1.type = jdbc", "9 | a1.foo = 1", "6 | a1.channels.c1.type = kafka")
+    )
+    assert run("check", "-c", "bad.conf").exit_code == 2
+    Path("bad.conf").write_text(changed("7 | a1.sinks.k1.type = irc", "6 | a1.channels.c1.type = kafka"))
+    result = run("check", "-c", "bad.conf", "--lenient")
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "bad.conf:7: warning: a1.sinks.k1: Flume's 'irc' sink is not built yet; built are: broken, hdfs, index "
+        "(a1.sinks.k1 is dropped)",
+        "bad.conf: agent a1 would run, with 1 warning:",
+        "  s1 (ticks) → c1 (kafka)",
+    ]
+
+
+def test_the_flow_of_a_larger_one(run: Run) -> None:
+    Path("big.conf").write_text(
+        changed(
+            "3 | a1.sinks = k1 k2",
+            "6 | a1.channels.c1.type = kafka",
+            "9 | a1.sinks.k2.type = hdfs",
+            "+ | a1.sinks.k2.channel = c1",
+            "+ | a1.sinks.k2.hdfs.path = /x",
+            "+ | a1.sinks.k2.group = archive",
+            "+ | a1.sinks.k2.runner = spark",
+        )
+    )
+    result = run("check", "-c", "big.conf")
+    assert (
+        result.output.splitlines()[1] == "  s1 (ticks) → c1 (kafka) → k1 (index), k2 (hdfs, on Spark, group archive)"
+    )
+
+
+def test_json(run: Run) -> None:
+    bad = json.loads(run("check", "-c", "bad.conf", "--json").output)
+    assert bad == {
+        "file": "bad.conf",
+        "agent": None,
+        "ok": False,
+        "diagnostics": [
+            {
+                "severity": "error",
+                "file": "bad.conf",
+                "line": 9,
+                "component": "a1.sinks.k1",
+                "message": "unknown option 'limti', did you mean 'limit'?",
+            },
+            {
+                "severity": "warning",
+                "file": "bad.conf",
+                "line": 10,
+                "component": "a1.channels.c1",
+                "message": "unknown option 'foo' (ignored)",
+            },
+        ],
+        "flow": [],
+    }
+    good = json.loads(run("check", "-c", "good.conf", "--json").output)
+    assert (good["ok"], good["agent"], good["flow"]) == (True, "a1", ["s1 (ticks) → c1 (memory) → k1 (index)"])
+
+
+# --- how Flume is called
+
+
+def test_flumes_spelling(run: Run) -> None:
+    assert run("check", "-n", "a1", "-c", "conf", "-f", "good.conf").exit_code == 0
+    assert run("check", "--name", "a1", "--conf", "no-such-dir", "--conf-file", "good.conf").exit_code == 0
+    given = "-Dflume.monitoring.type=http", "-Dflume.monitoring.port=34545", "-Dflume.root.logger=INFO,console"
+    assert run("check", "-n", "a1", "-f", "good.conf", *given).exit_code == 0
+    result = run("check", "-f", "good.conf", "-Dflume.monitoring.port=x")
+    assert result.output.splitlines()[0] == (
+        "-Dflume.monitoring.port: a1: monitoring.port must be a whole number, not 'x'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "which configuration? Name it with -c FILE"),
+        (["-c", "conf"], "conf is a directory (Flume's conf directory); name the configuration with -f"),
+        (["-c", "good.conf", "-f", "bad.conf"], "both -c good.conf and -f bad.conf are files; give one of them"),
+        (["-c", "good.conf", "--strict", "--lenient"], "--strict and --lenient exclude each other"),
+    ],
+)
+def test_usage_errors(args: list[str], said: str, run: Run) -> None:
+    result = run("check", *args)
+    assert result.exit_code == 2
+    assert result.output.splitlines()[-1] == f"Error: {said}"
+
+
+def test_a_directory_with_a_configuration_in_it(run: Run) -> None:
+    Path("conf/flume.conf").write_text(GOOD)
+    assert run("check", "-c", "conf").output.splitlines()[-1].endswith("-f: -f conf/flume.conf")
+
+
+def test_no_such_file_and_no_such_agent(run: Run) -> None:
+    result = run("check", "-c", "none.conf")
+    assert (result.exit_code, result.output.splitlines()[0]) == (
+        2,
+        "none.conf: cannot be read: No such file or directory",
+    )
+    result = run("check", "-c", "good.conf", "-n", "a2")
+    assert result.output.splitlines()[0] == "good.conf: no agent 'a2' (the file has: a1)"
+
+
+# --- --connect
+
+
+def test_connect_asks_every_component(run: Run) -> None:
+    Path("good.conf").write_text(changed("9 | a1.sinks.k1.url = http://broken"))
+    result = run("check", "-c", "good.conf", "--connect")
+    assert (result.exit_code, result.output) == (
+        2,
+        "good.conf:4: a1.sources.s1: the clock has stopped\n"
+        "good.conf:7: a1.sinks.k1: probe fell over\n"
+        "2 errors: it would not start\n",
+    )
+    assert run("check", "-c", "good.conf").exit_code == 0
+
+
+def test_connect_does_not_wait_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "CONNECT_SECONDS", 0.2)
+    Path("good.conf").write_text(changed("9 | a1.sinks.k1.url = http://slow"))
+    result = run("check", "-c", "good.conf", "--connect")
+    assert "good.conf:7: a1.sinks.k1: gave no answer within 0 s" in result.output.splitlines()
+
+
+# --- on a terminal
+
+
+def test_colours_on_a_terminal_only(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, found = Chosen(Path("bad.conf"), None, "normal", {}).load()
+    configured.show(found, sys.stdout)
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    configured.show(found, sys.stdout)
+    shown = capsys.readouterr().out.splitlines()
+    assert [click.unstyle(line) for line in shown] == [
+        "✗ bad.conf:9: a1.sinks.k1: unknown option 'limti', did you mean 'limit'?",
+        "! bad.conf:10: a1.channels.c1: unknown option 'foo' (ignored)",
+    ]
+
+
+# --- what start shares
+
+
+@click.command()
+@configuration_options
+def fake(chosen: Chosen) -> None:
+    click.echo(f"runs {load_or_exit(chosen).name}")
+
+
+def test_load_or_exit(run: Run) -> None:
+    warned = CliRunner().invoke(fake, ["-c", "warn.conf"])
+    assert (warned.exit_code, warned.stdout) == (0, "runs a1\n")
+    assert warned.stderr == "warn.conf:9: warning: a1.channels.c1: unknown option 'foo' (ignored)\n"
+    failed = CliRunner().invoke(fake, ["-c", "bad.conf"])
+    assert (failed.exit_code, failed.stdout) == (2, "")
+    assert failed.stderr.splitlines()[-1] == "1 error, 1 warning; nothing was started"
+
+
+# --- the root command
+
+
+def test_every_command_is_there_and_says_what_it_does() -> None:
+    context = click.Context(main)
+    for name in agent.cli.COMMANDS:
+        command = main.get_command(context, name)
+        assert isinstance(command, click.Command), name
+        assert command.get_short_help_str(), name
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys, agent.cli\n"
+        "agent.cli.main(['--help'], standalone_mode=False)\n"
+        "heavy = {'pyarrow', 'numpy', 'pydantic', 'rich', 'kafka', 'confluent_kafka'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "check    Check a configuration; start nothing." in done.stdout
+
+
+def test_a_mistyped_command() -> None:
+    result = CliRunner().invoke(main, ["chek"])
+    assert result.exit_code == 2
+    assert result.output.splitlines()[-1] == "Error: no command 'chek', did you mean 'check'?"
+
+
+def test_errors_are_one_line_and_bugs_say_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(error: Exception) -> Callable[..., None]:
+        def load(self: Chosen) -> None:
+            raise error
+
+        return load
+
+    monkeypatch.setattr(Chosen, "load", raising(FlafkaError("Kafka is on fire: pour water on it")))
+    result = run("check", "-c", "good.conf")
+    assert (result.exit_code, result.stderr) == (1, "error: Kafka is on fire: pour water on it\n")
+    monkeypatch.setattr(Chosen, "load", raising(KeyError("x")))
+    result = run("check", "-c", "good.conf")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: KeyError: 'x'\nThis is a bug. Please report it")
+    assert isinstance(run("--debug", "check", "-c", "good.conf").exception, KeyError)

@@ -1,0 +1,334 @@
+"""What is made of a configuration: the agent, values, secrets, and the grammar of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.config import Diagnostic, load
+from agent.topology import AgentSpec, SelectorSpec
+from tests.agent.config_sample import COMPONENTS, FlumeKafkaConfig, Index, Kafka, KafkaConfig
+from tests.agent.test_config_errors import changed
+
+
+def read(text: str, tmp_path: Path, **more: Any) -> tuple[AgentSpec | None, list[Diagnostic]]:
+    file = tmp_path / "agent.conf"
+    file.write_text(text, "utf-8")
+    return load(file, components=COMPONENTS, **({"environment": {}} | more))
+
+
+def agent(text: str, tmp_path: Path, **more: Any) -> AgentSpec:
+    spec, found = read(text, tmp_path, **more)
+    assert spec is not None, [str(diagnostic) for diagnostic in found]
+    return spec
+
+
+def url(value: str, tmp_path: Path, *lines: str, **more: Any) -> str:
+    """The sink's url, written so in the file."""
+    spec = agent("\n".join((changed(f"9 | a1.sinks.k1.url = {value}"), *lines)), tmp_path, **more)
+    config: Any = spec.sinks[0].config
+    return config.url
+
+
+# --- the agent
+
+
+def test_everything_lands_where_it_belongs(tmp_path: Path) -> None:
+    spec = agent(
+        """
+        # the agent
+        a1.sources : tail
+        a1.channels= c1 c2
+        a1.sinks   k1\tk2
+        a1.sources.tail.type = taildir
+        a1.sources.tail.channels = c1 \\
+            c2
+        a1.sources.tail.filegroups = f1 f2
+        a1.sources.tail.filegroups.f1 = /var/log/.*\\\\.log
+        a1.sources.tail.interceptors = up h
+        a1.sources.tail.interceptors.up.type = upper
+        a1.sources.tail.interceptors.h.type = org.apache.flume.interceptor.HostInterceptor$Builder
+        a1.sources.tail.interceptors.h.useIP = FALSE
+        a1.sources.tail.selector.optional = c2
+        a1.channels.c1.type = kafka
+        a1.channels.c2.type = MEMORY
+        a1.sinks.k1.type = org.apache.flume.sink.hdfs.HDFSEventSink
+        a1.sinks.k1.channel = c1
+        a1.sinks.k1.hdfs.path = /logs/%Y
+        a1.sinks.k1.interceptors = up
+        a1.sinks.k1.interceptors.up.type = upper
+        a1.sinks.k1.group = archive
+        a1.sinks.k2.type = index
+        a1.sinks.k2.channel = c2
+        a1.sinks.k2.runner = local
+        a1.runner = spark
+        a1.spark.master = local[4]
+        a1.spark.conf.spark.executor.memory = 1g
+        """,
+        tmp_path,
+    )
+    (tail,), (c1, c2), (k1, k2) = spec.sources, spec.channels, spec.sinks
+    config: Any = tail.config
+    assert (tail.path, tail.place.line, tail.channels) == ("a1.sources.tail", 6, ("c1", "c2"))
+    assert (config.filegroups, config.groups) == (["f1", "f2"], {"f1": "/var/log/.*\\.log"})
+    assert [(i.name, i.cls.type_name, dict(i.properties)) for i in tail.interceptors] == [
+        ("up", "upper", {}),
+        ("h", "host", {"useIP": "FALSE"}),
+    ]
+    host: Any = tail.interceptors[1].config
+    assert host.use_ip is False
+    assert tail.selector == SelectorSpec("replicating", frozenset({"c2"}))
+    assert (c1.cls, c2.properties) == (Kafka, {})
+    assert (k1.runner, k1.group, k1.channel, k1.interceptors[0].path) == (
+        "spark",
+        "archive",
+        "c1",
+        "a1.sinks.k1.interceptors.up",
+    )
+    assert k1.properties == {"hdfs.path": "/logs/%Y"}
+    assert (k2.runner, k2.group, k2.cls) == ("local", None, Index)
+    assert spec.options == {
+        "runner": "spark",
+        "spark.master": "local[4]",
+        "spark.conf.spark.executor.memory": "1g",
+    }
+    assert isinstance(k2.make(), Index)
+
+
+def test_options_may_depend_on_the_name_the_type_is_written_with(tmp_path: Path) -> None:
+    ours = agent(changed("6 | a1.channels.c1.type = kafka"), tmp_path)
+    assert type(ours.channels[0].config) is KafkaConfig
+    flumes = agent(
+        changed(
+            "6 | a1.channels.c1.type = org.apache.flume.channel.kafka.KafkaChannel",
+            "+ | a1.channels.c1.kafka.bootstrap.servers = k:9092",
+        ),
+        tmp_path,
+    )
+    assert type(flumes.channels[0].config) is FlumeKafkaConfig
+
+
+def test_unknown_options_do_not_reach_the_executors(tmp_path: Path) -> None:
+    spec = agent(changed("9 | a1.channels.c1.foo = 1", "+ | a1.channels.c1.capacity = 500"), tmp_path)
+    assert spec.channels[0].properties == {"capacity": "500"}
+
+
+def test_flumes_monitoring_properties(tmp_path: Path) -> None:
+    given = {"flume.monitoring.type": "http", "flume.monitoring.port": "34545", "flume.root.logger": "INFO,console"}
+    spec = agent(changed("9 | a1.monitoring.port = 1"), tmp_path, system=given)
+    assert spec.options == {"monitoring.type": "http", "monitoring.port": "34545"}
+    _, found = read(changed(), tmp_path, system={"flume.monitoring.type": "ganglia"})
+    assert [str(d) for d in found] == ["-Dflume.monitoring.type: a1: monitoring.type must be 'http', not 'ganglia'"]
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+def test_lines_are_counted_whatever_ends_them(ends: str, tmp_path: Path) -> None:
+    text = changed("9 | # note", "+ | ", "+ | a1.sinks.k1.url = a\\", "+ |   b", "+ | a1.sinks.k1.limit = x")
+    (tmp_path / "agent.conf").write_bytes(text.replace("\n", ends).encode())
+    _, found = load(tmp_path / "agent.conf", components=COMPONENTS)
+    assert [d.place.line for d in found] == [13]
+
+
+def test_a_file_in_latin_1_as_java_would_read_it(tmp_path: Path) -> None:
+    (tmp_path / "agent.conf").write_bytes(changed("9 | a1.sinks.k1.url = /zürich").encode("latin-1"))
+    spec, _ = load(tmp_path / "agent.conf", components=COMPONENTS)
+    assert spec is not None
+    assert spec.sinks[0].properties["url"] == "/zürich"
+
+
+# --- ${…}
+
+
+def test_values_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "pw").write_text("hush\n")
+    more: dict[str, Any] = {"environment": {"HOST": "h1", "STAGE": "dev"}, "system": {"port": "80"}}
+    lines = "DEV_PATH = /d", "dev_path = /${DEV_PATH}/x"
+    for written, value in {
+        "${env:HOST}:${sys:port}": "h1:80",
+        "${env:NONE:-localhost}": "localhost",
+        "${env:NONE:-${env:HOST}}": "h1",
+        "${env:NONE:-}": None,
+        "${${env:STAGE}_path}": "//d/x",
+        "${file:pw}": "hush",
+        "a${file:" + str(tmp_path / "pw") + "}b": "ahushb",
+        "$${env:HOST} $1 %{x} ${": "${env:HOST} $1 %{x} ${",
+        "${a1.sinks.k1.type}": "index",
+        "${sys:file.separator}": "/",
+        "${ENV:HOST}": "h1",
+        "${date:'it is' yy}": "it is " + __import__("datetime").datetime.now().strftime("%y"),
+    }.items():
+        assert url(written, tmp_path, *lines, **more) == (value or "http://localhost")
+
+
+def test_a_property_of_the_agent_may_be_a_variable_and_an_option_stays_one(tmp_path: Path) -> None:
+    lines = "a1.base = /data", "a1.monitoring.port = 4000", "a1.sinks.k1.limit = ${a1.monitoring.port}"
+    spec = agent("\n".join([changed("9 | a1.sinks.k1.url = ${a1.base}/x"), *lines]), tmp_path)
+    assert spec.sinks[0].properties == {"url": "/data/x", "limit": "4000"}
+    assert spec.options == {"monitoring.port": "4000"}
+
+
+def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "pw").write_text("${env:HOST}$${x}")
+    assert url("${file:pw}", tmp_path) == "${env:HOST}$${x}"
+
+
+def test_plain_names_from_the_environment_where_flume_is_told_so(tmp_path: Path) -> None:
+    java = {"propertiesImplementation": "org.apache.flume.node.EnvVarResolverProperties"}
+    assert url("${NC_PORT}", tmp_path, environment={"NC_PORT": "6667"}, system=java) == "6667"
+
+
+def test_config_filters(tmp_path: Path) -> None:
+    lines = (
+        "a1.configfilters = e x",
+        "a1.configfilters.e.type = env",
+        "a1.configfilters.x.type = external",
+        "a1.configfilters.x.command = echo it is",
+    )
+    given = {"environment": {"KEY": "v1"}}
+    for written, value in {
+        "${e['KEY']}": "v1",
+        '-${e["KEY"]}-': "-v1-",
+        "${e[KEY]}": "v1",
+        "${x['k']}": "it is k",
+    }.items():
+        assert url(written, tmp_path, *lines, **given) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("${env:NONE}", "${env:NONE} has no value: the environment has no NONE"),
+        ("${sys:none}", "${sys:none} has no value: give it with -Dnone=…"),
+        ("${java:version}", "${java:version} has no value: there is no Java in this agent to ask"),
+        ("${none}", "${none} has no value: the file has no property 'none'"),
+        ("${}", "${} has no value: the file has no property ''"),
+        ("${f9['K']}", "${f9['K']} has no value: no config filter of that name is listed"),
+        ("${e['K']}", "${e['K']} has no value: config filter e has no K"),
+        ("${x['K']}", "${x['K']} has no value: the command 'false' did not give it (CalledProcessError)"),
+        ("${bad['K']}", "${bad['K']} has no value: its config filter cannot be used"),
+        ("${file:none}", "${file:none} has no value: 'none' cannot be read: No such file or directory"),
+        ("${file:.}", "${file:.} has no value: '.' cannot be read: Is a directory"),
+        ("${date:qq}", "${date:qq} has no value: 'qq' is not built for dates; built are: "),
+        (
+            "${a1.sinks.k1.url}",
+            "${a1.sinks.k1.url} has no value: it refers to itself: a1.sinks.k1.url → a1.sinks.k1.url",
+        ),
+        ("${env:SELF}", "more than 50 expressions lie within one another"),
+        ("${" * 60 + "}" * 60, "more than 50 expressions lie within one another"),
+        ("${a_${env:INNER}}", "${env:INNER} has no value: the environment has no INNER"),
+    ],
+)
+def test_what_has_no_value(value: str, reason: str, tmp_path: Path) -> None:
+    lines = [
+        "a1.configfilters = e x bad",
+        "a1.configfilters.e.type = env",
+        "a1.configfilters.x.type = external",
+        "a1.configfilters.x.command = false",
+        "a1.configfilters.bad.type = hadoop",
+    ]
+    text = "\n".join([changed(f"9 | a1.sinks.k1.url = {value}"), *lines])
+    spec, found = read(text, tmp_path, environment={"SELF": "${env:SELF}"})
+    assert spec is None
+    told = [str(d).removeprefix(f"{tmp_path}/") for d in found if d.place.line == 9]
+    assert len(told) == 1
+    assert told[0].startswith("agent.conf:9: a1.sinks.k1: ")
+    assert reason in told[0]
+
+
+def test_properties_that_refer_to_one_another_in_a_ring(tmp_path: Path) -> None:
+    _, found = read("\n".join([changed("9 | a1.sinks.k1.url = ${b}"), "b = ${c}", "c = ${b}"]), tmp_path)
+    assert [str(d).removeprefix(f"{tmp_path}/") for d in found] == [
+        "agent.conf:11: c: ${b} has no value: it refers to itself: b → c → b"
+    ]
+
+
+def test_a_few_lines_cannot_fill_the_memory(tmp_path: Path) -> None:
+    bomb = ["p0 = " + "x" * 1000, *(f"p{n} = " + f"${{p{n - 1}}}" * 10 for n in range(1, 40))]
+    _, found = read("\n".join([changed("9 | a1.sinks.k1.url = ${p39}"), *bomb]), tmp_path)
+    assert any("the text would grow beyond 1 MiB" in diagnostic.message for diagnostic in found)
+
+
+# --- secrets
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["a1.sinks.k1.limit = ${file:pw}"],
+        ["a1.sinks.k1.limit = x${file:pw}y"],
+        ["a1.sinks.k1.limit = ${indirect}", "indirect = ${file:pw}"],
+        ["a1.sinks.k1.type = ${file:pw}"],
+        ["a1.sinks.k1.channel = ${file:pw}"],
+        ["a1.sinks.k1.runner = ${file:pw}"],
+        ["a1.runner = ${file:pw}"],
+        ["a1.sinks = k1 ${file:pw}"],
+        ["a1.sources.s1.selector.type = ${file:pw}"],
+        ["a1.sinks.k1.url = ${${file:pw}}"],
+        ["a1.sinks.k1.url = ${env:${file:pw}}"],
+        ["a1.sinks.k1.credential = Tr0ub4dor3", "a1.sinks.k1.limit = Tr0ub4dor3"],
+        ["a1.sinks.k1.somePassword = Tr0ub4dor3", "a1.sinks.k1.limit = Tr0ub4dor3"],
+        ["a1.sinks.k1.limit = ${e['PW']}", "a1.configfilters = e", "a1.configfilters.e.type = env"],
+    ],
+)
+def test_secrets_are_never_told(lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / "pw").write_text("Tr0ub4dor3\n")
+    text = "\n".join([changed(), *lines])
+    for mode in ("normal", "strict", "lenient"):
+        _, found = read(text, tmp_path, mode=mode, environment={"PW": "Tr0ub4dor3"})
+        assert found
+        assert "tr0ub4dor3" not in repr(found).lower()
+
+
+def test_a_short_secret_is_hidden_as_a_word(tmp_path: Path) -> None:
+    _, found = read(changed("9 | a1.sinks.k1.credential = e"), tmp_path)
+    assert [d.message for d in found] == ["credential must be longer, at least 8"]
+    (tmp_path / "pw").write_text("s e")
+    _, found = read(changed("9 | a1.sinks.k1.limit = ${file:pw}"), tmp_path)
+    assert [d.message for d in found] == ["limit must be a whole number, not '${file:pw}'"]
+
+
+# --- whatever it holds
+
+NAMES = (
+    "a1 a2 sources channels sinks sinkgroups configfilters s1 c1 k1 type channel interceptors i1 selector optional"
+)
+TYPES = "group runner spark memory kafka index hdfs TAILDIR ticks host env external command false load_balancing"
+SIGNS = "${ } :- ${file:x} ${env:A} \\u00e9 \\ud800 . = : \\ , # ! \x00 \x1b é 日本 capacity 10 -1 filegroups."
+BLANK = [" ", "\t", "\n", "a1.sources = s1\n", "a1.sources =\n", "a1.channels = c1\n", "a1.sinks = k1\n"]
+WORDS = st.sampled_from([*f"{NAMES} {TYPES} {SIGNS}".split(" "), *BLANK])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    text=st.one_of(st.text(), st.lists(WORDS, max_size=60).map("".join)),
+    mode=st.sampled_from(["normal", "strict", "lenient"]),
+    name=st.sampled_from([None, "a1"]),
+)
+def test_no_text_makes_it_fall_over(text: str, mode: Any, name: str | None, tmp_path_factory: Any) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.conf"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    spec, found = load(file, name, components=COMPONENTS, mode=mode, environment={"A": "${env:A}"})
+    assert (spec is None) == any(diagnostic.severity == "error" for diagnostic in found)
+    for diagnostic in found:
+        line = str(diagnostic)
+        assert line.isprintable()
+        line.encode()
+
+
+@settings(max_examples=200, deadline=None)
+@given(lines=st.lists(st.tuples(st.integers(1, 12), st.lists(WORDS, max_size=8).map("".join)), max_size=6))
+def test_no_change_to_a_good_one_makes_it_fall_over(lines: list[tuple[int, str]], tmp_path_factory: Any) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.conf"
+    file.write_bytes(changed(*(f"{n} | {line}" for n, line in lines)).encode("utf-8", "surrogatepass"))
+    for mode in ("normal", "strict", "lenient"):
+        load(file, "a1", components=COMPONENTS, mode=mode, environment={})  # type: ignore[arg-type]
+
+
+def test_many_errors_stay_quick(tmp_path: Path) -> None:
+    lines = [f"a1.sinks.k1.opt{n} = ${{none{n}}}" for n in range(3000)]
+    _, found = read(changed() + "\n" + "\n".join(lines), tmp_path)
+    assert len(found) == 6000

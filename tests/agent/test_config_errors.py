@@ -1,0 +1,207 @@
+"""Every message about a configuration, with its file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import Mode, load
+from tests.agent.config_sample import COMPONENTS
+
+GOOD = """\
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = ticks
+a1.sources.s1.channels = c1
+a1.channels.c1.type = memory
+a1.sinks.k1.type = index
+a1.sinks.k1.channel = c1
+"""
+
+
+def told(text: str, tmp_path: Path, name: str | None = None, mode: Mode = "normal", **more: object) -> list[str]:
+    """What is said of a file `agent.conf` with that text, the directory cut off."""
+    file = tmp_path / "agent.conf"
+    file.write_text(text, "utf-8")
+    spec, diagnostics = load(file, name, components=COMPONENTS, mode=mode, environment={}, **more)  # type: ignore[arg-type]
+    assert (spec is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics)
+    return [str(diagnostic).replace(f"{tmp_path}/", "") for diagnostic in diagnostics]
+
+
+def changed(*changes: str) -> str:
+    """The good configuration with lines replaced or, beyond its last, added: `9 | …`, and `+ | …` for the next."""
+    lines = dict(enumerate(GOOD.splitlines(), 1))
+    number = 0.0
+    for change in changes:
+        where, _, line = change.partition(" |")
+        number = number + 0.001 if where == "+" else float(where)
+        lines[number] = line.removeprefix(" ")
+    return "\n".join(lines[number] for number in sorted(lines))
+
+
+def cases() -> Iterator[Any]:
+    """What stands in `config_errors.txt`."""
+    number = 1
+    for block in Path(__file__).with_name("config_errors.txt").read_text("utf-8").split("\n\n"):
+        lines = [line for line in block.splitlines() if not line.startswith("#")]
+        expected = [line[3:] for line in lines if line.startswith("=> ") and line != "=> nothing"]
+        given = [line for line in lines if not line.startswith("=> ")]
+        if given[:1] == ["only"]:
+            yield pytest.param("\n".join(line[4:] for line in given[1:]), expected, id=f"line {number}")
+        elif given:
+            yield pytest.param(changed(*given), expected, id=f"line {number}")
+        number += block.count("\n") + 2
+
+
+def test_a_good_one_says_nothing(tmp_path: Path) -> None:
+    assert told(GOOD, tmp_path) == []
+
+
+@pytest.mark.parametrize(("text", "expected"), list(cases()))
+def test_message(text: str, expected: list[str], tmp_path: Path) -> None:
+    assert told(text, tmp_path) == expected
+
+
+def test_all_errors_at_once(tmp_path: Path) -> None:
+    text = changed(
+        "4 | a1.sources.s1.type = tiks",
+        "6 | a1.channels.c1.type = memory",
+        "+ | a1.channels.c1.capacity = many",
+        "8 | a1.sinks.k1.limit = -1",
+        "+ | a1.sinks.k1.colour = red",
+        "+ | a1.sinks.k1.channel = c3",
+        "+ | a1.sinks.k1.url = ${nope}",
+    )
+    assert told(text, tmp_path) == [
+        "agent.conf:4: a1.sources.s1: unknown source type 'tiks', did you mean 'ticks'?",
+        "agent.conf:7: a1.channels.c1: capacity must be a whole number, not 'many'",
+        "agent.conf:9: a1.sinks.k1: limit must be at least 1, not '-1'",
+        "agent.conf:10: a1.sinks.k1: unknown option 'colour'",
+        "agent.conf:11: a1.sinks.k1: channel 'c3' is not declared (declared: c1)",
+        "agent.conf:12: a1.sinks.k1: ${nope} has no value: the file has no property 'nope'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (None, "agent.conf: which agent? the file has: a1, tier2; choose with -n"),
+        ("teir2", "agent.conf: no agent 'teir2', did you mean 'tier2'? (the file has: a1, tier2)"),
+        ("x", "agent.conf: no agent 'x' (the file has: a1, tier2)"),
+        ("a1", None),
+    ],
+)
+def test_which_agent(name: str | None, expected: str | None, tmp_path: Path) -> None:
+    text = GOOD + GOOD.replace("a1.", "tier2.").replace("index", "indx")
+    assert told(text, tmp_path, name) == ([expected] if expected else [])
+
+
+def test_what_is_wrong_with_another_agent_is_not_told(tmp_path: Path) -> None:
+    assert told(GOOD + "a2.sources = x\na2.foo = ${nope}", tmp_path, "a1") == []
+
+
+def test_no_file(tmp_path: Path) -> None:
+    spec, found = load(tmp_path / "none.conf", components=COMPONENTS)
+    assert spec is None
+    assert [str(d) for d in found] == [f"{tmp_path}/none.conf: cannot be read: No such file or directory"]
+
+
+def test_a_huge_file_is_refused(tmp_path: Path) -> None:
+    spec, found = load("/dev/zero", components=COMPONENTS)
+    assert spec is None
+    assert [str(d) for d in found] == ["/dev/zero: is larger than 16 MiB and thus hardly a configuration"]
+
+
+# --- modes
+
+
+def test_strict_makes_warnings_errors(tmp_path: Path) -> None:
+    text = changed("9 | a1.channels.c1.foo = 1")
+    assert told(text, tmp_path, mode="strict") == [
+        "agent.conf:9: a1.channels.c1: unknown option 'foo' (ignored)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (  # what is left must be able to run
+            changed("6 | a1.channels.c1.type = jdbc"),
+            [
+                "agent.conf:1: a1: nothing is left that could run",
+                "agent.conf:5: warning: a1.sources.s1: channel 'c1' is dropped (a1.sources.s1 is dropped)",
+                "agent.conf:6: warning: a1.channels.c1: Flume's 'jdbc' channel is not built yet; built are: kafka, "
+                "memory (a1.channels.c1 is dropped)",
+                "agent.conf:8: warning: a1.sinks.k1: channel 'c1' is dropped (a1.sinks.k1 is dropped)",
+            ],
+        ),
+        (  # on an unknown type Flume starts nothing either
+            changed("7 | a1.sinks.k1.type = indx"),
+            ["agent.conf:7: a1.sinks.k1: unknown sink type 'indx', did you mean 'index'?"],
+        ),
+        (  # but an interceptor costs its source only
+            changed("9 | a1.sources.s1.interceptors = i", "10 | a1.sources.s1.interceptors.i.type = uper"),
+            [
+                "agent.conf:6: warning: a1.channels.c1: no source fills it",
+                "agent.conf:10: warning: a1.sources.s1.interceptors.i: unknown interceptor type 'uper', did you mean "
+                "'upper'? (a1.sources.s1 is dropped)",
+            ],
+        ),
+        (  # what only Flume's check refuses
+            changed("9 | a1.sinks.k1.config = bogus"),
+            [
+                "agent.conf:7: warning: a1.sinks.k1: Flume's own check refuses it (a1.sinks.k1 is dropped)",
+                "agent.conf:9: warning: a1.sinks.k1: unknown option 'config' (it is ignored)",
+            ],
+        ),
+        (
+            changed("9 | a1.sinkgroups = g", "10 | a1.sinkgroups.g.x = 1"),
+            [
+                "agent.conf: a1: Flume itself fails on it: sink group g names no sinks",
+                "agent.conf:10: warning: a1.sinkgroups.g: Flume's sink groups are not built yet; without the group "
+                "its sinks compete for the events of their channel (a1.sinkgroups.g is dropped)",
+            ],
+        ),
+    ],
+)
+def test_lenient(text: str, expected: list[str], tmp_path: Path) -> None:
+    assert sorted(told(text, tmp_path, mode="lenient")) == sorted(expected)
+
+
+def test_lenient_keeps_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(
+        changed(
+            "1 | a1.sources = s1 s2",
+            "2 | a1.channels = c1 c2",
+            "3 | a1.sinks = k1 k2 k3",
+            "5 | a1.sources.s1.channels = c1 nope",
+            "9 | a1.sources.s2.type = netcat",
+            "+ | a1.sources.s2.channels = c1",
+            "+ | a1.channels.c2.type = memory",
+            "12 | a1.channels.c2.capacity = x",
+            "+ | a1.sinks.k2.type = index",
+            "+ | a1.sinks.k2.channel = c2",
+            "+ | a1.sinks.k1.foo = 1",
+            "16 | a1.sinks.k1.url = ${nope}",
+        )
+    )
+    spec, found = load(file, components=COMPONENTS, mode="lenient", environment={})
+    assert spec is not None
+    assert [(s.name, s.channels) for s in spec.sources] == [("s1", ("c1",))]
+    assert [c.name for c in spec.channels] == ["c1"]
+    assert [(k.name, k.properties["url"]) for k in spec.sinks] == [("k1", "${nope}")]
+    assert [str(d).partition("agent.conf")[2] for d in found] == [
+        ":3: warning: a1.sinks.k3: is listed but has no properties (a1.sinks.k3 is dropped)",
+        ":5: warning: a1.sources.s1: channel 'nope' is not declared (declared: c1) (it fills the others)",
+        ":9: warning: a1.sources.s2: Flume's 'netcat' source is not built yet; built are: TAILDIR, ticks "
+        "(a1.sources.s2 is dropped)",
+        ":12: warning: a1.channels.c2: capacity must be a whole number, not 'x' (a1.channels.c2 is dropped)",
+        ":14: warning: a1.sinks.k2: channel 'c2' is dropped (a1.sinks.k2 is dropped)",
+        ":15: warning: a1.sinks.k1: unknown option 'foo' (it is ignored)",
+        ":16: warning: a1.sinks.k1: ${nope} has no value: the file has no property 'nope' (it stays as it is)",
+    ]

@@ -1,0 +1,40 @@
+"""Suite `substitution`: files with `${…}` → the properties of each component, resolved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agent.config.diagnostics import Report
+from agent.config.filters import config_filters
+from agent.config.properties import last_wins, parse
+from agent.config.substitution import Resolver
+
+
+def op_resolve(input: dict[str, Any]) -> Any:
+    report, environment = Report("lenient"), input.get("env", {})
+    lines = [prop for n, text in enumerate(input["files"]) for prop in parse(text, f"file{n}", report)]
+    properties = last_wins(lines, report)
+    agents = {name.partition(".")[0] for name in properties if name.endswith((".sources", ".channels", ".sinks"))}
+    contexts: dict[str, dict[str, str]] = {}
+    for agent in agents:
+        own = {n.removeprefix(f"{agent}."): prop for n, prop in properties.items() if n.startswith(f"{agent}.")}
+        resolver = Resolver(
+            properties,
+            report,
+            directory=Path.cwd(),
+            system=input.get("sysprops", {}),
+            environment=environment,
+            filters=config_filters(agent, own, environment, report),
+        )
+        for key, prop in own.items():
+            kind, _, rest = key.partition(".")
+            name, dot, option = rest.partition(".")
+            if dot and kind in ("sources", "channels", "sinks"):
+                contexts.setdefault(f"{kind}.{name}", {})[option] = resolver.resolve(prop.name).value
+    return {"contexts": contexts}
+
+
+def normalise(op: str, value: Any) -> Any:
+    """Of a logger sink Flume keeps a configuration object rather than a context, so the cases do not show it."""
+    return {name: options for name, options in value["contexts"].items() if options.get("type") != "logger"}

@@ -1,0 +1,687 @@
+"""The HDFS sink: options, paths, rolls, and the commit record against every lost reply and crash."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import requests
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plugins import Batch, Claim, Conflict, Event, FlafkaError, Origin, Receipt, Rejected, Retry
+from sinks.hdfs import HdfsConfig, HdfsSink
+from sinks.hdfs import staging as staging_module
+from sinks.hdfs.chain import KEEP_MS, Manifest, safe_name
+from tests.sinks.fake_webhdfs import NAMENODE, Crash, FakeWebHdfs
+
+CLAIM = Claim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
+NEVER = {"hdfs.rollInterval": "0", "hdfs.rollSize": "0", "hdfs.rollCount": "0"}
+REQUIRED = {"hdfs.path": "/logs", "hdfs.webhdfs": NAMENODE, "hdfs.fileType": "DataStream"}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWebHdfs:
+    fake = FakeWebHdfs()
+    fake.install(monkeypatch)
+    return fake
+
+
+@pytest.fixture
+def sinks(tmp_path: Path) -> Iterator[Any]:
+    """Makes open sinks, and closes them."""
+    made: list[HdfsSink] = []
+
+    def make(**options: str) -> HdfsSink:
+        made.append(open_sink(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for sink in made:
+        sink.close()
+
+
+def configured(**options: str) -> HdfsConfig:
+    properties = {**REQUIRED, **NEVER, "hdfs.threadsPoolSize": "1", **options}
+    config, problems = HdfsConfig.parse(properties)
+    assert config is not None, problems
+    assert not problems
+    return config
+
+
+def open_sink(directory: Path, **options: str) -> HdfsSink:
+    sink = HdfsSink(configured(**{"hdfs.stagingDir": str(directory), **options}), "k1")
+    sink.open()
+    assert sink._hdfs is not None
+    sink._hdfs._client.retry_delay = 0
+    return sink
+
+
+def records(start: int, end: int, **headers: str) -> Batch:
+    """One event a record, its body its offset; `{}` in a header is the offset modulo 2."""
+    events = [Event(b"%d" % n, {k: v.format(n % 2) for k, v in headers.items()}) for n in range(start, end)]
+    count = end - start
+    origin = Origin(
+        CLAIM.topic, CLAIM.partition, np.arange(start, end), np.zeros(count, np.int32), np.zeros(count, int)
+    )
+    return Batch.of(events, origin)
+
+
+def delivered(fake: FakeWebHdfs) -> Counter[int]:
+    """How often each record can be seen."""
+    return Counter(int(line) for content in fake.visible().values() for line in content.split())
+
+
+def manifests(fake: FakeWebHdfs) -> list[Manifest]:
+    chain = sorted(path for path in fake.files if "/.flafka/chain/" in path)
+    return [msgspec.json.decode(fake.files[path], type=Manifest) for path in chain]
+
+
+def write_and_commit(sink: HdfsSink, start: int, end: int, **headers: str) -> Receipt:
+    sink.write(records(start, end, **headers))
+    receipt = sink.stage(CLAIM, start, end)
+    sink.commit(receipt)
+    return receipt
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    ("properties", "option", "says"),
+    [
+        ({"hdfs.fileType": None}, "hdfs.fileType", "add hdfs.fileType = DataStream"),
+        ({"hdfs.fileType": "SequenceFile"}, "hdfs.fileType", "write hdfs.fileType = DataStream"),
+        ({"hdfs.path": "hdfs://nn1:8020/x", "hdfs.webhdfs": None}, "hdfs.webhdfs", "add hdfs.webhdfs = nn1:9870"),
+        ({"hdfs.webhdfs": None}, "hdfs.webhdfs", "add hdfs.webhdfs = namenode:9870"),
+        ({"hdfs.webhdfs": "http://nn1:9870"}, "hdfs.webhdfs", "must be host:port"),
+        ({"hdfs.path": None}, "hdfs.path", "is required"),
+        ({"hdfs.path": "logs"}, "hdfs.path", "must begin with /"),
+        ({"hdfs.path": "s3a://bucket/x"}, "hdfs.path", "s3a:// is not built"),
+        ({"hdfs.path": "webhdfs:///x"}, "hdfs.path", "webhdfs://namenode:9870/x"),
+        ({"hdfs.path": "/logs/%c"}, "hdfs.path", "no ':' in names"),
+        ({"hdfs.path": "/logs/%H:%M"}, "hdfs.path", "no ':' in names"),
+        ({"hdfs.path": "/logs/%{a}/../x"}, "hdfs.path", "'..' is not free"),
+        ({"hdfs.path": "/logs/%[host]"}, "hdfs.path", "none of %[localhost]"),
+        ({"hdfs.filePrefix": "%H:"}, "hdfs.filePrefix", "no ':' in names"),
+        ({"hdfs.codeC": "gzip"}, "hdfs.codeC", "remove it"),
+        ({"serializer": "avro_event"}, "serializer", "write text"),
+        ({"hdfs.timeZone": "Europe/Pariss"}, "hdfs.timeZone", "did you mean 'Europe/Paris'"),
+        (
+            {"hdfs.round": "true", "hdfs.roundUnit": "hour", "hdfs.roundValue": "25"},
+            "hdfs.roundValue",
+            "1 to 24 hours",
+        ),
+        ({"hdfs.batchSize": "0"}, "hdfs.batchSize", "greater than 0"),
+        ({"hdfs.rollIntervall": "5"}, "hdfs.rollIntervall", "did you mean 'hdfs.rollInterval'"),
+        ({"hdfs.kerberosPrincipal": "x"}, "hdfs.kerberosPrincipal", "not built yet"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_to_write(
+    properties: dict[str, str | None], option: str, says: str
+) -> None:
+    given_ = {k: v for k, v in {**REQUIRED, **properties}.items() if v is not None}
+    _, problems = HdfsConfig.parse(given_)
+    assert [p.option for p in problems] == [option]
+    assert says in problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("path", "webhdfs", "hosts", "scheme", "root"),
+    [
+        ("hdfs://nn:8020/logs/%Y/%m", "a:1,b", ["a:1", "b:9870"], "http", "/logs"),
+        ("webhdfs://nn/logs/app-%{host}/x", None, ["nn:9870"], "http", "/logs"),
+        ("swebhdfs://nn/logs/", None, ["nn:9871"], "https", "/logs"),
+        ("/logs//app", "nn:9870", ["nn:9870"], "http", "/logs//app"),
+        ("/%{host}", "nn:9870", ["nn:9870"], "http", "/"),
+    ],
+)
+def test_the_path_names_servers_and_a_fixed_part(
+    path: str, webhdfs: str | None, hosts: list[str], scheme: str, root: str
+) -> None:
+    options = {"hdfs.path": path, **({"hdfs.webhdfs": webhdfs} if webhdfs else {})}
+    config, _ = HdfsConfig.parse({"hdfs.fileType": "DataStream", **options})
+    assert config is not None
+    assert config.location[:2] == (scheme, hosts)
+    assert HdfsSink(config).root == root.replace("//", "/")
+
+
+def test_an_unknown_rounding_unit_rounds_nothing_and_says_so(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
+    sink = sinks(**{"hdfs.round": "true", "hdfs.roundUnit": "Day", "hdfs.path": "/logs/%S", "hdfs.timeZone": "UTC"})
+    assert "no rounding" in caplog.text
+    write_and_commit(sink, 0, 1, timestamp="1704157445006")
+    assert [path.split("/")[2] for path in fake.visible()] == ["05"]
+
+
+# --- files
+
+
+def test_files_appear_whole_at_the_commit_and_not_before(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks(**{"hdfs.path": "/logs/%{host}", "hdfs.filePrefix": "web", "hdfs.fileSuffix": ".log"})
+    assert sink.resume(CLAIM, 40) == 40
+    sink.write(records(40, 43, host="h{}"))
+    sink.write(records(43, 44, host="h{}"))
+    receipt = pickle.loads(pickle.dumps(sink.stage(CLAIM, 40, 44)))
+    assert receipt.events == 4
+    assert not fake.visible()
+    sink.commit(receipt)
+    found = fake.visible()
+    assert sorted(re.sub("[0-9a-f]{8}[.]log", "#", path) for path in found) == [
+        "/logs/h0/web.app.logs-3-0000000040-0000000043-#",
+        "/logs/h1/web.app.logs-3-0000000040-0000000043-#",
+    ]
+    assert sorted(found.values()) == [b"40\n42\n", b"41\n43\n"]
+    assert not [path for path in fake.files if "/tmp/" in path]
+
+
+def test_another_process_may_commit_what_one_staged(sinks: Any, fake: FakeWebHdfs) -> None:
+    executor, driver = sinks(), sinks()
+    assert driver.resume(CLAIM, None) is None
+    executor.write(records(0, 5))
+    driver.commit(pickle.loads(pickle.dumps(executor.stage(CLAIM, 0, 5))))
+    executor.write(records(5, 9))
+    driver.commit(executor.stage(CLAIM, 5, 9))
+    assert delivered(fake) == Counter(range(9))
+
+
+def test_without_newline_and_with_empty_bodies(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks(**{"serializer.appendNewline": "false", "hdfs.path": "/logs/%{host}"})
+    origin = Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, 4)
+    bodies = [
+        Event(b"", {"host": "a"}),
+        Event(b"\xff\n", {"host": "b"}),
+        Event(b"", {"host": "b"}),
+        Event(b"x", {"host": "b"}),
+    ]
+    sink.write(Batch.of(bodies, origin))
+    sink.commit(sink.stage(CLAIM, 0, 1))
+    assert sorted(fake.visible().values()) == [b"", b"\xff\nx"]
+
+
+def test_a_range_of_dropped_events_is_committed_without_files(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.commit(sink.stage(CLAIM, 0, 7))
+    assert sinks().resume(CLAIM, None) == 7
+    assert not fake.visible()
+
+
+def test_two_groups_and_a_recreated_topic_keep_apart(sinks: Any, fake: FakeWebHdfs) -> None:
+    for claim in (CLAIM, CLAIM._replace(group="other"), CLAIM._replace(topic_id="new"), CLAIM._replace(epoch=1)):
+        sink = sinks()
+        assert sink.resume(claim, None) is None
+        sink.write(records(0, 3))
+        sink.commit(sink.stage(claim, 0, 3))
+    assert delivered(fake) == Counter({0: 4, 1: 4, 2: 4})
+    assert len(fake.visible()) == 4
+
+
+@given(st.lists(st.text(max_size=300), min_size=2, max_size=2, unique=True))
+def test_names_in_the_state_directory_are_safe_and_distinct(texts: list[str]) -> None:
+    first, second = map(safe_name, texts)
+    assert first != second
+    assert re.fullmatch(r"[A-Za-z0-9_~=-][A-Za-z0-9_.~=-]{0,254}", first)
+
+
+# --- rolls
+
+
+def test_what_makes_files_due(sinks: Any, fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def due(option: str, value: int, events: int = 3, later: float = 0, **headers: str) -> bool:
+        sink = sinks(**{"hdfs.path": "/logs/%{host}", option: str(value)})
+        now = 100.0
+        sink.clock = sink._staging._clock = lambda: now
+        assert sink.due() == set()
+        sink.write(records(0, events, **headers))
+        now += later
+        due = sink.due()
+        assert due <= {CLAIM.partition}
+        if due:
+            sink.stage(CLAIM, 0, events)
+            assert sink.due() == set()
+        return bool(due)
+
+    assert not due("hdfs.rollCount", 0, 10_000, later=1e9)
+    assert due("hdfs.rollCount", 3)
+    assert not due("hdfs.rollCount", 4)
+    assert not due("hdfs.rollCount", 3, host="h{}")  # two files, of two and of one
+    assert due("hdfs.rollSize", 6)
+    assert not due("hdfs.rollSize", 7)
+    assert due("hdfs.rollInterval", 30, later=30)
+    assert not due("hdfs.rollInterval", 30, later=29)
+    assert due("hdfs.idleTimeout", 5, later=5)
+    assert not due("hdfs.idleTimeout", 5, later=4)
+    assert due("hdfs.maxOpenFiles", 1, host="h{}")
+    assert not due("hdfs.maxOpenFiles", 2, host="h{}")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 1 << 30, 1 << 20))  # type: ignore[attr-defined]
+    assert due("hdfs.rollCount", 0)
+
+
+def test_reset_drops_only_the_partition_it_names(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.write(records(0, 2))
+    sink.reset(CLAIM.partition + 1)
+    assert sink._staging.partitions[CLAIM.partition].events == 2
+    sink.reset(CLAIM.partition)
+    sink.write(records(7, 8))
+    sink.commit(sink.stage(CLAIM, 7, 8))
+    assert delivered(fake) == Counter([7])
+
+
+# --- paths
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        ("a/b", "'/'"),
+        ("..", "'..'"),
+        ("a\0b", "control characters"),
+        ("a\nb", "control characters"),
+        ("x" * 256, "255 bytes"),
+        ("é" * 128, "255 bytes"),
+        ("10.0.0.1:514", "':'"),
+        (".", "reserved name '.'"),
+        (".flafka", "reserved name '.flafka'"),
+        (".snapshot", "reserved name '.snapshot'"),
+        ("FlumeData.t-0-0000000000-0000000001-12345678", "not for events"),
+    ],
+)
+def test_a_header_that_makes_no_path_is_rejected_and_the_rest_delivered(
+    sinks: Any, fake: FakeWebHdfs, host: str, says: str
+) -> None:
+    sink = sinks(**{"hdfs.path": "/logs/%{host}"})
+    events = [
+        Event(b"0", {"host": "good"}),
+        Event(b"1", {"host": host}),
+        Event(b"2", {"host": "good"}),
+        Event(b"3", {}),
+    ]
+    batch = Batch.of(events, Origin.of_record(CLAIM.topic, CLAIM.partition, 9, 0, 4))
+    with pytest.raises(Rejected) as rejected:
+        sink.write(batch)
+    assert list(rejected.value.reasons) == [batch.id(1)]
+    assert says in rejected.value.reasons[batch.id(1)]
+    sink.commit(sink.stage(CLAIM, 9, 10))
+    assert {path.rpartition("/")[0]: content for path, content in fake.visible().items()} == {
+        "/logs/good": b"0\n2\n",
+        "/logs": b"3\n",  # as in Flume, a header that is not there leaves nothing
+    }
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "says"), [(None, "no header 'timestamp'"), ("soon", "'soon', not a number"), ("9" * 18, None)]
+)
+def test_an_event_needs_a_time_for_a_path_with_one(
+    sinks: Any, fake: FakeWebHdfs, timestamp: str | None, says: str | None
+) -> None:
+    sink = sinks(**{"hdfs.path": "/logs/%Y-%m", "hdfs.timeZone": "UTC"})
+    headers = {} if timestamp is None else {"timestamp": timestamp}
+    events = [Event(b"0", {"timestamp": "1704157445006"}), Event(b"1", headers)]
+    batch = Batch.of(events, Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, 2))
+    if says is None:  # far away, but a time
+        sink.write(batch)
+        return
+    with pytest.raises(Rejected) as rejected:
+        sink.write(batch)
+    assert says in rejected.value.reasons[batch.id(1)]
+    sink.commit(sink.stage(CLAIM, 0, 1))
+    assert list(fake.visible().values()) == [b"0\n"]
+    assert next(iter(fake.visible())).startswith("/logs/2024-01/")
+
+
+@given(st.lists(st.tuples(st.text(max_size=12), st.text(max_size=12)), min_size=1, max_size=20))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_header_leads_out_of_the_fixed_part(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fake = FakeWebHdfs()
+        fake.install(patch)
+        sink = open_sink(tmp_path, **{"hdfs.path": "/logs/%{a}/x%{b}", "hdfs.filePrefix": "%{b}"})
+        batch = Batch.of(
+            (Event(b"%d" % n, {"a": a, "b": b}) for n, (a, b) in enumerate(pairs)),
+            Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, len(pairs)),
+        )
+        rejected = 0
+        try:
+            sink.write(batch)
+        except Rejected as e:
+            rejected = len(e.reasons)
+        sink.commit(sink.stage(CLAIM, 0, 1))
+        sink.close()
+    assert sum(delivered(fake).values()) + rejected == len(pairs)
+    for path in fake.visible():
+        names = path.split("/")[1:]
+        assert names[0] == "logs"
+        assert not {"", ".", "..", ".flafka"} & set(names)
+
+
+# --- the commit record
+
+
+def deliver(fake: FakeWebHdfs, directory: Path, cuts: list[int], repeat: bool) -> None:
+    """What the runner does, with a new sink after each crash; `repeat`: it commits receipts again after failures."""
+    sink: HdfsSink | None = None
+    position: int | None = None
+    receipt: Receipt | None = None
+    for _ in range(10):
+        try:
+            if sink is None:
+                receipt, position, sink = None, None, open_sink(directory, **{"hdfs.path": "/logs/%{host}"})
+            if position is None:
+                position = sink.resume(CLAIM, None) or 0
+            while position < cuts[-1]:
+                end = next(cut for cut in cuts if cut > position)
+                if receipt is None:
+                    sink.write(records(position, end, host="h{}"))
+                    receipt = sink.stage(CLAIM, position, end)
+                sink.commit(receipt)
+                position, receipt = end, None
+            sink.close()
+            return
+        except Crash:
+            sink = None
+        except Retry:
+            if sink is not None:
+                sink.reset()
+            receipt = receipt if repeat else None
+        except Conflict:
+            assert sink is not None
+            sink.reset()
+            receipt, position = None, sink.resume(CLAIM, position)
+        promised = {n for m in manifests(fake) for n in range(m.start, m.end)}
+        assert set(delivered(fake)) <= promised, "something of an uncommitted range can be seen"
+    raise AssertionError("did not come to an end")
+
+
+CUTS = [4, 7]
+
+
+def calls_of_a_delivery(directory: Path) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        fake = FakeWebHdfs()
+        fake.install(patch)
+        deliver(fake, directory, CUTS, repeat=False)
+        return fake.calls
+
+
+@pytest.mark.parametrize(
+    ("error", "count", "when", "repeat"),
+    [
+        (requests.ConnectionError, 1, "before", False),
+        (requests.ConnectionError, 1, "after", False),
+        (requests.ConnectionError, 2, "before", False),
+        (requests.ConnectionError, 2, "after", False),
+        (requests.ConnectionError, 2, "after", True),
+        (requests.ConnectionError, 6, "before", True),
+        (Crash, 1, "after", False),
+    ],
+)
+def test_every_call_may_fail(tmp_path: Path, error: type[BaseException], count: int, when: str, repeat: bool) -> None:
+    calls = calls_of_a_delivery(tmp_path)
+    assert len(calls) >= 30
+    for index in range(1, len(calls)):
+        with pytest.MonkeyPatch.context() as patch:
+            fake = FakeWebHdfs()
+            fake.install(patch)
+            fake.lose(index, count, when, error)
+            deliver(fake, tmp_path, CUTS, repeat)
+            fake.heal()
+            deliver(fake, tmp_path, [*CUTS, 8], repeat)  # and the next owner finds all in order
+        assert delivered(fake) == Counter(range(8)), f"call {index}, {calls[index]}"
+        chain = manifests(fake)
+        assert [m.end for m in chain[:-1]] == [m.start for m in chain[1:]]
+        assert not [path for path in fake.files if "/tmp/" in path], "left behind"
+
+
+OWNERS = 3
+ACTION = st.tuples(
+    st.integers(0, OWNERS - 1),
+    st.sampled_from(["take over", "stage", "commit", "crash"]),
+    st.integers(1, 4),
+    st.one_of(st.none(), st.tuples(st.integers(0, 25), st.integers(1, 3), st.sampled_from(["before", "after"]))),
+)
+
+
+class Owner:
+    """One agent that believes, rightly or not, that the partition is its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.start()
+
+    def start(self) -> None:
+        self.sink = open_sink(self.directory, **{"hdfs.path": "/logs/%{host}"})
+        self.position: int | None = None
+        self.receipts: list[Receipt] = []
+
+    def act(self, action: str, records_: int) -> None:
+        try:
+            if action == "crash":
+                self.sink.close()
+                self.start()
+            elif action == "take over" or self.position is None:
+                self.sink.reset()
+                self.receipts, self.position = [], None
+                self.position = self.sink.resume(CLAIM, None) or 0
+            elif action == "stage":
+                end = self.position + records_
+                self.sink.write(records(self.position, end, host="h{}"))
+                self.receipts.append(self.sink.stage(CLAIM, self.position, end))
+                self.position = end
+            elif self.receipts:
+                self.sink.commit(self.receipts[0])
+                self.receipts.pop(0)
+        except Conflict:
+            self.position = None
+        except Retry:
+            if action != "commit":  # a commit is either repeated, or taken over by someone
+                self.position = None
+
+
+@given(st.lists(ACTION, max_size=40))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_owners_who_do_not_know_of_each_other(tmp_path: Path, actions: list[Any]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fake = FakeWebHdfs()
+        fake.install(patch)
+        owners = [Owner(tmp_path) for _ in range(OWNERS)]
+        for number, action, count, fault in actions:
+            if fault is not None:
+                fake.lose(len(fake.calls) + fault[0], fault[1], fault[2], requests.ConnectionError)
+            owners[number].act(action, count)
+            fake.heal()
+            promised = {n for m in manifests(fake) for n in range(m.start, m.end)}
+            assert set(delivered(fake)) <= promised
+        last = Owner(tmp_path)
+        end = last.sink.resume(CLAIM, None) or 0
+        assert delivered(fake) == Counter(range(end))
+        for owner in (*owners, last):
+            owner.sink.close()
+
+
+def test_the_group_may_be_ahead_of_the_record(sinks: Any, fake: FakeWebHdfs) -> None:
+    first, second = sinks(), sinks()
+    first.resume(CLAIM, 0)
+    write_and_commit(first, 0, 5)
+    assert second.resume(CLAIM, 3) == 5  # the record is the truth
+    assert second.resume(CLAIM, 9) == 9  # but what another sink of the group delivered is not delivered again
+    write_and_commit(second, 9, 12)
+    assert [(m.start, m.end, len(m.files)) for m in manifests(fake)] == [(0, 5, 1), (5, 9, 0), (9, 12, 1)]
+    first.write(records(5, 9))
+    with pytest.raises(Conflict):
+        first.commit(first.stage(CLAIM, 5, 9))
+    assert first.resume(CLAIM, 5) == 12
+    assert delivered(fake) == Counter([*range(5), *range(9, 12)])
+
+
+def test_a_lost_answer_to_the_commit_itself_is_recognised(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.write(records(0, 5))
+    receipt = sink.stage(CLAIM, 0, 5)
+    lost = iter([True])
+
+    def lose(number: int, op: str) -> None:
+        if op == "RENAME" and next(lost, False):
+            raise requests.ConnectionError
+
+    fake.after = lose
+    sink.commit(receipt)
+    assert fake.calls.count("RENAME") == 3  # the lost one, its repetition, and the file's
+    assert delivered(fake) == Counter(range(5))
+
+
+def test_a_start_within_a_committed_range_is_a_conflict(sinks: Any, fake: FakeWebHdfs) -> None:
+    write_and_commit(sinks(), 0, 5)
+    stranger = sinks()
+    stranger.write(records(3, 7))
+    with pytest.raises(Conflict):
+        stranger.commit(stranger.stage(CLAIM, 3, 7))
+    assert delivered(fake) == Counter(range(5))
+
+
+def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.write(records(0, 5))
+    first = sink.stage(CLAIM, 0, 5)
+    sink.write(records(5, 7))
+    second = sink.stage(CLAIM, 5, 7)
+
+    def fail(number: int, op: str) -> None:
+        if op == "RENAME" and manifests(fake):
+            raise requests.ConnectionError
+
+    fake.before = fail
+    with pytest.raises(Retry, match="HDFS is away"):
+        sink.commit(first)
+    fake.heal()
+    sink.commit(second)
+    assert delivered(fake) == Counter(range(7))
+
+
+def test_old_manifests_go_and_an_owner_that_slept_through_it_loses(sinks: Any, fake: FakeWebHdfs) -> None:
+    sleeper, other = sinks(), sinks()
+    sleeper.resume(CLAIM, 0)
+    write_and_commit(sleeper, 0, 2)
+    other.resume(CLAIM, None)
+    for start in range(2, 12, 2):
+        write_and_commit(other, start, start + 2)
+        fake.now += KEEP_MS // 2
+    assert [m.start for m in manifests(fake)] == [6, 8, 10]
+    sleeper.write(records(2, 4))  # the name of its next manifest is free again
+    with pytest.raises(Conflict):
+        sleeper.commit(sleeper.stage(CLAIM, 2, 4))
+    assert sleeper.resume(CLAIM, 2) == 12
+    assert delivered(fake) == Counter(range(12))
+    fake.now += 10 * KEEP_MS
+    assert sinks().resume(CLAIM, None) == 12, "the newest stays"
+
+
+def test_uploads_of_others_at_the_end_of_the_chain_stay(sinks: Any, fake: FakeWebHdfs) -> None:
+    first, second = sinks(), sinks()
+    first.resume(CLAIM, 0)
+    write_and_commit(first, 0, 2)
+    first.write(records(2, 4))
+    receipt = first.stage(CLAIM, 2, 4)
+    assert second.resume(CLAIM, None) == 2
+    first.commit(receipt)
+    assert delivered(fake) == Counter(range(4))
+
+
+def test_a_file_that_was_moved_away_after_delivery_is_not_missed(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
+    write_and_commit(sinks(), 0, 2)
+    [path] = fake.visible()
+    del fake.files[path]
+    assert sinks().resume(CLAIM, None) == 2
+    assert f"{path} was delivered" in caplog.text
+
+
+def test_a_file_in_the_way_is_named(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.write(records(0, 2))
+    receipt = sink.stage(CLAIM, 0, 2)
+    final = receipt.staged.files[0].final
+    fake.files[final] = b"not ours"
+    with pytest.raises(Retry, match="is in the way"):
+        sink.commit(receipt)
+    del fake.files[final]
+    sink.commit(receipt)
+    assert delivered(fake) == Counter(range(2))
+
+
+def test_a_short_upload_is_noticed(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.write(records(0, 2))
+
+    def cut(number: int, op: str) -> None:
+        if op == "CREATE data":
+            [path] = fake.files
+            fake.files[path] = fake.files[path][:-1]
+
+    fake.after = cut
+    with pytest.raises(Retry, match=r"3 bytes of .* and not the 4"):
+        sink.stage(CLAIM, 0, 2)
+    fake.heal()
+    assert not manifests(fake)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"id": 1}', b'{"version": 9}'])
+def test_a_record_that_cannot_be_read_stops_the_sink_loudly(sinks: Any, fake: FakeWebHdfs, content: bytes) -> None:
+    write_and_commit(sinks(), 0, 2)
+    [path] = [path for path in fake.files if "/chain/" in path]
+    if b"version" in content:
+        content = fake.files[path].replace(b'"version":1', b'"version":9')
+    fake.files[path] = content
+    with pytest.raises(FlafkaError, match=re.escape(path)):
+        sinks().resume(CLAIM, None)
+
+
+# --- the local disk
+
+
+def test_a_full_staging_disk_is_named_and_healed_by_reset(
+    sinks: Any, fake: FakeWebHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sinks()
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    sink.write(records(0, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        with pytest.raises(Retry, match=f"{re.escape(str(tmp_path))} is full"):
+            sink.write(records(2, 4))
+    sink.reset()
+    assert [p.name for p in sink._staging.directory.iterdir()] == ["lock"]
+    sink.write(records(0, 4))
+    sink.commit(sink.stage(CLAIM, 0, 4))
+    assert delivered(fake) == Counter(range(4))
+
+
+def test_staging_directories_of_dead_processes_are_removed(
+    sinks: Any, fake: FakeWebHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_module, "MAKING_SECONDS", -1)
+    dead = tmp_path / f"{staging_module.PREFIX}dead"
+    dead.mkdir()
+    (dead / "3-1").write_bytes(b"x")
+    alive = sinks()
+    sinks()
+    assert not dead.exists()
+    assert alive._staging.directory.exists()
+    alive.close()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_staging_directory_that_cannot_be_made_is_named(fake: FakeWebHdfs, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(Retry, match="cannot use the staging directory"):
+        open_sink(tmp_path / "file")

@@ -1,0 +1,1 @@
+"""The long version of tests/system/test_faults.py."""

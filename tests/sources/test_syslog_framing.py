@@ -1,0 +1,155 @@
+"""However a stream arrives in pieces, its frames are the same, and every byte is in one of them."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sources.syslog.framing import BETWEEN, COUNTED_MAX, Framer, Intake
+from sources.syslog.parser import CUT, REST
+
+
+def receive(pieces, event_size=2500):
+    """The frames with their marks, what was left over at the end as a frame of its own, and the fault."""
+    framer, intake, held, frames = Framer(event_size), Intake(1 << 20), b"", []
+    for piece in pieces:
+        arrived = held + piece
+        intake.room[: len(arrived)] = arrived
+        done = intake.add(*framer.cut(intake.room[: len(arrived)]))
+        held = arrived[done:]
+        assert len(held) < max(event_size, COUNTED_MAX)
+        taken, marks = intake.take()
+        frames += zip(taken.to_pylist(), marks.tolist(), strict=True)
+        if framer.fault:
+            return frames, framer.fault
+    if held:
+        frames.append((held, framer.end()))
+    return frames, ""
+
+
+def chop(stream, places):
+    bounds = [0, *sorted(place % (len(stream) + 1) for place in places), len(stream)]
+    return [stream[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+def whole(frames):
+    """Frames that were cut, joined again."""
+    joined = []
+    for frame, mark in frames:
+        if mark & REST:
+            joined[-1] += frame
+        else:
+            joined.append(frame)
+    return joined
+
+
+def test_lines():
+    frames, _ = receive([b"<1>a\n\n\n<2>b\r\nc"])
+    assert frames == [(b"<1>a\n", 0), (b"<2>b\r\n", 0), (b"c", CUT)]
+
+
+def test_octet_counts():
+    frames, _ = receive([b"4 <1>a8 <2>b\nb\nb5 <3>c\n7 <4>d"])
+    assert frames == [(b"<1>a", 0), (b"<2>b\nb\nb", 0), (b"<3>c\n", 0), (b"<4>d", CUT)]
+
+
+def test_lines_are_cut_at_the_event_size_and_where_they_reach_it():
+    frames, _ = receive([b"<1>" + b"x" * 7 + b"\n" + b"y" * 25 + b"\n<2>z\n"], event_size=10)
+    assert frames == [
+        (b"<1>" + b"x" * 7, CUT),
+        (b"y" * 10, CUT),
+        (b"y" * 10, CUT | REST),
+        (b"y" * 5 + b"\n", REST),
+        (b"<2>z\n", 0),
+    ]
+
+
+def test_octet_counted_frames_may_be_longer_than_lines():
+    text = b"<1>" + b"x" * (COUNTED_MAX - 3)
+    frames, _ = receive([b"%d %s%d %sy3 <1>" % (len(text), text, len(text) + 1, text)], event_size=10)
+    assert frames == [(text, 0), (text, CUT), (b"y", REST), (b"<1>", 0)]
+
+
+@pytest.mark.parametrize(
+    "first", [b"<", b"x", b"0 <1>", b"2024-05-01 text", b"12x", b"-1 <1>", b"1_0 <1>", b" 5 <1>"]
+)
+def test_anything_but_a_number_and_a_space_makes_it_lines(first):
+    frames, fault = receive([first + b"a\n5 <1>b\n"])
+    assert (frames, fault) == ([(first + b"a\n", 0), (b"5 <1>b\n", 0)], "")
+
+
+@pytest.mark.parametrize(
+    ("stream", "good"),
+    [
+        (b"9999999999 <1>a", 0),
+        (b"99999999 <1>a", 0),
+        (b"4 <1>a9999999999 <1>a", 1),
+        (b"4 <1>a\n4 <1>b", 1),
+        (b"4 <1>a04 <1>b", 1),
+        (b"4 <1>a<1>b\n", 1),
+        ("4 <1>a٤ <1>b".encode(), 1),
+    ],
+)
+def test_a_wrong_octet_count_is_a_fault(stream, good):
+    for pieces in ([stream], chop(stream, range(len(stream)))):
+        frames, fault = receive(pieces)
+        assert frames == [(b"<1>a", 0)] * good
+        assert fault
+
+
+LINE = st.one_of(st.binary(max_size=40), st.builds(lambda n: b"<13>" + b"x" * n, st.integers(0, 60)))
+PLACES = st.lists(st.integers(0, 10_000), max_size=12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(LINE.map(lambda line: b"<" + line.replace(b"\n", b"")), max_size=12), st.binary(max_size=30), PLACES)
+@example([b"<13>" + b"x" * 6], b"", [10])
+@example([b"<13>" + b"x" * 16], b"", [20])
+def test_lines_however_they_arrive(lines, tail, places):
+    stream = b"".join(line + b"\n" for line in lines) + (b"<" + tail.replace(b"\n", b"") if lines else b"")
+    frames, _ = receive([stream], event_size=10)
+    assert receive(chop(stream, places), event_size=10)[0] == frames
+    assert receive(chop(stream, range(len(stream))), event_size=10)[0] == frames
+    # The newline after a line of exactly one or more event sizes is the only byte that is not in a frame.
+    assert [frame.rstrip(b"\n") for frame in whole(frames)] == [line for line in stream.split(b"\n") if line]
+    assert all(len(frame.rstrip(b"\n")) <= 10 for frame, _ in frames)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(LINE.filter(len), min_size=1, max_size=12), PLACES)
+def test_octet_counts_however_they_arrive(messages, places):
+    stream = b"".join(b"%d %s" % (len(message), message) for message in messages)
+    expected = ([(message, 0) for message in messages], "")
+    assert receive([stream]) == expected
+    assert receive(chop(stream, places)) == expected
+    assert receive(chop(stream, range(len(stream)))) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=80), PLACES)
+def test_any_bytes_however_they_arrive(stream, places):
+    assert receive(chop(stream, places), event_size=10)[0] == receive([stream], event_size=10)[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 200), PLACES)
+def test_long_octet_counted_frames_however_they_arrive(size, places):
+    body = bytes(range(1, 201))[:size] * 700
+    stream = b"%d %s%d <1>" % (len(body), body, 3)
+    frames, _ = receive(chop(stream, [place * 13 for place in places]))
+    assert whole(frames) == [body, b"<1>"]
+    assert frames == receive([stream])[0]
+
+
+def test_an_intake_keeps_what_several_streams_send():
+    intake = Intake(1000)
+    for text in b"<1>a\n", b"4 <2>b", b"<3>c\n\n<4>d\nrest":
+        intake.room[: len(text)] = text
+        intake.add(*Framer(2500).cut(intake.room[: len(text)]))
+    frames, marks = intake.take()
+    assert frames.to_pylist() == [b"<1>a\n", b"<2>b", b"<3>c\n", b"<4>d\n"]
+    assert not np.any(marks == BETWEEN)
+    assert len(intake.room) == 1000
+    assert len(intake.take()[0]) == 0

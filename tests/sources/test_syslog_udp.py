@@ -1,0 +1,135 @@
+"""syslogudp with real sockets: every datagram read is an event, every one the kernel dropped is counted."""
+
+import shutil
+import socket
+import subprocess
+import threading
+
+import pytest
+from syslog_running import Running, eventually
+
+from plugins import Retry
+from sources.syslog import SyslogUdp
+
+needs_logger = pytest.mark.skipif(shutil.which("logger") is None, reason="logger of util-linux is not installed")
+
+
+def make(**options):
+    properties = {"host": "127.0.0.1", "port": "0"} | {name: str(value) for name, value in options.items()}
+    config, problems = SyslogUdp.config_class.parse(properties)
+    assert not problems, problems
+    return SyslogUdp(config, "s1")
+
+
+def sender(source):
+    to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    to.connect(("127.0.0.1", source.port))
+    return to
+
+
+@needs_logger
+@pytest.mark.parametrize(("form", "version"), [("--rfc3164", None), ("--rfc5424", "1")])
+def test_logger(form, version):
+    with Running(make()) as running:
+        to = ["--server", "127.0.0.1", "--port", str(running.source.port), "--udp"]
+        what = ["--priority", "local0.err", "--tag", "t", "hello wörld"]
+        subprocess.run(["logger", *to, form, *what], check=True, timeout=20)
+        (event,) = running.wait_for(1)
+    assert event.body.endswith("hello wörld".encode())
+    assert event.headers["priority"] == "131"
+    assert event.headers.get("version") == version
+
+
+def test_a_datagram_is_an_event_whatever_is_in_it():
+    datagrams = [
+        b"<13>Oct 11 22:14:15 h plain",
+        b"<13>Oct 11 22:14:15 h ends in a newline\n",
+        b"<13>Oct 11 22:14:15 h two\nlines",
+        b"",
+        b"5 <13>x",
+        b"\xff\x00 no priority",
+        b"<13>Oct 11 22:14:15 h " + b"x" * 65_000,
+        b"<13>last",
+    ]
+    with Running(make()) as running, sender(running.source) as to:
+        for datagram in datagrams:
+            to.send(datagram)
+        events = running.wait_for(7)
+        assert running.source.metrics.get("EventReadFail") == 2
+    assert [event.body for event in events] == [
+        b"plain",
+        b"ends in a newline",
+        b"two\nlines",
+        b"5 <13>x",
+        b"\xff\x00 no priority",
+        b"x" * 65_000,
+        b"<13>last",
+    ]
+
+
+def test_what_the_kernel_drops_is_counted(caplog):
+    """While batches are not taken the kernel's small buffer overflows: each datagram is an event, or counted."""
+    hold = threading.Event()
+    with Running(make(receiveBufferSize=4096), hold) as running, sender(running.source) as to:
+        to.send(b"<13>first")
+        eventually(lambda: running.count == 1)
+        for i in range(2000):
+            to.send(b"<13>%d" % i)
+        hold.set()
+        metrics = running.source.metrics
+        eventually(lambda: running.count + metrics.get("KernelDropCount") == 2001)
+        assert 1 < running.count < 2001
+        assert "dropped" in caplog.text
+
+
+def test_what_had_arrived_is_delivered_when_it_stops():
+    hold = threading.Event()
+    with Running(make(), hold) as running, sender(running.source) as to:
+        to.send(b"<13>0")
+        eventually(lambda: running.count == 1)
+        for i in range(1, 500):
+            to.send(b"<13>%d" % i)
+        running.source.stopping.set()
+        hold.set()
+        running.stop(within=2.0)
+        assert [event.body for event in running.events] == [b"<13>%d" % i for i in range(500)]
+
+
+def test_it_stops_soon_when_idle():
+    with Running(make()) as running:
+        running.stop(within=1.0)
+
+
+def test_a_sender_that_never_stops_does_not_keep_it_from_stopping():
+    with Running(make()) as running, sender(running.source) as to:
+        over = threading.Event()
+
+        def send():
+            while not over.is_set():
+                to.send(b"<13>again")
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        eventually(lambda: running.count > 100)
+        running.stop(within=4.0)
+        over.set()
+        thread.join()
+
+
+def test_a_busy_port_is_a_clear_error():
+    first = make()
+    first.open()
+    second = make(port=first.port)
+    with pytest.raises(Retry, match=f"cannot listen on 127.0.0.1:{first.port} .UDP.: another program"):
+        second.open()
+    assert len(list(second.probe())) == 1
+    second.close()
+    first.close()
+    assert list(second.probe()) == []
+
+
+def test_a_buffer_the_kernel_does_not_grant_is_said(caplog):
+    source = make(receiveBufferSize=2**30)
+    source.open()
+    source.close()
+    assert "net.core.rmem_max" in caplog.text

@@ -1,0 +1,237 @@
+"""The source `taildir` against everything that may happen to a log, in any order: each line is numbered.
+
+Two machines: one whose files stay open, one that closes each file as soon as it was read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from sources.taildir import TaildirSource
+from tests.sources.test_taildir import kill, open_files, process, start
+
+HEAD = b"#" * 1200
+"""Some files begin with the same line, longer than what identifies a file."""
+
+
+@dataclass
+class Log:
+    """A file as its writers know it."""
+
+    path: Path
+    known: bool = False
+    """Whether the source has seen something in it and saved that: only then can it follow it wherever it goes."""
+    read: bool = True
+    """Whether all that is written is stored."""
+    partial: bool = False
+    matches: bool = True
+    writer: int = field(default=-1)
+
+    def write(self, data: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(data)
+        self.read = False
+
+
+class Machine(RuleBasedStateMachine):
+    idle = "3600000"
+    closes = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        (self.directory / "logs").mkdir()
+        self.logs: dict[str, Log] = {}
+        """By name, those that still have one."""
+        self.written: Counter[bytes] = Counter()
+        self.seen: Counter[bytes] = Counter()
+        self.unstored: Counter[bytes] = Counter()
+        self.number = 0
+        self.rotations = 0
+        self.source: TaildirSource | None = None
+        self.begin()
+
+    # --- the source
+
+    def begin(self) -> None:
+        self.source = start(self.directory, r"[ab](\.\d+)?", batchSize="3", idleTimeout=self.idle)
+
+    @rule()
+    def read(self) -> None:
+        if self.source is None:
+            self.begin()
+        assert self.source is not None
+        self.seen.update(body for body, _ in process(self.source))
+        for log in self.logs.values():
+            log.read = True
+            log.known = log.known or log.path.stat().st_size > 0
+
+    @precondition(lambda self: self.source is not None)
+    @rule(batches=st.integers(0, 3), stored=st.booleans())
+    def stop_in_the_middle(self, batches: int, stored: bool) -> None:
+        """SIGKILL: some batches are stored, and another had been offered, or was stored but not acknowledged."""
+        source, self.source = self.source, None
+        assert source is not None
+        with contextlib.closing(source.look()) as look:
+            for batch in look:
+                lines = batch.bodies.to_pylist()
+                if not batches:
+                    if stored:
+                        self.seen.update(lines)
+                        self.unstored.update(lines)
+                    break
+                batches -= 1
+                self.seen.update(lines)
+                source.stored(batch)
+            kill(source)
+
+    @precondition(lambda self: self.source is not None)
+    @rule()
+    def stop(self) -> None:
+        assert self.source is not None
+        self.source.close()
+        self.source = None
+
+    @precondition(lambda self: self.source is None)
+    @rule()
+    def go_on(self) -> None:
+        self.begin()
+
+    # --- the writers
+
+    def line(self, width: int) -> bytes:
+        self.number += 1
+        body = b"%06d" % self.number + b"." * width
+        self.written[body] += 1
+        return body
+
+    def log(self, name: str) -> Log:
+        if name not in self.logs:
+            self.logs[name] = Log(self.directory / "logs" / name)
+            self.logs[name].path.touch()
+        return self.logs[name]
+
+    @rule(
+        name=st.sampled_from("ab"), widths=st.lists(st.integers(0, 200), min_size=1, max_size=8), head=st.booleans()
+    )
+    def append(self, name: str, widths: list[int], head: bool) -> None:
+        log = self.log(name)
+        if head and not log.path.stat().st_size:
+            self.number += 1
+            body = HEAD + b"%06d" % self.number
+            self.written[body] += 1
+            log.write(body + b"\n")
+        log.write(b"".join((b"" if log.partial and not i else self.line(w)) + b"\n" for i, w in enumerate(widths)))
+        log.partial = False
+
+    @rule(name=st.sampled_from("ab"), width=st.integers(0, 200))
+    def append_without_newline(self, name: str, width: int) -> None:
+        log = self.log(name)
+        if not log.partial:
+            log.write(self.line(width))
+            log.partial = True
+
+    @precondition(lambda self: self.logs)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        log = self.logs[data.draw(st.sampled_from(sorted(self.logs)))]
+        if log.partial:
+            log.write(b"\n")
+            log.partial = False
+
+    def movable(self, log: Log) -> bool:
+        # Once closed, a file without a newline at its end counts as done as soon as it is renamed.
+        return log.known and not (self.closes and log.partial)
+
+    @precondition(lambda self: self.logs)
+    @rule(data=st.data(), matching=st.booleans(), create=st.booleans())
+    def rotate(self, data: st.DataObject, matching: bool, create: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.logs)))
+        log = self.logs[name]
+        if not self.movable(log):
+            return
+        self.rotations += 1
+        base = name.partition(".")[0]
+        fresh = f"{base}.{self.rotations}" if matching else f"{base}.{self.rotations}.old"
+        log.path = log.path.rename(log.path.with_name(fresh))
+        self.logs[fresh] = self.logs.pop(name)
+        log.matches = matching
+        if create:
+            self.log(base)
+
+    @precondition(lambda self: self.logs)
+    @rule(data=st.data(), create=st.booleans())
+    def delete(self, data: st.DataObject, create: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.logs)))
+        log = self.logs[name]
+        held = self.source is not None and log.known and not self.closes
+        if log.partial or not (log.read or held):
+            return
+        log.path.unlink()
+        del self.logs[name]
+        if create:
+            self.log(name.partition(".")[0])
+
+    @precondition(lambda self: self.logs)
+    @rule(data=st.data(), width=st.integers(0, 200), copies=st.integers(0, 6))
+    def copytruncate(self, data: st.DataObject, width: int, copies: int) -> None:
+        log = self.logs[data.draw(st.sampled_from(sorted(self.logs)))]
+        if not log.read or log.partial or not log.matches:
+            return
+        shutil.copy(log.path, log.path.with_name("copy"))
+        os.truncate(log.path, 0)
+        log.known = False
+        if copies:
+            log.write(b"".join(self.line(width) + b"\n" for _ in range(copies)))
+
+    # --- what must hold
+
+    @invariant()
+    def nothing_comes_twice_that_was_acknowledged(self) -> None:
+        assert self.seen <= self.written + self.unstored
+
+    def teardown(self) -> None:
+        try:
+            for log in self.logs.values():
+                if log.partial:
+                    log.write(b"\n")
+            self.read()
+            missing = self.written - self.seen
+            assert not missing, f"lost: {missing}"
+            self.nothing_comes_twice_that_was_acknowledged()
+        finally:
+            if self.source is not None:
+                self.source.close()
+            shutil.rmtree(self.directory)
+        assert open_files(self.directory) == []
+
+
+class ClosingMachine(Machine):
+    idle = "0"
+    closes = True
+
+
+EXAMPLES = int(os.environ.get("TAILDIR_EXAMPLES", "25"))
+SETTINGS = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=25,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+)
+
+TestOpen = Machine.TestCase
+TestOpen.settings = SETTINGS
+TestClosing = ClosingMachine.TestCase
+TestClosing.settings = SETTINGS

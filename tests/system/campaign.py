@@ -1,0 +1,420 @@
+"""A campaign: numbered lines flow through a whole agent while everything in it and around it is killed."""
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka import KafkaAdminClient
+
+from agent.books import HdfsReader, read_topic
+from agent.services.hdfs import NAMENODE, HdfsCluster
+from agent.services.kafka import KafkaCluster
+from plugins import Components
+from tests.system.evidence import Evidence, Snapshot, line
+
+REPOSITORY = Path(__file__).parents[2]
+PATIENCE = 120.0
+"""Seconds for what takes two or three on an idle machine."""
+TRICKLE = 20
+"""Lines a second while nothing is asked for: something is always under way."""
+MARK = "FLAFKA_CAMPAIGN"
+"""The environment variable by which every process that an agent left behind is found."""
+
+CONFIGURATION = r"""
+t.sources = files
+t.channels = events
+t.sinks = hdfs
+
+t.sources.files.type = taildir
+t.sources.files.filegroups = a b
+t.sources.files.filegroups.a = {logs}/a\\.log(\\.\\d+)?
+t.sources.files.filegroups.b = {logs}/b\\.log(\\.\\d+)?
+t.sources.files.headers.a.application = a
+t.sources.files.headers.b.application = b
+t.sources.files.positionFile = {directory}/positions.json
+t.sources.files.channels = events
+
+t.channels.events.type = kafka
+t.channels.events.kafka.bootstrap.servers = {brokers}
+t.channels.events.kafka.topic = {topic}
+t.channels.events.kafka.consumer.group.id = {topic}
+t.channels.events.partitions = 3
+
+t.sinks.hdfs.type = hdfs
+t.sinks.hdfs.channel = events
+t.sinks.hdfs.hdfs.path = webhdfs://{webhdfs}{root}/%{{application}}
+t.sinks.hdfs.hdfs.fileType = DataStream
+t.sinks.hdfs.hdfs.rollInterval = 1
+t.sinks.hdfs.hdfs.rollSize = 0
+t.sinks.hdfs.hdfs.rollCount = 0
+
+t.runner = {runner}
+t.spark.triggerInterval = 2
+t.monitoring.port = {port}
+"""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What is killed, and how often, while one runner delivers."""
+
+    runner: str
+    agent: int = 0
+    leader: int = 0
+    namenode: int = 0
+    driver: int = 0
+    jvm: int = 0
+    end: signal.Signals = signal.SIGTERM
+    """What the agent gets at last; SIGKILL counts as one more kill of it."""
+
+    def faults(self, chance: random.Random) -> list[str]:
+        """All of them, in a random order."""
+        names = ("agent", "leader", "namenode", "driver", "jvm")
+        faults = [name for name in names for _ in range(getattr(self, name))]
+        chance.shuffle(faults)
+        return faults
+
+
+@dataclass(frozen=True)
+class Plan:
+    """At least so many lines, so many of them a second at most, and what happens meanwhile."""
+
+    lines: int
+    rate: int
+    phases: tuple[Phase, ...]
+
+
+class Writer(threading.Thread):
+    """An application that writes lines into two log files, which are rotated by renaming now and then."""
+
+    def __init__(self, directory: Path, seed: int, rate: int) -> None:
+        super().__init__(name="writer", daemon=True)
+        directory.mkdir()
+        self.paths = [directory / "a.log", directory / "b.log"]
+        self.files = [path.open("ab", buffering=0) for path in self.paths]
+        self.rotations = 0
+        self.written = 0
+        self.wanted = 0
+        """So many lines come at full rate, and more as a trickle."""
+        self.last: int | None = None
+        """No line from this one on."""
+        self._seed, self._rate, self._chance = seed, rate, random.Random(seed)
+
+    def run(self) -> None:
+        owed = 0.0
+        while self.last is None or self.written < self.last:
+            time.sleep(0.02)
+            owed += 0.02 * (self._rate if self.written < self.wanted else TRICKLE)
+            upto = self.written + int(owed)
+            owed -= int(owed)
+            self._write(upto if self.last is None else min(upto, self.last))
+        for file in self.files:
+            file.close()
+
+    def _write(self, upto: int) -> None:
+        chosen = self._chance.randrange(2)
+        text = b"".join(line(self._seed, number) + b"\n" for number in range(self.written, upto))
+        file = self.files[chosen]
+        rotate = self._chance.random() < (upto - self.written) / 2000
+        if rotate:
+            self.rotations += 1
+            self.paths[chosen].rename(f"{self.paths[chosen]}.{self.rotations}")  # and goes on writing for a moment
+        cut = self._chance.randrange(len(text) + 1)
+        for part in (text[:cut], text[cut:]):
+            while part:
+                part = part[file.write(part) :]
+        self.written = upto
+        if rotate:
+            file.close()
+            self.files[chosen] = self.paths[chosen].open("ab", buffering=0)
+
+
+class Campaign:
+    """Runs a plan and gathers the evidence. The servers are left running, whatever happened."""
+
+    def __init__(self, plan: Plan, kafka: KafkaCluster, hdfs: HdfsCluster, directory: Path, seed: int) -> None:
+        self.plan, self.kafka, self.hdfs, self.directory = plan, kafka, hdfs, directory
+        self.seed, self.chance = seed, random.Random(seed)
+        self.topic = f"campaign-{seed}-{time.time_ns() // 1_000_000}"
+        self.root = f"/{self.topic}"
+        self.port = _free_port()
+        self.log = directory / "agent.log"
+        self.reader = HdfsReader(hdfs.webhdfs)
+        self.kills: Counter[str] = Counter()
+        self.seconds = 0.0
+        self.process: subprocess.Popen[bytes] | None = None
+        self.writer = Writer(directory / "logs", seed, plan.rate)
+
+    def run(self) -> Evidence:
+        """All phases; then everything is delivered and stopped."""
+        began = time.monotonic()
+        try:
+            self.writer.start()
+            for phase in self.plan.phases:
+                self._phase(phase)
+            self.writer.last = max(self.plan.lines, self.writer.written)
+            self._begin(self.plan.phases[-1].runner)
+            self._await(self._all_stored, "the last lines in the channel")
+            self._stop()
+            self._drain()
+            self.seconds = time.monotonic() - began
+            self._drain()  # a start sweeps up what was left of ranges that were delivered before it
+            self._await(lambda: not self._processes(), "the end of all processes")
+        finally:
+            self._clean_up()
+        channel = Components().get("channel", "kafka")
+        records = read_topic(self.kafka.bootstrap_servers, self.topic, channel)  # type: ignore[arg-type]
+        return Evidence(self.seed, self.writer.written, records, Snapshot.of(self.reader, self.root), self.root)
+
+    def describe(self, evidence: Evidence) -> str:
+        """The figures, in one line."""
+        kills = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
+        events, batches = evidence.repeated()
+        return (
+            f"seed {self.seed}: {evidence.written:,} lines through {self.writer.rotations} rotations in "
+            f"{self.seconds:.0f} s ({evidence.written / self.seconds:,.0f}/s); killed: {kills}; "
+            f"{batches} batches came twice into the channel ({events} events); "
+            f"{len(evidence.hdfs.manifests(self.root))} commits, {len(evidence.hdfs.visible(self.root))} files"
+        )
+
+    # --- the agent
+
+    def _begin(self, runner: str, *arguments: str) -> None:
+        configuration = self.directory / f"{runner}.conf"
+        configuration.write_text(
+            CONFIGURATION.format(
+                logs=self.writer.paths[0].parent,
+                directory=self.directory,
+                brokers=self.kafka.bootstrap_servers,
+                topic=self.topic,
+                webhdfs=self.hdfs.webhdfs,
+                root=self.root,
+                runner=runner,
+                port=self.port,
+            )
+        )
+        temporary = self.directory / "tmp"
+        temporary.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "agent", "start", "-c", str(configuration), *arguments]
+        environment = {
+            **os.environ,
+            MARK: self.topic,
+            "XDG_STATE_HOME": str(self.directory),
+            "TMPDIR": str(temporary),
+            "SPARK_LOCAL_DIRS": str(temporary),
+        }
+        with self.log.open("ab") as log:
+            log.write(f"--- {time.strftime('%H:%M:%S')} {runner} {' '.join(arguments)}\n".encode())
+            self.process = subprocess.Popen(command, env=environment, cwd=REPOSITORY, stdout=log, stderr=log)
+
+    def _kill(self) -> None:
+        assert self.process is not None
+        self._note("agent")
+        self.process.kill()
+        self.process.wait()
+
+    def _stop(self) -> None:
+        assert self.process is not None
+        self.process.terminate()
+        self._ends_well("after SIGTERM")
+
+    def _drain(self) -> None:
+        self._begin(self.plan.phases[-1].runner, "--drain")
+        self._ends_well("after --drain")
+
+    def _ends_well(self, when: str) -> None:
+        assert self.process is not None
+        try:
+            code = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise self._failure(f"the agent still ran {PATIENCE:.0f} s {when}") from None
+        if code != 0:
+            raise self._failure(f"the agent ended with code {code} {when}")
+
+    def _count(self, component: str, name: str) -> int:
+        """A counter of the present process; 0 while it does not answer."""
+        with suppress(OSError, ValueError):
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+                return int(json.load(answer)[component].get(name, 0))
+        return 0
+
+    def _delivered(self) -> int:
+        return self._count("SINK.hdfs", "EventDrainSuccessCount")
+
+    def _all_stored(self) -> bool:
+        """Whether the writer is done, and the position file at the end of every file."""
+        if self.writer.is_alive():
+            return False
+        with suppress(OSError, ValueError):
+            saved = json.loads((self.directory / "positions.json").read_text())
+            positions = {entry["inode"]: entry["pos"] for entry in saved}
+            found = [path.stat() for path in self.writer.paths[0].parent.iterdir()]
+            return all(positions.get(status.st_ino) == status.st_size for status in found if status.st_size)
+        return False
+
+    # --- faults
+
+    def _phase(self, phase: Phase) -> None:
+        self._begin(phase.runner)
+        faults = phase.faults(self.chance)
+        every = sum(len(phase.faults(self.chance)) + 1 for phase in self.plan.phases)
+        while faults:
+            self.writer.wanted += self.plan.lines // every
+            fault = faults.pop()
+            if fault == "agent":
+                self._await_moment(phase.runner)
+                self._kill()
+                self._begin(phase.runner)
+            elif fault in ("driver", "jvm"):
+                self._await_batch()
+                self._kill_spark(fault)
+            else:
+                self._await_moment(phase.runner)
+                with_agent = "agent" in faults and self.chance.random() < 0.4
+                if with_agent:
+                    faults.remove("agent")
+                (self._leader if fault == "leader" else self._namenode)(phase.runner if with_agent else None)
+        self.writer.wanted += self.plan.lines // every
+        self._await_batch()
+        if phase.end is signal.SIGKILL:
+            self._kill()
+        else:
+            self._stop()
+
+    def _leader(self, restart: str | None) -> None:
+        """A broker that leads a partition dies; the two others have to do until it is back."""
+        with KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap_servers) as admin:
+            (topic,) = admin.describe_topics([self.topic])
+        name = f"broker-{self.chance.choice(topic['partitions'])['leader_id']}"
+        try:
+            self._note("leader")
+            self.kafka.kill(name)
+            if restart:
+                time.sleep(self.chance.uniform(0, 2))
+                self._kill()
+                self._begin(restart)
+            self._await_delivery()
+        finally:
+            self.kafka.start()
+        self._await(lambda: not self.kafka.status().under_replicated, "all replicas in sync")
+
+    def _namenode(self, restart: str | None) -> None:
+        """HDFS goes; the channel takes lines all the same, and their delivery goes on when HDFS is back."""
+        try:
+            self._note("namenode")
+            self.hdfs.kill(NAMENODE)
+            time.sleep(self.chance.uniform(0, 2))
+            if restart:
+                self._kill()
+                self._begin(restart)
+            accepted = self._count("SOURCE.files", "EventAcceptedCount")
+            self._await(lambda: self._count("SOURCE.files", "EventAcceptedCount") > accepted, "lines in the channel")
+        finally:
+            self.hdfs.start()
+        self._await_delivery()
+
+    def _kill_spark(self, what: str) -> None:
+        """The driver, or its JVM; the agent lives on and starts both again."""
+        assert self.process is not None
+        (victim,) = (pid for pid, command in _children(self.process.pid) if "agent.runner.spark.driver" in command)
+        if what == "jvm":
+            (victim,) = (pid for pid, command in _children(victim) if "SparkSubmit" in command)
+        restarts = self._count("SINK.hdfs", "DriverRestartCount")
+        self._note(what)
+        os.kill(victim, signal.SIGKILL)
+        self._await(lambda: self._count("SINK.hdfs", "DriverRestartCount") > restarts, "another Spark driver")
+
+    # --- moments
+
+    def _await_moment(self, runner: str) -> None:
+        """Any: while the agent starts, while it is at work, or between the two halves of a commit."""
+        kind = self.chance.choices(("starting", "working", "committing"), (2, 3, 5))[0]
+        if kind == "committing":
+            self._await_batch()
+        else:
+            if kind == "working":
+                self._await_delivery()
+            time.sleep(self.chance.uniform(0, 10 if (kind, runner) == ("starting", "spark") else 2))
+
+    def _await_delivery(self) -> None:
+        before = self._delivered()
+        self._await(lambda: self._delivered() > before, "a delivery")
+
+    def _await_batch(self) -> None:
+        """Until the agent, or its Spark, has uploaded files and not yet committed them."""
+        self._await_delivery()
+        before = self._staged()
+        self._await(lambda: bool(self._staged() - before), "files on their way to HDFS")
+        time.sleep(self.chance.uniform(0, 0.05))
+
+    def _staged(self) -> set[str]:
+        with suppress(Exception):  # HDFS may be away
+            return {str(Path(path).parent) for path in self.reader.walk(f"{self.root}/.flafka/tmp")}
+        return set()
+
+    def _await(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if self.process is not None and self.process.poll() not in (None, 0):
+                raise self._failure(f"the agent ended by itself, with code {self.process.returncode}")
+            if time.monotonic() > deadline:
+                raise self._failure(f"waited {PATIENCE:.0f} s in vain for {what}")
+            time.sleep(0.02)
+
+    # --- ends
+
+    def _note(self, what: str) -> None:
+        self.kills[what] += 1
+        with self.log.open("a") as log:
+            log.write(f"--- {time.strftime('%H:%M:%S')} kill {what}, at line {self.writer.written}\n")
+
+    def _failure(self, text: str) -> AssertionError:
+        tail = self.log.read_text(errors="replace").splitlines()[-25:]
+        return AssertionError("\n".join([f"seed {self.seed}: {text}; {self.log} ends:", *tail]))
+
+    def _processes(self) -> list[int]:
+        """All that still run of what the agents started, and they themselves."""
+        mark = f"{MARK}={self.topic}".encode()
+        found = []
+        for directory in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if mark in (directory / "environ").read_bytes().split(b"\0"):
+                    found.append(int(directory.name))
+        return found
+
+    def _clean_up(self) -> None:
+        self.writer.last = 0
+        for pid in self._processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+
+def _children(parent: int) -> Iterator[tuple[int, str]]:
+    """Pid and command line of each."""
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            after_name = (directory / "stat").read_text().rpartition(")")[2].split()
+            if int(after_name[1]) == parent:
+                yield int(directory.name), re.sub("\0", " ", (directory / "cmdline").read_text())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,94 @@
+"""Numbered lines, and what became of each: in the files, in the channel, on HDFS."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from agent.books import HdfsReader, audit, lines
+from plugins import Taken
+
+_WITHIN_A_LINE = bytes.maketrans(b"\r\n", b"rn")
+
+
+def line(seed: int, number: int) -> bytes:
+    """Line `number`: 9 to 20,000 bytes, a fifth of them not UTF-8; the same each time it is asked for."""
+    digest = hashlib.blake2b(b"%d %d" % (seed, number), digest_size=32).digest()
+    length = 20_000 if number % 997 == 0 else digest[0]
+    text = digest.translate(_WITHIN_A_LINE) if number % 5 == 0 else digest.hex().encode()
+    return b"%08d %s" % (number, (text * (length // len(text) + 1))[:length])
+
+
+class Snapshot(HdfsReader):
+    """All files below a directory as they were: can be audited as often as one likes, and tampered with."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+
+    @classmethod
+    def of(cls, hdfs: HdfsReader, root: str) -> "Snapshot":
+        return cls({path: hdfs.read(path) for path in hdfs.walk(root)})
+
+    def walk(self, root: str) -> Iterator[str]:
+        return (path for path in sorted(self.files) if path.startswith(f"{root}/"))
+
+    def read(self, path: str) -> bytes:
+        return self.files[path]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is left when a campaign is over, and how many lines were written."""
+
+    seed: int
+    written: int
+    records: dict[int, list[Taken]]
+    """The channel, by partition."""
+    hdfs: Snapshot
+    root: str
+
+    def with_files(self, changes: dict[str, bytes | None]) -> "Evidence":
+        """The same with some files changed, or gone."""
+        files = {path: data for path, data in {**self.hdfs.files, **changes}.items() if data is not None}
+        return replace(self, hdfs=Snapshot(files))
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """Every event of the channel."""
+        return [body for takes in self.records.values() for taken in takes for body in taken.batch.bodies.to_pylist()]
+
+    def differences(self) -> list[str]:
+        """Everything that is not as promised, in words."""
+        books = audit(self.records, self.hdfs, self.root)
+        found = list(books.differences)
+        if books.channel_events != books.delivered_events:
+            found.append(f"the channel holds {books.channel_events} events, {books.delivered_events} were delivered")
+        # The audit trusts the commit record to say which file holds what. This one looks at nothing but the lines.
+        channel = Counter(self.bodies)
+        delivered = Counter(row for path in self.hdfs.visible(self.root) for row in lines(self.hdfs.read(path)))
+        found += [f"in the channel and not on HDFS: {body[:40]!r}" for body in channel - delivered]
+        found += [f"on HDFS and not in the channel: {body[:40]!r}" for body in delivered - channel]
+        numbers = {int(body[:8]) for body in channel if body[:8].isdigit()}
+        found += [f"line {number} was never stored" for number in range(self.written) if number not in numbers]
+        found += [f"in the channel, but not as written: {body[:40]!r}" for body in channel if not self._wrote(body)]
+        found += [f"left behind: {path}" for path in self.hdfs.walk(f"{self.root}/.flafka/tmp")]
+        return found
+
+    def _wrote(self, body: bytes) -> bool:
+        number = int(body[:8]) if body[:8].isdigit() else self.written
+        return number < self.written and body == line(self.seed, number)
+
+    def repeated(self) -> tuple[int, int]:
+        """Events that the channel holds once more than needed, and batches that a later one repeats in part."""
+        batches = [taken.batch for takes in self.records.values() for taken in takes]
+        batches.sort(key=lambda batch: int(batch.origin.timestamps[0]) if batch.origin else 0)
+        last: dict[bytes, int] = {}
+        repeated: set[int] = set()
+        events = 0
+        for place, batch in enumerate(batches):
+            for body in batch.bodies.to_pylist():
+                if body in last:
+                    repeated.add(last[body])
+                    events += 1
+                last[body] = place
+        return events, len(repeated)

@@ -1,0 +1,213 @@
+"""The Kafka channel on three real brokers."""
+
+import os
+import time
+import uuid
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from channels.kafka import KafkaChannel, KafkaChannelConfig
+from plugins import Batch, Event, FlafkaError, Rejected
+
+
+class Owner:
+    """Follows its reader's partitions; starts where the group stands."""
+
+    def __init__(self):
+        self.claims = {}
+
+    def assigned(self, committed):
+        self.claims.update({claim.partition: (claim, position) for claim, position in committed.items()})
+        return {}
+
+    def revoked(self, partitions):
+        for partition in partitions:
+            self.claims.pop(partition, None)
+
+    lost = revoked
+
+
+@pytest.fixture
+def channel(kafka_cluster):
+    """An open channel on a topic and a group of its own."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    config, problems = KafkaChannelConfig.parse(
+        {
+            "kafka.bootstrap.servers": kafka_cluster.bootstrap_servers,
+            "kafka.topic": name,
+            "kafka.consumer.group.id": name,
+            "partitions": "3",
+        }
+    )
+    assert not problems
+    opened = KafkaChannel(config, "c")
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def events(*numbers: int) -> Batch:
+    return Batch.of([Event(b"%d \xff" % n, {"n": str(n)}) for n in numbers])
+
+
+def take(reader, count: int, seconds: float = 30) -> list:
+    """So many events' takes, or fail."""
+    deadline, taken = time.monotonic() + seconds, []
+    while sum(len(t.batch) for t in taken) < count:
+        assert time.monotonic() < deadline, f"only {sum(len(t.batch) for t in taken)} of {count} events came"
+        if (one := reader.take(0.2)) is not None:
+            taken.append(one)
+    return taken
+
+
+def contents(taken) -> list[tuple]:
+    return sorted((*id, event.body) for t in taken for id, event in zip(t.batch.ids(), t.batch, strict=True))
+
+
+def test_what_is_put_is_taken_once_and_again_after_an_uncommitted_close(channel):
+    for start in range(0, 1000, 100):
+        channel.put(events(*range(start, start + 100)))
+    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    first = take(reader, 1000)
+    assert sorted(int(body.split()[0]) for *_, body in contents(first)) == list(range(1000))
+    reader.close()
+    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    again = take(reader, 1000)
+    assert contents(again) == contents(first)
+    reader.commit({t.partition: max(o.end for o in again if o.partition == t.partition) for t in again})
+    reader.close()
+    channel.put(events(1000))
+    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    assert [body for *_, body in contents(take(reader, 1))] == [b"1000 \xff"]
+    reader.close()
+
+
+def test_rewind_offers_the_same_ids_and_nothing_past_them_first(channel):
+    for n in range(300):
+        channel.put(events(n))
+    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    first = take(reader, 300)
+    starts = {t.partition: min(o.start for o in first if o.partition == t.partition) for t in first}
+    reader.rewind(starts)
+    seen = set()
+    again = []
+    while sum(len(t.batch) for t in again) < 300:
+        taken = reader.take(1)
+        if taken is None:
+            continue
+        if taken.partition not in seen:
+            assert taken.start == starts[taken.partition], "events were passed over"
+            seen.add(taken.partition)
+        again.append(taken)
+    assert contents(again) == contents(first)
+    reader.close()
+
+
+def test_a_second_member_takes_partitions_over_and_each_event_comes_to_one_of_them(channel):
+    owners = [Owner(), Owner()]
+    one = channel.reader(owners[0], group=None, member="h.a.one")
+    channel.put(events(0))
+    first = take(one, 1)
+    one.commit({first[0].partition: first[0].end})
+    two = channel.reader(owners[1], group=None, member="h.a.two")
+    deadline = time.monotonic() + 60
+    while not (owners[0].claims and owners[1].claims and len(owners[0].claims) + len(owners[1].claims) == 3):
+        assert time.monotonic() < deadline, "the partitions were never shared"
+        assert one.take(0.1) is None
+        assert two.take(0.1) is None
+    for n in range(1, 301):
+        channel.put(events(n))
+    got = []
+    while sum(len(t.batch) for t in got) < 300:
+        assert time.monotonic() < deadline
+        got += [t for reader in (one, two) if (t := reader.take(0.1)) is not None]
+    numbers = sorted(int(body.split()[0]) for *_, body in contents(got))
+    assert numbers == list(range(1, 301))
+    one.close()
+    two.close()
+
+
+def test_groups_do_not_share(channel):
+    channel.put(events(1, 2, 3))
+    readers = [channel.reader(Owner(), group=group, member=f"h.a.{group}") for group in ("g1-x", "g2-x")]
+    for reader in readers:
+        assert len(contents(take(reader, 3))) == 3
+        reader.close()
+
+
+def test_positions_carry_the_epoch_of_a_deliberate_reset(channel):
+    channel.put(events(1, 2, 3))
+    positions = channel.positions(None)
+    assert set(positions.values()) == {None}
+    channel.record({claim._replace(epoch=3): 0 for claim in positions})
+    assert {(claim.epoch, position) for claim, position in channel.positions(None).items()} == {(3, 0)}
+    owner = Owner()
+    reader = channel.reader(owner, group=None, member="h.a.k")
+    taken = take(reader, 3)
+    assert {claim.epoch for claim, _ in owner.claims.values()} == {3}
+    reader.commit({taken[0].partition: taken[0].end})
+    reader.close()
+    assert {claim.epoch for claim in channel.positions(None)} == {3}
+
+
+def test_records_that_retention_took_stop_the_reader_with_the_way_out(channel, kafka_cluster):
+    from confluent_kafka import TopicPartition
+
+    for n in range(30):
+        channel.put(events(n))
+    claims = list(channel.positions(None))
+    channel.record(dict.fromkeys(claims, 0))
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    topic = channel.config.topic
+    for future in admin.delete_records([TopicPartition(topic, claim.partition, 1) for claim in claims]).values():
+        future.result(30)
+    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    with pytest.raises(FlafkaError, match=f"agent group reset {topic} --topic {topic}"):
+        take(reader, 1)
+    reader.close()
+
+
+def test_a_record_in_no_known_format_comes_back_with_its_bytes(channel, kafka_cluster):
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    producer.produce(channel.config.topic, b"plain text", partition=0)
+    producer.produce(channel.config.topic, b"\xff\xff\xff", partition=0, headers=[("flafka.format", b"arrow/1")])
+    producer.flush()
+    channel.put(events(1))
+    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    taken, deadline = [], time.monotonic() + 30
+    while sum(len(t.undecodable) for t in taken) < 2 or not any(len(t.batch) for t in taken):
+        assert time.monotonic() < deadline
+        if (one := reader.take(0.2)) is not None:
+            taken.append(one)
+    found = [u for t in taken for u in t.undecodable]
+    assert [u.payload for u in found] == [b"plain text", b"\xff\xff\xff"]
+    assert "format" in found[0].reason
+    assert [event.body for t in taken for event in t.batch] == [b"1 \xff"]
+    reader.close()
+
+
+def test_an_event_too_large_for_any_record_is_rejected_and_the_rest_stored(channel):
+    # Random bytes, since the limit holds for what goes over the wire.
+    batch = Batch.of([Event(b"small"), Event(os.urandom(9 << 20)), Event(b"also small")])
+    with pytest.raises(Rejected) as rejected:
+        channel.put(batch)
+    assert [id.index for id in rejected.value.reasons] == [1]
+    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    assert sorted(event.body for t in take(reader, 2) for event in t.batch) == [b"also small", b"small"]
+    reader.close()
+
+
+def test_a_put_returns_only_when_two_replicas_have_it(channel, kafka_cluster):
+    """With one broker of three gone events are still taken; what was acknowledged is there when it is back."""
+    try:
+        kafka_cluster.kill("broker-2")
+        for n in range(20):
+            channel.put(events(n))
+    finally:
+        kafka_cluster.start()
+    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    numbers = sorted(int(body.split()[0]) for *_, body in contents(take(reader, 20, seconds=60)))
+    assert numbers == list(range(20))
+    reader.close()

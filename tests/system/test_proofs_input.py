@@ -1,0 +1,135 @@
+"""Whatever is sent or found, the agent goes on: it delivers what can be delivered, and says what was wrong."""
+
+import contextlib
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from agent.books import HdfsReader, audit, read_topic
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from tests.system.running import KAFKA, Agent, connected, hdfs_sink, in_topic, kafka_channel, send, unique, until
+
+STATUS = "flume.syslog.status"
+HEAD = b"<13>Oct 11 22:14:15 web-1 "
+SILENT = 500
+
+
+class Pipeline(NamedTuple):
+    """Syslog over TCP and UDP, through Kafka, into HDFS."""
+
+    agent: Agent
+    topic: str
+    root: str
+
+
+@pytest.fixture(scope="module")
+def syslog(
+    tmp_path_factory: pytest.TempPathFactory, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
+) -> Iterator[Pipeline]:
+    topic = unique("input")
+    configuration = f"""
+a1.sources = tcp udp
+a1.channels = c1
+a1.sinks = k1
+a1.sources.tcp.type = syslogtcp
+a1.sources.tcp.host = 127.0.0.1
+a1.sources.tcp.port = 0
+a1.sources.tcp.channels = c1
+a1.sources.udp.type = syslogudp
+a1.sources.udp.host = 127.0.0.1
+a1.sources.udp.port = 0
+a1.sources.udp.channels = c1
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+{hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}")}
+"""
+    with Agent(tmp_path_factory.mktemp("syslog"), configuration) as agent:
+        yield Pipeline(agent, topic, f"/proofs/{topic}")
+
+
+OVERSIZE = HEAD + b"x" * 6000
+FRAMES: dict[str, tuple[bytes, list[tuple[bytes, str | None]]]] = {
+    "a line longer than eventSize": (
+        OVERSIZE + b"\n" + HEAD + b"after it\n",
+        [
+            (OVERSIZE[len(HEAD) : 2500], "Incomplete"),
+            (OVERSIZE[2500:5000], "Invalid"),
+            (OVERSIZE[5000:], "Invalid"),
+            (b"after it", None),
+        ],
+    ),
+    "bytes that are not UTF-8": (HEAD + b"\xff\xfe\x80 \xc3\n", [(b"\xff\xfe\x80 \xc3", None)]),
+    "a host that is not UTF-8": (b"<13>Oct 11 22:14:15 h\xff a\n", [(b"<13>Oct 11 22:14:15 h\xff a", None)]),
+    "NUL bytes": (HEAD + b"a\0b\0\n" + b"\0\0\0\n", [(b"a\0b\0", None), (b"\0\0\0", "Invalid")]),
+    "priority 999": (b"<999>Oct 11 22:14:15 h a\n", [(b"<999>Oct 11 22:14:15 h a", "Invalid")]),
+    "a line cut off": (HEAD + b"cut of", [(b"cut of", "Incomplete")]),
+    "a head cut off": (b"<1", [(b"<1", "Invalid")]),
+    "a counted frame cut off": (b"99 <13>1 - h a - - - cut o", [(b"a - - - cut o", "Incomplete")]),
+    "a count cut off": (b"30", [(b"30", "Invalid")]),
+    "a count of ten digits": (b"9999999999 <13>1 - h a - - - x", []),
+    "an impossible count behind a good frame": (b"20 <13>1 - h a - - - oknot a count", [(b"a - - - ok", None)]),
+    "nothing": (b"", []),
+}
+
+
+def test_no_frame_is_lost_or_breaks_another(kafka_cluster: KafkaCluster, syslog: Pipeline) -> None:
+    agent, topic, _ = syslog
+    port = agent.port("tcp")
+    before = agent.count("SOURCE.tcp", "EventAcceptedCount")
+    expected: Counter[tuple[bytes, str | None]] = Counter()
+    for data, events in FRAMES.values():
+        send(port, data)
+        expected.update(events)
+    agent.until(
+        lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") - before >= expected.total(), "all frames", seconds=20
+    )
+    found = Counter((event.body, event.headers.get(STATUS)) for event in in_topic(kafka_cluster, topic))
+    assert found == expected
+    assert "an octet count was due, of 1 to 9999999, not b'9999999999 <13>1 - h a -'" in agent.log
+    assert "Traceback" not in agent.log
+
+
+def test_silent_connections_do_not_hold_up_a_healthy_sender(kafka_cluster: KafkaCluster, syslog: Pipeline) -> None:
+    agent, topic, _ = syslog
+    port = agent.port("tcp")
+    before = len(in_topic(kafka_cluster, topic))
+    messages = {f"healthy {number}".encode() for number in range(3000)}
+    with contextlib.ExitStack() as stack:
+        for _ in range(SILENT):
+            stack.enter_context(connected(port)).sendall(b"<")
+        agent.until(lambda: agent.count("SOURCE.tcp", "OpenConnectionCount") >= SILENT, "all silent connections")
+        send(port, b"".join(HEAD + message + b"\n" for message in sorted(messages)))
+        until(lambda: len(in_topic(kafka_cluster, topic)) >= before + len(messages), "the healthy sender's messages")
+        assert Counter(e.body for e in in_topic(kafka_cluster, topic) if e.body in messages) == Counter(messages)
+        assert agent.count("SOURCE.tcp", "OpenConnectionCount") == SILENT
+    agent.until(lambda: not agent.count("SOURCE.tcp", "OpenConnectionCount"), "the silent ones to be gone")
+
+
+def test_datagrams_of_any_content_are_events(kafka_cluster: KafkaCluster, syslog: Pipeline) -> None:
+    agent, topic, _ = syslog
+    datagrams = [b"<13>1 - udp a - - - \xff\xfe\0", b"<999>udp", b"udp" * 20_000, b"", b"<13>1 - udp b - - - last"]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.connect(("127.0.0.1", agent.port("udp")))
+        for datagram in datagrams:
+            client.send(datagram)
+    agent.until(lambda: agent.count("SOURCE.udp", "EventAcceptedCount") >= 4, "the datagrams")
+    found = Counter((e.body, e.headers.get(STATUS)) for e in in_topic(kafka_cluster, topic) if b"udp" in e.body[:20])
+    bodies = {(b"<999>udp", "Invalid"): 1, (b"udp" * 20_000, "Invalid"): 1}
+    assert found == bodies
+    hosts = sorted(e.body for e in in_topic(kafka_cluster, topic) if e.headers.get("host") == "udp")
+    assert hosts == [b"a - - - \xff\xfe\0", b"b - - - last"]
+
+
+def test_all_of_it_is_in_hdfs(kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, syslog: Pipeline) -> None:
+    agent, topic, root = syslog
+    assert agent.stop() == 0
+    books = audit(
+        read_topic(kafka_cluster.bootstrap_servers, topic, KAFKA), HdfsReader(hdfs_cluster.webhdfs), root
+    )
+    assert books.balanced, books.differences
+    assert "Traceback" not in agent.log

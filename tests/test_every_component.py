@@ -1,0 +1,140 @@
+"""Every built-in component goes through the conformance kit, here or against real servers in tests/system.
+
+A new component needs an entry in `HERE`, or in `ELSEWHERE` with the test that calls the kit where its servers run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import logging
+import re
+import socket
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugins import Component, Components, Event, conformance
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def components() -> Components:
+    """The built-in ones, by the entry points that the project declares."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    modules = project["entry-points"]["flafka"].values()
+    return Components([importlib.import_module(module) for module in modules], entry_points=False)
+
+
+def built_in() -> dict[str, type[Component[Any]]]:
+    """All of them, as `<kind> <type>`."""
+    kinds = ("source", "channel", "interceptor", "sink")
+    return {f"{kind} {cls.type_name}": cls for kind in kinds for cls in components().all(kind)}
+
+
+# --- how each is exercised
+
+Check = Callable[[type[Any], Path], None]
+CARD = Event(b"card 4111 1111 1111 1111 of joe@example.com at 10.1.2.3 \xff", {"client": "10.1.2.3"})
+PORT_IN_USE = "127.0.0.1:1"
+
+
+def interceptor(*events: Event, prepare: Callable[[Any], None] = lambda _: None, **properties: str) -> Check:
+    return lambda cls, _: conformance.check_interceptor(cls, properties, events=events, prepare=prepare)
+
+
+def syslog(kind: socket.SocketKind) -> Check:
+    def check(cls: type[Any], _: Path) -> None:
+        with socket.socket(socket.AF_INET, kind) as taken:
+            taken.bind(("127.0.0.1", 0))
+            if kind == socket.SOCK_STREAM:
+                taken.listen()
+            conformance.check_source(
+                cls,
+                {"host": "127.0.0.1", "port": "0", "keepFields": "none"},
+                send,
+                failing={"host": "127.0.0.1", "port": str(taken.getsockname()[1])},
+            )
+
+    def send(source: Any, bodies: Sequence[bytes]) -> None:
+        with socket.socket(socket.AF_INET, kind) as sender:
+            sender.connect(("127.0.0.1", source.port))
+            for body in bodies:
+                sender.sendall(b"<134>Oct 11 22:14:15 web-1 " + body + b"\n" * (kind == socket.SOCK_STREAM))
+
+    return check
+
+
+def taildir(cls: type[Any], directory: Path) -> None:
+    log = directory / "app.log"
+    log.touch()
+    blocked = directory / "a file"
+    blocked.touch()
+    properties = {
+        "filegroups": "g",
+        "filegroups.g": str(log),
+        "positionFile": str(directory / "positions.json"),
+    }
+
+    def send(source: Any, bodies: Sequence[bytes]) -> None:
+        with log.open("ab") as file:
+            file.writelines(body + b"\n" for body in bodies)
+
+    failing = properties | {"positionFile": str(blocked / "positions.json")}
+    conformance.check_source(cls, properties, send, repeats=True, failing=failing)
+
+
+def file_roll(cls: type[Any], directory: Path) -> None:
+    blocked = directory / "a file"
+    blocked.touch()
+    out = directory / "out"
+
+    def delivered() -> Iterable[bytes]:
+        return itertools.chain.from_iterable(file.read_bytes().splitlines() for file in out.iterdir())
+
+    conformance.check_sink(
+        cls, {"sink.directory": str(out)}, delivered, failing={"sink.directory": str(blocked / "out")}
+    )
+
+
+def logger(cls: type[Any], _: Path) -> None:
+    logging.getLogger(cls.__module__).setLevel(logging.INFO)
+    conformance.check_sink(cls, {"maxBytesToLog": "1000"})
+
+
+HERE: dict[str, Check] = {
+    "source syslogtcp": syslog(socket.SOCK_STREAM),
+    "source syslogudp": syslog(socket.SOCK_DGRAM),
+    "source taildir": taildir,
+    "channel memory": lambda cls, _: conformance.check_channel(cls, {}),
+    "interceptor filter": interceptor(CARD, match="card|line 1", drop="true"),
+    "interceptor host": interceptor(useIP="false"),
+    "interceptor mask": interceptor(CARD, patterns="card email ipv4", on="body client"),
+    "interceptor static": interceptor(key="host", value="x"),
+    "interceptor timestamp": interceptor(prepare=lambda timestamp: setattr(timestamp, "clock", lambda: 1.5)),
+    "sink file_roll": file_roll,
+    "sink logger": logger,
+    "sink null": lambda cls, _: conformance.check_sink(cls, {}),
+}
+
+ELSEWHERE = {
+    "channel kafka": "tests/system/test_conformance.py",
+    "sink hdfs": "tests/system/test_conformance.py",
+}
+
+
+@pytest.mark.parametrize("name", sorted(built_in()))
+def test_conformance(name: str, tmp_path: Path) -> None:
+    if name in ELSEWHERE:
+        text = (REPOSITORY / ELSEWHERE[name]).read_text("utf-8")
+        assert re.search(r"\bcheck_(source|channel|interceptor|sink)\(", text), f"{ELSEWHERE[name]} calls no check"
+        return
+    assert name in HERE, f"{name} is not exercised: give it an entry in this file"
+    HERE[name](built_in()[name], tmp_path)
+
+
+def test_no_entry_is_left_of_a_component_that_is_gone() -> None:
+    assert set(HERE) | set(ELSEWHERE) <= set(built_in())
