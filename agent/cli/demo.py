@@ -26,7 +26,9 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from plugins import Components, FlafkaError
 
-CONFIGURATION = Path(__file__).parent.parent.parent / "conf" / "demo.conf"
+_PACKAGE = Path(__file__).parent.parent
+# In a checkout the configurations lie beside the package, in a wheel within it.
+CONFIGURATION = next((d / "demo.conf" for d in (_PACKAGE.parent / "conf", _PACKAGE / "conf") if d.is_dir()), Path())
 MESSAGES = 500
 """Sent by `logger` over each of TCP and UDP in each of the two formats."""
 ROOT = "/flafka/demo"

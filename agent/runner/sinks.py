@@ -16,9 +16,11 @@ from plugins import (
     CommittingSink,
     Conflict,
     Event,
+    FlafkaError,
     Interceptor,
     Reader,
     Rejected,
+    Retry,
     Sink,
     Taken,
 )
@@ -81,7 +83,7 @@ class SinkRunner(Worker):
             try:
                 self.step()
             except Exception as e:
-                if self.reader_is_done(e):
+                if isinstance(e, ReaderFailed):
                     raise
                 self.failed(e)
                 self.start_over()
@@ -99,19 +101,13 @@ class SinkRunner(Worker):
         for interceptor in self.interceptors:
             interceptor.close()
 
-    def reader_is_done(self, error: Exception) -> bool:
-        """Whether the failure came from the reader, which then has to be made anew."""
-        return isinstance(error, ReaderFailed)
-
     def step(self) -> None:
         """Take once, write it, and flush what is due."""
         assert self.reader is not None
         try:
             taken = self.reader.take(TAKE_SECONDS)
-        except (Rejected, Conflict):
-            raise
-        except Exception as e:
-            raise ReaderFailed(str(e)) from e
+        except FlafkaError as e:
+            raise ReaderFailed(str(e), getattr(e, "after", None)) from e
         if taken is None:
             self.metrics.add("BatchEmptyCount")
             self.show_lag()
@@ -264,5 +260,5 @@ class SinkRunner(Worker):
             del self.ranges[partition]
 
 
-class ReaderFailed(Exception):
+class ReaderFailed(Retry):
     """The channel's consumer cannot go on and is made anew."""
