@@ -41,7 +41,7 @@ _SEPARATOR = r"\t +./_%\x{a0}\x{ad}\x{2000}-\x{2015}\x{202f}\x{205f}\x{2060}\x{2
 _OCTET = "[0-2]?[0-9]{1,2}"
 _BUILT_IN = {
     # Digits and separators as far as they go, with something among them that may be a card: `_cards` looks closer.
-    "card": rf"[0-9{_SEPARATOR}]*(?:[0-9]{{13}}|[0-9]{{4}}[{_SEPARATOR}]+[0-9]{{3,6}}[{_SEPARATOR}]+[0-9]{{3}})"
+    "card": rf"[0-9{_SEPARATOR}]*(?:[0-9]{{13}}|[0-9]{{4}}[{_SEPARATOR}]+[0-9]{{3,8}}[{_SEPARATOR}]+[0-9]{{3}})"
     rf"[0-9{_SEPARATOR}]*",
     "email": rf"[{_WORD}_][{_WORD}._%+'-]*(?:@|%40)[{_WORD}.-]+\.[{_LETTER}][{_WORD}-]+",
     "ipv4": rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}",
@@ -63,7 +63,12 @@ class MaskConfig(Config):
     on: list[str] = option(
         ["body"], name="on", min_length=1, description="where it looks: `body`, and names of headers"
     )
-    patterns: list[str] = option([], name="patterns", description="what it hides: `card`, `email`, `ipv4`")
+    patterns: list[str] = option(
+        [],
+        name="patterns",
+        description="what it hides: `card` (13 to 19 digits that pass the Luhn check, in one piece or grouped as on "
+        "cards), `email`, `ipv4`",
+    )
     allow_backtracking: bool = option(
         False,
         name="allowBacktracking",

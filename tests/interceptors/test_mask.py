@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import random
 import re
 
 import pytest
@@ -66,7 +67,7 @@ def test_cards_in_one_piece_are_hidden_wherever_they_stand(card: str) -> None:
     + ["4222 222 222 222", "4222 2222 22222", "621234 5678901234569", "6212 3456 7890 1234 569", "3782 8224 6310 005"]
     + [f"4111{s}1111{s}1111{s}1111" for s in (".", "_", "/", "+", "%20", "\t", "  ", " - ", "\u00a0", "\u2011")]
     + [f"4111{s}1111{s}1111{s}1111" for s in ("\u2013", "\u2212", "\u00ad", "\u200b", "\u2009", "\u3000", "\ufeff")]
-    + ["4111 1111-1111.1111"],
+    + ["4111 1111-1111.1111", "3056%20930902%205904", "3782%20822463%2010005", "4222%20222%20222%20222"],
 )
 def test_cards_in_printed_groups_are_hidden(card: str) -> None:
     for before, after in (
@@ -108,13 +109,18 @@ def test_ordinary_numbers_survive(text: str) -> None:
     assert masked(text, patterns="card") == text
 
 
-@given(st.text("0123456789", min_size=12, max_size=18), st.integers(1, 9))
-@settings(deadline=None, max_examples=300)
-def test_a_number_is_hidden_exactly_if_it_passes_the_check(digits: str, wrong: int) -> None:
-    card = luhn("4" + digits[1:])
-    assert masked(f"<{card}>", patterns="card") == "<***>"
-    other = card[:-1] + str((int(card[-1]) + wrong) % 10)
-    assert masked(f"<{other}>", patterns="card") == f"<{other}>"
+def test_a_number_is_hidden_exactly_if_it_passes_the_check() -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    cards = [luhn("4" + "".join(chance.choices("0123456789", k=chance.randint(11, 17)))) for _ in range(2000)]
+    others = [card[:-1] + str((int(card[-1]) + chance.randint(1, 9)) % 10) for card in cards]
+    interceptor = make(patterns="card")
+    assert [e.body for e in interceptor.intercept(Batch.of(Event(card.encode()) for card in cards))] == [
+        b"***"
+    ] * 2000
+    untouched = Batch.of(Event(other.encode()) for other in others)
+    assert interceptor.intercept(untouched) is untouched
 
 
 def test_the_same_card_has_the_same_hash_in_every_spelling() -> None:

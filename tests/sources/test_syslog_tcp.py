@@ -71,6 +71,16 @@ def test_logger_sends_a_file(tmp_path):
     assert [event.body.decode() for event in events] == [f"t: {line}" for line in lines]
 
 
+def test_dates_without_year_and_zone_go_by_the_clock_and_time_zone_given():
+    source = make(timeZone="America/New_York", keepFields="hostname")
+    source.clock = lambda: 1704067260.0  # the first minute of 2024, UTC
+    with Running(source) as running, connect(source) as sender:
+        sender.sendall(b"<13>Dec 31 18:59:30 h x\n")
+        (event,) = running.wait_for(1)
+    assert event.headers["timestamp"] == "1704067170000"
+    assert event.body == b"h x"
+
+
 def test_order_and_content_of_many_lines():
     lines = [b"<13>Oct 11 22:14:15 h message %d \xff\x00 end\r" % i for i in range(50_000)]
     with Running(make()) as running:
@@ -196,6 +206,18 @@ def test_an_unfinished_message_is_not_waited_for_for_ever():
         events = running.wait_for(2)
     assert events[0].body == b"<13>begun"
     assert events[0].headers["flume.syslog.status"] == "Incomplete"
+
+
+def test_a_slow_sender_may_take_its_time():
+    source = make()
+    with Running(source) as running, connect(source) as sender:
+        sender.sendall(b"<13>begun and ")
+        eventually(lambda: running.source.metrics.get("OpenConnectionCount") == 1)
+        looked = source._inspected
+        eventually(lambda: source._inspected > looked)  # it has looked for overdue ones
+        sender.sendall(b"finished\n")
+        (event,) = running.wait_for(1)
+    assert event.body == b"<13>begun and finished"
 
 
 def test_connections_beyond_the_limit_wait_and_lose_nothing(caplog):

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from agent.books import HdfsReader, lines, read_topic
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
@@ -228,8 +230,55 @@ def send(port: int, data: bytes) -> None:
         connection.sendall(data)
 
 
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_ports(count: int = 1) -> list[int]:
+    """TCP ports that were free a moment ago."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+# --- disks
+
+
+@contextlib.contextmanager
+def small_disk(path: Path, megabytes: int) -> Iterator[Path]:
+    """A file system of that size, empty, at that path. Skips the test where this user may not mount one."""
+    path.mkdir(parents=True, exist_ok=True)
+    _mount("-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path))
+    try:
+        yield path
+    finally:
+        _unmount(path)
+
+
+@contextlib.contextmanager
+def read_only(path: Path) -> Iterator[None]:
+    """Nothing can be written below that directory meanwhile, not even by root. Skips like `small_disk`."""
+    _mount("-t", "tmpfs", "-o", "ro", "tmpfs", str(path))
+    try:
+        yield
+    finally:
+        _unmount(path)
+
+
+def fill(path: Path) -> Path:
+    """Write a file there until the disk is full; returns it."""
+    filler = path / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    return filler
+
+
+def _mount(*arguments: str) -> None:
+    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
+
+
+def _unmount(path: Path) -> None:
+    subprocess.run(["umount", "--lazy", str(path)], check=True)

@@ -12,12 +12,12 @@ import os
 import pickle
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +124,7 @@ class Query:
             expected = self.expected.get(partition)
             if expected is not None and receipt.start < expected:
                 raise FlafkaError(f"records {receipt.start}–{expected} of partition {partition} were delivered twice")
-            # The record of commits is a chain: where offsets have gaps, it goes on from its own end.
-            self.sink.commit(receipt if expected is None else replace(receipt, start=expected))
+            self.sink.commit(receipt)
             self.expected[partition] = ends[receipt.claim] = receipt.end
             report(
                 self.job.sink.name,
@@ -170,6 +169,8 @@ def main() -> None:
     }
     os.environ["PYSPARK_PYTHON"] = sys.executable
     gateway = start_gateway(master, conf, Path(job.log_file))
+    done = threading.Event()
+    threading.Thread(target=_end_with_the_jvm, args=(gateway, job.log_file, done), daemon=True).start()
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.getOrCreate()
@@ -183,6 +184,7 @@ def main() -> None:
     for thread in threads:
         thread.join()
     spark.stop()
+    done.set()
     assert gateway.stdin is not None
     gateway.stdin.close()
     gateway.wait(10)
@@ -215,6 +217,14 @@ def _end_with_the_agent() -> None:
         pass
     # Nothing of a micro-batch is visible before its commit, so ending in the middle loses and repeats nothing.
     os._exit(1)
+
+
+def _end_with_the_jvm(gateway: subprocess.Popen[bytes], log_file: str, done: threading.Event) -> None:
+    code = gateway.wait()
+    if not done.is_set():
+        # No session can be made anew within this process: the agent starts another.
+        log.error("Spark's JVM ended with code %d; its log: %s", code, log_file)
+        os._exit(1)
 
 
 if __name__ == "__main__":

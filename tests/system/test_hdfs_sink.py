@@ -1,0 +1,304 @@
+"""The HDFS sink on a real HDFS: owners at once, owners killed, owners asleep, servers killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent.services.hdfs import HdfsCluster
+from plugins import Batch, Claim, Conflict, Event, Origin, Receipt, Retry
+from sinks.hdfs import HdfsConfig, HdfsSink
+from sinks.hdfs.webhdfs import WebHdfs
+
+CLAIM = Claim("cluster", "app.logs", "t0p1c", "a group/with signs", 0, 3)
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Place:
+    """A directory on HDFS, and sinks that deliver into it."""
+
+    def __init__(self, webhdfs: str, path: str, staging: Path) -> None:
+        self.webhdfs, self.path, self.staging = webhdfs, path, staging
+        self.made: list[HdfsSink] = []
+
+    def sink(self, **options: str) -> HdfsSink:
+        properties = {
+            "hdfs.path": f"{self.path}/%{{host}}",
+            "hdfs.webhdfs": self.webhdfs,
+            "hdfs.fileType": "DataStream",
+            "hdfs.stagingDir": str(self.staging),
+            "hdfs.callTimeout": "10000",
+            **options,
+        }
+        config, problems = HdfsConfig.parse(properties)
+        assert config is not None, problems
+        sink = HdfsSink(config)
+        sink.open()
+        self.made.append(sink)
+        return sink
+
+    def close(self) -> None:
+        for sink in self.made:
+            sink.close()
+
+    def visible(self) -> dict[str, bytes]:
+        """The files that readers see."""
+        hdfs = self.sink()._hdfs
+        assert hdfs is not None
+        return {
+            f"{self.path}/{directory.name}/{file.name}": hdfs.read(f"{self.path}/{directory.name}/{file.name}") or b""
+            for directory in hdfs.list(self.path)
+            if directory.name != ".flafka"
+            for file in hdfs.list(f"{self.path}/{directory.name}")
+        }
+
+    def delivered(self) -> Counter[int]:
+        """How often each record can be seen."""
+        return Counter(int(line) for content in self.visible().values() for line in content.split())
+
+
+@pytest.fixture
+def place(hdfs_cluster: HdfsCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+    place = Place(hdfs_cluster.webhdfs, f"/test/{request.node.name}", tmp_path)
+    yield place
+    place.close()
+
+
+def records(start: int, end: int) -> Batch:
+    """One event a record, its body its offset, in two buckets."""
+    count = end - start
+    origin = Origin(
+        CLAIM.topic, CLAIM.partition, np.arange(start, end), np.zeros(count, np.int32), np.zeros(count, int)
+    )
+    return Batch.of((Event(b"%d" % n, {"host": f"h{n % 2}"}) for n in range(start, end)), origin)
+
+
+def staged(sink: HdfsSink, start: int, end: int) -> Receipt:
+    sink.write(records(start, end))
+    return sink.stage(CLAIM, start, end)
+
+
+def test_of_twenty_commits_at_once_one_wins(place: Place) -> None:
+    sinks = [place.sink() for _ in range(20)]
+    receipts = [staged(sink, 0, 10) for sink in sinks]
+    together = threading.Barrier(len(sinks))
+
+    def commit(sink: HdfsSink, receipt: Receipt) -> bool:
+        together.wait(60)
+        try:
+            sink.commit(receipt)
+        except Conflict:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(sinks)) as threads:
+        won = list(threads.map(commit, sinks, receipts))
+    assert won.count(True) == 1
+    assert place.delivered() == Counter(range(10))
+    assert {sink.resume(CLAIM, None) for sink in sinks} == {10}
+
+
+# --- owners that die or sleep, as processes
+
+POINTS = {
+    "upload": ("upload", 1, "after"),
+    "before the commit": ("rename", 1, "before"),
+    "committed": ("rename", 1, "after"),
+    "one file in place": ("rename", 2, "after"),
+    "all files in place": ("rename", 3, "after"),
+}
+"""The n-th call of an operation in one commit of two files, and whether it is executed."""
+
+
+def child(webhdfs: str, path: str, staging: str, end: str, point: str, deadly: str) -> None:
+    """Deliver records up to `end`, by fives; send the signal `deadly` to oneself at that point of a commit."""
+    sink = Place(webhdfs, path, Path(staging)).sink(**{"hdfs.threadsPoolSize": "1"})
+    hdfs = sink._hdfs
+    position = sink.resume(CLAIM, None) or 0
+    if point:
+        _stop_at(hdfs, POINTS[point], signal.Signals[deadly])
+    while position < int(end):
+        try:
+            sink.commit(staged(sink, position, position + 5))
+            position += 5
+        except Conflict:
+            print("conflict", flush=True)
+            sink.reset()
+            position = sink.resume(CLAIM, position) or 0
+    print("done", position, flush=True)
+
+
+def _stop_at(hdfs: Any, point: tuple[str, int, str], number: signal.Signals) -> None:
+    operation, nth, when = point
+    real: Callable[..., Any] = getattr(hdfs, operation)
+    calls = 0
+
+    def call(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == nth and when == "before":
+            os.kill(os.getpid(), number)
+        result = real(*args)
+        if calls == nth and when == "after":
+            os.kill(os.getpid(), number)
+        return result
+
+    setattr(hdfs, operation, call)
+
+
+def start_child(place: Place, end: int, point: str = "", deadly: str = "SIGKILL") -> subprocess.Popen[str]:
+    arguments = [place.webhdfs, place.path, str(place.staging), str(end), point, deadly]
+    code = f"from tests.system.test_hdfs_sink import child; child(*{arguments!r})"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, env=environment)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_owner_killed_within_a_commit(place: Place, point: str) -> None:
+    rounds = 5
+    for number in range(1, rounds + 1):
+        process = start_child(place, 100, point)
+        assert process.wait(60) == -signal.SIGKILL
+        seen = place.delivered()
+        assert set(seen.values()) <= {1}
+        assert max(seen, default=-1) < 5 * number
+    process = start_child(place, 40)
+    assert process.communicate(timeout=60)[0] == "done 40\n"
+    assert place.delivered() == Counter(range(40))
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_owner_that_sleeps_past_a_take_over_does_no_harm(place: Place, point: str) -> None:
+    zombie = start_child(place, 10, point, "SIGSTOP")
+    try:
+        _, status = os.waitpid(zombie.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        sink = place.sink()
+        position = sink.resume(CLAIM, None) or 0
+        for start in range(position, 20, 5):
+            sink.commit(staged(sink, start, start + 5))
+        zombie.send_signal(signal.SIGCONT)
+        output = zombie.communicate(timeout=60)[0]
+    finally:
+        zombie.kill()
+    # At first the zombie only finishes what it had won; then it learns of the other.
+    assert output == "conflict\ndone 20\n"
+    assert place.delivered() == Counter(range(20))
+
+
+# --- servers that go away
+
+
+def until_it_works(act: Callable[[], Any]) -> Any:
+    """What the runner does with Retry."""
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            return act()
+        except Retry as e:
+            assert "Traceback" not in str(e)
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2], ids=["before the commit", "committed", "one file in place"])
+@pytest.mark.parametrize("again", [True, False], ids=["committed again", "taken again"])
+def test_a_namenode_killed_within_a_commit(
+    place: Place, hdfs_cluster: HdfsCluster, monkeypatch: pytest.MonkeyPatch, renames: int, again: bool
+) -> None:
+    sink = place.sink(**{"hdfs.threadsPoolSize": "1"})
+    sink.resume(CLAIM, None)
+    sink.commit(staged(sink, 0, 5))
+    receipt = staged(sink, 5, 10)
+    real, calls = WebHdfs.rename, 0
+
+    def rename(hdfs: WebHdfs, source: str, target: str) -> bool:
+        nonlocal calls
+        if calls == renames:
+            hdfs_cluster.kill("namenode")
+        calls += 1
+        return real(hdfs, source, target)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(WebHdfs, "rename", rename)
+            with pytest.raises(Retry, match="HDFS is away: no NameNode answers"):
+                sink.commit(receipt)
+    finally:
+        hdfs_cluster.start()
+    if again:
+        until_it_works(lambda: sink.commit(receipt))
+        position = 10
+    else:
+        try:
+            receipt = until_it_works(lambda: (sink.reset(), staged(sink, 5, 12))[1])
+            until_it_works(lambda: sink.commit(receipt))
+            position = 12
+        except Conflict:
+            position = until_it_works(lambda: sink.resume(CLAIM, 5))
+    assert place.delivered() == Counter(range(position))
+    assert position == (12 if renames == 0 and not again else 10)
+
+
+def test_a_datanode_away_is_named_soon_and_its_return_noticed(place: Place, hdfs_cluster: HdfsCluster) -> None:
+    sink = place.sink()
+    sink.write(records(0, 5))
+    hdfs_cluster.kill("datanode-1")
+    try:
+        began = time.monotonic()
+        with pytest.raises(Retry, match="HDFS cannot write .*: (DataNode|.*datanode)"):
+            sink.stage(CLAIM, 0, 5)
+        assert time.monotonic() - began < 40
+    finally:
+        hdfs_cluster.start()
+    receipt = until_it_works(lambda: (sink.reset(), staged(sink, 0, 5))[1])
+    sink.commit(receipt)
+    assert place.delivered() == Counter(range(5))
+
+
+def test_probe_tells_what_is_wrong_and_leaves_nothing(place: Place) -> None:
+    sink = place.sink()
+    assert list(sink.probe()) == []
+    assert sink._hdfs is not None
+    assert sink._hdfs.status(place.path) is None
+    sink._hdfs.upload(f"{place.path}/file", b"")
+    wrong = place.sink(**{"hdfs.path": f"{place.path}/file-0/%Y"})
+    assert [f"{place.path}/file-0 is a file on HDFS" in sentence for sentence in wrong.probe()] == [True]
+    config, _ = HdfsConfig.parse({"hdfs.path": "webhdfs://127.0.0.1:1/x", "hdfs.fileType": "DataStream"})
+    assert config is not None
+    assert list(HdfsSink(config).probe()) == ["HDFS is away: no NameNode answers, or is active, at 127.0.0.1:1"]
+    assert config.staging_dir is None
+
+
+def test_odd_names_arrive_as_they_are(place: Place) -> None:
+    hosts = ["a b", "é", "100%", "%41", "a+b", "a;b?c#d&e=f", "{x}", "back\\slash", "😀", "'\"", "=2F"]
+    sink = place.sink()
+    origin = Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, len(hosts))
+    sink.write(Batch.of((Event(b"%d" % n, {"host": host}) for n, host in enumerate(hosts)), origin))
+    sink.commit(sink.stage(CLAIM, 0, 1))
+    assert {path.split("/")[-2]: int(content) for path, content in place.visible().items()} == {
+        host: number for number, host in enumerate(hosts)
+    }
+
+
+def test_a_large_file_arrives_whole(place: Place) -> None:
+    sink = place.sink(**{"hdfs.path": f"{place.path}/big"})
+    line = os.urandom(100).replace(b"\n", b"").replace(b"\r", b"")
+    batch = Batch.of([Event(line)] * 10_000)
+    for offset in range(30):
+        sink.write(Batch(batch.records, Origin.of_record(CLAIM.topic, CLAIM.partition, offset, 0, 10_000)))
+    sink.commit(sink.stage(CLAIM, 0, 30))
+    assert list(place.visible().values()) == [(line + b"\n") * 300_000]

@@ -1,0 +1,199 @@
+"""What can never be delivered is kept, with its bytes and the reason, and holds up nothing else."""
+
+import base64
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from agent.books import HdfsReader
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from tests.system.running import Agent, hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique, until
+
+HOSTILE = {"up": "../../up", "dots": "..", "slash": "a/b", "absolute": "/etc", "nul": "a\\u0000b"}
+"""Values of a header in a path, by the name of the file whose lines have it; as a properties file writes them."""
+
+
+class Letter(NamedTuple):
+    """One record of a dead-letter topic."""
+
+    body: bytes
+    headers: dict[str, str]
+
+
+def dead_letters(kafka: KafkaCluster, topic: str) -> list[Letter]:
+    """All there are now, in order."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "letters", "fetch.message.max.bytes": 1 << 24}
+    )
+    name = f"{topic}.deadletters"
+    try:
+        if name not in consumer.list_topics(timeout=20).topics:
+            return []
+        end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=20)[1]
+        consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING)])
+        letters = []
+        for message in consumer.consume(end, timeout=20) if end else ():
+            assert message.error() is None
+            headers = {key: value.decode() for key, value in message.headers() or ()}
+            letters.append(Letter(message.value() or b"", headers))
+        assert len(letters) == end
+        return letters
+    finally:
+        consumer.close()
+
+
+def tailed(directory: Path, values: Iterable[tuple[str, str]], channel: str) -> str:
+    """Lines of a source `files` that follows `<name>.log` for each name, with the header `app` of that value."""
+    values = list(values)
+    groups = "".join(
+        f"a1.sources.{channel}files.filegroups.{name} = {directory}/{name}[.]log\n"
+        f"a1.sources.{channel}files.headers.{name}.app = {value}\n"
+        for name, value in values
+    )
+    return f"""
+a1.sources.{channel}files.type = taildir
+a1.sources.{channel}files.channels = {channel}
+a1.sources.{channel}files.filegroups = {" ".join(name for name, _ in values)}
+a1.sources.{channel}files.positionFile = {directory}/{channel}.json
+{groups}
+"""
+
+
+def test_a_header_that_makes_no_path_is_rejected(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
+) -> None:
+    topic, root = unique("rejected"), unique("/proofs/rejected")
+    for name in ("good", *HOSTILE):
+        (tmp_path / f"{name}.log").write_bytes(b"".join(b"%s %d\n" % (name.encode(), n) for n in range(20)))
+    values = [("good", "shop"), *HOSTILE.items()]
+    configuration = f"""
+a1.sources = c1files c2files
+a1.channels = c1 c2
+a1.sinks = k1 k2
+{tailed(tmp_path, values, "c1")}
+{tailed(tmp_path, values, "c2")}
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+a1.channels.c2.type = memory
+{hdfs_sink(hdfs_cluster.webhdfs, f"{root}/kafka/%{{app}}")}
+{hdfs_sink(hdfs_cluster.webhdfs, f"{root}/memory/%{{app}}", name="k2", channel="c2")}
+a1.deadletters.directory = {tmp_path}/letters
+"""
+    rejected = Counter(b"%s %d" % (name.encode(), n) for name in HOSTILE for n in range(20))
+    delivered = Counter(b"good %d" % n for n in range(20))
+    with Agent(tmp_path / "a", configuration) as agent:
+        for sink in ("SINK.k1", "SINK.k2"):
+            agent.until(lambda: agent.count(sink, "EventDrainSuccessCount") == 20, "the good ones")
+            agent.until(lambda: agent.count(sink, "EventRejectedCount") == rejected.total(), "the rejected ones")
+        assert not agent.failing()
+        assert agent.stop() == 0
+        assert "Traceback" not in agent.log
+
+    assert Counter(in_hdfs(hdfs_cluster, f"{root}/kafka/shop")) == delivered
+    assert Counter(in_hdfs(hdfs_cluster, f"{root}/memory/shop")) == delivered
+    reader = HdfsReader(hdfs_cluster.webhdfs)
+    assert not [path for path in reader.visible(root) if "/shop/" not in path]
+
+    letters = dead_letters(kafka_cluster, topic)
+    assert Counter(letter.body for letter in letters) == rejected
+    for letter in letters:
+        name = letter.body.split()[0].decode()
+        assert letter.headers["flafka.component"] == "a1.sinks.k1"
+        assert letter.headers["flafka.id"].startswith(f"{topic}-")
+        assert json.loads(letter.headers["flafka.headers"])["app"] == {**HOSTILE, "nul": "a\0b"}[name]
+        assert "'app'" in letter.headers["flafka.reason"]
+    kept = [json.loads(line) for line in (tmp_path / "letters/a1.c2.deadletters.jsonl").read_text().splitlines()]
+    assert Counter(base64.b64decode(letter["body"]) for letter in kept) == rejected
+    assert {letter["component"] for letter in kept} == {"a1.sinks.k2"}
+    assert all("'app'" in letter["reason"] for letter in kept)
+
+
+def test_a_record_that_cannot_be_decoded_is_kept_as_it_is(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
+) -> None:
+    topic, log = unique("undecodable"), tmp_path / "good.log"
+    configuration = f"""
+a1.sources = c1files
+a1.channels = c1
+a1.sinks = k1
+{tailed(tmp_path, [("good", "shop")], "c1")}
+{kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=1)}
+{hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}")}
+"""
+    foreign: list[tuple[bytes | None, dict[str, str | bytes | None], str]] = [
+        (b"plain text \xff\0", {}, "the record's format (flafka.format header) is none, not arrow/1"),
+        (b"from the future", {"flafka.format": b"arrow/9"}, "is arrow/9, not arrow/1"),
+        (b"not Arrow", {"flafka.format": b"arrow/1"}, "not an Arrow IPC stream"),
+        (None, {"flafka.format": b"arrow/1"}, "not an Arrow IPC stream"),
+    ]
+    with Agent(tmp_path / "a", configuration) as agent:
+        log.write_bytes(b"before\n")
+        agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1, "the line before")
+        producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+        for value, headers, _ in foreign:
+            producer.produce(topic, value, headers=headers)
+        assert producer.flush(30) == 0
+        with log.open("ab") as file:
+            file.write(b"after\n")
+        agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 2, "the line after")
+        assert agent.count("SINK.k1", "EventRejectedCount") == len(foreign)
+        assert agent.stop() == 0
+    assert in_hdfs(hdfs_cluster, f"/proofs/{topic}") == [b"before", b"after"]
+    letters = dead_letters(kafka_cluster, topic)
+    assert [letter.body for letter in letters] == [value or b"" for value, _, _ in foreign]
+    for number, (letter, (_, _, reason)) in enumerate(zip(letters, foreign, strict=True)):
+        assert reason in letter.headers["flafka.reason"]
+        assert letter.headers["flafka.id"] == f"{topic}-0-{number + 1}-0"
+
+
+def test_an_event_larger_than_a_record_is_kept_in_parts(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, seed: int
+) -> None:
+    topic = unique("large")
+    random.seed(seed)
+    large = random.randbytes(9 << 20).replace(b"\n", b" ")
+    long_line = random.randbytes(9 << 20).replace(b"\n", b" ").replace(b"\r", b" ")
+    (tmp_path / "good.log").write_bytes(b"a line\n" + long_line + b"\nanother\n")
+    configuration = f"""
+a1.sources = c1files syslog
+a1.channels = c1
+a1.sinks = k1
+{tailed(tmp_path, [("good", "shop")], "c1")}
+a1.sources.syslog.type = syslogtcp
+a1.sources.syslog.host = 127.0.0.1
+a1.sources.syslog.port = 0
+a1.sources.syslog.eventSize = 9999999
+a1.sources.syslog.channels = c1
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+{hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}")}
+"""
+    head = b"<13>1 - big "
+    with Agent(tmp_path / "a", configuration) as agent:
+        frames = [head + b"first", head + large, head + b"last"]
+        send(agent.port("syslog"), b"".join(b"%d %s" % (len(frame), frame) for frame in frames))
+        agent.until(lambda: agent.count("SOURCE.syslog", "EventRejectedCount") == 1, "the large event to be rejected")
+        agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 7, "the others")
+        assert not agent.failing()
+        assert agent.stop() == 0
+        assert "Traceback" not in agent.log
+
+    letters = dead_letters(kafka_cluster, topic)
+    assert len(letters) > 9
+    assert b"".join(letter.body for letter in letters) == large
+    assert [letter.headers["flafka.part"] for letter in letters] == [
+        f"{number}/{len(letters)}" for number in range(1, len(letters) + 1)
+    ]
+    for letter in letters:
+        assert letter.headers["flafka.component"] == "a1.sources.syslog"
+        assert json.loads(letter.headers["flafka.headers"])["host"] == "big"
+        assert "is more than a record of the channel holds (8,388,608)" in letter.headers["flafka.reason"]
+    # A line this long never gets that far: taildir cuts it into events that a record holds.
+    found = in_hdfs(hdfs_cluster, f"/proofs/{topic}")
+    pieces = [long_line[start : start + (4 << 20)] for start in range(0, len(long_line), 4 << 20)]
+    assert Counter(found) == Counter([b"first", b"last", b"a line", b"another", *pieces])
+    assert len(in_topic(kafka_cluster, topic)) == 7
