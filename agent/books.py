@@ -102,10 +102,8 @@ class HdfsReader:
         return data
 
     def visible(self, root: str) -> list[str]:
-        """Files that a reader of the directory sees: none of the sink's own, which lie below `.flafka`."""
-        return [
-            path for path in self.walk(root) if not any(part.startswith(".") for part in PurePosixPath(path).parts)
-        ]
+        """All files but the sink's own, which lie below `.flafka`."""
+        return [path for path in self.walk(root) if ".flafka" not in PurePosixPath(path).parts]
 
     def manifests(self, root: str) -> list[Manifest]:
         """The commit record below a directory, all partitions and epochs."""

@@ -175,7 +175,7 @@ class BucketPath:
         """For each row, which of the different stamps, or errors, its timestamp leads to."""
         millis, errors = _times(column.dictionary)
         old = millis.min(initial=_WHOLE_MINUTES_SINCE) < _WHOLE_MINUTES_SINCE
-        coarse = 1_000 if old else self._resolution
+        coarse = 1 if old else self._resolution
         keys, inverse = np.unique(millis // coarse, return_inverse=True)
         found: dict[tuple[str, ...] | str, int] = {}
         stamps: list[Mapping[str, str] | ValueError] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import sys
@@ -14,7 +15,9 @@ import click
 
 from agent.cli.configured import Chosen, configuration_options, counted, show
 from agent.config import Diagnostic
+from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, ComponentSpec, SinkSpec, SourceSpec
+from plugins import FlafkaError
 
 CONNECT_SECONDS = 15.0
 """Longest time `--connect` waits, for all components together."""
@@ -31,6 +34,8 @@ def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
     """
     spec, diagnostics = chosen.load()
     if spec is not None and connect:
+        with contextlib.suppress(FlafkaError):  # where that cluster was never started, the channel itself says so
+            spec = with_own_cluster(spec)
         diagnostics += probe(spec)
     failed = any(diagnostic.severity == "error" for diagnostic in diagnostics)
     if as_json:

@@ -42,6 +42,8 @@ def run(spec: AgentSpec, *, drain: bool) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
+    if drain:
+        agent.drain()
     agent.start()
     parts = (spec.sources, spec.channels, spec.sinks)
     names = (", ".join(component.name for component in part) or "none" for part in parts)

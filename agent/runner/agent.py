@@ -79,6 +79,11 @@ class Agent:
             all_metrics += self.spark.metrics.values()
         return all(metrics.snapshot().get("Lag") == 0 for metrics in all_metrics)
 
+    def drain(self) -> None:
+        """Tell sinks to deliver what they take at once: nothing that is worth waiting for comes any more."""
+        for sink in self.sinks:
+            sink.draining.set()
+
     def stop(self) -> bool:
         """Stop sources, let channels and sinks deliver what they hold, commit. True when nothing was left undone."""
         log.info("stopping: draining")
@@ -90,12 +95,14 @@ class Agent:
             for channel in self.channels.values():
                 channel.channel.stopping.set()
             _join([s.thread for s in self.sources], 5)
+        self.drain()
         clean &= self._drain_memory()
         for sink in self.sinks:
             sink.stopping.set()
         if self.spark is not None:
             clean &= self.spark.stop(FLUSH_SECONDS)
         clean &= _join([s.thread for s in self.sinks], FLUSH_SECONDS)
+        clean &= not any(sink.metrics.last_error for sink in self.sinks)
         for channel in self.channels.values():
             channel.stopping.set()
             channel.channel.stopping.set()

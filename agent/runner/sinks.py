@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -66,6 +67,8 @@ class SinkRunner(Worker):
         self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]  # type: ignore[type-arg]
         self.reader: Reader | None = None
         self.ranges: dict[int, _Range] = {}
+        self.draining = threading.Event()
+        """Set when no more events are to come: whatever is taken then is delivered without waiting for more."""
         self._lag_shown = 0.0
 
     # --- supervised life
@@ -113,7 +116,7 @@ class SinkRunner(Worker):
             self.show_lag()
         else:
             self.write(taken)
-        if due := self.due():
+        if due := set(self.ranges) if taken is None and self.draining.is_set() else self.due():
             self.flush(due)
 
     # --- events
@@ -242,6 +245,7 @@ class SinkRunner(Worker):
             if position is not None:
                 starts[claim.partition] = position
         self.log.info("has partitions %s", sorted(self.ranges))
+        self.recovered()
         return starts
 
     def revoked(self, partitions: set[int]) -> None:

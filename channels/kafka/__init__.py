@@ -16,8 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
     ResourceType,
 )
 
-from channels.kafka.config import CONSUMER_ONLY, KafkaChannelConfig
-from channels.kafka.reader import KafkaReader, epoch_of
+from channels.kafka.config import QUIET, KafkaChannelConfig, settable
+from channels.kafka.reader import CONSUMER, KafkaReader, epoch_of
 from channels.kafka.records import FORMAT_HEADER, decode, encode
 from plugins import (
     Batch,
@@ -53,6 +53,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         super().__init__(config, name)
         self._producer: Producer | None = None
         self._lock = threading.Lock()
+        self._stalled, self._stalled_since = 0, 0.0
         self._closed = threading.Event()
         self._cluster_id = self._topic_id = ""
         self._poller: threading.Thread | None = None
@@ -98,7 +99,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         if not config.bootstrap_servers:
             yield "no kafka.bootstrap.servers, and no cluster of this user's is started: run `agent cluster start`"
             return
-        admin = AdminClient({**self._client(config.producer), "log_level": 0})
+        admin = AdminClient(self._client(config.producer))
         try:
             metadata = admin.list_topics(timeout=CONNECT_SECONDS)
             if config.topic in metadata.topics:
@@ -140,22 +141,32 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             raise Rejected(too_large)
 
     def _await(self, delivery: _Delivery, events: int) -> None:
-        stalled = False
         started = time.monotonic()
+        stalled = False
         while not delivery.wait(0.2):
             if self.stopping.is_set():
                 raise Retry(f"channel {self.name} did not store {events} events before the agent stopped")
             if not stalled and time.monotonic() - started > STALL_SECONDS:
                 stalled = True
+                self._stall(+1)
+        if stalled:
+            self._stall(-1)
+
+    def _stall(self, change: int) -> None:
+        """Tell when puts begin to wait for long, and when none does any more: several are under way at once."""
+        with self._lock:
+            self._stalled += change
+            if (self._stalled, change) == (1, +1):
+                self._stalled_since = time.monotonic() - STALL_SECONDS
                 text = (
-                    f"no acknowledgement from Kafka at {self.config.bootstrap_servers} for {STALL_SECONDS:.0f} s: "
-                    "too few brokers are up or in sync; sources wait, nothing is lost"
+                    f"no acknowledgement from Kafka at {self.config.bootstrap_servers} for {STALL_SECONDS:.0f} s: too "
+                    f"few brokers are up or in sync; sources wait, nothing is lost"
                 )
                 self.log.warning("%s", text)
                 self.metrics.error(text)
-        if stalled:
-            self.log.info("Kafka acknowledges again after %.0f s", time.monotonic() - started)
-            self.metrics.error("")
+            elif not self._stalled:
+                self.log.info("Kafka acknowledges again after %.0f s", time.monotonic() - self._stalled_since)
+                self.metrics.error("")
 
     def _produce(self, value: bytes, delivery: _Delivery) -> None:
         delivery.expect()
@@ -253,13 +264,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         return Claim(self._cluster_id, config.topic, self._topic_id, group or config.group_id, 0, -1)
 
     def _onlooker(self, group: str | None) -> Consumer:
-        return Consumer(
-            {
-                **self._client(self.config.consumer),
-                "group.id": group or self.config.group_id,
-                "enable.auto.commit": False,
-            }
-        )
+        group = group or self.config.group_id
+        return Consumer({**CONSUMER, **self._client(self.config.consumer), "group.id": group})
 
     def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
         return {
@@ -267,8 +273,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             "client.id": f"flafka-{self.name}",
             "socket.keepalive.enable": True,
             "reconnect.backoff.max.ms": 2000,
-            "log_level": 0,  # what matters of its chatter is said by `put` and by the readers, in words
-            **{k: v for k, v in properties.items() if k not in CONSUMER_ONLY},
+            **QUIET,
+            **settable(properties),
         }
 
     def _producer_properties(self) -> dict[str, Any]:

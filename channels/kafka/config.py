@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import pydantic
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
+from channels.kafka.reader import CONSUMER
 from plugins import Config, option
 
-CONSUMER_ONLY = frozenset({"auto.offset.reset", "group.id", "enable.auto.commit", "session.timeout.ms"})
-"""Properties that make sense on one side only, and that the other side warns about."""
+QUIET = {"log_level": 0}
+"""What matters of the client's chatter is said by `put` and by the readers, in words."""
+OURS = frozenset({"auto.offset.reset", "enable.auto.commit", "group.id", "partition.assignment.strategy"})
+"""Properties on which the guarantees rest: set by this channel, whatever Flume's files say about them."""
+
+
+def settable(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Client properties without those that are ours."""
+    return {name: value for name, value in properties.items() if name not in OURS}
 
 
 class KafkaChannelConfig(Config):
@@ -65,12 +74,16 @@ class KafkaChannelConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _clients_accept(self) -> Self:
-        for name, properties in (("kafka.producer", self.producer), ("kafka.consumer", self.consumer)):
-            if properties:
-                try:
-                    Producer({k: v for k, v in properties.items() if k not in CONSUMER_ONLY})
-                except KafkaException as e:
-                    raise ValueError(f"{name}.*: {e.args[0].str()}") from None
+        try:
+            if self.producer:
+                Producer({**QUIET, **self.producer})
+        except KafkaException as e:
+            raise ValueError(f"kafka.producer.*: {e.args[0].str()}") from None
+        try:
+            if self.consumer:
+                Consumer({**CONSUMER, **QUIET, **settable(self.consumer), "group.id": "none"}).close()
+        except KafkaException as e:
+            raise ValueError(f"kafka.consumer.*: {e.args[0].str()}") from None
         return self
 
 
@@ -80,15 +93,18 @@ class FlumeKafkaChannelConfig(KafkaChannelConfig):
     bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers")
     topic: str = option("flume-channel", name="kafka.topic", description="The topic that holds the events")
     group_id: str = option("flume", name="kafka.consumer.group.id", description="Consumer group of the sinks")
+    format: Literal["arrow"] = option(
+        None, name="format", validate_default=True, description="How events lie in the topic: only arrow is built"
+    )
     parse_as_flume_event: bool = option(True, name="parseAsFlumeEvent", description="Accepted from Flume's files")
     poll_timeout: int = option(500, name="kafka.pollTimeout", unit="ms", description="Accepted from Flume's files")
 
-    @pydantic.model_validator(mode="before")
+    @pydantic.field_validator("format", mode="before")
     @classmethod
-    def _format_is_chosen(cls, data: Any) -> Any:
-        if "format" not in data:
+    def _is_chosen(cls, value: Any) -> Any:
+        if value is None:
             raise ValueError(
-                "Flume's record format is not built yet: add `format = arrow` to use a topic of Flafka's own, "
-                "which a running Flume cannot read"
+                "has to be given, as Flume's record format is not built yet: add format = arrow to use a topic of "
+                "Flafka's own, which a running Flume cannot read"
             )
-        return data
+        return value

@@ -25,6 +25,17 @@ ASK_SECONDS = 60.0
 OWNER_SECONDS = 240.0
 """How long a rebalance waits for the sink to finish; below max.poll.interval.ms."""
 
+CONSUMER: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "auto.offset.reset": "error",
+    "partition.assignment.strategy": "cooperative-sticky",
+    "session.timeout.ms": 15_000,
+    "fetch.message.max.bytes": 8 << 20,
+    "queued.max.messages.kbytes": 16 << 10,
+    "isolation.level": "read_committed",
+}
+"""Properties of a consumer that its channel does not set otherwise."""
+
 log = logging.getLogger(__name__)
 
 
@@ -48,18 +59,7 @@ class KafkaReader(Reader):
         self._error: Exception | None = None
         self._closing = False
         self._paused = False
-        self._consumer = Consumer(
-            {
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "partition.assignment.strategy": "cooperative-sticky",
-                "session.timeout.ms": 15_000,
-                "fetch.message.max.bytes": 8 << 20,
-                "queued.max.messages.kbytes": 16 << 10,
-                "isolation.level": "read_committed",
-                **properties,
-            }
-        )
+        self._consumer = Consumer({**CONSUMER, **properties})
         self._thread = threading.Thread(target=self._run, name=f"{claim.group}-consumer", daemon=True)
         self._thread.start()
 
@@ -273,7 +273,8 @@ class KafkaReader(Reader):
         consumer.incremental_assign(
             [TopicPartition(topic, tp.partition, self._starts[tp.partition]) for tp in partitions]
         )
-        self._paused = False
+        if self._paused:
+            consumer.pause(partitions)  # as those that were ours before, which stay so
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         numbers = {tp.partition for tp in partitions}

@@ -32,6 +32,8 @@ class FakeWebHdfs:
         """Called with each call's number and operation before it is executed; may raise."""
         self.after: Callable[[int, str], None] = lambda index, op: None
         """The same, when it was executed and not answered yet."""
+        self.refuse: Callable[[str, str], tuple[int, Any, str] | None] = lambda host, op: None
+        """May answer in place of that server: status, body, redirection."""
         self._lock = threading.Lock()
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +69,8 @@ class FakeWebHdfs:
         self.before(number, op)
         with self._lock:
             self.now += 1
-            status, body, location = self._execute(op, path, options, request)
+            answer = self.refuse(url.netloc, op) or self._execute(op, path, options, request)
+            status, body, location = answer
         self.after(number, op)
         response = requests.Response()
         response.status_code, response.request, response.url = status, request, request.url
@@ -80,12 +83,12 @@ class FakeWebHdfs:
     def _execute(self, op: str, path: str, options: dict[str, str], request: Any) -> tuple[int, Any, str]:
         if op in ("CREATE", "OPEN"):
             if op == "OPEN" and path not in self.files:
-                return _error(404, "FileNotFoundException", f"File does not exist: {path}")
-            return 307, None, request.url.replace(NAMENODE, DATANODE)
+                return error(404, "FileNotFoundException", f"File does not exist: {path}")
+            return 307, None, request.url.replace(url_host(request), DATANODE)
         if op == "CREATE data":
             content = request.body.read() if hasattr(request.body, "read") else request.body or b""
             if path in self.files or path in self.directories:
-                return _error(403, "FileAlreadyExistsException", path)
+                return error(403, "FileAlreadyExistsException", path)
             self._mkdirs(posixpath.dirname(path))
             self.files[path], self.changed[path] = bytes(content), self.now
             return 201, None, ""
@@ -102,13 +105,15 @@ class FakeWebHdfs:
                 self.files.pop(name, None)
                 self.directories.discard(name)
             return 200, {"boolean": bool(gone)}, ""
+        if op == "CHECKACCESS":
+            return 200, None, ""
         if op == "GETFILESTATUS":
             if path not in self.files and path not in self.directories:
-                return _error(404, "FileNotFoundException", f"File does not exist: {path}")
+                return error(404, "FileNotFoundException", f"File does not exist: {path}")
             return 200, {"FileStatus": self._status(path, "")}, ""
         assert op == "LISTSTATUS"
         if path not in self.directories:
-            return _error(404, "FileNotFoundException", f"File {path} does not exist.")
+            return error(404, "FileNotFoundException", f"File {path} does not exist.")
         inside = sorted(p for p in (*self.files, *self.directories) if posixpath.dirname(p) == path and p != "/")
         found = [self._status(p, posixpath.basename(p)) for p in inside]
         return 200, {"FileStatuses": {"FileStatus": found}}, ""
@@ -144,5 +149,11 @@ class _Raw:
         return self.content
 
 
-def _error(status: int, kind: str, message: str) -> tuple[int, Any, str]:
+def url_host(request: Any) -> str:
+    """The server that a request goes to."""
+    return str(urlsplit(request.url).netloc)
+
+
+def error(status: int, kind: str, message: str) -> tuple[int, Any, str]:
+    """A refusal as Hadoop words it."""
     return status, {"RemoteException": {"exception": kind, "message": message, "javaClassName": kind}}, ""

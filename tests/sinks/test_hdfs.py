@@ -18,11 +18,11 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plugins import Batch, Claim, Conflict, Event, FlafkaError, Origin, Receipt, Rejected, Retry
+from plugins import Batch, Claim, Conflict, Event, FlafkaError, Origin, Receipt, Rejected, Retry, conformance
 from sinks.hdfs import HdfsConfig, HdfsSink
 from sinks.hdfs import staging as staging_module
 from sinks.hdfs.chain import KEEP_MS, Manifest, safe_name
-from tests.sinks.fake_webhdfs import NAMENODE, Crash, FakeWebHdfs
+from tests.sinks.fake_webhdfs import DATANODE, NAMENODE, Crash, FakeWebHdfs, error
 
 CLAIM = Claim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
 NEVER = {"hdfs.rollInterval": "0", "hdfs.rollSize": "0", "hdfs.rollCount": "0"}
@@ -162,6 +162,17 @@ def test_an_unknown_rounding_unit_rounds_nothing_and_says_so(sinks: Any, fake: F
     assert [path.split("/")[2] for path in fake.visible()] == ["05"]
 
 
+def test_conformance(fake: FakeWebHdfs, tmp_path: Path) -> None:
+    properties = {**REQUIRED, **NEVER, "hdfs.path": "/logs/%{host}", "hdfs.stagingDir": str(tmp_path)}
+    (tmp_path / "file").write_bytes(b"")
+    conformance.check_sink(
+        HdfsSink,
+        properties,
+        delivered=lambda: [line for content in fake.visible().values() for line in content.splitlines()],
+        failing={**properties, "hdfs.stagingDir": str(tmp_path / "file")},
+    )
+
+
 # --- files
 
 
@@ -261,7 +272,7 @@ def test_what_makes_files_due(sinks: Any, fake: FakeWebHdfs, monkeypatch: pytest
     assert not due("hdfs.idleTimeout", 5, later=4)
     assert due("hdfs.maxOpenFiles", 1, host="h{}")
     assert not due("hdfs.maxOpenFiles", 2, host="h{}")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 1 << 30, 1 << 20))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 1 << 30, 1 << 20))
     assert due("hdfs.rollCount", 0)
 
 
@@ -645,6 +656,66 @@ def test_a_record_that_cannot_be_read_stops_the_sink_loudly(sinks: Any, fake: Fa
     fake.files[path] = content
     with pytest.raises(FlafkaError, match=re.escape(path)):
         sinks().resume(CLAIM, None)
+
+
+# --- what HDFS says
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (error(403, "SafeModeException", "Cannot create x. Name node is in safe mode.\nat a.b"), "is in safe mode"),
+        (error(403, "AccessControlException", "Permission denied: user=u\n\tat a.b"), "does not let user 'u' create"),
+        (error(403, "NSQuotaExceededException", "The NameSpace quota of /logs"), "The NameSpace quota of /logs"),
+        (error(403, "StandbyException", "not here"), "no NameNode answers, or is active, at namenode:9870"),
+        (error(500, "SomethingNew", "strange\n\tat a.b"), "cannot create the directory .*: SomethingNew - strange$"),
+        ((200, b"<html>hello</html>", ""), "namenode:9870 does not speak WebHDFS"),
+        ((404, {"hello": "world"}, ""), "namenode:9870 does not speak WebHDFS"),
+    ],
+)
+def test_every_refusal_is_a_sentence(sinks: Any, fake: FakeWebHdfs, answer: Any, says: str) -> None:
+    sink = sinks(**{"hdfs.proxyUser": "u"})
+    sink.write(records(0, 2))
+    receipt = sink.stage(CLAIM, 0, 2)
+    fake.refuse = lambda host, op: answer if op == "MKDIRS" else None
+    with pytest.raises(Retry, match=says) as refused:
+        sink.commit(receipt)
+    assert "\n" not in str(refused.value)
+    fake.refuse = lambda host, op: None
+    sink.commit(receipt)
+    assert delivered(fake) == Counter(range(2))
+
+
+def test_the_active_namenode_is_found_again_after_a_failover(sinks: Any, fake: FakeWebHdfs) -> None:
+    active = "nn1:9870"
+    standby = error(403, "StandbyException", "Operation category WRITE is not supported in state standby")
+    fake.refuse = lambda host, op: standby if host.startswith("nn") and host != active else None
+    sink = sinks(**{"hdfs.webhdfs": "nn1:9870,nn2:9870"})
+    write_and_commit(sink, 0, 3)
+    active = "nn2:9870"
+    write_and_commit(sink, 3, 6)
+    assert delivered(fake) == Counter(range(6))
+
+
+def test_an_upload_goes_round_a_datanode_that_does_not_answer(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    asked: list[str] = []
+    real = fake._execute
+
+    def fail(number: int, op: str) -> None:
+        if op == "CREATE data" and len(asked) == 1:
+            raise requests.ConnectionError(request=requests.Request(url=f"http://{DATANODE}/webhdfs/v1/x"))
+
+    def execute(op: str, path: str, options: dict[str, str], request: Any) -> Any:
+        if op == "CREATE":
+            asked.append(options.get("excludedatanodes", ""))
+        return real(op, path, options, request)
+
+    fake.before, fake._execute = fail, execute  # type: ignore[method-assign]
+    sink.write(records(0, 2))
+    receipt = sink.stage(CLAIM, 0, 2)
+    assert asked == ["", "datanode"]
+    assert receipt.staged.files[0].temporary.endswith("/0-1"), "no name is used twice"
 
 
 # --- the local disk

@@ -59,6 +59,8 @@ class Machine(RuleBasedStateMachine):
         self.number = 0
         self.rotations = 0
         self.source: TaildirSource | None = None
+        self.held = False
+        """Whether the source alone holds something that it has not read: stopped now, it would lose it, as anyone."""
         self.begin()
 
     # --- the source
@@ -72,11 +74,12 @@ class Machine(RuleBasedStateMachine):
             self.begin()
         assert self.source is not None
         self.seen.update(body for body, _ in process(self.source))
+        self.held = False
         for log in self.logs.values():
             log.read = True
             log.known = log.known or log.path.stat().st_size > 0
 
-    @precondition(lambda self: self.source is not None)
+    @precondition(lambda self: self.source is not None and not self.held)
     @rule(batches=st.integers(0, 3), stored=st.booleans())
     def stop_in_the_middle(self, batches: int, stored: bool) -> None:
         """SIGKILL: some batches are stored, and another had been offered, or was stored but not acknowledged."""
@@ -95,7 +98,7 @@ class Machine(RuleBasedStateMachine):
                 source.stored(batch)
             kill(source)
 
-    @precondition(lambda self: self.source is not None)
+    @precondition(lambda self: self.source is not None and not self.held)
     @rule()
     def stop(self) -> None:
         assert self.source is not None
@@ -174,9 +177,10 @@ class Machine(RuleBasedStateMachine):
     def delete(self, data: st.DataObject, create: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.logs)))
         log = self.logs[name]
-        held = self.source is not None and log.known and not self.closes
-        if log.partial or not (log.read or held):
+        holds = self.source is not None and log.known and not self.closes
+        if log.partial or not (log.read or holds):
             return
+        self.held = self.held or not log.read
         log.path.unlink()
         del self.logs[name]
         if create:

@@ -82,10 +82,16 @@ class Phase:
 
     def faults(self, chance: random.Random) -> list[str]:
         """All of them, in a random order."""
-        names = ("agent", "leader", "namenode", "driver", "jvm")
-        faults = [name for name in names for _ in range(getattr(self, name))]
+        faults = [
+            name for name in ("agent", "leader", "namenode", "driver", "jvm") for _ in range(getattr(self, name))
+        ]
         chance.shuffle(faults)
         return faults
+
+    @property
+    def count(self) -> int:
+        """How many faults."""
+        return self.agent + self.leader + self.namenode + self.driver + self.jvm
 
 
 @dataclass(frozen=True)
@@ -110,8 +116,12 @@ class Writer(threading.Thread):
         self.wanted = 0
         """So many lines come at full rate, and more as a trickle."""
         self.last: int | None = None
-        """No line from this one on."""
+        """No line from this one on; None: no end yet."""
         self._seed, self._rate, self._chance = seed, rate, random.Random(seed)
+
+    def finish(self, lines: int) -> None:
+        """Write up to so many lines and end."""
+        self.last = self.wanted = max(lines, self.written)
 
     def run(self) -> None:
         owed = 0.0
@@ -152,6 +162,7 @@ class Campaign:
         self.root = f"/{self.topic}"
         self.port = _free_port()
         self.log = directory / "agent.log"
+        self.temporary = directory / "tmp"
         self.reader = HdfsReader(hdfs.webhdfs)
         self.kills: Counter[str] = Counter()
         self.seconds = 0.0
@@ -163,12 +174,13 @@ class Campaign:
         began = time.monotonic()
         try:
             self.writer.start()
+            share = self.plan.lines // sum(phase.count + 1 for phase in self.plan.phases)
             for phase in self.plan.phases:
-                self._phase(phase)
-            self.writer.last = max(self.plan.lines, self.writer.written)
-            self._begin(self.plan.phases[-1].runner)
-            self._await(self._all_stored, "the last lines in the channel")
-            self._stop()
+                self._phase(phase, share)
+                if phase is self.plan.phases[-1]:
+                    self.writer.finish(self.plan.lines)
+                    self._await(self._all_stored, "the last lines in the channel")
+                (self._kill if phase.end is signal.SIGKILL else self._stop)()
             self._drain()
             self.seconds = time.monotonic() - began
             self._drain()  # a start sweeps up what was left of ranges that were delivered before it
@@ -206,15 +218,13 @@ class Campaign:
                 port=self.port,
             )
         )
-        temporary = self.directory / "tmp"
-        temporary.mkdir(exist_ok=True)
+        self.temporary.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "agent", "start", "-c", str(configuration), *arguments]
         environment = {
             **os.environ,
             MARK: self.topic,
             "XDG_STATE_HOME": str(self.directory),
-            "TMPDIR": str(temporary),
-            "SPARK_LOCAL_DIRS": str(temporary),
+            "TMPDIR": str(self.temporary),
         }
         with self.log.open("ab") as log:
             log.write(f"--- {time.strftime('%H:%M:%S')} {runner} {' '.join(arguments)}\n".encode())
@@ -225,6 +235,10 @@ class Campaign:
         self._note("agent")
         self.process.kill()
         self.process.wait()
+
+    def _restart(self, runner: str) -> None:
+        self._kill()
+        self._begin(runner)
 
     def _stop(self) -> None:
         assert self.process is not None
@@ -246,9 +260,9 @@ class Campaign:
 
     def _count(self, component: str, name: str) -> int:
         """A counter of the present process; 0 while it does not answer."""
-        with suppress(OSError, ValueError):
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-                return int(json.load(answer)[component].get(name, 0))
+        address = f"http://127.0.0.1:{self.port}/metrics"
+        with suppress(OSError, ValueError), urllib.request.urlopen(address, timeout=5) as answer:
+            return int(json.load(answer)[component].get(name, 0))
         return 0
 
     def _delivered(self) -> int:
@@ -267,32 +281,28 @@ class Campaign:
 
     # --- faults
 
-    def _phase(self, phase: Phase) -> None:
+    def _phase(self, phase: Phase, share: int) -> None:
+        """One run of lines for each fault, and one for the end."""
         self._begin(phase.runner)
         faults = phase.faults(self.chance)
-        every = sum(len(phase.faults(self.chance)) + 1 for phase in self.plan.phases)
         while faults:
-            self.writer.wanted += self.plan.lines // every
+            self.writer.wanted += share
             fault = faults.pop()
-            if fault == "agent":
-                self._await_moment(phase.runner)
-                self._kill()
-                self._begin(phase.runner)
-            elif fault in ("driver", "jvm"):
+            if fault in ("driver", "jvm"):
                 self._await_batch()
                 self._kill_spark(fault)
-            else:
-                self._await_moment(phase.runner)
-                with_agent = "agent" in faults and self.chance.random() < 0.4
-                if with_agent:
-                    faults.remove("agent")
-                (self._leader if fault == "leader" else self._namenode)(phase.runner if with_agent else None)
-        self.writer.wanted += self.plan.lines // every
+                continue
+            self._await_moment(phase.runner)
+            if fault == "agent":
+                self._restart(phase.runner)
+                continue
+            restart = None
+            if "agent" in faults and self.chance.random() < 0.4:
+                faults.remove("agent")
+                restart = phase.runner
+            (self._leader if fault == "leader" else self._namenode)(restart)
+        self.writer.wanted += share
         self._await_batch()
-        if phase.end is signal.SIGKILL:
-            self._kill()
-        else:
-            self._stop()
 
     def _leader(self, restart: str | None) -> None:
         """A broker that leads a partition dies; the two others have to do until it is back."""
@@ -304,8 +314,7 @@ class Campaign:
             self.kafka.kill(name)
             if restart:
                 time.sleep(self.chance.uniform(0, 2))
-                self._kill()
-                self._begin(restart)
+                self._restart(restart)
             self._await_delivery()
         finally:
             self.kafka.start()
@@ -318,8 +327,7 @@ class Campaign:
             self.hdfs.kill(NAMENODE)
             time.sleep(self.chance.uniform(0, 2))
             if restart:
-                self._kill()
-                self._begin(restart)
+                self._restart(restart)
             accepted = self._count("SOURCE.files", "EventAcceptedCount")
             self._await(lambda: self._count("SOURCE.files", "EventAcceptedCount") > accepted, "lines in the channel")
         finally:
@@ -396,7 +404,7 @@ class Campaign:
         return found
 
     def _clean_up(self) -> None:
-        self.writer.last = 0
+        self.writer.finish(0)
         for pid in self._processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -153,7 +153,7 @@ def main() -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides
-    threading.Thread(target=_end_with_the_agent, daemon=True).start()
+    threading.Thread(target=_end_with_the_agent, args=(job.directory,), daemon=True).start()
     master = job.options.get("spark.master", "local[2]")
     conf = {
         "spark.ui.enabled": "false",
@@ -212,9 +212,10 @@ def _supervise(spark: Any, sink: SinkJob, job: Job, stopping: threading.Event) -
         backoff.wait(stopping)
 
 
-def _end_with_the_agent() -> None:
+def _end_with_the_agent(directory: str) -> None:
     while os.read(0, 4096):
         pass
+    shutil.rmtree(directory, ignore_errors=True)  # else the agent does it
     # Nothing of a micro-batch is visible before its commit, so ending in the middle loses and repeats nothing.
     os._exit(1)
 

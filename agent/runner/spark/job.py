@@ -34,6 +34,8 @@ class Job:
     options: Mapping[str, str]
     """The agent's own properties; those under `spark.` are for the session."""
     log_file: str
+    directory: str
+    """For temporary files of this driver, its JVM and its workers; goes with it."""
 
 
 @dataclass

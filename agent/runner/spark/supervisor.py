@@ -8,8 +8,10 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from agent.runner.spark.job import Job, SinkJob
@@ -31,6 +33,7 @@ class SparkRunner:
             tuple(SinkJob(sink, spec.channel(sink.channel)) for sink in sinks),
             dict(spec.options),
             str(state / "flafka" / f"{spec.name}.spark.log"),
+            directory="",
         )
         self.process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
@@ -72,13 +75,21 @@ class SparkRunner:
             backoff.wait(self._stopping)
 
     def _run_once(self) -> int:
+        # Spark and PySpark leave files behind when they are killed, and so may the sinks: all of them are in here.
+        with tempfile.TemporaryDirectory(prefix="flafka-spark-", ignore_cleanup_errors=True) as directory:
+            return self._run_in(directory)
+
+    def _run_in(self, directory: str) -> int:
         process = self.process = subprocess.Popen(
-            [sys.executable, "-m", "agent.runner.spark.driver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "agent.runner.spark.driver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={"SPARK_LOCAL_DIRS": directory, **os.environ, "TMPDIR": directory},
         )
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(pickle.dumps(self.job))
+            process.stdin.write(pickle.dumps(replace(self.job, directory=directory)))
             process.stdin.flush()  # stays open: its end tells the driver that the agent is gone
             if self._stopping.is_set():
                 process.terminate()

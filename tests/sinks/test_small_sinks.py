@@ -1,0 +1,58 @@
+"""The logger and null sinks, and what all sinks share: names, serializers."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sinks
+from plugins import Batch, Components, Event, Sink, conformance
+from sinks import serializers
+from sinks.logger import LoggerConfig, LoggerSink
+from sinks.null import NullSink
+
+
+def test_sinks_are_found_by_flumes_names() -> None:
+    components = Components([sinks], entry_points=False)
+    for alias, name in {
+        "HDFS": "hdfs",
+        "org.apache.flume.sink.hdfs.HDFSEventSink": "hdfs",
+        "FILE_ROLL": "file_roll",
+        "org.apache.flume.sink.RollingFileSink": "file_roll",
+        "org.apache.flume.sink.LoggerSink": "logger",
+        "org.apache.flume.sink.NullSink": "null",
+    }.items():
+        assert components.get("sink", alias).type_name == name
+
+
+def test_the_logger_writes_each_event(caplog: pytest.LogCaptureFixture) -> None:
+    sink = LoggerSink(LoggerConfig.parse({"maxBytesToLog": "3"})[0], "k1")  # type: ignore[arg-type]
+    with caplog.at_level(logging.INFO):
+        sink.write(Batch.of([Event(b"hello", {"a": "1", "b": "%s"}), Event(b"\x00\xff")]))
+        sink.flush()
+    pad = " " * 39
+    assert caplog.messages == [
+        f"Event: {{ headers:{{a=1, b=%s}} body: 68 65 6C {pad}hel }}",
+        f"Event: {{ headers:{{}} body: 00 FF    {pad}.. }}",
+    ]
+
+
+@pytest.mark.parametrize("sink", [LoggerSink, NullSink])
+def test_conformance(sink: type[Sink[Any]]) -> None:
+    conformance.check_sink(sink, {})
+
+
+@given(st.lists(st.binary(max_size=20)), st.booleans(), st.integers(0, 3), st.integers(0, 3))
+def test_text_is_the_bodies(bodies: list[bytes], newline: bool, skip: int, cut: int) -> None:
+    chosen = bodies[skip : max(skip, len(bodies) - cut)]
+    end = b"\n" if newline else b""
+    data, ends = serializers.text(pa.array(bodies, pa.binary()).slice(skip, len(chosen)), newline)
+    assert bytes(data) == b"".join(body + end for body in chosen)
+    assert [bytes(data[: ends[row]]) for row in range(len(chosen))] == [
+        b"".join(body + end for body in chosen[: row + 1]) for row in range(len(chosen))
+    ]

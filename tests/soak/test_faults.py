@@ -1,1 +1,0 @@
-"""The long version of tests/system/test_faults.py."""

@@ -1,0 +1,407 @@
+"""`agent start` and `agent check` as a user meets them: signals, a plugin that fails, metrics, mistakes in a file."""
+
+import json
+import signal
+import socket
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from tests.system.running import (
+    Agent,
+    agent_command,
+    free_ports,
+    hdfs_sink,
+    in_hdfs,
+    in_topic,
+    kafka_channel,
+    send,
+    unique,
+)
+
+HEAD = b"<13>Oct 11 22:14:15 web-1 "
+LINES = [b"line %05d" % number for number in range(3000)]
+
+SYSLOG = """
+a1.sources = syslog
+a1.sources.syslog.type = syslogtcp
+a1.sources.syslog.host = 127.0.0.1
+a1.sources.syslog.port = 0
+a1.sources.syslog.channels = c1
+a1.channels = c1
+"""
+
+
+def send_lines(agent: Agent) -> None:
+    """Send `LINES`, and wait until the channel has them."""
+    send(agent.port("syslog"), b"".join(HEAD + line + b"\n" for line in LINES))
+    agent.until(lambda: agent.count("SOURCE.syslog", "EventAcceptedCount") == len(LINES), "all lines in the channel")
+
+
+# --- stopping
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_commits_what_was_taken(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, number: signal.Signals
+) -> None:
+    topic = unique("signal")
+    configuration = f"""
+{SYSLOG}
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+a1.sinks = k1
+{hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}", roll_seconds=3600)}
+"""
+    with Agent(tmp_path, configuration) as agent:
+        send_lines(agent)
+        agent.until(lambda: agent.count("SINK.k1", "EventDrainAttemptCount") == len(LINES), "all lines to be staged")
+        assert in_hdfs(hdfs_cluster, f"/proofs/{topic}") == []
+        assert agent.stop(number) == 0
+        assert agent.log.endswith("stopped\n")
+    assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == Counter(LINES)
+
+
+def test_a_stop_empties_the_memory_channel(tmp_path: Path, hdfs_cluster: HdfsCluster) -> None:
+    root = unique("/proofs/memory")
+    configuration = f"""
+{SYSLOG}
+a1.channels.c1.type = memory
+a1.sinks = k1
+{hdfs_sink(hdfs_cluster.webhdfs, root, roll_seconds=3600)}
+"""
+    with Agent(tmp_path, configuration) as agent:
+        send_lines(agent)
+        assert agent.stop() == 0
+        assert "lost" not in agent.log
+    assert Counter(in_hdfs(hdfs_cluster, root)) == Counter(LINES)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    configuration = f"""
+{SYSLOG}
+a1.channels.c1.type = memory
+a1.sinks = k1
+{hdfs_sink(f"127.0.0.1:{free_ports()[0]}", "/never")}
+"""
+    with Agent(tmp_path, configuration) as agent:
+        send_lines(agent)
+        agent.process.send_signal(number)
+        agent.until(lambda: "stopping: draining" in agent.log, "the agent to stop")
+        assert agent.process.poll() is None
+        agent.process.send_signal(number)
+        assert agent.ended(seconds=5) == 128 + number
+
+
+def test_what_could_not_be_delivered_stays_in_kafka(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
+) -> None:
+    topic = unique("left")
+
+    def configuration(webhdfs: str) -> str:
+        return f"""
+{SYSLOG}
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+a1.sinks = k1
+{hdfs_sink(webhdfs, f"/proofs/{topic}", roll_seconds=3600)}
+"""
+
+    nobody = f"127.0.0.1:{free_ports()[0]}"
+    with Agent(tmp_path, configuration(nobody)) as agent:
+        send_lines(agent)
+        agent.until(lambda: agent.failing() == {"SINK.k1": NO_HDFS.format(nobody)}, "the missing HDFS to be told")
+        assert agent.stop() == 1
+        assert "not everything could be delivered" in agent.log
+    with Agent(tmp_path, configuration(hdfs_cluster.webhdfs), "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
+        assert agent.ended() == 0
+    assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == Counter(LINES)
+
+
+NO_HDFS = "HDFS is away: no NameNode answers, or is active, at {}"
+
+# --- running
+
+PLUGIN = '''
+from collections.abc import Iterator
+from plugins import Batch, Component, Config, Event, Interceptor, Sink, Source, hookimpl
+
+
+class Flaky(Source[Config]):
+    """Yields one event, and fails."""
+
+    type_name = "flaky"
+
+    def batches(self) -> Iterator[Batch]:
+        yield Batch.of([Event(b"from flaky")])
+        raise ZeroDivisionError("a mistake in the plugin")
+
+
+class Broken(Sink[Config]):
+    """Fails at every event."""
+
+    type_name = "broken"
+
+    def write(self, batch: Batch) -> None:
+        raise KeyError("no such thing")
+
+
+@hookimpl
+def components() -> list[type[Component]]:
+    return [Flaky, Broken]
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> dict[str, str]:
+    """The environment in which that plugin is installed."""
+    (tmp_path / "mistaken.py").write_text(PLUGIN)
+    metadata = tmp_path / "mistaken-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mistaken\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[flafka]\nmistaken = mistaken\n")
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+def test_a_component_that_fails_takes_no_other_down(
+    tmp_path: Path, kafka_cluster: KafkaCluster, plugin: dict[str, str]
+) -> None:
+    topic, out = unique("failing"), tmp_path / "out"
+    configuration = f"""
+{SYSLOG}
+a1.sources = syslog flaky
+a1.sources.flaky.type = flaky
+a1.sources.flaky.channels = c1
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+a1.sinks = k1 k2
+a1.sinks.k1.type = broken
+a1.sinks.k1.channel = c1
+a1.sinks.k1.group = {topic}-broken
+a1.sinks.k2.type = file_roll
+a1.sinks.k2.channel = c1
+a1.sinks.k2.sink.directory = {out}
+"""
+    with Agent(tmp_path / "a", configuration, environment=plugin) as agent:
+        agent.until(lambda: {"SOURCE.flaky", "SINK.k1"} <= agent.failing().keys(), "the failures to be told")
+        assert agent.failing()["SOURCE.flaky"] == "ZeroDivisionError: a mistake in the plugin"
+        assert agent.failing()["SINK.k1"] == "KeyError: 'no such thing'"
+        send_lines(agent)
+        agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") > len(LINES), "the good sink")
+        # It is tried again and again, and told once.
+        agent.until(lambda: agent.count("SINK.k1", "FailureCount") > 1, "another try of the sink")
+        agent.until(lambda: agent.count("SOURCE.flaky", "FailureCount") > 1, "another try of the source")
+        assert agent.log.count("KeyError: 'no such thing'\nTraceback") == 1
+        assert "SOURCE.syslog" not in agent.failing()
+        assert agent.stop() == 1
+    delivered = {line for file in out.iterdir() for line in file.read_bytes().splitlines()}
+    assert delivered == {*LINES, b"from flaky"}
+
+
+def test_metrics_are_flumes_and_prometheus(tmp_path: Path) -> None:
+    configuration = f"""
+{SYSLOG}
+a1.channels.c1.type = memory
+a1.sinks = k1
+a1.sinks.k1.type = file_roll
+a1.sinks.k1.channel = c1
+a1.sinks.k1.sink.directory = {tmp_path}/out
+"""
+    with Agent(tmp_path, configuration) as agent:
+        send_lines(agent)
+        agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == len(LINES), "all to be delivered")
+        shown = agent.metrics()
+        status, exposition = agent.get("/metrics/prometheus")
+        assert agent.stop() == 0
+    assert shown.keys() == {"SOURCE.syslog", "CHANNEL.c1", "SINK.k1"}
+    assert all(isinstance(value, str) for counters in shown.values() for value in counters.values())
+    kinds = {name: counters["Type"] for name, counters in shown.items()}
+    assert kinds == {"SOURCE.syslog": "SOURCE", "CHANNEL.c1": "CHANNEL", "SINK.k1": "SINK"}
+    for component, counters in {
+        "SOURCE.syslog": "EventReceivedCount EventAcceptedCount StartTime StopTime OpenConnectionCount",
+        "CHANNEL.c1": "ChannelCapacity ChannelSize ChannelFillPercentage EventPutAttemptCount EventPutSuccessCount "
+        "EventTakeAttemptCount EventTakeSuccessCount StartTime StopTime",
+        "SINK.k1": "EventDrainAttemptCount EventDrainSuccessCount BatchCompleteCount BatchEmptyCount "
+        "BatchUnderflowCount ConnectionCreatedCount ConnectionClosedCount ConnectionFailedCount StartTime StopTime",
+    }.items():
+        assert shown[component].keys() >= set(counters.split())
+
+    assert status == 200
+    samples = {
+        (sample.name, sample.labels["kind"], sample.labels["name"]): sample.value
+        for family in text_string_to_metric_families(exposition.decode())
+        for sample in family.samples
+    }
+    sent = float(len(LINES))
+    assert samples["flafka_event_accepted_total", "source", "syslog"] == sent
+    assert samples["flafka_event_put_success_total", "channel", "c1"] == sent
+    assert samples["flafka_event_drain_success_total", "sink", "k1"] == sent
+    assert samples["flafka_channel_size", "channel", "c1"] == 0
+    assert {value for (name, _, _), value in samples.items() if name == "flafka_up"} == {1.0}
+
+
+def test_a_busy_monitoring_port_is_a_warning(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        configuration = f"""
+{SYSLOG}
+a1.channels.c1.type = memory
+a1.sinks = k1
+a1.sinks.k1.type = file_roll
+a1.sinks.k1.channel = c1
+a1.sinks.k1.sink.directory = {tmp_path}/out
+a1.monitoring.port = {port}
+"""
+        with Agent(tmp_path, configuration) as agent:
+            send(agent.port("syslog"), HEAD + b"delivered\n")
+            agent.until(lambda: list((tmp_path / "out").glob("*")), "the event")
+            assert agent.stop() == 0
+            assert f"WARNING agent.monitoring.server: metrics are not served: 127.0.0.1:{port}: Address" in agent.log
+    assert [file.read_bytes() for file in (tmp_path / "out").iterdir()] == [b"delivered\n"]
+
+
+# --- Flume's habits
+
+
+def test_flumes_command_line(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+    """`flume-ng agent -n a1 -c conf -f x.conf -D…`, with `agent start` in place of `flume-ng agent`."""
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "flume-env.sh").write_text("export JAVA_OPTS=-Xmx1g\n")
+    configuration = f"""
+other.sources = nothing
+{SYSLOG}
+a1.channels.c1.type = org.apache.flume.channel.kafka.KafkaChannel
+a1.channels.c1.format = arrow
+a1.channels.c1.kafka.bootstrap.servers = {kafka_cluster.bootstrap_servers}
+a1.channels.c1.kafka.topic = ${{sys:topic}}
+"""
+    topic, port = unique("flume"), free_ports()[0]
+    monitoring = ["-Dflume.monitoring.type=http", f"-Dflume.monitoring.port={port}", f"-Dtopic={topic}"]
+    file = str(tmp_path / "agent.conf")
+    with Agent(tmp_path, configuration, "-n", "a1", "-c", str(conf), "-f", file, *monitoring) as agent:
+        send_lines(agent)
+        assert f"metrics on http://127.0.0.1:{port}/metrics" in agent.log
+        assert agent.stop() == 0
+
+
+def test_a_kafka_channel_without_brokers_uses_the_projects_own(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+    topic = unique("own")
+    configuration = f"""
+{SYSLOG}
+a1.channels.c1.type = kafka
+a1.channels.c1.kafka.topic = {topic}
+"""
+    own = {"FLAFKA_CLUSTER_DIR": str(kafka_cluster.directory)}
+    with Agent(tmp_path, configuration, environment=own) as agent:
+        send_lines(agent)
+        assert agent.stop() == 0
+    assert Counter(event.body for event in in_topic(kafka_cluster, topic)) == Counter(LINES)
+    checked = agent_command("check", "-c", str(agent.file), "--connect", environment=own)
+    assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, "  syslog (syslogtcp) → c1 (kafka)"), checked
+
+    nowhere = {"FLAFKA_CLUSTER_DIR": str(tmp_path / "nowhere")}
+    with Agent(tmp_path, configuration, environment=nowhere) as agent:
+        assert agent.ended() == 1
+        assert "run `agent cluster start`, or add a1.channels.c1.kafka.bootstrap.servers = host:port" in agent.log
+        assert "Traceback" not in agent.log
+
+    flume = configuration.replace("= kafka", "= org.apache.flume.channel.kafka.KafkaChannel\na1.channels.c1.format = arrow")
+    with Agent(tmp_path, flume, environment=own) as agent:
+        assert agent.ended() == 2
+        assert "a1.channels.c1: kafka.bootstrap.servers is required" in agent.log
+
+
+# --- checking
+
+MISTAKEN = """\
+a1.sources = s1 s2
+a1.channels = events
+a1.sinks = k1
+a1.sources.s1.type = syslogtpc
+a1.sources.s1.port = 5140
+a1.sources.s1.channels = events
+a1.sources.s2.type = syslogudp
+a1.sources.s2.host = 127.0.0.1
+a1.sources.s2.port = many
+a1.sources.s2.channels = evnets
+a1.channels.events.type = memory
+a1.channels.events.capacity = -1
+a1.sinks.k1.type = file_roll
+a1.sinks.k1.channel = events
+a1.sinks.k1.sink.direktory = {directory}
+"""
+TOLD = """\
+{file}:4: a1.sources.s1: unknown source type 'syslogtpc', did you mean 'syslogtcp'?
+{file}:9: a1.sources.s2: port must be a whole number, not 'many'
+{file}:10: a1.sources.s2: channel 'evnets' is not declared, did you mean 'events'?
+{file}:12: a1.channels.events: capacity must be greater than 0, not '-1'
+{file}:13: a1.sinks.k1: sink.directory is required
+{file}:15: warning: a1.sinks.k1: unknown option 'sink.direktory', did you mean 'sink.directory'? (ignored)
+5 errors, 1 warning"""
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    file, out = tmp_path / "agent.conf", tmp_path / "out"
+    file.write_text(MISTAKEN.format(directory=out))
+    checked = agent_command("check", "-c", str(file))
+    assert (checked.returncode, checked.stderr) == (2, "")
+    assert checked.stdout == TOLD.format(file=file) + ": it would not start\n"
+    started = agent_command("start", "-c", str(file))
+    assert (started.returncode, started.stdout) == (2, "")
+    assert started.stderr == TOLD.format(file=file) + "; nothing was started\n"
+    assert not out.exists()
+
+
+def test_a_check_with_connect_finds_what_is_not_there(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+    nobody, closed = (f"127.0.0.1:{port}" for port in free_ports(2))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        file = tmp_path / "agent.conf"
+        file.write_text(f"""
+a1.sources = s1 s2
+a1.channels = c1 c2
+a1.sinks = k1 k2
+a1.sources.s1.type = syslogtcp
+a1.sources.s1.host = 127.0.0.1
+a1.sources.s1.port = {port}
+a1.sources.s1.channels = c1
+a1.sources.s2.type = taildir
+a1.sources.s2.filegroups = logs
+a1.sources.s2.filegroups.logs = {tmp_path}/missing/.*[.]log
+a1.sources.s2.positionFile = {tmp_path}/positions.json
+a1.sources.s2.channels = c2
+{kafka_channel(nobody, "any", name="c1")}
+{kafka_channel(kafka_cluster.bootstrap_servers, unique("four"), name="c2")}
+a1.channels.c2.replication = 4
+{hdfs_sink(closed, "/never")}
+a1.sinks.k1.hdfs.stagingDir = {file}/staging
+a1.sinks.k2.type = file_roll
+a1.sinks.k2.channel = c2
+a1.sinks.k2.sink.directory = {file}/out
+""")
+        checked = agent_command("check", "-c", str(file), "--connect", "--json")
+    assert checked.returncode == 2, checked
+    told: dict[str, list[str]] = {}
+    for diagnostic in json.loads(checked.stdout)["diagnostics"]:
+        assert (diagnostic["severity"], diagnostic["file"]) == ("error", str(file))
+        told.setdefault(diagnostic["component"], []).append(diagnostic["message"])
+    for component, expected in {
+        "a1.sources.s1": [f"cannot listen on 127.0.0.1:{port} (TCP): another program listens there"],
+        "a1.sources.s2": [f"directory {tmp_path}/missing cannot be read: No such file or directory"],
+        "a1.channels.c1": [f"no Kafka broker answers at {nobody}"],
+        "a1.channels.c2": ["replication = 4, but only 3 brokers are up"],
+        "a1.sinks.k1": [f"cannot write into the staging directory {file}/staging", NO_HDFS.format(closed)],
+        "a1.sinks.k2": [f"cannot write into {file}/out"],
+    }.items():
+        messages = told.pop(component)
+        assert len(messages) == len(expected)
+        assert all(part in message for part, message in zip(expected, messages, strict=True)), messages
+    assert told == {}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["agent.conf"]
