@@ -120,7 +120,7 @@ def audit(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -> Bo
     books = Books(channel_events=sum(len(taken.batch) for takes in records.values() for taken in takes))
     manifests = hdfs.manifests(root)
     books.differences += _ranges(records, manifests)
-    committed: set[str] = set()
+    visible, committed = set(hdfs.visible(root)), set[str]()
     for manifest in manifests:
         committed.update(manifest.files)
         expected = Counter(
@@ -129,14 +129,13 @@ def audit(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -> Bo
             if manifest.start <= taken.start < manifest.end
             for body in taken.batch.bodies.to_pylist()
         )
-        delivered = Counter(line for path in manifest.files for line in lines(hdfs.read(path)))
+        delivered = Counter(line for path in manifest.files if path in visible for line in lines(hdfs.read(path)))
         books.delivered_events += delivered.total()
         where = f"partition {manifest.partition}, records {manifest.start} to {manifest.end - 1}"
         for what, difference in (("lost", expected - delivered), ("too many", delivered - expected)):
             if difference:
                 example = next(iter(difference))[:80]
                 books.differences.append(f"{where}: {difference.total()} events {what}, one of them {example!r}")
-    visible = set(hdfs.visible(root))
     books.files = len(visible)
     books.differences += [f"{path} is in no commit" for path in sorted(visible - committed)]
     books.differences += [f"{path} was committed and is not there" for path in sorted(committed - visible)]

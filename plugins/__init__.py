@@ -15,6 +15,7 @@ A plugin is a module with a `components()` hook, named by an entry point of the 
 from plugins.batch import MAX_HEADER_COLUMNS, Batch, Origin
 from plugins.components import (
     CONTRACT,
+    Caution,
     Channel,
     Claim,
     CommittingSink,
@@ -40,6 +41,7 @@ __all__ = [
     "CONTRACT",
     "MAX_HEADER_COLUMNS",
     "Batch",
+    "Caution",
     "Channel",
     "Claim",
     "CommittingSink",

@@ -23,6 +23,10 @@ CONTRACT = 1
 C = TypeVar("C", bound=Config)
 
 
+class Caution(str):
+    """A sentence from `Component.probe` about what works, though less safely than it should."""
+
+
 class Component(ABC, Generic[C]):
     """What all components share.
 
@@ -62,7 +66,7 @@ class Component(ABC, Generic[C]):
     def probe(self) -> Iterator[str]:
         """For `agent check --connect`: yield a sentence for everything that would keep `open` from working.
 
-        Looks only; leaves nothing behind.
+        A `Caution` becomes a warning, any other text an error. Looks only; leaves nothing behind.
         """
         return iter(())
 

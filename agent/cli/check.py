@@ -14,10 +14,11 @@ from dataclasses import asdict
 import click
 
 from agent.cli.configured import Chosen, configuration_options, counted, show
-from agent.config import Diagnostic
+from agent.config import Diagnostic, Mode
+from agent.config.diagnostics import Severity
 from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, ComponentSpec, SinkSpec, SourceSpec
-from plugins import FlafkaError
+from plugins import Caution, FlafkaError
 
 CONNECT_SECONDS = 15.0
 """Longest time `--connect` waits, for all components together."""
@@ -36,7 +37,7 @@ def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
     if spec is not None and connect:
         with contextlib.suppress(FlafkaError):  # where that cluster was never started, the channel itself says so
             spec = with_own_cluster(spec)
-        diagnostics += probe(spec)
+        diagnostics += probe(spec, chosen.mode)
     failed = any(diagnostic.severity == "error" for diagnostic in diagnostics)
     if as_json:
         click.echo(json.dumps(_as_json(chosen, None if failed else spec, diagnostics), indent=2))
@@ -46,7 +47,7 @@ def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
     sys.exit(2 if failed else 0)
 
 
-def probe(spec: AgentSpec) -> list[Diagnostic]:
+def probe(spec: AgentSpec, mode: Mode) -> list[Diagnostic]:
     """What would keep each component from opening, asked of all at once; no answer in time is one too."""
     answers: queue.SimpleQueue[tuple[ComponentSpec, list[str]]] = queue.SimpleQueue()
     waiting = list(components_of(spec))
@@ -60,7 +61,9 @@ def probe(spec: AgentSpec) -> list[Diagnostic]:
         except queue.Empty:
             break
         waiting.remove(component)
-        found += [Diagnostic("error", component.place, component.path, sentence) for sentence in sentences]
+        for sentence in sentences:
+            severity: Severity = "warning" if isinstance(sentence, Caution) and mode != "strict" else "error"
+            found.append(Diagnostic(severity, component.place, component.path, sentence))
     for component in waiting:
         message = f"gave no answer within {CONNECT_SECONDS:.0f} s"
         found.append(Diagnostic("error", component.place, component.path, message))

@@ -21,6 +21,7 @@ from channels.kafka.reader import CONSUMER, KafkaReader, epoch_of
 from channels.kafka.records import FORMAT_HEADER, decode, encode
 from plugins import (
     Batch,
+    Caution,
     Channel,
     Claim,
     EventId,
@@ -104,7 +105,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             metadata = admin.list_topics(timeout=CONNECT_SECONDS)
             if config.topic in metadata.topics:
                 topics = admin.describe_topics(TopicCollection([config.topic]))
-                yield from self._weaknesses(admin, topics[config.topic].result(CONNECT_SECONDS))
+                yield from map(Caution, self._weaknesses(admin, topics[config.topic].result(CONNECT_SECONDS)))
             elif len(metadata.brokers) < config.replication:
                 yield (
                     f"replication = {config.replication}, but only {len(metadata.brokers)} brokers are up at "
@@ -159,8 +160,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             if (self._stalled, change) == (1, +1):
                 self._stalled_since = time.monotonic() - STALL_SECONDS
                 text = (
-                    f"no acknowledgement from Kafka at {self.config.bootstrap_servers} for {STALL_SECONDS:.0f} s: too "
-                    f"few brokers are up or in sync; sources wait, nothing is lost"
+                    f"no acknowledgement from Kafka at {self.config.bootstrap_servers} for {STALL_SECONDS:.0f} s: "
+                    "too few brokers are up or in sync; sources wait, nothing is lost"
                 )
                 self.log.warning("%s", text)
                 self.metrics.error(text)

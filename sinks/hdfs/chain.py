@@ -19,7 +19,10 @@ from sinks.hdfs.webhdfs import WebHdfs
 VERSION = 1
 KEEP_MS = 24 * 3600 * 1000
 """Manifests stay so long after their time."""
+PASSED_AT_ONCE = 20
+"""So many old ones are deleted in one commit: an owner that was away for days finds thousands."""
 SWEEP_SECONDS = 600.0
+KNOWN_DIRECTORIES = 10_000
 
 
 class File(msgspec.Struct, frozen=True):
@@ -73,6 +76,7 @@ class Chain:
         That is where the newest manifest ends; `committed`, the group's position, where there is no manifest, or
         where it is further on: what lies between went out through another sink of the group, or was skipped.
         """
+        self._settled = False
         found = sorted((int(s.name), s.changed) for s in self._hdfs.list(self.directory) if s.name.isdecimal())
         self.last, self._passed = None, deque(found[:-1])
         if found:
@@ -86,7 +90,8 @@ class Chain:
 
     def commit(self, manifest: Manifest) -> None:
         """Make it the next of the chain and its files visible, or raise Conflict. May be repeated after Retry."""
-        if self.last is None or not self._settled or self.position != manifest.start:
+        staged = stage_directory(self._state, self._claim, manifest.start, manifest.id)
+        if self.last is None or not self._settled or (self.position or 0) > manifest.start:
             self.settle(self.position)
             if self.last is not None and self.last.id == manifest.id:
                 return  # an earlier call did it, and lost the answer
@@ -95,33 +100,32 @@ class Chain:
         else:
             # This owner slept for so long that even old manifests are gone, and with them what barred its way.
             raise self._conflict(manifest)
-        if self.position not in (None, manifest.start):
+        if (self.position or 0) > manifest.start:
             raise self._conflict(manifest)
-        for directory in {self.directory, *(posixpath.dirname(file.final) for file in manifest.files)} - self._made:
-            self._hdfs.mkdirs(directory)
-            self._made.add(directory)
         if self.last is not None and self.last.end < manifest.start:
-            gap = Manifest(
-                f"{manifest.id}-gap", manifest.topic, manifest.partition, self.last.end, manifest.start, 0, ()
-            )
-            self._append(gap)
-        self._append(manifest)
-        with contextlib.suppress(Retry):
-            self._hdfs.delete(stage_directory(self._state, self._claim, manifest.start, manifest.id))
-        if self._passed:
-            self._tidy(self._passed[-1][1])
-
-    def _append(self, manifest: Manifest) -> None:
+            # Records between them are not in the channel (a transaction's marks), or not for this sink. A manifest
+            # covers them too, as a hole in the chain would let two owners commit.
+            manifest = msgspec.structs.replace(manifest, start=self.last.end)
+        self._make({self.directory, *(posixpath.dirname(file.final) for file in manifest.files)})
         self._settled = False
-        self._swap(manifest)
+        self._swap(manifest, staged)
         self.last, self.position = manifest, manifest.end
         self._publish(manifest)
         self._settled = True
+        with contextlib.suppress(Retry):
+            self._hdfs.delete(staged)
+        if self._passed:
+            self._tidy(self._passed[-1][1])
 
-    def _swap(self, manifest: Manifest) -> None:
+    def _make(self, directories: set[str]) -> None:
+        if len(self._made) > KNOWN_DIRECTORIES:
+            self._made.clear()
+        self._hdfs.each(self._hdfs.mkdirs, sorted(directories - self._made))
+        self._made |= directories
+
+    def _swap(self, manifest: Manifest, staged: str) -> None:
         """The commit point: compare-and-swap by a rename that does not overwrite."""
         content, target = msgspec.json.encode(manifest), self._path(manifest.start)
-        staged = stage_directory(self._state, self._claim, manifest.start, manifest.id)
         for _ in range(2):
             source = self._hdfs.upload(f"{staged}/manifest-{uuid.uuid4().hex}", content)
             if self._hdfs.rename(source, target):
@@ -156,14 +160,17 @@ class Chain:
         """Delete what nobody can need any more; `clock` is the NameNode's. What fails is left to the next time."""
         assert self.last is not None
         with contextlib.suppress(Retry):
-            while self._passed and self._passed[0][1] < clock - KEEP_MS:
-                self._hdfs.delete(self._path(self._passed[0][0]))
+            for _ in range(min(len(self._passed), PASSED_AT_ONCE)):
+                start, changed = self._passed[0]
+                if changed >= clock - KEEP_MS:
+                    break
+                self._hdfs.delete(self._path(start))
                 self._passed.popleft()
             if time.monotonic() - self._swept > SWEEP_SECONDS:
                 uploads = temporary(self._state, self._claim)
                 for found in self._hdfs.list(uploads):
-                    start = found.name.partition("-")[0]
-                    if start.isdecimal() and int(start) < self.last.end:
+                    number = found.name.partition("-")[0]
+                    if number.isdecimal() and int(number) < self.last.end:
                         self._hdfs.delete(posixpath.join(uploads, found.name))
                 self._swept = time.monotonic()
 

@@ -187,7 +187,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         staged = []
         for file, name in zip(files, names, strict=True):
             if (length := lengths.get(posixpath.basename(name))) != file.length:
-                raise Retry(f"HDFS has {length} bytes of {name}, and not the {file.length} that were sent")
+                raise Retry(f"HDFS holds {length} of the {file.length} bytes sent for {file.bucket}")
             dot = "" if file.bucket.endswith("/") else "."
             staged.append(File(name, f"{file.bucket}{dot}{tail}", file.length))
         events = sum(file.events for file in files)

@@ -6,6 +6,7 @@ import functools
 import getpass
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -21,6 +22,9 @@ R = TypeVar("R")
 CONNECT_SECONDS = 5.0
 UPLOADS = 3
 """Tries of one upload, each through another DataNode where there is one."""
+
+_UNIQUE = re.compile(r"(?<=/\.flafka/tmp/)\S+")
+"""The part of a path that is never the same twice; a message that is, is logged once."""
 
 
 class Status(NamedTuple):
@@ -47,10 +51,10 @@ class WebHdfs:
         logging.getLogger("pyhdfs").setLevel(logging.ERROR)  # it logs a traceback for each NameNode that is away
         self.hosts = ", ".join(hosts)
         self.user = user or os.environ.get("HADOOP_USER_NAME") or _login()
-        self._session = self._requests.Session()
-        # pyhdfs gives transfers no timeout of its own, and one session keeps connections open between calls.
-        limits = (min(CONNECT_SECONDS, timeout), timeout)
-        self._session.request = functools.partial(self._session.request, timeout=limits)
+        self._session = self._requests.Session()  # one for all calls: it keeps connections open
+        self._session.trust_env = False  # a proxy out of this network is no way to HDFS
+        self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
+        self._session.request = _limited(self._session.request, (min(CONNECT_SECONDS, timeout), timeout))
         self._session.mount(f"{scheme}://", self._requests.adapters.HTTPAdapter(pool_maxsize=threads))
         self._client = self._pyhdfs.HdfsClient(
             hosts,
@@ -98,7 +102,7 @@ class WebHdfs:
                     with data.open("rb") as file:
                         self._call(f"write {name}", self._client.create, name, file, **excluded)
                 else:
-                    small = data.read_bytes() if isinstance(data, Path) else data
+                    small = b"" if isinstance(data, Path) else data
                     self._call(f"write {name}", self._client.create, name, small, **excluded)
                 return name
             except DataNodeAway as e:
@@ -147,6 +151,7 @@ class WebHdfs:
 
     def _call(self, doing: str, call: Callable[..., R], *args: Any, **options: str) -> R:
         http = self._requests.packages.urllib3.exceptions.HTTPError
+        doing = _UNIQUE.sub("…", doing)
         try:
             return call(*args, **options)
         except self._pyhdfs.HdfsFileNotFoundException as e:
@@ -159,10 +164,12 @@ class WebHdfs:
             host = urlsplit(str(getattr(getattr(e, "request", None), "url", None) or "")).hostname or ""
             raise DataNodeAway(host, doing) from e
         except (self._pyhdfs.HdfsException, AssertionError, KeyError, ValueError) as e:
+            if "401" in str(e):
+                raise Retry(f"{self.hosts} wants to know who asks, by Kerberos, which is not built yet") from e
             raise Retry(f"{self.hosts} does not speak WebHDFS: is it the NameNode's HTTP address?") from e
 
     def _refused(self, error: Any, doing: str) -> str:
-        kind, why = str(error.exception), str(error.message).partition("\n")[0]
+        kind, why = str(error.exception), _UNIQUE.sub("…", str(error.message).partition("\n")[0])
         if "SafeMode" in kind or "safe mode" in why:
             return f"HDFS is in safe mode and cannot {doing} until the NameNode leaves it"
         if kind == "AccessControlException":
@@ -180,6 +187,11 @@ class DataNodeAway(Retry):
     def __init__(self, host: str, doing: str) -> None:
         super().__init__(f"HDFS cannot {doing}: DataNode {host or '(unknown)'} does not answer")
         self.host = host
+
+
+def _limited(request: Callable[..., Any], timeout: tuple[float, float]) -> Callable[..., Any]:
+    """Requests with these timeouts: pyhdfs gives transfers none, and others one that is long for connecting."""
+    return lambda method, url, **options: request(method, url, **{**options, "timeout": timeout})
 
 
 def _status(found: Any) -> Status:

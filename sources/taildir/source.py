@@ -73,6 +73,7 @@ class TaildirSource(Source[TaildirConfig]):
         except OSError as e:
             raise Retry(self._positions.unwritable(e)) from e
         self._news = self._unsaved = False
+        self._unwritable = ""
         self._saved_at = time.monotonic()
         self._held.callback(lambda: self._news and self._save())
 
@@ -265,7 +266,13 @@ class TaildirSource(Source[TaildirConfig]):
             if self.metrics.last_error != text:
                 self.metrics.error(text)
                 self.log.error("%s", text)
+            self._unwritable = text
             return False
+        if self._unwritable:
+            self.log.info("positions can be written again")
+            if self.metrics.last_error == self._unwritable:
+                self.metrics.error("")
+            self._unwritable = ""
         self._news = self._unsaved = False
         self._saved_at = time.monotonic()
         return True

@@ -10,10 +10,10 @@ import threading
 import time
 
 import pytest
-from syslog_running import Running, eventually
 
 from plugins import Components, Retry, hookimpl
 from sources.syslog import SyslogTcp
+from tests.sources.syslog_running import Running, eventually
 
 needs_logger = pytest.mark.skipif(shutil.which("logger") is None, reason="logger of util-linux is not installed")
 

@@ -6,10 +6,10 @@ import subprocess
 import threading
 
 import pytest
-from syslog_running import Running, eventually
 
 from plugins import Retry
 from sources.syslog import SyslogUdp
+from tests.sources.syslog_running import Running, eventually
 
 needs_logger = pytest.mark.skipif(shutil.which("logger") is None, reason="logger of util-linux is not installed")
 

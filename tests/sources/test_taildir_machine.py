@@ -114,7 +114,8 @@ class Machine(RuleBasedStateMachine):
 
     def line(self, width: int) -> bytes:
         self.number += 1
-        body = b"%06d" % self.number + b"." * width
+        # Numbered at its end as well: the end of what was read proves a file, beside its head.
+        body = b"%06d%s%06d" % (self.number, b"." * width, self.number)
         self.written[body] += 1
         return body
 

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import signal
 import socket
 import subprocess
@@ -12,7 +11,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -335,15 +334,14 @@ class Campaign:
         self._await_delivery()
 
     def _kill_spark(self, what: str) -> None:
-        """The driver, or its JVM; the agent lives on and starts both again."""
+        """The driver, or its JVM; the agent lives on, all that belonged to them goes, and both are started again."""
         assert self.process is not None
-        (victim,) = (pid for pid, command in _children(self.process.pid) if "agent.runner.spark.driver" in command)
-        if what == "jvm":
-            (victim,) = (pid for pid, command in _children(victim) if "SparkSubmit" in command)
-        restarts = self._count("SINK.hdfs", "DriverRestartCount")
+        family = set(self._processes()) - {self.process.pid}
+        name = "SparkSubmit" if what == "jvm" else "agent.runner.spark.driver"
+        (victim,) = (pid for pid in family if name in _command(pid))
         self._note(what)
         os.kill(victim, signal.SIGKILL)
-        self._await(lambda: self._count("SINK.hdfs", "DriverRestartCount") > restarts, "another Spark driver")
+        self._await(lambda: not family & set(self._processes()), f"the end of all that belonged to the {what}")
 
     # --- moments
 
@@ -363,7 +361,6 @@ class Campaign:
 
     def _await_batch(self) -> None:
         """Until the agent, or its Spark, has uploaded files and not yet committed them."""
-        self._await_delivery()
         before = self._staged()
         self._await(lambda: bool(self._staged() - before), "files on their way to HDFS")
         time.sleep(self.chance.uniform(0, 0.05))
@@ -412,13 +409,11 @@ class Campaign:
             self.process.wait()
 
 
-def _children(parent: int) -> Iterator[tuple[int, str]]:
-    """Pid and command line of each."""
-    for directory in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            after_name = (directory / "stat").read_text().rpartition(")")[2].split()
-            if int(after_name[1]) == parent:
-                yield int(directory.name), re.sub("\0", " ", (directory / "cmdline").read_text())
+def _command(pid: int) -> str:
+    """Its command line; empty where it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    return ""
 
 
 def _free_port() -> int:

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import pytest
 
-from agent.books import HdfsReader, lines, read_topic
+from agent.books import Books, HdfsReader, audit, lines, read_topic
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from plugins import Channel, Components, Event
@@ -32,25 +32,24 @@ KAFKA = cast(type[Channel[Any]], Components().get("channel", "kafka"))
 class Agent:
     """One agent process; `with` it, so that it never outlives its test.
 
-    `configuration` is the text of its file, without a monitoring port: it takes a free one. Ports of syslog sources
-    may be 0 as well; `port` tells which they got.
+    `configuration` is a file, or the text of one; a text without a monitoring port takes a free one. Ports of syslog
+    sources may be 0 as well; `port` tells which they got.
     """
 
     def __init__(
         self,
         directory: Path,
-        configuration: str,
+        configuration: str | Path,
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "agent", "start"),
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.file = directory / "agent.conf"
+        self.file = configuration if isinstance(configuration, Path) else directory / "agent.conf"
         self._log = directory / "agent.log"
-        name = re.search(r"^(\w+)\.channels", configuration, re.MULTILINE)
-        assert name is not None
-        monitoring = "" if ".monitoring.port" in configuration else f"\n{name[1]}.monitoring.port = 0\n"
-        self.file.write_text(configuration + monitoring)
+        if isinstance(configuration, str):
+            monitoring = "" if "a1.monitoring.port" in configuration else "\na1.monitoring.port = 0\n"
+            self.file.write_text(configuration + monitoring)
         self._command = [*command, *(arguments or ("-c", str(self.file)))]
         self._environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state"), **(environment or {})}
         self._read = self._log.stat().st_size if self._log.exists() else 0
@@ -120,16 +119,14 @@ class Agent:
     def until(self, condition: Callable[[], Any], what: str, seconds: float = 60) -> None:
         """Wait until the condition holds; fail, with the end of the log, where it does not or the agent ends."""
 
-        def met() -> bool:
-            return bool(condition()) or self.process.poll() is not None
+        def met_or_ended() -> bool:
+            return condition() or self.process.poll() is not None
 
         try:
-            until(met, what, seconds)
-        finally:
-            if sys.exc_info()[0] is not None:
-                print(self.log[-6000:])
-        if not condition():
-            raise AssertionError(f"waiting for {what}, the agent ended with {self.process.poll()}:\n{self.log[-4000:]}")
+            until(met_or_ended, what, seconds)
+            assert condition(), f"the agent ended with {self.process.poll()} before {what}"
+        except AssertionError as e:
+            raise AssertionError(f"{e}; its log ends:\n{self.log[-4000:]}") from None
 
     def healthy(self) -> None:
         """Wait until nothing fails."""
@@ -215,6 +212,11 @@ def in_hdfs(hdfs: HdfsCluster, root: str) -> list[bytes]:
     """Every line of the files that a reader of that directory sees; files in the order of their names."""
     reader = HdfsReader(hdfs.webhdfs)
     return [line for path in sorted(reader.visible(root)) for line in lines(reader.read(path))]
+
+
+def books(kafka: KafkaCluster, topic: str, hdfs: HdfsCluster, root: str) -> Books:
+    """The audit: what the topic holds against what lies below that directory."""
+    return audit(read_topic(kafka.bootstrap_servers, topic, KAFKA), HdfsReader(hdfs.webhdfs), root)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,18 @@ from pathlib import Path
 import pytest
 
 from agent.services.kafka import KafkaCluster
-from tests.system.running import Agent, connected, fill, free_ports, in_topic, kafka_channel, send, small_disk, unique, until
+from tests.system.running import (
+    Agent,
+    connected,
+    fill,
+    free_ports,
+    in_topic,
+    kafka_channel,
+    send,
+    small_disk,
+    unique,
+    until,
+)
 
 DISK_MB = 48
 OUTAGE_SECONDS = 20

@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from agent.books import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from tests.system.running import Agent, hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique, until
+from tests.system.running import Agent, hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique
 
 HOSTILE = {"up": "../../up", "dots": "..", "slash": "a/b", "absolute": "/etc", "nul": "a\\u0000b"}
 """Values of a header in a path, by the name of the file whose lines have it; as a properties file writes them."""
@@ -87,9 +87,17 @@ a1.deadletters.directory = {tmp_path}/letters
     rejected = Counter(b"%s %d" % (name.encode(), n) for name in HOSTILE for n in range(20))
     delivered = Counter(b"good %d" % n for n in range(20))
     with Agent(tmp_path / "a", configuration) as agent:
-        for sink in ("SINK.k1", "SINK.k2"):
-            agent.until(lambda: agent.count(sink, "EventDrainSuccessCount") == 20, "the good ones")
-            agent.until(lambda: agent.count(sink, "EventRejectedCount") == rejected.total(), "the rejected ones")
+        expected = {("SINK.k1", 20, rejected.total()), ("SINK.k2", 20, rejected.total())}
+        agent.until(
+            lambda: (
+                expected
+                == {
+                    (sink, agent.count(sink, "EventDrainSuccessCount"), agent.count(sink, "EventRejectedCount"))
+                    for sink in ("SINK.k1", "SINK.k2")
+                }
+            ),
+            "the good ones to be delivered and the others rejected",
+        )
         assert not agent.failing()
         assert agent.stop() == 0
         assert "Traceback" not in agent.log

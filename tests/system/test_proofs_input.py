@@ -1,19 +1,16 @@
 """Whatever is sent or found, the agent goes on: it delivers what can be delivered, and says what was wrong."""
 
 import contextlib
-import os
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from agent.books import HdfsReader, audit, read_topic
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from tests.system.running import KAFKA, Agent, connected, hdfs_sink, in_topic, kafka_channel, send, unique, until
+from tests.system.running import Agent, books, connected, hdfs_sink, in_topic, kafka_channel, send, unique, until
 
 STATUS = "flume.syslog.status"
 HEAD = b"<13>Oct 11 22:14:15 web-1 "
@@ -128,8 +125,6 @@ def test_datagrams_of_any_content_are_events(kafka_cluster: KafkaCluster, syslog
 def test_all_of_it_is_in_hdfs(kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, syslog: Pipeline) -> None:
     agent, topic, root = syslog
     assert agent.stop() == 0
-    books = audit(
-        read_topic(kafka_cluster.bootstrap_servers, topic, KAFKA), HdfsReader(hdfs_cluster.webhdfs), root
-    )
-    assert books.balanced, books.differences
+    audited = books(kafka_cluster, topic, hdfs_cluster, root)
+    assert audited.balanced, audited.differences
     assert "Traceback" not in agent.log

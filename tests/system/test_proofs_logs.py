@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.books import HdfsReader, audit, read_topic
+from agent.books import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from tests.system.running import KAFKA, ROOT, Agent, hdfs_sink, kafka_channel, unique
+from tests.system.running import ROOT, Agent, books, hdfs_sink, in_topic, kafka_channel, unique
 
 LOGS = ROOT.parent / "shared" / "data" / "loghub"
 NAMES = ("HDFS", "Hadoop", "Linux", "OpenSSH")
@@ -55,10 +55,10 @@ a1.sources.s1.backoffSleepIncrement = 100
         agent.until(lambda: agent.count("SOURCE.s1", "EventAcceptedCount") >= events, "the last lines")
         assert agent.stop() == 0
 
-    records = read_topic(kafka_cluster.bootstrap_servers, topic, KAFKA)
-    books = audit(records, HdfsReader(hdfs_cluster.webhdfs), f"/proofs/{topic}")
-    assert books.differences == []
-    assert (books.channel_events, books.delivered_events) == (events, events)
+    audited = books(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
+    assert audited.differences == []
+    assert (audited.channel_events, audited.delivered_events) == (events, events)
+    held = in_topic(kafka_cluster, topic)
     reader = HdfsReader(hdfs_cluster.webhdfs)
     for name, content in originals.items():
         paths = sorted(reader.visible(f"/proofs/{topic}/{name}"))
@@ -66,9 +66,8 @@ a1.sources.s1.backoffSleepIncrement = 100
         assert delivered.removesuffix(b"\n") == content.removesuffix(b"\n"), name
         # In the channel each line knows its place, so that even a last line without newline is told from one with.
         copy = bytearray(b"\n" * len(content))
-        for taken in records[0]:
-            for event in taken.batch:
-                if event.headers["log"] == name:
-                    at = int(event.headers["byteoffset"])
-                    copy[at : at + len(event.body)] = event.body
+        for event in held:
+            if event.headers["log"] == name:
+                at = int(event.headers["byteoffset"])
+                copy[at : at + len(event.body)] = event.body
         assert bytes(copy) == content, name

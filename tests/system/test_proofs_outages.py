@@ -1,15 +1,14 @@
-"""What a component needs is missing for a while: the others go on, and it comes back by itself, having lost nothing."""
+"""What a component needs is missing for a while: the others go on, and it comes back by itself without a loss."""
 
 import socket
 from collections import Counter
 from pathlib import Path
 
-from agent.books import HdfsReader, audit, read_topic
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from tests.system.running import (
-    KAFKA,
     Agent,
+    books,
     fill,
     hdfs_sink,
     in_hdfs,
@@ -65,7 +64,8 @@ a1.sources.syslog.port = {port}
 {kafka_channel(kafka_cluster.bootstrap_servers, topic)}
 """
         with Agent(tmp_path / "a", configuration) as agent:
-            why = f"cannot listen on 127.0.0.1:{port} (TCP): another program listens there; stop it or choose another port"
+            why = f"cannot listen on 127.0.0.1:{port} (TCP): another program listens there; stop it or choose"
+            why += " another port"
             agent.until(lambda: agent.failing() == {"SOURCE.syslog": why}, "the taken port to be told")
             assert f"WARNING a1.sources.syslog: {why}" in agent.log
             expected = append(log, "meanwhile", 0, 100)
@@ -89,6 +89,7 @@ a1.channels = c1
 a1.sources.syslog.port = 0
 {taildir(log, positions)}
 a1.sources.files.batchSize = 10
+a1.sources.files.writePosInterval = 100
 {kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=1)}
 """
     expected = append(log, "line", 0, 100)
@@ -98,14 +99,18 @@ a1.sources.files.batchSize = 10
         positions.rmdir()
         agent.healthy()
         agent.until(lambda: agent.count("SOURCE.files", "EventAcceptedCount") == 100, "the first lines")
+        why = f"positionFile {positions} cannot be written, so nothing is read: Read-only file system"
         with read_only(state):
-            expected += append(log, "line", 100, 200)
-            why = f"positionFile {positions} cannot be written, so nothing is read: Read-only file system"
+            expected += append(log, "line", 100, 105)
+            agent.until(lambda: agent.failing() == {"SOURCE.files": why}, "the read-only positions to be told")
+        agent.healthy()  # without a new line
+        with read_only(state):
+            expected += append(log, "line", 105, 200)
             agent.until(lambda: agent.failing() == {"SOURCE.files": why}, "the read-only positions to be told")
             send(agent.port("syslog"), HEAD + b"meanwhile\n")
             agent.until(lambda: agent.count("SOURCE.syslog", "EventAcceptedCount") == 1, "the other source")
             # One batch may be stored before its position is saved; no second one is read.
-            assert agent.count("SOURCE.files", "EventAcceptedCount") == 110
+            assert agent.count("SOURCE.files", "EventAcceptedCount") == 115
         agent.until(lambda: agent.count("SOURCE.files", "EventAcceptedCount") == 200, "the rest of the lines")
         agent.healthy()
         assert agent.stop() == 0
@@ -117,7 +122,9 @@ def test_a_full_staging_disk_delays_hdfs_alone(
     tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
 ) -> None:
     topic, log, out = unique("staging"), tmp_path / "app.log", tmp_path / "out"
-    with small_disk(tmp_path / "staging", megabytes=4) as staging:
+    with small_disk(tmp_path / "staging", megabytes=4) as disk:
+        staging = disk / "files"
+        staging.touch()
         configuration = f"""
 a1.sources = files
 a1.channels = c1
@@ -132,9 +139,13 @@ a1.sinks.k2.group = {topic}-files
 a1.sinks.k2.sink.directory = {out}
 """
         with Agent(tmp_path / "a", configuration) as agent:
+            why = f"cannot use the staging directory {staging}: File exists"
+            agent.until(lambda: agent.failing() == {"SINK.k1": why}, "a file in the directory's place to be told")
+            staging.unlink()
+            agent.healthy()  # without an event
             expected = append(log, "before", 0, 1000)
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1000, "the first lines")
-            filler = fill(staging)
+            filler = fill(disk)
             expected += append(log, "full", 0, 5000)
             why = f"the staging directory {staging} is full"
             agent.until(lambda: agent.failing() == {"SINK.k1": why}, "the full disk to be told")
@@ -147,9 +158,5 @@ a1.sinks.k2.sink.directory = {out}
     assert sorted(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == sorted(expected)
     written = [line for file in out.iterdir() for line in file.read_bytes().splitlines()]
     assert sorted(written) == sorted(expected)
-    books = audit(
-        read_topic(kafka_cluster.bootstrap_servers, topic, KAFKA),
-        HdfsReader(hdfs_cluster.webhdfs),
-        f"/proofs/{topic}",
-    )
-    assert books.balanced, books.differences
+    audited = books(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
+    assert audited.balanced, audited.differences

@@ -310,7 +310,8 @@ a1.channels.c1.kafka.topic = {topic}
         assert "run `agent cluster start`, or add a1.channels.c1.kafka.bootstrap.servers = host:port" in agent.log
         assert "Traceback" not in agent.log
 
-    flume = configuration.replace("= kafka", "= org.apache.flume.channel.kafka.KafkaChannel\na1.channels.c1.format = arrow")
+    flumes = "= org.apache.flume.channel.kafka.KafkaChannel\na1.channels.c1.format = arrow"
+    flume = configuration.replace("= kafka", flumes)
     with Agent(tmp_path, flume, environment=own) as agent:
         assert agent.ended() == 2
         assert "a1.channels.c1: kafka.bootstrap.servers is required" in agent.log
@@ -358,6 +359,9 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_check_with_connect_finds_what_is_not_there(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+    alone = unique("alone")
+    brokers = ("--bootstrap-server", kafka_cluster.bootstrap_servers)
+    assert agent_command("topic", "create", alone, "--replication-factor", "1", *brokers).returncode == 0
     nobody, closed = (f"127.0.0.1:{port}" for port in free_ports(2))
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -366,12 +370,12 @@ def test_a_check_with_connect_finds_what_is_not_there(tmp_path: Path, kafka_clus
         file = tmp_path / "agent.conf"
         file.write_text(f"""
 a1.sources = s1 s2
-a1.channels = c1 c2
+a1.channels = c1 c2 c3
 a1.sinks = k1 k2
 a1.sources.s1.type = syslogtcp
 a1.sources.s1.host = 127.0.0.1
 a1.sources.s1.port = {port}
-a1.sources.s1.channels = c1
+a1.sources.s1.channels = c1 c3
 a1.sources.s2.type = taildir
 a1.sources.s2.filegroups = logs
 a1.sources.s2.filegroups.logs = {tmp_path}/missing/.*[.]log
@@ -380,6 +384,7 @@ a1.sources.s2.channels = c2
 {kafka_channel(nobody, "any", name="c1")}
 {kafka_channel(kafka_cluster.bootstrap_servers, unique("four"), name="c2")}
 a1.channels.c2.replication = 4
+{kafka_channel(kafka_cluster.bootstrap_servers, alone, name="c3")}
 {hdfs_sink(closed, "/never")}
 a1.sinks.k1.hdfs.stagingDir = {file}/staging
 a1.sinks.k2.type = file_roll
@@ -390,13 +395,15 @@ a1.sinks.k2.sink.directory = {file}/out
     assert checked.returncode == 2, checked
     told: dict[str, list[str]] = {}
     for diagnostic in json.loads(checked.stdout)["diagnostics"]:
-        assert (diagnostic["severity"], diagnostic["file"]) == ("error", str(file))
+        assert diagnostic["severity"] == ("warning" if diagnostic["component"] == "a1.channels.c3" else "error")
+        assert diagnostic["file"] == str(file)
         told.setdefault(diagnostic["component"], []).append(diagnostic["message"])
     for component, expected in {
         "a1.sources.s1": [f"cannot listen on 127.0.0.1:{port} (TCP): another program listens there"],
         "a1.sources.s2": [f"directory {tmp_path}/missing cannot be read: No such file or directory"],
         "a1.channels.c1": [f"no Kafka broker answers at {nobody}"],
         "a1.channels.c2": ["replication = 4, but only 3 brokers are up"],
+        "a1.channels.c3": [f"topic {alone} has 1 replicas: 3 survive the loss of a broker without a pause"],
         "a1.sinks.k1": [f"cannot write into the staging directory {file}/staging", NO_HDFS.format(closed)],
         "a1.sinks.k2": [f"cannot write into {file}/out"],
     }.items():
