@@ -154,13 +154,16 @@ class KafkaReader(Reader):
         return total
 
     def _ask(self, work: Callable[[], Any]) -> Any:
-        """The result of a call made on the polling thread."""
+        """The result of a call made on the polling thread. Raises Retry where there is none in time."""
         answer: Future[Any] = Future()
         with self._changed:
             if self._closing:
                 raise Retry(f"group {self._claim.group}: the consumer is closed")
             self._requests.append((work, answer))
-        return answer.result(ASK_SECONDS)
+        try:
+            return answer.result(ASK_SECONDS)
+        except TimeoutError:
+            raise Retry(f"group {self._claim.group}: no answer from Kafka for {ASK_SECONDS:.0f} s") from None
 
     def close(self) -> None:
         """Stop polling. A static member keeps its partitions until the session times out."""

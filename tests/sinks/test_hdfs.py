@@ -554,12 +554,29 @@ def test_a_lost_answer_to_the_commit_itself_is_recognised(sinks: Any, fake: Fake
 
 
 def test_a_start_within_a_committed_range_is_a_conflict(sinks: Any, fake: FakeWebHdfs) -> None:
-    write_and_commit(sinks(), 0, 5)
-    stranger = sinks()
-    stranger.write(records(3, 7))
-    with pytest.raises(Conflict):
-        stranger.commit(stranger.stage(CLAIM, 3, 7))
+    first = sinks()
+    write_and_commit(first, 0, 5)
+    for sink in (first, sinks()):
+        sink.write(records(3, 7))
+        with pytest.raises(Conflict):
+            sink.commit(sink.stage(CLAIM, 3, 7))
     assert delivered(fake) == Counter(range(5))
+
+
+def test_a_directory_that_was_removed_is_made_again(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks(**{"hdfs.path": "/logs/%{host}"})
+    write_and_commit(sink, 0, 5, host="a")
+    sink._hdfs.delete("/logs/a")
+    write_and_commit(sink, 5, 7, host="a")
+    assert delivered(fake) == Counter([5, 6])
+    sink._hdfs.delete("/logs")  # and all records of commits with it
+    sink.write(records(7, 9))
+    receipt = sink.stage(CLAIM, 7, 9)
+    with pytest.raises(Conflict):
+        sink.commit(receipt)
+    assert sink.resume(CLAIM, 7) == 7
+    write_and_commit(sink, 7, 9)
+    assert delivered(fake) == Counter([7, 8])
 
 
 def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: FakeWebHdfs) -> None:

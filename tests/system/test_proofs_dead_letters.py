@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
@@ -40,8 +40,8 @@ def dead_letters(kafka: KafkaCluster, topic: str) -> list[Letter]:
         letters = []
         for message in consumer.consume(end, timeout=20) if end else ():
             assert message.error() is None
-            headers = {key: value.decode() for key, value in message.headers() or ()}
-            letters.append(Letter(message.value() or b"", headers))
+            headers = cast("list[tuple[str, bytes]]", message.headers())
+            letters.append(Letter(message.value() or b"", {key: value.decode() for key, value in headers}))
         assert len(letters) == end
         return letters
     finally:
