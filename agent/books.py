@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from plugins import Channel, Claim, EventId, Retry, Taken, require
 
@@ -48,27 +48,34 @@ class Books:
 def read_topic(bootstrap_servers: str, topic: str, channel: type[Channel[Any]]) -> dict[int, list[Taken]]:
     """Every record of a topic, decoded, by partition. Raises Retry when the brokers stop answering."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap_servers, "group.id": "flafka-books", "enable.auto.commit": False}
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "flafka-books",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
     )
     try:
         partitions = sorted(consumer.list_topics(topic, timeout=READ_SECONDS).topics[topic].partitions)
-        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=READ_SECONDS) for p in partitions}
         records: dict[int, list[Taken]] = {p: [] for p in partitions}
-        left = {p for p, (low, high) in ends.items() if low < high}
+        left = set(partitions)
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in left])
         while left:
             message = consumer.poll(READ_SECONDS)
-            if message is None or message.error() is not None:
+            if message is None:
                 raise Retry(f"topic {topic} could not be read to its end")
-            partition, offset = message.partition(), message.offset()
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise Retry(f"topic {topic} could not be read to its end: {error.str()}")
             assert partition is not None
             assert offset is not None
+            if error is not None:
+                left.discard(partition)
+                continue
             claim = Claim("", topic, "", "", 0, partition)
             headers: Mapping[str, Any] = dict(message.headers() or ())
             value = message.value() or b""
             records[partition].append(channel.decode(value, headers, claim, offset, message.timestamp()[1]))
-            if offset + 1 >= ends[partition][1]:
-                left.discard(partition)
         return records
     finally:
         consumer.close()

@@ -27,6 +27,7 @@ from plugins import (
 )
 
 TAKE_SECONDS = 0.1
+QUIET_SECONDS = 3.0
 EMPTY_RANGE_SECONDS = 30.0
 """A committing sink's record passes over records without a deliverable event after so long."""
 
@@ -114,6 +115,7 @@ class SinkRunner(Worker):
         if taken is None:
             self.metrics.add("BatchEmptyCount")
             self.show_lag()
+            self.forget_failure()
         else:
             self.write(taken)
         if due := set(self.ranges) if taken is None and self.draining.is_set() else self.due():
@@ -203,6 +205,12 @@ class SinkRunner(Worker):
                 )
                 self.metrics.set("Lag", lag + waiting)
 
+    def forget_failure(self) -> None:
+        """A failure is over, too, when nothing is left to be delivered and nothing failed since, for a while."""
+        waiting = any(r.end is not None for r in self.ranges.values())
+        if self.ranges and not waiting and time.time() - self.metrics.last_error_time > QUIET_SECONDS:
+            self.recovered()
+
     def commit(self, partition: int, pending: _Range) -> None:
         """Stage and commit one partition; on Conflict go on where the other owner left off."""
         assert self.committing is not None
@@ -245,7 +253,6 @@ class SinkRunner(Worker):
             if position is not None:
                 starts[claim.partition] = position
         self.log.info("has partitions %s", sorted(self.ranges))
-        self.recovered()
         return starts
 
     def revoked(self, partitions: set[int]) -> None:

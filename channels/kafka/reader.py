@@ -27,6 +27,7 @@ OWNER_SECONDS = 240.0
 
 CONSUMER: Mapping[str, Any] = {
     "enable.auto.commit": False,
+    "enable.partition.eof": True,
     "auto.offset.reset": "error",
     "partition.assignment.strategy": "cooperative-sticky",
     "session.timeout.ms": 15_000,
@@ -54,8 +55,9 @@ class KafkaReader(Reader):
         self._requests: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._queues: dict[int, deque[Message]] = {}
         self._queued = 0
-        self._starts: dict[int, int] = {}
         self._seeks: dict[int, int] = {}
+        self._next: dict[int, int] = {}
+        """The offset to be received next of each partition, or OFFSET_BEGINNING."""
         self._error: Exception | None = None
         self._closing = False
         self._paused = False
@@ -131,7 +133,9 @@ class KafkaReader(Reader):
         with self._changed:
             for partition in positions:
                 self._forget(partition)
-            self._seeks.update({p: offset for p, offset in positions.items() if p in self._queues})
+            seeks = {p: offset for p, offset in positions.items() if p in self._queues}
+            self._seeks.update(seeks)
+            self._next.update(seeks)
 
     def lag(self) -> int | None:
         """Records of the owned partitions that were not taken."""
@@ -144,13 +148,12 @@ class KafkaReader(Reader):
 
     def _fetchable(self) -> int:
         total = 0
-        for at in self._consumer.position([TopicPartition(self._claim.topic, p) for p in self._queues]):
+        for partition, position in self._next.items():
+            at = TopicPartition(self._claim.topic, partition)
             low, high = self._consumer.get_watermark_offsets(at, cached=True)
             if high < 0:  # nothing fetched yet
                 low, high = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
-            start = self._starts[at.partition]
-            position = at.offset if at.offset >= 0 else start if start >= 0 else low
-            total += max(0, high - position)
+            total += max(0, high - (position if position >= 0 else low))
         return total
 
     def _ask(self, work: Callable[[], Any]) -> Any:
@@ -210,15 +213,22 @@ class KafkaReader(Reader):
         with self._changed:
             for message in messages:
                 error = message.error()
-                if error is not None:
+                at_end = error is not None and error.code() == KafkaError._PARTITION_EOF
+                if error is not None and not at_end:
                     self._on_error(message, error)
                     continue
-                partition = message.partition()
+                partition, offset = message.partition(), message.offset()
                 assert partition is not None
+                assert offset is not None
                 # What was fetched before a pending seek lies past it: handing it out would skip events.
-                if partition in self._queues and partition not in self._seeks:
-                    self._queues[partition].append(message)
-                    self._queued += len(message)
+                if partition not in self._queues or partition in self._seeks:
+                    continue
+                if at_end:
+                    self._next[partition] = offset  # behind the last record, where that is the end of a transaction
+                    continue
+                self._next[partition] = offset + 1
+                self._queues[partition].append(message)
+                self._queued += len(message)
             self._changed.notify_all()
 
     def _on_error(self, message: Message, error: KafkaError) -> None:
@@ -269,13 +279,11 @@ class KafkaReader(Reader):
             claims[claim] = tp.offset if tp.offset >= 0 else None
         starts = {claim.partition: offset for claim, offset in claims.items() if offset is not None}
         self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims)))
+        positions = {tp.partition: starts.get(tp.partition, OFFSET_BEGINNING) for tp in partitions}
         with self._changed:
-            self._queues.update({tp.partition: deque() for tp in partitions})
-        self._starts.update({tp.partition: starts.get(tp.partition, OFFSET_BEGINNING) for tp in partitions})
-        topic = self._claim.topic
-        consumer.incremental_assign(
-            [TopicPartition(topic, tp.partition, self._starts[tp.partition]) for tp in partitions]
-        )
+            self._queues.update({partition: deque() for partition in positions})
+            self._next.update(positions)
+        consumer.incremental_assign([TopicPartition(self._claim.topic, *at) for at in positions.items()])
         if self._paused:
             consumer.pause(partitions)  # as those that were ours before, which stay so
 
@@ -296,6 +304,7 @@ class KafkaReader(Reader):
                 self._forget(partition)
                 self._queues.pop(partition, None)
                 self._seeks.pop(partition, None)
+                self._next.pop(partition, None)
 
     def _tell_and_wait(self, tell: Callable[[], None]) -> None:
         done = threading.Event()

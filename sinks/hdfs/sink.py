@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -212,12 +213,14 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         chain = self._chains.get(receipt.claim)
         if chain is None:
             chain = self._chains[receipt.claim] = Chain(self._hdfs, self.state, receipt.claim, self.log)
+        # The runner may have found that the range begins earlier, at offsets without records.
+        manifest = msgspec.structs.replace(receipt.staged, start=receipt.start)
         try:
-            chain.commit(receipt.staged)
+            chain.commit(manifest)
         except Retry:
             self.metrics.add("ConnectionFailedCount")
             raise
-        self.metrics.add("ConnectionClosedCount", len(receipt.staged.files))
+        self.metrics.add("ConnectionClosedCount", len(manifest.files))
 
 
 def _bucket(path: str, root: str, longest: int) -> str:

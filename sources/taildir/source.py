@@ -126,11 +126,11 @@ class TaildirSource(Source[TaildirConfig]):
                     self._go_on_with(tail)
                     cut_short = True
                     break
-                more = tail.position + space < until
                 lines = self._read(tail, until, room, space, final=final)
                 if lines is None:
                     break
                 pieces.append(lines)
+                more = tail.position + space < until
                 room -= len(lines.ends)
                 space -= len(lines.text)
                 if not more and room and space > _LEAST_BYTES:
@@ -205,8 +205,14 @@ class TaildirSource(Source[TaildirConfig]):
                 return None
             lines = Lines.of(tail, data, room, keep_cr=self.config.keep_carriage_return)
         except ChangedError:
-            self._changed(tail)
-            return None
+            self._news = True
+            if not tail.matched:
+                self._files.forget(tail)
+                return None
+            self.log.info("%s was emptied, or is another file by now: it is read from its start", tail.path)
+            self.metrics.add("FileRestartCount")
+            self._files.restart(tail)
+            return self._read(tail, until, room, space, final=False)
         except OSError as e:
             self._unreadable(tail, e)
             return None
@@ -214,16 +220,6 @@ class TaildirSource(Source[TaildirConfig]):
         if not final and not data.endswith(b"\n"):
             self.metrics.add("LineSplitCount")
         return lines
-
-    def _changed(self, tail: Tail) -> None:
-        self._news = True
-        if not tail.matched:
-            self._files.forget(tail)
-            return
-        self.log.info("%s was emptied, or is another file by now: it is read from its start", tail.path)
-        self.metrics.add("FileRestartCount")
-        self._files.restart(tail)
-        self._go_on_with(tail)
 
     def _go_on_with(self, tail: Tail) -> None:
         """The next look is at that file again, without waiting."""

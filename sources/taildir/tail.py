@@ -109,7 +109,7 @@ class Tail:
         self.real = str(Path(path).resolve()) if Path(path).is_symlink() else path
 
     def open(self) -> None:
-        """Open it, or raise ChangedError where its name leads to another file by now, OSError where it cannot be."""
+        """Open it. Raises ChangedError where what was read is no longer in it, OSError where it cannot be opened."""
         fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)

@@ -13,10 +13,11 @@ LONG = Plan(
     lines=200_000,
     rate=2_000,
     phases=(
-        Phase("local", agent=13, leader=4, namenode=1, end=signal.SIGKILL),
-        Phase("spark", agent=6, leader=3, namenode=1, driver=5, jvm=1),
-        Phase("local", agent=10, leader=3),
+        Phase("local", agent=13, stop=3, leader=4, namenode=1, end=signal.SIGKILL),
+        Phase("spark", agent=6, stop=1, leader=3, namenode=1, driver=5, jvm=1),
+        Phase("local", agent=10, stop=3, leader=3),
     ),
+    drain="spark",
 )
 
 

@@ -226,7 +226,7 @@ class ClosingMachine(Machine):
     closes = True
 
 
-EXAMPLES = int(os.environ.get("TAILDIR_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("TAILDIR_EXAMPLES", "12"))
 SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=25,

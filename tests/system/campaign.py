@@ -16,12 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
 from agent.books import HdfsReader, read_topic
 from agent.services.hdfs import NAMENODE, HdfsCluster
 from agent.services.kafka import KafkaCluster
-from plugins import Components
+from channels.kafka.records import FORMAT_HEADER, encode
+from plugins import Batch, Components, Event
 from tests.system.evidence import Evidence, Snapshot, line
 
 REPOSITORY = Path(__file__).parents[2]
@@ -72,6 +74,8 @@ class Phase:
 
     runner: str
     agent: int = 0
+    stop: int = 0
+    """Not a kill: SIGTERM, and a new start."""
     leader: int = 0
     namenode: int = 0
     driver: int = 0
@@ -81,16 +85,15 @@ class Phase:
 
     def faults(self, chance: random.Random) -> list[str]:
         """All of them, in a random order."""
-        faults = [
-            name for name in ("agent", "leader", "namenode", "driver", "jvm") for _ in range(getattr(self, name))
-        ]
+        names = ("agent", "stop", "leader", "namenode", "driver", "jvm")
+        faults = [name for name in names for _ in range(getattr(self, name))]
         chance.shuffle(faults)
         return faults
 
     @property
     def count(self) -> int:
         """How many faults."""
-        return self.agent + self.leader + self.namenode + self.driver + self.jvm
+        return len(self.faults(random.Random()))
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ class Plan:
     lines: int
     rate: int
     phases: tuple[Phase, ...]
+    drain: str = "local"
+    """The runner that delivers what is left at last."""
 
 
 class Writer(threading.Thread):
@@ -179,10 +184,11 @@ class Campaign:
                 if phase is self.plan.phases[-1]:
                     self.writer.finish(self.plan.lines)
                     self._await(self._all_stored, "the last lines in the channel")
+                    self._abort_transaction()  # what a drain has to find the end of the channel behind
                 (self._kill if phase.end is signal.SIGKILL else self._stop)()
-            self._drain()
+            self._drain(self.plan.drain)
             self.seconds = time.monotonic() - began
-            self._drain()  # a start sweeps up what was left of ranges that were delivered before it
+            self._drain("local")  # a start sweeps up what was left of ranges that were delivered before it
             self._await(lambda: not self._processes(), "the end of all processes")
         finally:
             self._clean_up()
@@ -244,8 +250,8 @@ class Campaign:
         self.process.terminate()
         self._ends_well("after SIGTERM")
 
-    def _drain(self) -> None:
-        self._begin(self.plan.phases[-1].runner, "--drain")
+    def _drain(self, runner: str) -> None:
+        self._begin(runner, "--drain")
         self._ends_well("after --drain")
 
     def _ends_well(self, when: str) -> None:
@@ -295,13 +301,38 @@ class Campaign:
             if fault == "agent":
                 self._restart(phase.runner)
                 continue
+            if fault == "stop":
+                self._stop()
+                self._begin(phase.runner)
+                continue
             restart = None
             if "agent" in faults and self.chance.random() < 0.4:
                 faults.remove("agent")
                 restart = phase.runner
             (self._leader if fault == "leader" else self._namenode)(restart)
         self.writer.wanted += share
+        self._await_delivery()
+        self._abort_transaction()
         self._await_batch()
+
+    def _abort_transaction(self) -> None:
+        """Somebody else's: it leaves records that nobody may see, and offsets without one."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap_servers,
+                "transactional.id": self.topic,
+                "message.timeout.ms": int(PATIENCE * 1000),
+                "transaction.timeout.ms": int(PATIENCE * 1000),
+            }
+        )
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        for partition in range(3):
+            producer.produce(
+                self.topic, encode(Batch.of([Event(b"aborted")])), headers=FORMAT_HEADER, partition=partition
+            )
+        producer.flush(PATIENCE)
+        producer.abort_transaction(PATIENCE)
 
     def _leader(self, restart: str | None) -> None:
         """A broker that leads a partition dies; the two others have to do until it is back."""

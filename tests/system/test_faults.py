@@ -24,7 +24,7 @@ SHORT = Plan(
     phases=(
         Phase("local", agent=2, leader=1, end=signal.SIGKILL),
         Phase("spark", driver=1, jvm=1),
-        Phase("local", agent=1, namenode=1),
+        Phase("local", agent=1, stop=1, namenode=1),
     ),
 )
 

@@ -78,6 +78,7 @@ class Query:
             **{f"kafka.{name}": value for name, value in stream.client.items()},
             **{
                 "kafka.bootstrap.servers": stream.bootstrap_servers,
+                "kafka.isolation.level": "read_committed",
                 "subscribe": stream.topic,
                 "startingOffsets": json.dumps({stream.topic: offsets}),
                 "includeHeaders": "true",
@@ -104,12 +105,10 @@ class Query:
         if progress is None or progress["timestamp"] == self._shown:
             return
         self._shown = progress["timestamp"]
-        latest = json.loads(progress["sources"][0]["latestOffset"] or "{}")
-        behind = sum(
-            end - max(0, self.expected.get(int(partition)) or 0)
-            for partitions in latest.values()
-            for partition, end in partitions.items()
-        )
+        (source,) = progress["sources"]
+        latest, read = (_offsets(source[name]) for name in ("latestOffset", "endOffset"))
+        # What was read may end in offsets without records, which no commit covers.
+        behind = sum(end - max(read.get(p, 0), self.expected.get(p) or 0) for p, end in latest.items())
         report(self.job.sink.name, {}, {"Lag": behind})
 
     def _commit(self, frame: Any, _: int) -> None:
@@ -138,6 +137,11 @@ class Query:
             log.info("%s", e)
 
 
+def _offsets(text: str | None) -> dict[int, int]:
+    """Spark's `{"topic": {"0": 17}}` by partition."""
+    return {int(p): offset for partitions in json.loads(text or "{}").values() for p, offset in partitions.items()}
+
+
 def report(
     sink: str, counts: Mapping[str, float], gauges: Mapping[str, float] | None = None, error: str | None = None
 ) -> None:
@@ -148,8 +152,7 @@ def report(
 def main() -> None:
     """Run the job on standard input."""
     job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301  # the agent's own
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    _log_to_stderr()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides
@@ -188,6 +191,14 @@ def main() -> None:
     assert gateway.stdin is not None
     gateway.stdin.close()
     gateway.wait(10)
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    # It tells failures at length, in two languages, and raises them as well; what they mean is said by `_supervise`.
+    handler.addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
+    text = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=text, handlers=[handler])
 
 
 def _supervise(spark: Any, sink: SinkJob, job: Job, stopping: threading.Event) -> None:
