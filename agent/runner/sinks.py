@@ -28,6 +28,7 @@ from plugins import (
 
 TAKE_SECONDS = 0.1
 QUIET_SECONDS = 3.0
+"""An idle sink forgets its latest failure after so long without another."""
 EMPTY_RANGE_SECONDS = 30.0
 """A committing sink's record passes over records without a deliverable event after so long."""
 

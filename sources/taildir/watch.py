@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import logging
 import os
-import select
-import struct
+import threading
 import time
+from pathlib import Path
 from typing import NamedTuple
 
-_MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
-_OVERFLOW, _IGNORED, _ONLYDIR = 0x4000, 0x8000, 0x01000000
-_MASK = _MODIFY | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _ONLYDIR
-_EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
+from watchdog.events import (
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers import Observer
+from watchdog.observers.api import ObservedWatch
+
+_EVENTS: list[type[FileSystemEvent]] = [FileModifiedEvent, FileCreatedEvent, FileDeletedEvent, FileMovedEvent]
+_BUSY_EVENTS = 256
+"""So many hints between two takes mean a busy writer: looking is cheaper than being told."""
+_BUSY_SECONDS = 1.0
+_BUSY_LOOK = 0.01
 
 
 class Hints(NamedTuple):
@@ -28,81 +38,89 @@ class Hints(NamedTuple):
     """Some were dropped: look everywhere."""
 
 
-class Watch:
-    """Inotify on directories. It only shortens the wait; what it misses, the periodic look finds.
+class Watch(FileSystemEventHandler):
+    """Watchdog on directories. It only shortens the wait; what it misses, the periodic look finds.
 
-    It has no thread and reads nothing while the source is busy: the kernel keeps the queue short by merging equal
-    events. (A library that reads every event as it comes took a whole core beside one busy writer.)
+    Watchdog reads every single event, which beside one busy writer takes a whole core. So when many come at once,
+    the watches end for a second, in which the files that were written to are simply looked at often.
     """
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._directories: dict[int, set[str]] = {}
         self._told = False
-        self._fd = -1
-        try:
-            self._libc = ctypes.CDLL(None, use_errno=True)
-            self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        except (OSError, AttributeError):
-            pass
-        if self._fd < 0:
-            self._unavailable(ctypes.get_errno())
-            return
-        self._poll = select.poll()
-        self._poll.register(self._fd, select.POLLIN)
+        self._lock = threading.Lock()
+        self._hinted = threading.Event()
+        self._grown: set[str] = set()
+        self._renamed: set[str] = set()
+        self._count = 0
+        self._busy: set[str] = set()
+        self._busy_until = 0.0
+        self._watches: dict[str, tuple[ObservedWatch, tuple[int, int]]] = {}
+        self._observer = Observer()
+        self._observer.daemon = True
+        self._observer.start()
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        """Note what an event is about, on watchdog's thread."""
+        with self._lock:
+            self._count += 1
+            if isinstance(event, FileModifiedEvent):
+                self._grown.add(os.fsdecode(event.src_path))
+            else:
+                self._renamed.update(os.fsdecode(path) for path in (event.src_path, event.dest_path) if path)
+        self._hinted.set()
 
     def add(self, directory: str) -> None:
-        """Watch that directory, if it is there; doing so again costs nothing."""
-        if self._fd < 0:
+        """Watch that directory, if it is there; doing so again costs a stat."""
+        if self._busy:
             return
-        number = self._libc.inotify_add_watch(self._fd, os.fsencode(directory), _MASK)
-        if number >= 0:
-            self._directories.setdefault(number, set()).add(directory)
-        elif (error := ctypes.get_errno()) not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-            self._unavailable(error)
-
-    def _unavailable(self, error: int) -> None:
-        if not self._told:
-            self._told = True
-            reason = os.strerror(error) if error else "not on this system"
-            self._log.warning("inotify is not available (%s): new lines are found by looking periodically", reason)
+        try:
+            status = Path(directory).stat()
+        except OSError:
+            return
+        identity = (status.st_dev, status.st_ino)
+        known = self._watches.get(directory)
+        if known is not None and known[1] == identity:
+            return
+        try:
+            if known is not None:  # another directory has come in its place
+                self._observer.unschedule(known[0])
+            watch = self._observer.schedule(self, directory, event_filter=_EVENTS)
+            self._watches[directory] = (watch, identity)
+        except (OSError, KeyError) as e:
+            self._watches.pop(directory, None)
+            if not self._told:
+                self._told = True
+                self._log.warning(
+                    "%s cannot be watched (%s): new lines are found by looking periodically", directory, e
+                )
 
     def wait(self, timeout: float) -> bool:
         """Whether there are hints, at the latest after `timeout` seconds."""
-        if self._fd < 0:
-            time.sleep(timeout)
-            return False
-        return bool(self._poll.poll(timeout * 1000))
+        if self._busy:
+            time.sleep(min(timeout, _BUSY_LOOK))
+            return True
+        return self._hinted.wait(timeout)
 
     def take(self) -> Hints:
         """All hints until now."""
-        grown: set[str] = set()
-        renamed: set[str] = set()
-        overflow = False
-        seen: set[tuple[int, bytes, int]] = set()
-        for _ in range(16 if self._fd >= 0 else 0):  # a queue that fills as fast as it is read must not hold us
-            try:
-                data = os.read(self._fd, 1 << 16)
-            except BlockingIOError:
-                break
-            at = 0
-            while at < len(data):
-                number, mask, _, length = _EVENT.unpack_from(data, at)
-                at += _EVENT.size + length
-                event = (number, data[at - length : at], mask)
-                if event in seen:
-                    continue
-                seen.add(event)
-                overflow = overflow or bool(mask & _OVERFLOW)
-                name = os.fsdecode(event[1].rstrip(b"\0"))
-                paths = {f"{directory}/{name}" for directory in self._directories.get(number, ())}
-                (grown if mask & _MODIFY else renamed).update(paths)
-                if mask & _IGNORED:
-                    self._directories.pop(number, None)
-        return Hints(grown, renamed, overflow)
+        if self._busy:
+            if time.monotonic() < self._busy_until:
+                return Hints(self._busy, set(), False)
+            self._busy = set()
+            return Hints(set(), set(), True)
+        with self._lock:
+            grown, self._grown = self._grown, set()
+            renamed, self._renamed = self._renamed, set()
+            count, self._count = self._count, 0
+            self._hinted.clear()
+        if count > _BUSY_EVENTS and grown:
+            self._observer.unschedule_all()
+            self._watches.clear()
+            self._busy, self._busy_until = grown, time.monotonic() + _BUSY_SECONDS
+        return Hints(grown, renamed, False)
 
     def close(self) -> None:
-        """Stop watching."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Stop watching; its threads have ended on return."""
+        self._observer.stop()
+        self._observer.join()

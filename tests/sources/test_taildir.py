@@ -789,6 +789,7 @@ def test_the_position_file_is_flumes(logs: Path, tmp_path: Path) -> None:
 
 
 def test_it_wakes_for_new_lines_and_stops_when_idle(logs: Path, tmp_path: Path) -> None:
+    threads = threading.active_count()
     source = start(tmp_path, backoffSleepIncrement="3600000", maxBackoffSleep="3600000")
     arrived: list[bytes] = []
     news = threading.Condition()
@@ -800,7 +801,6 @@ def test_it_wakes_for_new_lines_and_stops_when_idle(logs: Path, tmp_path: Path) 
                 arrived.extend(batch.bodies.to_pylist())
                 news.notify()
 
-    threads = threading.active_count()
     thread = threading.Thread(target=run)
     thread.start()
     log = logs / "log"
@@ -905,3 +905,32 @@ def test_sigkill_loses_nothing_and_repeats_one_batch_at_most(tmp_path: Path) -> 
     assert set(seen) == {b"%d" % i for i in range(written)}
     assert seen.total() - len(seen) <= 50 * kills
     assert max(seen.values()) <= 2
+
+
+def test_beside_a_busy_writer_it_looks_by_itself_and_misses_no_rotation(logs: Path, tmp_path: Path) -> None:
+    """So many events that the watches end for a while: a file rotated meanwhile is found afterwards."""
+    source = start(tmp_path, backoffSleepIncrement="3600000", maxBackoffSleep="3600000")
+    arrived: list[bytes] = []
+    news = threading.Condition()
+
+    def run() -> None:
+        for batch in source.batches():
+            source.stored(batch)
+            with news:
+                arrived.extend(batch.bodies.to_pylist())
+                news.notify()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    log, expected = logs / "log", []
+    for number in range(20_000):
+        if number == 10_000:
+            log.rename(logs / "old")
+        expected.append(b"%d" % number)
+        append(log, expected[-1] + b"\n")
+    with news:
+        assert news.wait_for(lambda: len(arrived) >= len(expected), timeout=20)
+    source.stopping.set()
+    thread.join(10)
+    source.close()
+    assert sorted(arrived, key=int) == expected

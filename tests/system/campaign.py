@@ -247,6 +247,7 @@ class Campaign:
 
     def _stop(self) -> None:
         assert self.process is not None
+        self._await(lambda: self._count("SINK.hdfs", "StartTime") > 0, "the agent to answer")
         self.process.terminate()
         self._ends_well("after SIGTERM")
 
