@@ -176,23 +176,33 @@ class SinkRunner(Worker):
         if not ranges:
             return
         if self.committing is not None:
-            for partition, pending in ranges.items():
-                self.commit(partition, pending)
+            committed: dict[int, _Range] = {}
+            try:
+                for partition, pending in ranges.items():
+                    if self.commit(partition, pending):
+                        committed[partition] = pending
+            finally:
+                self.delivered(committed)  # when one of them fails, those before it are not taken again
         else:
             try:
                 self.sink.flush()
             except Rejected as e:
                 self.reject(e, [batch for r in self.ranges.values() for batch in r.taken])
-            ranges = {p: r for p, r in self.ranges.items() if r.end is not None}  # a flush covers all of them
+            self.delivered({p: r for p, r in self.ranges.items() if r.end is not None})  # a flush covers all of them
+        self.show_lag()
+        self.recovered()
+
+    def delivered(self, ranges: Mapping[int, _Range]) -> None:
+        """Commit the channel: what was taken of these partitions is durable."""
+        assert self.reader is not None
         ends = {p: r.end for p, r in ranges.items() if r.end is not None}
-        events = sum(r.events for r in ranges.values())
+        if not ends:
+            return
+        self.metrics.add("EventDrainSuccessCount", sum(r.events for r in ranges.values()))
+        self.metrics.add("BatchCompleteCount")
         for pending in ranges.values():
             pending.committed()
         self.reader.commit(ends)
-        self.metrics.add("EventDrainSuccessCount", events)
-        self.metrics.add("BatchCompleteCount")
-        self.show_lag()
-        self.recovered()
 
     def show_lag(self) -> None:
         """Update the gauge `Lag`, at most once a second: it asks the consumer."""
@@ -212,8 +222,8 @@ class SinkRunner(Worker):
         if self.ranges and not waiting and time.time() - self.metrics.last_error_time > QUIET_SECONDS:
             self.recovered()
 
-    def commit(self, partition: int, pending: _Range) -> None:
-        """Stage and commit one partition; on Conflict go on where the other owner left off."""
+    def commit(self, partition: int, pending: _Range) -> bool:
+        """Stage and commit one partition; on Conflict go on where the other owner left off, and answer False."""
         assert self.committing is not None
         assert self.reader is not None
         assert pending.start is not None
@@ -225,10 +235,11 @@ class SinkRunner(Worker):
             self.committing.reset(partition)
             position = self.committing.resume(pending.claim, pending.start)
             self.ranges[partition] = _Range(pending.claim, position)
-            pending.end = None
             if position is not None:
                 self.reader.rewind({partition: position})
                 self.reader.commit({partition: position})
+            return False
+        return True
 
     def start_over(self) -> None:
         """Drop everything not committed and take it again."""

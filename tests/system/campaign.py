@@ -322,6 +322,7 @@ class Campaign:
             {
                 "bootstrap.servers": self.kafka.bootstrap_servers,
                 "transactional.id": self.topic,
+                "log_level": 0,
                 "message.timeout.ms": int(PATIENCE * 1000),
                 "transaction.timeout.ms": int(PATIENCE * 1000),
             }

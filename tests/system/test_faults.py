@@ -2,9 +2,11 @@
 
 import signal
 import time
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Generic, Self, TypeVar, cast
 
 import pytest
 from kafka import KafkaAdminClient
@@ -14,7 +16,7 @@ from agent.config import load
 from agent.runner.agent import Agent
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from plugins import Batch, Component, Components, Config, Sink, hookimpl
+from plugins import Batch, Claim, CommittingSink, Components, Config, Conflict, Receipt, Retry, Sink, hookimpl
 from tests.system.campaign import Campaign, Phase, Plan
 from tests.system.evidence import Evidence, line
 
@@ -160,12 +162,12 @@ def test_the_ledger_finds_what_was_left_behind(evidence: Evidence) -> None:
     assert evidence.with_files({path: b""}).differences() == [f"left behind: {path}"]
 
 
-# --- a sink that takes its time
+# --- sinks that make trouble
 
-SLOW = """
+CONFIGURATION = """
 s.sources = files
 s.channels = events
-s.sinks = slow
+s.sinks = {sink}
 s.sources.files.type = taildir
 s.sources.files.filegroups = log
 s.sources.files.filegroups.log = {directory}/numbers.log
@@ -177,10 +179,49 @@ s.channels.events.kafka.topic = {topic}
 s.channels.events.kafka.consumer.group.id = {topic}
 s.channels.events.kafka.consumer.session.timeout.ms = 6000
 s.channels.events.kafka.consumer.max.poll.interval.ms = 6000
-s.sinks.slow.type = slow
-s.sinks.slow.channel = events
+s.sinks.{sink}.type = {sink}
+s.sinks.{sink}.channel = events
 s.monitoring.port = 0
 """
+
+
+S = TypeVar("S", bound=Sink[Config])
+
+
+class Run(Generic[S]):
+    """An agent with one sink, in this process; it tails `numbers.log`. `with` it."""
+
+    def __init__(self, sink: type[S], kafka_cluster: KafkaCluster, directory: Path) -> None:
+        self.topic = self.group = f"{sink.type_name}-{time.time_ns()}"
+        self.log = directory / "numbers.log"
+        file, brokers = directory / "agent.conf", kafka_cluster.bootstrap_servers
+        file.write_text(
+            CONFIGURATION.format(directory=directory, brokers=brokers, topic=self.topic, sink=sink.type_name)
+        )
+        plugin = types.SimpleNamespace(components=hookimpl(lambda: [sink]))
+        spec, found = load(file, components=Components([plugin]))
+        assert spec is not None, found
+        self.agent = Agent(spec)
+        self.sink = cast(S, self.agent.sinks[0].sink)
+
+    def __enter__(self) -> Self:
+        self.agent.start()
+        until(lambda: self.agent.sinks[0].metrics.snapshot().get("Lag") == 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.agent.stop()
+
+    def append(self, number: int) -> None:
+        with self.log.open("a") as log:
+            log.write(f"{number}\n")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 class SlowSink(Sink[Config]):
@@ -197,45 +238,74 @@ class SlowSink(Sink[Config]):
         self.written += batch.bodies.to_pylist()
 
 
-class Plugin:
-    @hookimpl
-    def components(self) -> list[type[Component[Config]]]:
-        return [SlowSink]
-
-
 def test_a_slow_sink_keeps_its_place_in_the_group(
     kafka_cluster: KafkaCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
-    file, topic = tmp_path / "slow.conf", f"slow-{time.time_ns()}"
-    file.write_text(SLOW.format(directory=tmp_path, brokers=kafka_cluster.bootstrap_servers, topic=topic))
-    spec, found = load(file, components=Components([Plugin()]))
-    assert spec is not None, found
-    agent = Agent(spec)
-    sink = agent.sinks[0].sink
-    assert isinstance(sink, SlowSink)
-
     def members() -> list[str]:
         with KafkaAdminClient(bootstrap_servers=kafka_cluster.bootstrap_servers) as admin:
-            group = admin.describe_groups([topic])[topic]
-        return [member["member_id"] for member in group["members"]]
+            return [member["member_id"] for member in admin.describe_groups([run.group])[run.group]["members"]]
 
-    def until(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-    agent.start()
-    try:
-        until(lambda: agent.sinks[0].metrics.snapshot().get("Lag") == 0)
+    caplog.set_level("INFO")
+    with Run(SlowSink, kafka_cluster, tmp_path) as run:
         before = members()
-        for number in range(2):
-            with (tmp_path / "numbers.log").open("a") as log:
-                log.write(f"{number}\n")
-            until(lambda: len(sink.written) > number)  # noqa: B023
-            assert members() == before
-    finally:
-        assert agent.stop()
-    assert sink.written == [b"0", b"1"]
+        run.append(0)
+        until(lambda: len(run.sink.written) == 1)
+        run.append(1)
+        until(lambda: len(run.sink.written) == 2)
+        assert members() == before
+    assert run.sink.written == [b"0", b"1"]
     assert sum("has partitions" in message for message in caplog.messages) == 1
+
+
+class HalfSink(CommittingSink[Config]):
+    """Fails once, between the commits of two partitions. Exactly once."""
+
+    type_name = "half"
+
+    def __init__(self, config: Config, name: str = "") -> None:
+        super().__init__(config, name)
+        self.held: dict[int, list[bytes]] = {}
+        self.commits: list[Receipt] = []
+        self.conflicts = self.failures = 0
+
+    def resume(self, claim: Claim, committed: int | None) -> int | None:
+        return max((receipt.end for receipt in self.commits if receipt.claim == claim), default=committed)
+
+    def write(self, batch: Batch) -> None:
+        assert batch.origin is not None
+        self.held.setdefault(batch.origin.partition, []).extend(batch.bodies.to_pylist())
+
+    def due(self) -> set[int]:
+        return set(self.held) if len(self.held) > 1 or self.failures else set()
+
+    def stage(self, claim: Claim, start: int, end: int) -> Receipt:
+        events = self.held.pop(claim.partition)
+        return Receipt(claim, start, end, len(events), events)
+
+    def commit(self, receipt: Receipt) -> None:
+        if receipt.start != self.resume(receipt.claim, receipt.start):
+            self.conflicts += 1
+            raise Conflict("it is committed already")
+        if self.commits and not self.failures:
+            self.failures += 1
+            raise Retry("away for a moment")
+        self.commits.append(receipt)
+
+    def reset(self, partition: int | None = None) -> None:
+        for number in list(self.held) if partition is None else [partition]:
+            self.held.pop(number, None)
+
+
+def test_when_one_partition_fails_those_committed_before_are_not_taken_again(
+    kafka_cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    written = 0
+    with Run(HalfSink, kafka_cluster, tmp_path) as run:
+        while not run.sink.failures:
+            run.append(written)
+            written += 1
+            time.sleep(0.05)  # one by one, so that they come into several partitions
+        until(lambda: sum(receipt.events for receipt in run.sink.commits) >= written)
+    delivered = [int(body) for receipt in run.sink.commits for body in receipt.staged]
+    assert sorted(delivered) == list(range(written))
+    assert run.sink.conflicts == 0
