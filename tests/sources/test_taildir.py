@@ -404,7 +404,7 @@ def test_the_first_lines_survive_a_kill_and_a_rename_before_they_were_stored(log
 def test_a_deleted_file_is_read_to_its_end_and_then_closed(logs: Path, tmp_path: Path) -> None:
     log = logs / "log"
     log.write_bytes(b"1\n")
-    source = start(tmp_path, idleTimeout="300")
+    source = start(tmp_path, idleTimeout="5000")
     assert bodies(source) == [b"1"]
     with log.open("ab") as writer:
         writer.write(b"2\n")

@@ -338,9 +338,17 @@ class Campaign:
 
     def _leader(self, restart: str | None) -> None:
         """A broker that leads a partition dies; the two others have to do until it is back."""
+        leaders: list[int] = []
         with KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap_servers) as admin:
-            (topic,) = admin.describe_topics([self.topic])
-        name = f"broker-{self.chance.choice(topic['partitions'])['leader_id']}"
+
+            def led() -> bool:
+                # A broker that has just come back may not know the topic yet.
+                (topic,) = admin.describe_topics([self.topic])
+                leaders[:] = [p["leader_id"] for p in topic["partitions"] if p["leader_id"] > 0]
+                return bool(leaders)
+
+            self._await(led, "leaders of the topic")
+        name = f"broker-{self.chance.choice(leaders)}"
         try:
             self._note("leader")
             self.kafka.kill(name)
