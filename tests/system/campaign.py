@@ -230,6 +230,7 @@ class Campaign:
             MARK: self.topic,
             "XDG_STATE_HOME": str(self.directory),
             "TMPDIR": str(self.temporary),
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",  # Spark's JVM is soon killed: it had better start soon
         }
         with self.log.open("ab") as log:
             log.write(f"--- {time.strftime('%H:%M:%S')} {runner} {' '.join(arguments)}\n".encode())

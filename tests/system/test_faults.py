@@ -45,7 +45,7 @@ def evidence(campaign: Campaign, figures: list[str]) -> Evidence:
     return evidence
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)  # a machine that is busy elsewhere takes ten times as long as an idle one
 def test_every_line_is_on_hdfs_whatever_is_killed(campaign: Campaign, evidence: Evidence) -> None:
     assert campaign.kills == {"agent": 4, "leader": 1, "namenode": 1, "driver": 1, "jvm": 1}
     assert evidence.written >= SHORT.lines
