@@ -9,7 +9,23 @@ def components() -> list[type[Component]]:  # type: ignore[type-arg]
     from interceptors.filter import FilterInterceptor
     from interceptors.host import HostInterceptor
     from interceptors.mask import MaskInterceptor
+    from interceptors.regex_extractor import RegexExtractorInterceptor
+    from interceptors.regex_filter import RegexFilterInterceptor
+    from interceptors.remove_header import RemoveHeaderInterceptor
+    from interceptors.search_replace import SearchReplaceInterceptor
     from interceptors.static import StaticInterceptor
     from interceptors.timestamp import TimestampInterceptor
+    from interceptors.uuid import UUIDInterceptor
 
-    return [FilterInterceptor, HostInterceptor, MaskInterceptor, StaticInterceptor, TimestampInterceptor]
+    return [
+        FilterInterceptor,
+        HostInterceptor,
+        MaskInterceptor,
+        RegexExtractorInterceptor,
+        RegexFilterInterceptor,
+        RemoveHeaderInterceptor,
+        SearchReplaceInterceptor,
+        StaticInterceptor,
+        TimestampInterceptor,
+        UUIDInterceptor,
+    ]

@@ -240,14 +240,20 @@ class Batch:
         headers[name] = column
         return Batch.of_columns(self.bodies, headers, self.origin, overflow=overflow)
 
-    def without_header(self, name: str) -> Batch:
-        """The same events without that header."""
-        if name in self._overflow_names():
-            return self.with_header(name, pa.nulls(len(self), pa.string()))
+    def without_header(self, *names: str) -> Batch:
+        """The same events without these headers."""
+        overflow = self._overflow()
+        if overflow is not None and not set(names).isdisjoint(self._overflow_names()):
+            events = list(self)
+            for event in events:
+                for name in names:
+                    event.headers.pop(name, None)
+            return Batch.of(events, self.origin)
         headers = self._columns_by_name()
-        if headers.pop(name, None) is None:
+        kept = {name: column for name, column in headers.items() if name not in names}
+        if len(kept) == len(headers):
             return self
-        return Batch.of_columns(self.bodies, headers, self.origin, overflow=self._overflow())
+        return Batch.of_columns(self.bodies, kept, self.origin, overflow=overflow)
 
     def where(self, mask: Array) -> Batch:
         """The events for which the mask (a boolean array; null counts as false) is true."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 _WAY_OUT = "write it without, or set allowBacktracking = true to run it event by event with no bound on its time"
@@ -38,6 +39,7 @@ _ESCAPE = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _POSIX = re.compile(r"\[:(\w+):\]")
+_CAPTURES = re.compile(r"\((?:\?P<\w+>)?")
 _NAMED = re.compile(r"\(\?P?<([A-Za-z]\w*)>")
 _LOOK = re.compile(r"\(\?(?:<?[=!]|>)")
 _FLAGS = re.compile(r"\(\?([a-zA-Z]*)(-[a-zA-Z]*)?([:)])")
@@ -66,6 +68,11 @@ class JavaPattern:
         position = 0
         while position < len(pattern):
             position = self._piece(position)
+
+    def naming_groups(self) -> str:
+        """The pattern with every capturing group named: `g1`, `g2`, …"""
+        number = itertools.count(1)
+        return "".join(f"(?P<g{next(number)}>" if _CAPTURES.fullmatch(piece) else piece for piece in self.out)
 
     def isolated(self) -> tuple[str, str, str, str]:
         """Flags, what is before the only group, the group, and what is after it."""

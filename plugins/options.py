@@ -55,7 +55,8 @@ def option(default: Any = REQUIRED, *, name: str, description: str, unit: str = 
     """Declare one option of a `Config`.
 
     `name` is its spelling in the configuration file (Flume's, where Flume has it). A name that ends in a dot
-    takes all properties under it, as a `dict[str, str]`. `unit` is what a number counts (`s`, `ms`, `bytes`,
+    takes all properties under it, as a `dict[str, str]`; a validator's `ValueError("<key>: …")` is about that one of
+    them. `unit` is what a number counts (`s`, `ms`, `bytes`,
     `events`). `bounds` are pydantic's: `ge`, `le`, `gt`, `lt`, `pattern`, `min_length`.
     """
     if isinstance(default, dict | list):
@@ -171,7 +172,11 @@ def _problem(error: Any, options: Mapping[str, Option]) -> Problem:
     if declared is not None and declared.is_prefix and len(location) > 1:
         name += str(location[1])
     if error["type"] not in _MESSAGES:
-        return Problem(name, error["msg"].removeprefix("Value error, "))
+        message = error["msg"].removeprefix("Value error, ")
+        key, colon, rest = message.partition(": ")
+        if declared is not None and declared.is_prefix and colon and " " not in key:
+            return Problem(name + key, rest)  # one property under the prefix
+        return Problem(name, message)
     message = _MESSAGES[error["type"]].format(**error.get("ctx", {}))
     given = error["input"]
     if isinstance(given, str) and not (declared and declared.secret):

@@ -36,16 +36,21 @@ class Regex:
     and nothing else does; outside the match it survives as it is. Nulls stay null.
 
     With `isolate`, a pattern with a group stands for that group alone: what surrounds the group must be there but is
-    not replaced. Raises ValueError, in words for the user, for a pattern that cannot be run.
+    not replaced. With `whole`, it must match all of a text. Raises ValueError, in words for the user, for a pattern
+    that cannot be run.
     """
 
-    def __init__(self, pattern: str, *, backtracking: bool = False, isolate: bool = False) -> None:
+    def __init__(
+        self, pattern: str, *, backtracking: bool = False, isolate: bool = False, whole: bool = False
+    ) -> None:
         self.pattern = pattern
         java = JavaPattern(pattern, backtracking=backtracking)
         self.groups = java.groups
         """Names of the capturing groups, in order; None for those without."""
-        self._re2 = "".join(java.out)
+        self._re2 = rf"\A(?:{''.join(java.out)})\z" if whole else "".join(java.out)
+        self._naming = java.naming_groups() if self.groups else ""
         self._python: re.Pattern[str] | None = None
+        self._whole = whole
         self._isolated = isolate and bool(self.groups)
         if self._isolated:
             flags, before, group, after = java.isolated()
@@ -60,14 +65,42 @@ class Regex:
             raise ValueError(f"the regular expression {pattern!r} cannot be read: {reason}") from None
 
     def matches(self, column: Array) -> Array:
-        """Whether it occurs anywhere in each row: a boolean array."""
+        """Whether it occurs anywhere in each row, or is all of it: a boolean array."""
         if pa.types.is_dictionary(column.type):
             return _by_value(column, self.matches)
         if self._python is not None:
-            search = self._python.search
+            search = self._python.fullmatch if self._whole else self._python.search
             found = [None if text is None else search(text) is not None for text in _python_texts(column)]
             return pa.array(found, pa.bool_())
         return pc.match_substring_regex(_readable(column)[0], pattern=self._re2)
+
+    def extract(self, column: Array) -> tuple[Array, list[Array]]:
+        """Whether it occurs in each row of a column of bodies, and what each group holds where it first does.
+
+        A group's array is of text, null where there is no match or the group had no part in it. A byte that is not
+        UTF-8 becomes U+FFFD, since headers are text.
+        """
+        if self._python is not None:
+            found = [self._python.search(text or "") for text in _python_texts(column)]
+            groups = [
+                pa.array([_plain(match.group(n)) if match else None for match in found], pa.string())
+                for n in range(1, len(self.groups) + 1)
+            ]
+            return pa.array([match is not None for match in found], pa.bool_()), groups
+        text, odd = _readable(column)
+        if not self.groups:
+            return pc.match_substring_regex(text, pattern=self._re2), []
+        held = pc.extract_regex(text, pattern=self._naming)
+        groups = [pc.struct_field(held, n) for n in range(len(self.groups))]
+        if any(pc.any(pc.equal(group, "")).as_py() for group in groups):
+            # An empty text may also be a group that had no part in the match: its place tells.
+            places = pc.extract_regex_span(text, pattern=self._naming)
+            groups = [
+                pc.if_else(pc.is_valid(pc.struct_field(places, n)), group, None) for n, group in enumerate(groups)
+            ]
+        if odd is not None:
+            groups = [_without_surrogates(group, odd) for group in groups]
+        return pc.is_valid(held), groups
 
     def replacement(self, text: str) -> Replacement:
         """What Java means by a replacement: `$1`, `${name}` are groups, a backslash makes the next one literal."""
@@ -201,6 +234,17 @@ def _restored(text: Array, odd: Array | None, kind: Any) -> Array:
         for row in column.filter(odd).to_pylist()
     ]
     return pc.replace_with_mask(column, odd, pa.array(rows, kind))
+
+
+def _without_surrogates(text: Array, odd: Array) -> Array:
+    rows = pc.filter(text.cast(pa.binary()), odd).to_pylist()
+    plain = [None if row is None else _plain(row.decode("utf-8", "surrogatepass")) for row in rows]
+    return pc.replace_with_mask(text, odd, pa.array(plain, pa.string()))
+
+
+def _plain(text: str | None) -> str | None:
+    """The text with every odd byte in it replaced by U+FFFD."""
+    return text if text is None or text.isascii() else re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def _as_text(rows: list[bytes]) -> Array:

@@ -1,0 +1,91 @@
+"""The interceptor `remove_header`: headers taken away by name."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pydantic
+
+from plugins import Batch, Config, Interceptor, option
+from plugins.javaregex import JavaPattern
+from plugins.regex import Regex
+
+
+class RemoveHeaderConfig(Config):
+    """Options of the interceptor `remove_header`. A header that any of them names is removed."""
+
+    with_name: str | None = option(None, name="withName", description="the name of a header to remove")
+    separator: str = option(
+        r"\s*,\s*",
+        name="fromListSeparator",
+        description="a regular expression that stands between the names of `fromList`",
+    )
+    from_list: str | None = option(None, name="fromList", description="names of headers to remove")
+    allow_backtracking: bool = option(
+        False,
+        name="allowBacktracking",
+        description="run `matching` with Python's `re`, which has look-around and back-references, but on some texts "
+        "takes very long",
+    )
+    matching: str | None = option(
+        None,
+        name="matching",
+        description="a regular expression; headers whose whole name it matches are removed. RE2, in Java's spelling",
+    )
+
+    @pydantic.field_validator("separator")
+    @classmethod
+    def _check_separator(cls, pattern: str) -> str:
+        _compiled(pattern)
+        return pattern
+
+    @pydantic.field_validator("matching")
+    @classmethod
+    def _check_matching(cls, pattern: str | None, info: pydantic.ValidationInfo) -> str | None:
+        if pattern is not None:
+            Regex(pattern, backtracking=info.data.get("allow_backtracking", False), whole=True)
+        return pattern
+
+    def names(self) -> set[str]:
+        """The headers that `withName` and `fromList` name."""
+        listed, start = self.from_list or "", 0
+        found = {self.with_name} if self.with_name else set()
+        for separator in _compiled(self.separator).finditer(listed):
+            if separator.end() > separator.start():
+                found.add(listed[start : separator.start()])
+                start = separator.end()
+        return found | {listed[start:]} - {""}
+
+
+class RemoveHeaderInterceptor(Interceptor[RemoveHeaderConfig]):
+    """Removes headers by name; pure, and no event is lost or changed otherwise."""
+
+    type_name = "remove_header"
+    aliases = (
+        "org.apache.flume.interceptor.RemoveHeaderInterceptor$Builder",
+        "org.apache.flume.interceptor.RemoveHeaderInterceptor",
+    )
+
+    def __init__(self, config: RemoveHeaderConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self._names = config.names()
+        self._regex = None
+        if config.matching is not None:
+            self._regex = Regex(config.matching, backtracking=config.allow_backtracking, whole=True)
+
+    def intercept(self, batch: Batch) -> Batch:
+        """Remove them."""
+        there = batch.header_names
+        named = [name for name in there if name in self._names]
+        if self._regex is not None and there:
+            matching = self._regex.matches(pa.array(there, pa.string()).cast(pa.binary())).to_pylist()
+            named += [name for name, matches in zip(there, matching, strict=True) if matches]
+        return batch.without_header(*named) if named else batch
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile("".join(JavaPattern(pattern, backtracking=True).out), re.ASCII)
+    except re.error as e:
+        raise ValueError(f"the regular expression {pattern!r} cannot be read: {e}") from None

@@ -1,0 +1,126 @@
+"""Times read in the letters of Joda-Time, as Flume's `regex_extractor` and others take them: `yyyy-MM-dd HH:mm`."""
+
+from __future__ import annotations
+
+import calendar
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+
+_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+|'")
+_MONTHS = {name.lower(): n for names in (calendar.month_name, calendar.month_abbr) for n, name in enumerate(names)}
+_DAYS = [name.lower() for names in (calendar.day_name, calendar.day_abbr) for name in names]
+_FIELDS = {
+    "M": ("month", 2), "d": ("day", 2), "D": ("day_of_year", 3), "H": ("hour", 2), "k": ("hour", 2),
+    "h": ("half_hour", 2), "K": ("half_hour", 2), "m": ("minute", 2), "s": ("second", 2),
+}  # fmt: skip
+_LEAST = {"month": 1, "day": 1, "day_of_year": 1}
+_MOST = {"month": 12, "day": 31, "day_of_year": 366, "hour": 24, "half_hour": 12, "minute": 59, "second": 59}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TimePattern:
+    """A pattern that reads times. Raises ValueError, in words for the user, for one that is not built.
+
+    Letters: `y` `Y` year, `M` month (`MMM` its name), `d` day of the month, `D` day of the year, `E` day of the week
+    (read, not checked), `a` half of the day, `H` `k` hour, `h` `K` hour of the half, `m` minute, `s` second, `S`
+    fraction of the second, `Z` offset such as +0100; `'…'` is literal. Names are English. A time that names no offset
+    is one of `zone`; None: of this machine. What is not in the pattern is as on 1970-01-01T00:00, but the year is
+    2000 where there is a month or a day.
+    """
+
+    def __init__(self, pattern: str, zone: tzinfo | None = None) -> None:
+        self._zone = zone
+        self._yy = False
+        self._clock: set[str] = set()
+        tokens = list(_TOKEN.finditer(pattern))
+        parts = []
+        for number, token in enumerate(tokens):
+            literal, letter = token.groups()
+            if literal is not None:
+                parts.append(re.escape(literal.replace("''", "'") or "'"))
+            elif letter is None:
+                if token[0] == "'":
+                    raise ValueError(f"the time {pattern!r} has a quote that is not closed")
+                parts.append(re.escape(token[0]))
+            else:
+                digits_follow = number + 1 < len(tokens) and _is_number(tokens[number + 1][0])
+                parts.append(self._part(pattern, token[0], digits_follow))
+        try:
+            self._regex = re.compile("".join(parts), re.ASCII | re.IGNORECASE)
+        except re.error:
+            raise ValueError(f"the time {pattern!r} names a part of it twice") from None
+
+    def millis(self, text: str) -> int | None:
+        """Milliseconds since the epoch; None for a text that is no time of this pattern."""
+        match = self._regex.fullmatch(text)
+        if match is None:
+            return None
+        found = {name: value for name, value in match.groupdict().items() if value is not None}
+        numbers = {name: int(found[name]) for name in _MOST if found.get(name, "").isdigit()}
+        if any(not _LEAST.get(name, 0) <= n <= _MOST[name] for name, n in numbers.items()):
+            return None
+        try:
+            return self._at(found, numbers)
+        except (ValueError, OverflowError):
+            return None
+
+    def _at(self, found: dict[str, str], numbers: dict[str, int]) -> int:
+        dated = "month" in found or "day" in found
+        year = int(found.get("year", 2000 if dated else 1970))
+        if self._yy and len(found["year"]) == 2:
+            pivot = datetime.now(UTC).year - 30
+            year += (pivot + 49 - year) // 100 * 100
+        month = numbers.get("month") or _MONTHS[found["month"].lower()] if "month" in found else 1
+        hour = numbers.get("hour", 0)
+        if hour == 24 and "k" not in self._clock:
+            raise ValueError("hour")
+        if "half_hour" in numbers:
+            hour = numbers["half_hour"] % 12 + 12 * (found.get("half", "").lower() == "pm")
+        at = datetime(
+            year, month, numbers.get("day", 1), hour % 24, numbers.get("minute", 0), numbers.get("second", 0)
+        )
+        if "day_of_year" in numbers:
+            at = datetime(year, 1, 1, at.hour, at.minute, at.second) + timedelta(numbers["day_of_year"] - 1)
+            if at.year != year:
+                raise ValueError("day of the year")
+        fraction = int(f"{found.get('fraction', '')[:3]:0<3}")
+        offset = found.get("offset")
+        if offset is None:
+            local = at.replace(tzinfo=self._zone) if self._zone else at.astimezone()
+            return (local - _EPOCH) // timedelta(milliseconds=1) + fraction
+        minutes = 0
+        if offset not in "zZ":
+            minutes = (int(offset[1:3]) * 60 + int(offset[-2:])) * (-1 if offset[0] == "-" else 1)
+        return (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) + fraction - minutes * 60_000
+
+    def _part(self, pattern: str, letters: str, digits_follow: bool) -> str:
+        letter, count = letters[0], len(letters)
+        if letter in "yY":
+            self._yy = count == 2
+            return rf"(?P<year>[0-9]{{{count}}})" if digits_follow else "(?P<year>-?[0-9]{1,9})"
+        if letter == "M" and count > 2:
+            return f"(?P<month>{_any_of(_MONTHS)})"
+        if letter in _FIELDS:
+            name, most = _FIELDS[letter]
+            self._clock.add(letter)
+            return rf"(?P<{name}>[0-9]{{{f'{min(count, most)}' if digits_follow else f'1,{most}'}}})"
+        match letter:
+            case "S":
+                return rf"(?P<fraction>[0-9]{{1,{count}}})"
+            case "a":
+                return "(?P<half>am|pm)"
+            case "E":
+                return _any_of(_DAYS)
+            case "Z" if count < 3:
+                return "(?P<offset>z|[+-][0-9]{2}:?[0-9]{2})"
+        built = "y M d D E a H k h K m s S Z"
+        raise ValueError(f"the time {pattern!r} has {letters!r}, which is not built; built are: {built}")
+
+
+def _any_of(names: dict[str, int] | list[str]) -> str:
+    longest_first = sorted((re.escape(name) for name in names if name), key=len, reverse=True)
+    return f"(?:{'|'.join(longest_first)})"
+
+
+def _is_number(letters: str) -> bool:
+    return letters[0] in "yYdDHkhKmsS" or (letters[0] == "M" and len(letters) < 3)

@@ -1,0 +1,60 @@
+"""`interceptor`: events through one interceptor, or through several in order."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+
+from plugins import Batch, Components, Event, Origin, UnknownType
+
+
+def op_interceptor(input: dict[str, Any]) -> Any:
+    """What becomes of each event."""
+    return _through([input], input["events"])
+
+
+def op_interceptor_chain(input: dict[str, Any]) -> Any:
+    """The same for a list of interceptors."""
+    chain = input.get("interceptors") or input.get("chain")
+    return _through(chain, input["events"])
+
+
+def _through(chain: Iterable[dict[str, Any]], given: list[dict[str, Any]]) -> Any:
+    batch = Batch.of(map(_event, given), Origin.of_record("t", 0, 0, 0, len(given)))
+    for link in chain:
+        try:
+            cls = Components().get("interceptor", link["type"])
+        except UnknownType as e:
+            return {"error": str(e)}
+        config, problems = cls.config_class.parse(link.get("config", {}))
+        if config is None:
+            return {"error": str(problems)}
+        interceptor: Any = cls(config)
+        interceptor.open()
+        batch = interceptor.intercept(batch)
+        interceptor.close()
+    left = dict(zip((id.index for id in batch.ids()), batch, strict=True))
+    return {"events": [_shown(left.get(row), before) for row, before in enumerate(given)]}
+
+
+def _event(given: dict[str, Any]) -> Event:
+    body = base64.b64decode(given["body_b64"]) if "body_b64" in given else given["body"].encode()
+    return Event(body, given.get("headers") or {})
+
+
+def _shown(event: Event | None, before: dict[str, Any]) -> dict[str, Any] | None:
+    if event is None:
+        return None
+    if "body_b64" in before:
+        return {"headers": event.headers, "body_b64": base64.b64encode(event.body).decode()}
+    return {"headers": event.headers, "body": event.body.decode("utf-8", "replace")}
+
+
+def normalise(op: str, value: Any) -> Any:
+    """That it fails is the same, in other words than Java's. A header that is null for Flume is none here."""
+    if "error" in value:
+        return {"error": True}
+    for event in filter(None, value["events"]):
+        event["headers"] = {name: text for name, text in (event["headers"] or {}).items() if text is not None}
+    return value

@@ -1,0 +1,216 @@
+"""`regex_filter`, `regex_extractor`, `search_replace`, `remove_header`: what a column of events becomes is what each
+event would become by itself, in Java's meaning of the pattern, whatever bytes the body holds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interceptors.regex_extractor import RegexExtractorInterceptor
+from interceptors.regex_filter import RegexFilterInterceptor
+from interceptors.remove_header import RemoveHeaderInterceptor
+from interceptors.search_replace import SearchReplaceInterceptor
+from plugins import Batch, Event, Interceptor, Origin
+
+MILLIS = "org.apache.flume.interceptor.RegexExtractorInterceptorMillisSerializer"
+
+PATTERNS = ["a", "é+", "(a)|(b)", "(a*)(b)?", "^([ab]+)(é)?$", "[^a]b", "(.)b(.)", r"\W", "(a(b)?)+c?"]
+"""They mean the same for RE2, for Java and for Python's `re`."""
+PIECES = st.sampled_from([b"a", b"b", "é".encode(), b"\xff", b"\n", b"abc", b"\xc3", b" "])
+BODIES = st.lists(st.lists(PIECES, max_size=6).map(b"".join), max_size=8)
+BACKTRACKING = st.sampled_from(["true", "false"])
+
+
+def made(cls: type[Interceptor[Any]], properties: dict[str, str]) -> Any:
+    config, problems = cls.config_class.parse(properties)
+    assert problems == []
+    return cls(config)
+
+
+def through(interceptor: Any, *events: Event) -> list[Event]:
+    return list(interceptor.intercept(Batch.of(events)))
+
+
+def text_of(body: bytes) -> str:
+    return body.decode("utf-8", "surrogateescape")
+
+
+# --- one event, many events
+
+
+@given(BODIES, st.sampled_from(PATTERNS), BACKTRACKING, st.booleans())
+def test_filter_is_what_each_event_says(bodies: list[bytes], pattern: str, backtracking: str, drop: bool) -> None:
+    interceptor = made(
+        RegexFilterInterceptor,
+        {"regex": pattern, "allowBacktracking": backtracking, "excludeEvents": str(drop).lower()},
+    )
+    batch = Batch.of([Event(body) for body in bodies], Origin.of_record("t", 0, 0, 0, len(bodies)))
+    expected = [row for row, body in enumerate(bodies) if bool(re.search(pattern, text_of(body), re.A)) != drop]
+    assert [id.index for id in interceptor.intercept(batch).ids()] == expected
+    assert interceptor.metrics.get("EventFilteredCount") == len(bodies) - len(expected)
+
+
+@given(BODIES, st.sampled_from(PATTERNS[:3] + PATTERNS[5:8]), BACKTRACKING)
+def test_replace_is_what_each_event_says(bodies: list[bytes], pattern: str, backtracking: str) -> None:
+    interceptor = made(
+        SearchReplaceInterceptor,
+        {"searchPattern": pattern, "replaceString": r"<é\$>", "allowBacktracking": backtracking},
+    )
+    expected = [
+        re.sub(pattern, "<é$>", text_of(body), flags=re.A).encode("utf-8", "surrogateescape") for body in bodies
+    ]
+    assert [event.body for event in through(interceptor, *map(Event, bodies))] == expected
+
+
+@given(BODIES, st.sampled_from(PATTERNS), BACKTRACKING)
+def test_extract_is_what_each_event_says(bodies: list[bytes], pattern: str, backtracking: str) -> None:
+    names = [f"g{n}" for n in range(1, 4)]
+    properties = {f"serializers.{name}.name": name for name in names}
+    interceptor = made(
+        RegexExtractorInterceptor,
+        {"regex": pattern, "serializers": " ".join(names), "allowBacktracking": backtracking, **properties},
+    )
+    expected = []
+    for body in bodies:
+        event = Event(body, {"g1": "before", "other": "x"})
+        if match := re.search(pattern, text_of(body), re.A):
+            for name, value in zip(names, match.groups(), strict=False):
+                event.headers.pop(name, None)
+                if value is not None:
+                    event.headers[name] = re.sub("[\ud800-\udfff]", "\ufffd", value)
+        expected.append(event)
+    events = [Event(body, {"g1": "before", "other": "x"}) for body in bodies]
+    assert through(interceptor, *events) == expected
+
+
+HEADERS = st.dictionaries(st.sampled_from([f"{letter}{n}" for letter in "xyz" for n in range(30)]), st.just("v"))
+
+
+@given(st.lists(HEADERS.map(lambda headers: Event(b"", headers)), max_size=4))
+def test_remove_header_is_what_each_event_says(events: list[Event]) -> None:
+    interceptor = made(RemoveHeaderInterceptor, {"withName": "x1", "fromList": "y2 , z3", "matching": "x.|y1[0-9]"})
+    gone = re.compile("x1|y2|z3|x.|y1[0-9]")
+    expected = [
+        Event(event.body, {name: v for name, v in event.headers.items() if not gone.fullmatch(name)})
+        for event in events
+    ]
+    assert through(interceptor, *events) == expected
+
+
+# --- Java's spellings, and what is particular to one of them
+
+
+@pytest.mark.parametrize(
+    ("properties", "body", "expected"),
+    [
+        ({"searchPattern": r"(?<user>\w+)@(\w+)", "replaceString": "$2 ${user}"}, b"joe@home \xff", b"home joe \xff"),
+        ({"searchPattern": r"\Q[x]\E", "replaceString": r"\\"}, b"a[x]b", b"a\\b"),
+        ({"searchPattern": r"\p{Upper}", "replaceString": "-"}, b"aBC", b"a--"),
+        ({"searchPattern": "(a)(b)?", "replaceString": "[$1$2]"}, b"ab a", b"[ab] [a]"),
+        ({"searchPattern": "a"}, b"banana", b"bnn"),
+        ({"searchPattern": "é", "replaceString": "ü€", "charset": "ISO-8859-1"}, b"\xe9t\xe9", b"\xfc?t\xfc?"),
+        ({"searchPattern": "x", "charset": "ISO-8859-1"}, b"\xe9\xff", b"\xe9\xff"),
+        ({"searchPattern": "é", "charset": "UTF-16LE"}, "xé".encode("utf-16le"), b"x\0"),
+        ({"searchPattern": r"(\w)\1", "replaceString": "$1", "allowBacktracking": "true"}, b"aabbc", b"abc"),
+    ],
+)  # fmt: skip
+def test_search_replace(properties: dict[str, str], body: bytes, expected: bytes) -> None:
+    assert through(made(SearchReplaceInterceptor, properties), Event(body, {"h": "v"})) == [
+        Event(expected, {"h": "v"})
+    ]
+
+
+def test_rows_of_another_charset_without_a_match_keep_their_bytes() -> None:
+    interceptor = made(SearchReplaceInterceptor, {"searchPattern": "x", "charset": "Shift_JIS"})
+    broken = b"\x81\xff"  # no text in that charset
+    assert [e.body for e in through(interceptor, Event(broken), Event(b"ax"))] == [broken, b"a"]
+
+
+def extractor(**more: str) -> Any:
+    properties = {"regex": r"^(\S+ \S+) (\w+)", "serializers": "s1 s2", "serializers.s1.name": "timestamp"}
+    properties |= {"serializers.s1.type": MILLIS, "serializers.s1.pattern": "yyyy-MM-dd HH:mm:ssZ"}
+    return made(RegexExtractorInterceptor, properties | {"serializers.s2.name": "level"} | more)
+
+
+def test_times_in_milliseconds() -> None:
+    interceptor = extractor()
+    good = Event(b"2012-10-17 14:34:00+0200 INFO \xff")
+    bad = Event(b"2012-13-17 14:34:00+0200 WARN", {"timestamp": "5"})
+    other = Event(b"neither", {"timestamp": "7"})
+    assert [event.headers for event in through(interceptor, good, bad, other)] == [
+        {"timestamp": "1350477240000", "level": "INFO"},
+        {"level": "WARN"},
+        {"timestamp": "7"},
+    ]
+    assert interceptor.metrics.get("UnparsedTimeCount") == 1
+
+
+def test_more_serializers_than_groups_and_the_other_way_round() -> None:
+    properties = {"serializers.a.name": "A", "serializers.b.name": "B"}
+    one = made(RegexExtractorInterceptor, {"regex": "(.)", "serializers": "a b", **properties})
+    two = made(RegexExtractorInterceptor, {"regex": "(.)(.)(.)", "serializers": "b a", **properties})
+    none = made(RegexExtractorInterceptor, {"regex": "x", "serializers": "a", **properties})
+    assert through(one, Event(b"xyz"))[0].headers == {"A": "x"}
+    assert through(two, Event(b"xyz"))[0].headers == {"B": "x", "A": "y"}
+    assert through(none, Event(b"xyz"))[0].headers == {}
+
+
+def test_a_header_list_with_a_separator_of_its_own() -> None:
+    event = Event(b"", {"a": "1", "b": "2", "c": "3", "a;b": "4"})
+    default = made(RemoveHeaderInterceptor, {"fromList": "a;b,c"})
+    own = made(RemoveHeaderInterceptor, {"fromList": "a;b", "fromListSeparator": "(;)"})
+    assert through(default, event)[0].headers == {"a": "1", "b": "2"}
+    assert through(own, event)[0].headers == {"c": "3", "a;b": "4"}
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    ("cls", "properties", "option", "message"),
+    [
+        (RegexFilterInterceptor, {"regex": "a(?!b)"}, "regex", "set allowBacktracking = true"),
+        (RegexFilterInterceptor, {"regex": "a", "excludeEvents": "yes"}, "excludeEvents", "must be true or false"),
+        (RemoveHeaderInterceptor, {"matching": "("}, "matching", "missing )"),
+        (RemoveHeaderInterceptor, {"fromListSeparator": "["}, "fromListSeparator", "class that is not closed"),
+        (SearchReplaceInterceptor, {}, "searchPattern", "is required"),
+        (SearchReplaceInterceptor, {"searchPattern": ""}, "searchPattern", "must have at least 1 characters"),
+        (SearchReplaceInterceptor, {"searchPattern": "a", "replaceString": "$1"}, "replaceString", "uses group 1"),
+        (SearchReplaceInterceptor, {"searchPattern": "a", "replaceString": "${x}"}, "replaceString", "a group 'x'"),
+        (SearchReplaceInterceptor, {"searchPattern": "a", "charset": "NOPE"}, "charset", "no charset 'NOPE'"),
+        (SearchReplaceInterceptor, {"searchPattern": "a", "charset": "base64"}, "charset", "no charset 'base64'"),
+        (RegexExtractorInterceptor, {"serializers": "s", "serializers.s.name": "x"}, "regex", "is required"),
+        (RegexExtractorInterceptor, {"regex": "(a)"}, "serializers", "is required"),
+        (RegexExtractorInterceptor, {"regex": "(a)", "serializers": "s"}, "serializers.s.name", "is required"),
+        (
+            RegexExtractorInterceptor,
+            {"regex": "(a)", "serializers": "s", "serializers.s.name": "x", "serializers.s.type": "com.acme.Mine"},
+            "serializers.s.type",
+            "'com.acme.Mine' cannot run here; built are: DEFAULT",
+        ),
+        (
+            RegexExtractorInterceptor,
+            {"regex": "(a)", "serializers": "s", "serializers.s.name": "x", "serializers.s.type": MILLIS},
+            "serializers.s.pattern",
+            "is required",
+        ),
+        (
+            RegexExtractorInterceptor,
+            {"regex": "(a)", "serializers": "s", "serializers.s.name": "x", "serializers.s.type": MILLIS}
+            | {"serializers.s.pattern": "ABCDEFG"},
+            "serializers.s.pattern",
+            "has 'A', which is not built",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(
+    cls: type[Interceptor[Any]], properties: dict[str, str], option: str, message: str
+) -> None:
+    config, problems = cls.config_class.parse(properties)
+    assert config is None
+    assert [problem.option for problem in problems] == [option]
+    assert message in problems[0].message

@@ -1,0 +1,65 @@
+"""Times in Joda-Time's letters."""
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugins.jodatime import TimePattern
+
+
+def at(*parts: int) -> int:
+    return round(datetime(*parts, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc,arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        ("yyyy-MM-dd HH:mm", "2012-10-17 14:34", at(2012, 10, 17, 14, 34)),
+        ("yyyy-MM-dd'T'HH:mm:ss.SSSZ", "2012-10-17T14:34:05.07+0130", at(2012, 10, 17, 13, 4, 5) + 70),
+        ("yyyy-MM-dd'T'HH:mm:ssZZ", "2012-10-17T14:34:05Z", at(2012, 10, 17, 14, 34, 5)),
+        ("yyyy-MM-dd'T'HH:mm:ssZZ", "2012-10-17T14:34:05-05:00", at(2012, 10, 17, 19, 34, 5)),
+        ("yyyyMMddHHmmssSSS", "20121017143405338", at(2012, 10, 17, 14, 34, 5) + 338),
+        ("dd/MMM/yyyy:HH:mm:ss", "7/oct/2012:01:02:03", at(2012, 10, 7, 1, 2, 3)),
+        ("EEE MMMM d h:m a yyyy", "Wed October 17 12:05 AM 2012", at(2012, 10, 17, 0, 5)),
+        ("d MMM", "29 Feb", at(2000, 2, 29)),
+        ("HH:mm", "01:02", at(1970, 1, 1, 1, 2)),
+        ("yyyy-DDD", "2012-366", at(2012, 12, 31)),
+        ("kk:mm", "24:05", at(1970, 1, 1, 0, 5)),
+        ("yyyy 'o''clock'", "2012 o'clock", at(2012, 1, 1)),
+        ("dd.MM.yy", "17.10.12", at(2012, 10, 17)),
+        ("dd.MM.yy", "17.10.85", at(1985, 10, 17) if datetime.now(UTC).year < 2066 else at(2085, 10, 17)),
+        ("yyyy-MM-dd", "2012-02-30", None),
+        ("yyyy-MM-dd", "2012-13-01", None),
+        ("yyyy-MM-dd", "2012-10-17 ", None),
+        ("yyyy-DDD", "2013-366", None),
+        ("HH:mm", "24:00", None),
+        ("HH:mm", "٠١:٠٢", None),
+        ("yyyy", "", None),
+        ("yyyy", "999999999", None),
+    ],
+)
+def test_reads(pattern: str, text: str, expected: int | None) -> None:
+    assert TimePattern(pattern, UTC).millis(text) == expected
+
+
+def test_a_time_without_an_offset_is_one_of_the_zone() -> None:
+    pattern = TimePattern("yyyy-MM-dd HH:mm", ZoneInfo("Europe/Berlin"))
+    assert pattern.millis("2012-07-01 14:00") == at(2012, 7, 1, 12)
+
+
+@pytest.mark.parametrize("pattern", ["ABCDEFG", "yyyy-MM-dd'T", "HH kk", "yyyy ZZZ", "w"])
+def test_what_is_not_built_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="the time"):
+        TimePattern(pattern)
+
+
+@given(st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31)), st.text(max_size=20))
+def test_it_reads_what_was_written_and_never_fails(time: datetime, noise: str) -> None:
+    pattern = TimePattern("yyyy-MM-dd HH:mm:ss.SSS", UTC)
+    written = f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03}"
+    whole = time.replace(microsecond=time.microsecond // 1000 * 1000, tzinfo=UTC)
+    assert pattern.millis(written) == round(whole.timestamp() * 1000)
+    pattern.millis(noise)
