@@ -9,6 +9,8 @@ from typing import Any, Literal
 from plugins import Component, Config
 
 Runner = Literal["local", "spark"]
+SelectorKind = Literal["replicating", "multiplexing", "load_balancing"]
+Policy = Literal["round_robin", "random"]
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,33 @@ class ComponentSpec:
 
 
 @dataclass(frozen=True)
+class Route:
+    """Which channels an event goes to."""
+
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    """Their failure is counted and otherwise ignored."""
+
+    def channels(self, *, required: bool) -> tuple[str, ...]:
+        """The required ones, or the optional ones."""
+        return self.required if required else self.optional
+
+
+@dataclass(frozen=True)
 class SelectorSpec:
     """How a source chooses among its channels."""
 
-    kind: str = "replicating"
-    optional: frozenset[str] = frozenset()
-    """Channels whose failure is counted and otherwise ignored."""
+    kind: SelectorKind = "replicating"
+    otherwise: Route = Route()
+    """Where events go that `routes` says nothing of; `load_balancing` takes one of its channels for each batch."""
+    header: str = ""
+    routes: Mapping[str, Route] = field(default_factory=dict)
+    """By value of the header."""
+    policy: Policy = "round_robin"
+
+    def required(self) -> set[str]:
+        """The channels that some event needs."""
+        return {name for route in (self.otherwise, *self.routes.values()) for name in route.required}
 
 
 @dataclass(frozen=True)
@@ -55,8 +78,8 @@ class SourceSpec(ComponentSpec):
     """A source with what stands between it and its channels."""
 
     channels: tuple[str, ...]
+    selector: SelectorSpec
     interceptors: tuple[ComponentSpec, ...] = ()
-    selector: SelectorSpec = SelectorSpec()
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,9 @@ def flow(spec: AgentSpec) -> list[str]:
 
 def _called(spec: ComponentSpec) -> str:
     words = [spec.cls.type_name]
+    if isinstance(spec, SourceSpec):
+        words += [f"by header {spec.selector.header}"] * (spec.selector.kind == "multiplexing")
+        words += ["in turn"] * (spec.selector.kind == "load_balancing")
     if isinstance(spec, SinkSpec):
         words += ["on Spark"] * (spec.runner == "spark") + [f"group {spec.group}"] * (spec.group is not None)
     return f"{spec.name} ({', '.join(words)})"

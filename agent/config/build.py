@@ -15,7 +15,8 @@ from agent.config.options import AgentOptions
 from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished
 from agent.config.properties import Property
 from agent.config.runners import Delivery, objections
-from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, Runner, SelectorSpec, SinkSpec, SourceSpec
+from agent.config.selectors import SelectorReader
+from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, Runner, SinkSpec, SourceSpec
 from plugins import Channel, Components, Interceptor, Sink
 from plugins.options import suggestion
 
@@ -86,7 +87,7 @@ class Builder:
         selector = part.take_all("selector.")
         base = self.reader.read(part)
         interceptors = self._interceptors(part, *written)
-        chosen = self._selector(part, selector, names)
+        chosen = SelectorReader(part, selector, names, self.report).read()
         if self.report.dropped(part.path) or not names:
             return None
         for name in names:
@@ -167,30 +168,6 @@ class Builder:
                 )
                 self.report.error(part.place, part.path, message, drops=owner.path)
         return tuple(found)
-
-    def _selector(self, part: Part, properties: dict[str, Property], channels: tuple[str, ...]) -> SelectorSpec:
-        written = properties.pop("type", None)
-        flume = catalogue.find("selector", written.value if written else "replicating")
-        if written and (flume is None or flume.alias != "replicating"):
-            if flume:
-                message = f"Flume's {flume.name!r} selector is not built yet; built are: replicating"
-            else:
-                near = suggestion(written.value, [known.alias for known in catalogue.FLUME["selector"]])
-                message = f"unknown selector type {written.value!r}{near or '; built are: replicating'}"
-            self.report.error(written.place, part.path, message, drops=part.path)
-            return SelectorSpec()
-        listed = properties.pop("optional", None)
-        for name, prop in properties.items():
-            message = f"unknown option {'selector.' + name!r}{suggestion(name, ['type', 'optional'])} (ignored)"
-            self.report.warn(prop.place, part.path, message)
-        optional = names_in(listed, self.report, part.path)
-        for name in optional:
-            if listed and channels and name not in channels:
-                message = f"selector.optional names {name!r}, which is none of the source's channels"
-                self.report.error(listed.place, part.path, message)
-        if listed and channels and set(channels) <= set(optional):
-            self.report.warn(listed.place, part.path, "all its channels are optional: what they refuse is lost")
-        return SelectorSpec("replicating", frozenset(optional) & frozenset(channels))
 
     def _runner(self, part: Part, default: Runner) -> Runner:
         written = part.take("runner")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
 from agent.runner.deadletters import DeadLetter, DeadLetters
+from agent.runner.optional import PATIENCE_SECONDS, OptionalPuts
+from agent.runner.selectors import Routed, Selector
 from agent.runner.supervise import Backoff, Worker
 from agent.topology import SourceSpec
 from plugins import Batch, Channel, Interceptor, Rejected, Retry, Source
@@ -32,17 +35,25 @@ class SourceRunner(Worker):
         super().__init__(spec.path, source)
         self.source, self.spec = source, spec
         self.dead_letters, self.give_up = dead_letters, give_up
-        self.channels = [channels[name] for name in spec.channels]
+        self.channels = {name: channels[name] for name in spec.channels}
+        self.selector = Selector(spec.selector)
+        self.optional = {name: OptionalPuts(f"{spec.path}-{name}", source.in_flight) for name in spec.channels}
+        self.refusing: set[str] = set()
+        """Optional channels whose latest put failed."""
         self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]  # type: ignore[type-arg]
 
     def work(self) -> None:
         """Pump batches until the source ends."""
         for interceptor in self.interceptors:
             interceptor.open()
-        for channel in self.channels:
+        required = self.spec.selector.required()
+        for name, channel in self.channels.items():
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while not channel.ready.wait(0.2):
                 if self.stopping.is_set():
                     return
+                if name not in required and time.monotonic() > deadline:
+                    break
         self.source.open()
         self.recovered()
         if self.source.in_flight == 1:
@@ -95,21 +106,22 @@ class SourceRunner(Worker):
             raise error
 
     def deliver(self, batch: Batch) -> bool:
-        """Store one batch in every required channel; tries until it is done. False when the agent gave up."""
+        """Store one batch in its required channels; tries until it is done. False when the agent gave up."""
         if not len(batch):
             return True
         metrics = self.metrics
         metrics.add("EventReceivedCount", len(batch))
         metrics.add("AppendBatchReceivedCount")
         backoff = Backoff()
-        waiting = list(self.channels)
         kept: Batch | None = None
+        waiting: list[Routed] = []
         while True:
             try:
                 if kept is None:
                     kept = self._intercept(batch)
+                    waiting = self._routed(kept)
                 while waiting:
-                    self._put(kept, waiting[0])
+                    self._put(waiting[0])
                     waiting.pop(0)
                 metrics.add("EventFilteredCount", len(batch) - len(kept))
                 metrics.add("EventAcceptedCount", len(kept))
@@ -130,9 +142,34 @@ class SourceRunner(Worker):
             batch = interceptor.intercept(batch)
         return batch
 
-    def _put(self, batch: Batch, runner: ChannelRunner) -> None:
+    def _routed(self, batch: Batch) -> list[Routed]:
         if not len(batch):
+            return []
+        if nowhere := self.selector.unrouted(batch):
+            self.metrics.add("EventUnroutedCount", nowhere)
+        return self.selector.route(batch)
+
+    def _put(self, routed: Routed) -> None:
+        name, batch, required = routed
+        if required:
+            self._store(batch, self.channels[name])
             return
+        try:
+            self.optional[name](lambda: self._store(batch, self.channels[name]))
+        except Exception as e:  # noqa: BLE001  # whatever it is, nobody waits for an optional channel
+            self.metrics.add("OptionalChannelFail")
+            self.metrics.add("OptionalEventDropCount", len(batch))
+            if name not in self.refusing:
+                self.refusing.add(name)
+                self.log.warning("optional channel %s does not take events, which are dropped: %s", name, e)
+        else:
+            if name in self.refusing:
+                self.refusing.discard(name)
+                self.log.info("optional channel %s takes events again", name)
+
+    def _store(self, batch: Batch, runner: ChannelRunner) -> None:
+        if not runner.ready.is_set():
+            raise Retry(f"channel {runner.name} is not open yet")
         try:
             runner.channel.put(batch)
         except Rejected as e:
@@ -143,11 +180,6 @@ class SourceRunner(Worker):
                 for event, reason in zip(events, rows.values(), strict=True)
             )
             self.metrics.add("EventRejectedCount", len(rows))
-        except Exception:
-            if runner.name in self.spec.selector.optional:
-                self.metrics.add("OptionalChannelFail")
-                return
-            raise
 
 
 class ChannelRunner(Worker):

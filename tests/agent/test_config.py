@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.config import Diagnostic, load
-from agent.topology import AgentSpec, SelectorSpec
+from agent.topology import AgentSpec, Route, SelectorSpec
 from tests.agent.config_sample import COMPONENTS, FlumeKafkaConfig, Index, Kafka, KafkaConfig
 from tests.agent.test_config_errors import changed
 
@@ -81,7 +81,7 @@ def test_everything_lands_where_it_belongs(tmp_path: Path) -> None:
     ]
     host: Any = tail.interceptors[1].config
     assert host.use_ip is False
-    assert tail.selector == SelectorSpec("replicating", frozenset({"c2"}))
+    assert tail.selector == SelectorSpec("replicating", Route(("c1",), ("c2",)))
     assert (c1.cls, c2.properties) == (Kafka, {})
     assert (k1.runner, k1.group, k1.channel, k1.interceptors[0].path) == (
         "spark",

@@ -3,7 +3,7 @@
 import threading
 
 from agent.runner.sources import ChannelRunner, SourceRunner
-from agent.topology import ComponentSpec, Place, SelectorSpec, SourceSpec
+from agent.topology import ComponentSpec, Place, Route, SelectorSpec, SourceSpec
 from plugins import Batch, Channel, Config, Event, EventId, Interceptor, Rejected, Retry, Source
 
 NOWHERE = Place("test.conf", 1)
@@ -78,7 +78,7 @@ class Letters(list):
         pass
 
 
-def run(cls, *stores, interceptors=(), optional=frozenset(), give_up=None):
+def run(cls, *stores, interceptors=(), optional=frozenset(), selector=None, give_up=None):
     channels = {store.name: ChannelRunner(f"a.channels.{store.name}", store.name, store) for store in stores}
     for channel in channels.values():
         channel.ready.set()
@@ -91,7 +91,7 @@ def run(cls, *stores, interceptors=(), optional=frozenset(), give_up=None):
         NOWHERE,
         channels=tuple(channels),
         interceptors=tuple(ComponentSpec(c.type_name, "i", c, Config(), {}, NOWHERE) for c in interceptors),
-        selector=SelectorSpec(optional=optional),
+        selector=selector or SelectorSpec(otherwise=Route(tuple(channels.keys() - optional), tuple(optional))),
     )
     letters = Letters()
     runner = SourceRunner(spec, channels, letters, give_up or threading.Event())
@@ -132,6 +132,53 @@ def test_an_optional_channel_may_fail_without_anyone_waiting():
     assert good.held == NUMBERS
     assert bad.held == NUMBERS[1:]
     assert runner.metrics.get("OptionalChannelFail") == 1
+
+
+def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
+    class Hanging(Store):
+        """Takes what it is given once it may."""
+
+        type_name = "hanging"
+
+        def put(self, batch):
+            may_go_on.wait()
+            super().put(batch)
+
+    may_go_on = threading.Event()
+    monkeypatch.setattr("agent.runner.optional.PATIENCE_SECONDS", 0.05)
+    good, bad = Store(name="good"), Hanging(name="bad")
+    for cls in (Ten, TenAtOnce):
+        good.held.clear()
+        runner, _ = run(cls, good, bad, optional=frozenset({"bad"}))
+        assert runner.source.told == NUMBERS
+        assert sorted(good.held) == NUMBERS
+        assert runner.metrics.get("OptionalChannelFail") == 10
+        assert runner.metrics.get("OptionalEventDropCount") == 10
+        assert len(runner.optional["bad"]._late) <= runner.source.in_flight
+    may_go_on.set()
+    assert "does not take events" in caplog.text
+
+
+def test_an_optional_channel_that_never_opens_holds_nobody_up(monkeypatch):
+    monkeypatch.setattr("agent.runner.sources.PATIENCE_SECONDS", 0.0)
+    good, away = Store(name="good"), Store(name="away")
+    channels = {store.name: ChannelRunner("", store.name, store) for store in (good, away)}
+    channels["good"].ready.set()
+    selector = SelectorSpec(otherwise=Route(("good",), ("away",)))
+    spec = SourceSpec("s", "a.sources.s", Ten, Config(), {}, NOWHERE, channels=tuple(channels), selector=selector)
+    runner = SourceRunner(spec, channels, Letters(), threading.Event())
+    runner.run()
+    assert good.held == runner.source.told == NUMBERS
+    assert away.held == []
+
+
+def test_events_without_a_channel_are_counted_and_acknowledged():
+    store = Store(name="c")
+    selector = SelectorSpec("multiplexing", Route(), "kind", {"a": Route(("c",))})
+    runner, _ = run(Ten, store, selector=selector)
+    assert store.held == []
+    assert runner.source.told == NUMBERS
+    assert runner.metrics.get("EventUnroutedCount") == 10
 
 
 def test_a_bug_in_an_interceptor_loses_nothing(caplog):

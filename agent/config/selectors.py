@@ -1,0 +1,107 @@
+"""Channel selectors: `a1.sources.s1.selector.*`."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from agent.config import catalogue
+from agent.config.diagnostics import Report
+from agent.config.parts import Part, names_in
+from agent.config.properties import Property
+from agent.topology import Policy, Route, SelectorKind, SelectorSpec
+from plugins.options import suggestion
+
+KINDS: dict[str, list[str]] = {
+    "replicating": ["type", "optional"],
+    "multiplexing": ["type", "header", "mapping.", "optional.", "default"],
+    "load_balancing": ["type", "policy"],
+}
+"""The options of each."""
+
+DEFAULT_HEADER = "flume.selector.header"
+
+
+class SelectorReader:
+    """Reads the selector of one source. `properties` are those under `selector.`; `channels` the source's own."""
+
+    def __init__(
+        self, part: Part, properties: dict[str, Property], channels: tuple[str, ...], report: Report
+    ) -> None:
+        self._part, self._properties, self._channels, self._report = part, properties, channels, report
+
+    def read(self) -> SelectorSpec:
+        """The selector; where it is wrong, that is reported and the source cannot run."""
+        kind = self._kind()
+        if kind is None:
+            return SelectorSpec()
+        spec = {
+            "replicating": self._replicating,
+            "multiplexing": self._multiplexing,
+            "load_balancing": self._load_balancing,
+        }[kind]()
+        for name, prop in self._properties.items():
+            message = f"unknown option {'selector.' + name!r}{suggestion(name, KINDS[kind])} (ignored)"
+            self._report.warn(prop.place, self._part.path, message)
+        return spec
+
+    def _kind(self) -> SelectorKind | None:
+        written = self._properties.pop("type", None)
+        if written is None:
+            return "replicating"
+        if flume := catalogue.find("selector", written.value):
+            return cast(SelectorKind, flume.alias)
+        near = suggestion(written.value, list(KINDS)) or f"; built are: {', '.join(KINDS)}"
+        self._wrong(written, f"unknown selector type {written.value!r}{near}")
+        return None
+
+    def _replicating(self) -> SelectorSpec:
+        listed = self._properties.pop("optional", None)
+        optional = self._names("optional", listed)
+        required = tuple(name for name in self._channels if name not in optional)
+        if listed and self._channels and not required:
+            message = "all its channels are optional: what they refuse is lost"
+            self._report.warn(listed.place, self._part.path, message)
+        return SelectorSpec("replicating", Route(required, optional))
+
+    def _multiplexing(self) -> SelectorSpec:
+        header = self._properties.pop("header", None)
+        default = self._properties.pop("default", None)
+        otherwise = self._names("default", default)
+        mapping, optional = self._under("mapping."), self._under("optional.")
+        routes = {}
+        for value in dict.fromkeys((*mapping, *optional)):
+            required = mapping.get(value) or otherwise
+            more = tuple(name for name in optional.get(value, ()) if name not in required)
+            routes[value] = Route(required, more)
+        if default is None:
+            what = f"the header {header.value if header else DEFAULT_HEADER!r}"
+            message = f"without selector.default, events are dropped where {what} is missing or is not mapped"
+            self._report.warn((header or self._part).place, self._part.path, message)
+        name = header.value if header else DEFAULT_HEADER
+        return SelectorSpec("multiplexing", Route(otherwise), name, routes)
+
+    def _load_balancing(self) -> SelectorSpec:
+        policy = self._properties.pop("policy", None)
+        name = policy.value.lower() if policy else "round_robin"
+        if policy and name not in ("round_robin", "random"):
+            near = suggestion(name, ["round_robin", "random"])
+            self._wrong(policy, f"selector.policy must be round_robin or random, not {policy.value!r}{near}")
+            name = "round_robin"
+        return SelectorSpec("load_balancing", Route(self._channels), policy=cast(Policy, name))
+
+    def _under(self, prefix: str) -> dict[str, tuple[str, ...]]:
+        keys = [key for key in self._properties if key.startswith(prefix) and key != prefix]
+        return {key.removeprefix(prefix): self._names(key, self._properties.pop(key)) for key in keys}
+
+    def _names(self, option: str, listed: Property | None) -> tuple[str, ...]:
+        """The channels it lists, of those the source has."""
+        names = names_in(listed, self._report, self._part.path)
+        for name in names:
+            if listed and self._channels and name not in self._channels:
+                message = f"selector.{option} names {name!r}, which is none of the source's channels"
+                # Flume makes a source of which only an optional channel is missing.
+                self._wrong(listed, message, drops=option != "optional")
+        return tuple(name for name in names if name in self._channels)
+
+    def _wrong(self, prop: Property, message: str, *, drops: bool = True) -> None:
+        self._report.error(prop.place, self._part.path, message, drops=self._part.path if drops else "")

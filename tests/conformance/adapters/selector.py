@@ -1,0 +1,42 @@
+"""`selector`: which channels an event goes to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent.config.diagnostics import Report
+from agent.config.parts import Part
+from agent.config.properties import Property
+from agent.config.selectors import SelectorReader
+from agent.runner.selectors import Selector
+from agent.topology import Place
+from plugins import Batch, Event
+
+
+def op_selector(input: dict[str, Any]) -> Any:
+    """The channels of each event."""
+    place, report = Place("case", 1), Report("normal")
+    part = Part("source", "s", "a.sources.s", place, {}, "a.sources.s")
+    properties = {name: Property(f"a.sources.s.selector.{name}", v, place) for name, v in input["config"].items()}
+    spec = SelectorReader(part, properties, tuple(input["channels"]), report).read()
+    if report.failed:
+        return {"error": [str(found) for found in report.diagnostics()]}
+    selector = Selector(spec)
+    routes = []
+    for event in input["events"]:
+        routed = selector.route(Batch.of([Event(b"", event["headers"])]))
+        names: dict[bool, list[str]] = {True: [], False: []}
+        for channel, _, required in routed:
+            names[required].append(channel)
+        routes.append({"required": names[True], "optional": names[False]})
+    return {"routes": routes}
+
+
+def normalise(op: str, value: Any) -> Any:
+    """That it fails is the same, in other words than Java's. The order of channels means nothing here."""
+    if "error" in value:
+        return {"error": True}
+    return [
+        {kind: sorted(names, key=str) for kind, names in route.items()}  # Flume's may hold a null
+        for route in value["routes"]
+    ]
