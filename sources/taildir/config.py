@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import pydantic
 
 from plugins import MAX_HEADER_COLUMNS, Config, option
+from plugins.regex import Regex
 from sources.taildir.groups import Group
+from sources.taildir.multiline import Multiline
+from sources.taildir.tail import MAX_LINE
 
 
 class TaildirConfig(Config):
@@ -29,8 +32,8 @@ class TaildirConfig(Config):
     position_file: str = option(
         "~/.flume/taildir_position.json",
         name="positionFile",
-        description="where positions are kept, in Flume's format; files beside it hold what proves the identity of "
-        "each file (`.identity`) and that no other source uses it (`.lock`)",
+        description="where positions are kept, in Flume's format; files beside it hold each position at once, with "
+        "what proves the identity of the file (`.journal`), and that no other source uses it (`.lock`)",
         min_length=1,
     )
     batch_size: int = option(
@@ -67,8 +70,8 @@ class TaildirConfig(Config):
     write_position_interval: int = option(
         3000,
         name="writePosInterval",
-        description="how often news of files without new lines (found, renamed, deleted) is saved; the positions of "
-        "stored lines are saved with each batch",
+        description="how often the position file is written; the journal beside it, which counts after a crash, has "
+        "every position with its batch",
         unit="ms",
         ge=0,
     )
@@ -97,9 +100,66 @@ class TaildirConfig(Config):
         "needed to give such files back byte for byte",
     )
 
+    inotify: bool = option(
+        True,
+        name="inotify",
+        description="have the kernel say when something changed. It cannot for network file systems (NFS, SMB): "
+        "there `false` leaves it at looking, as often as `backoffSleepIncrement` and `maxBackoffSleep` say",
+    )
+    multiline_pattern: str = option(
+        "",
+        name="multiline.pattern",
+        description="join lines: a regular expression found in the lines that go on with an event (or, with "
+        "`multiline.negate`, in the others). For stack traces, say how an event begins: `^\\d{4}-` with "
+        "`multiline.negate = true`",
+    )
+    multiline_negate: bool = option(
+        False, name="multiline.negate", description="the lines that do not match are those that go on"
+    )
+    multiline_match: Literal["after", "before"] = option(
+        "after",
+        name="multiline.match",
+        description="whether such a line belongs behind (`after`) the line before it or in front of (`before`) the "
+        "next one",
+    )
+    multiline_timeout: int = option(
+        5000,
+        name="multiline.timeout",
+        description="an event that may go on is complete once its file has not grown for so long",
+        unit="ms",
+        ge=1,
+    )
+    multiline_max_lines: int = option(
+        500,
+        name="multiline.maxLines",
+        description="most lines of an event; what is longer becomes several events, nothing is thrown away",
+        unit="lines",
+        ge=1,
+    )
+    multiline_max_bytes: int = option(
+        1 << 20,
+        name="multiline.maxBytes",
+        description="most bytes of an event of several lines, likewise",
+        unit="bytes",
+        ge=1,
+        le=MAX_LINE,
+    )
+
+    @pydantic.field_validator("multiline_pattern")
+    @classmethod
+    def _check_pattern(cls, pattern: str) -> str:
+        try:
+            Regex(pattern)
+        except ValueError as e:
+            reason, look_around, _ = str(e).partition(", or set allowBacktracking")
+            raise ValueError(reason + (" (multiline.negate turns it round)" if look_around else "")) from None
+        return pattern
+
     @pydantic.model_validator(mode="after")
     def _check_groups(self) -> Self:
         self.groups()
+        if not self.multiline_pattern and any(name.startswith("multiline_") for name in self.model_fields_set):
+            raise ValueError("multiline.pattern is missing: without it no lines are joined")
         return self
 
     def groups(self) -> list[Group]:
@@ -126,6 +186,18 @@ class TaildirConfig(Config):
         if wrong:
             raise ValueError("; ".join(wrong))
         return groups
+
+    def multiline(self) -> Multiline | None:
+        """How lines are joined; None where each is an event."""
+        if not self.multiline_pattern:
+            return None
+        return Multiline(
+            Regex(self.multiline_pattern),
+            negate=self.multiline_negate,
+            after=self.multiline_match == "after",
+            most_lines=self.multiline_max_lines,
+            most_bytes=self.multiline_max_bytes,
+        )
 
     @property
     def position_path(self) -> Path:

@@ -9,13 +9,23 @@ import logging
 import os
 import resource
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 from sources.taildir.groups import Groups
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
 from sources.taildir.troubles import Troubles
 from sources.taildir.watch import Hints
+
+
+class Found(NamedTuple):
+    """What a look at directories found."""
+
+    changed: set[Tail]
+    """Files that came, were renamed or went."""
+    statuses: dict[Tail, os.stat_result]
+    """Every file there, as it was just then."""
 
 
 class Files:
@@ -38,6 +48,8 @@ class Files:
         for tail in saved:
             self._saved.setdefault(tail.inode, []).append(tail)
         self._by_path: dict[str, Tail] = {}
+        self.unsaved: set[Tail] = set()
+        """Those whose place or name on disk is not the present one."""
         self._open: dict[Tail, None] = {}
         """In order of last use."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -65,20 +77,20 @@ class Files:
 
     # --- finding
 
-    def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> set[Tail]:
-        """Find what came, was renamed or went, in all directories or in these; answer those files."""
+    def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> Found:
+        """Look at all directories, or at these."""
         where = self._groups.directories
         if directories is not None:
             where &= directories
-        changed: set[Tail] = set()
-        present: dict[Key, str] = {}
+        found = Found(set(), {})
         for directory in where:
             for path in self._groups.paths(directory):
-                self._find(path, present, changed, skip_to_end=skip_to_end)
-        self._find_renamed(where, present, changed)
-        if changed:
+                self._find(path, found, skip_to_end=skip_to_end)
+        self._find_renamed(where, found)
+        if found.changed:
+            self.unsaved |= found.changed
             self._by_path = {path: tail for tail in self._tails.values() for path in (tail.real, tail.path)}
-        return changed
+        return found
 
     def hinted(self, hints: Hints) -> tuple[set[Tail], set[Tail]]:
         """The files that hints say have grown, and those that came, were renamed or went."""
@@ -89,7 +101,7 @@ class Files:
                 directories |= {os.path.dirname(name) for name in (path, tail.path, tail.name)}
             elif self._groups.headers(path) is not None:
                 directories.add(os.path.dirname(path))
-        changed = self.scan(directories) if directories else set()
+        changed = self.scan(directories).changed if directories else set()
         return {self._by_path[path] for path in hints.grown if path in self._by_path}, changed
 
     def _label(self, tail: Tail) -> None:
@@ -99,7 +111,7 @@ class Files:
         if self._file_header is not None:
             tail.headers[self._file_header] = os.fsencode(tail.name).decode("utf-8", "replace")
 
-    def _find(self, path: str, present: dict[Key, str], changed: set[Tail], *, skip_to_end: bool) -> None:
+    def _find(self, path: str, found: Found, *, skip_to_end: bool) -> None:
         try:
             status = os.stat(path)
         except FileNotFoundError:
@@ -118,19 +130,19 @@ class Files:
                 tail.move(path)
                 if skip_to_end and status.st_size:
                     tail.position, tail.mark = status.st_size, None
-            self._follow(key, tail, changed)
-        elif tail.path != path and key not in present and key_of(tail.path) != key:
+            self._follow(key, tail, found)
+        elif tail.path != path and tail not in found.statuses and key_of(tail.path) != key:
             tail.move(path)
-            changed.add(tail)
+            found.changed.add(tail)
         if not tail.named:
-            changed.add(tail)
+            found.changed.add(tail)
         tail.named = tail.matched = True
-        present[key] = path
+        found.statuses[tail] = status
 
-    def _follow(self, key: Key, tail: Tail, changed: set[Tail]) -> None:
+    def _follow(self, key: Key, tail: Tail, found: Found) -> None:
         self._tails[key] = tail
         self._label(tail)
-        changed.add(tail)
+        found.changed.add(tail)
         # At once: an open file can be read even when it is deleted. If it cannot be opened, reading it will say so.
         with suppress(OSError, ChangedError):
             self.open(tail)
@@ -148,7 +160,7 @@ class Files:
                 return tail
         return None
 
-    def _find_renamed(self, where: set[str], present: Mapping[Key, str], changed: set[Tail]) -> None:
+    def _find_renamed(self, where: set[str], found: Found) -> None:
         """Those not found by a matching name: by any other name where they were, or by none."""
         listed: dict[str, dict[Key, str]] = {}
 
@@ -158,7 +170,7 @@ class Files:
             return listed[directory]
 
         for key, tail in self._tails.items():
-            if key in present or not where & {os.path.dirname(tail.path), os.path.dirname(tail.name)}:
+            if tail in found.statuses or not where & {os.path.dirname(tail.path), os.path.dirname(tail.name)}:
                 continue
             tail.matched = False
             named = key_of(tail.path) == key
@@ -167,11 +179,11 @@ class Files:
             for home in (os.path.dirname(tail.path), os.path.dirname(tail.real)):
                 if sure and not named and key in names(home):
                     tail.move(names(home)[key])
-                    changed.add(tail)
+                    found.changed.add(tail)
                     named = True
             if named != tail.named:
                 tail.named = named
-                changed.add(tail)
+                found.changed.add(tail)
         for tail in [tail for tails in self._saved.values() for tail in tails]:
             homes = {os.path.dirname(tail.path), os.path.dirname(tail.real)}
             asked = self._groups.headers(tail.name) is not None and where & {*homes, os.path.dirname(tail.name)}
@@ -183,27 +195,26 @@ class Files:
                     self._saved[tail.inode].remove(tail)
                     tail.device, tail.named = key[0], True
                     tail.move(path)
-                    self._follow(key, tail, changed)
+                    self._follow(key, tail, found)
                     break
 
     # --- letting go
 
-    def rest(self, now: float) -> bool:
-        """Close what has been idle, forget what is gone and was read to its end. Whether anything was forgotten."""
+    def rest(self, now: float) -> None:
+        """Close what has been idle, forget what is gone and was read to its end."""
         gone = []
         for tail in self:
-            if not self.idle(tail, now) or (tail.fd is not None and tail.seen is None):
+            if not self.idle(tail, now) or tail.held or (tail.fd is not None and tail.seen is None):
                 continue
             if tail.named:
                 self.close(tail)
             elif self._tails.get((tail.device or 0, tail.inode)) is not tail:
                 if not self._may_return(tail):
                     gone.append(tail)
-            elif tail.fd is None or os.fstat(tail.fd).st_size <= tail.position:
+            elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.position:
                 gone.append(tail)
         for tail in gone:
             self.forget(tail)
-        return bool(gone)
 
     def idle(self, tail: Tail, now: float) -> bool:
         """Whether it has not grown for so long that it probably will not."""
@@ -218,6 +229,8 @@ class Files:
     def forget(self, tail: Tail) -> None:
         """Follow it no longer."""
         self.close(tail)
+        tail.gone = True
+        self.unsaved.add(tail)
         self._troubles.over(tail.path)
         key = (tail.device or 0, tail.inode)
         if self._tails.get(key) is tail:
@@ -239,6 +252,7 @@ class Files:
         """Read it from its start: it is another file, or was emptied."""
         self.close(tail)
         tail.restart()
+        self.unsaved.add(tail)
         self._label(tail)
 
     def open(self, tail: Tail) -> None:
@@ -247,7 +261,10 @@ class Files:
             # One that has no name any more could never be opened again.
             while len(self._open) >= self._most_open and (old := next((t for t in self._open if t.named), None)):
                 self.close(old)
+            known = tail.mark
             tail.open()
+            if tail.mark is not known:
+                self.unsaved.add(tail)
         self._open.pop(tail, None)
         self._open[tail] = None
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from plugins import Batch, Retry, Source
 from sources.taildir.config import TaildirConfig
+from sources.taildir.events import Events, batch_of
 from sources.taildir.files import Files
 from sources.taildir.groups import Groups
-from sources.taildir.lines import Lines, batch_of
 from sources.taildir.positions import PositionFile
 from sources.taildir.tail import MAX_LINE, ChangedError, Tail
 from sources.taildir.troubles import Troubles
@@ -27,6 +28,22 @@ _GATHER = 0.002
 _TURN_BYTES = 16 * _BATCH_BYTES
 """So much of one file is read before the next has its turn; more than the longest line."""
 assert _TURN_BYTES > MAX_LINE + 1
+_COMPRESSED = (b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"BZh91AY&SY")
+"""How files begin that gzip, xz, zstd and bzip2 made."""
+
+
+class _Due(NamedTuple):
+    """A file to read."""
+
+    tail: Tail
+    until: int
+    """Offset up to which to read."""
+    more: bool
+    """Whether it has more than that."""
+    complete: bool
+    """Whether its last lines make an event, even if it might go on."""
+    final: bool
+    """Whether an unfinished last line counts as well."""
 
 
 class TaildirSource(Source[TaildirConfig]):
@@ -34,7 +51,7 @@ class TaildirSource(Source[TaildirConfig]):
 
     A line is read once a newline ends it, or once its file was renamed or deleted and has been idle. What
     `copytruncate` throws away between its copy and its truncation cannot be read by anyone, and a copy whose name
-    matches is a file of its own.
+    matches is a file of its own. Compressed files are not read: what they hold was read before.
     """
 
     type_name = "taildir"
@@ -48,7 +65,8 @@ class TaildirSource(Source[TaildirConfig]):
         """Read the positions and find the files. Raises Retry while the position file cannot be used."""
         config = self.config
         self._troubles = Troubles(self.log, self.metrics)
-        self._positions = PositionFile(config.position_path)
+        self._multiline = config.multiline()
+        self._positions = PositionFile(config.position_path, config.write_position_interval / 1000)
         self._held.callback(self._positions.close)
         self._files = Files(
             Groups(config.groups(), self._troubles, cache=config.cache_pattern_matching),
@@ -59,23 +77,24 @@ class TaildirSource(Source[TaildirConfig]):
             idle=config.idle_timeout / 1000,
         )
         self._held.callback(self._files.close_all)
-        self._watch = Watch(self.log)
+        self._watch = Watch(self.log, inotify=config.inotify)
         self._held.callback(self._watch.close)
-        self._yielded: list[Lines] = []
+        self._yielded: list[Events] = []
         self._behind: set[Tail] = set()
+        self._holding: set[Tail] = set()
+        """Files whose last event may go on."""
         self._pause = 0.0
         self._next_look = 0.0
         self._found = False
         self._files.scan(skip_to_end=config.skip_to_end)
         try:
             # Before anything is read: what skipToEnd skips now must not be skipped anew after a crash.
-            self._positions.save(self._files)
+            self._positions.save(self._files, self._files)
         except OSError as e:
             raise Retry(self._positions.unwritable(e)) from e
-        self._news = self._unsaved = False
+        self._files.unsaved.clear()
         self._unwritable = ""
-        self._saved_at = time.monotonic()
-        self._held.callback(lambda: self._news and self._save())
+        self._held.callback(lambda: self._save(last=True))
 
     def close(self) -> None:
         """Save what is known, and let go of every file."""
@@ -105,10 +124,10 @@ class TaildirSource(Source[TaildirConfig]):
         """Save how far the files of that batch are stored, before the next batch is offered."""
         if not self._yielded:
             return
-        for lines in self._yielded:
-            lines.tail.advance(lines.mark)
+        for events in self._yielded:
+            events.tail.advance(events.mark)
+            self._files.unsaved.add(events.tail)
         self._yielded = []
-        self._unsaved = True
         self._save()
 
     # --- looking
@@ -116,110 +135,165 @@ class TaildirSource(Source[TaildirConfig]):
     def look(self) -> Generator[Batch, None, bool]:
         """One pass over all files that may have grown. Whether `maxBatchCount` kept it from the end of one."""
         cut_short = False
-        pieces: list[Lines] = []
+        pieces: list[Events] = []
         room, space = self.config.batch_size, _BATCH_BYTES
-        for tail, size, final in self._due():
-            until = min(size, tail.position + _TURN_BYTES)
+        for due in self._due():
+            tail = due.tail
             batches = 0
             while not self.stopping.is_set():
                 if batches == self.config.max_batch_count:
                     self._go_on_with(tail)
                     cut_short = True
                     break
-                lines = self._read(tail, until, room, space, final=final)
-                if lines is None:
+                events = self._read(due, room, space)
+                if events is None:
                     break
-                pieces.append(lines)
-                more = tail.position + space < until
-                room -= len(lines.ends)
-                space -= len(lines.text)
+                pieces.append(events)
+                more = tail.position + space < due.until
+                room -= len(events.ends)
+                space -= events.size
                 if not more and room and space > _LEAST_BYTES:
-                    break  # no whole line is left in this file, and the next one's fit in as well
+                    break  # nothing complete is left in this file, and the next one's fit in as well
                 yield from self._offer(pieces)
                 pieces, room, space = [], self.config.batch_size, _BATCH_BYTES
                 batches += 1
-            if until < size:
+            if due.more:
                 self._go_on_with(tail)
         if pieces and not self.stopping.is_set():
             yield from self._offer(pieces)
         return cut_short
 
-    def _due(self) -> list[tuple[Tail, int, bool]]:
-        """Files to read, in the order of their last change; their size; whether an unfinished line counts as well."""
+    def _due(self) -> list[_Due]:
+        """Files to read, in the order of their last change."""
         now = time.monotonic()
         hints = self._watch.take()
+        tails: Mapping[Tail, os.stat_result | None]
         if hints.overflow or now >= self._next_look:
             tails = self._look_everywhere(now)
         else:
             grown, changed = self._files.hinted(hints)
-            self._news = self._news or bool(changed)
-            tails = grown | changed | self._behind
+            quiet = {tail for tail in self._holding if self._quiet(tail, now)}
+            tails = dict.fromkeys(grown | changed | self._behind | quiet)
         self._behind = set()
-        due = []
-        for tail in tails:
+        found = []
+        for tail, status in tails.items():
             try:
-                status = tail.status()
+                status = status or tail.status()
             except OSError as e:
                 self._unreadable(tail, e)
                 continue
             if status is None:
                 continue  # the next look everywhere finds what became of it
             state = (status.st_size, status.st_mtime_ns)
-            final = state == tail.seen and tail.rotated and self._files.idle(tail, now)
-            if state != tail.seen:
+            still = state == tail.seen
+            final = still and tail.rotated and self._files.idle(tail, now)
+            complete = final or (still and bool(tail.held) and self._quiet(tail, now))
+            if not still:
                 tail.changed_at = now
-            elif not final or status.st_size <= tail.position:
+            elif not complete or status.st_size <= tail.position:
                 continue
             tail.seen = state
-            due.append((status.st_mtime_ns, tail.path, tail, status.st_size, final))
-        due.sort(key=lambda entry: entry[:2])
-        self._found = self._found or bool(due)
-        return [entry[2:] for entry in due]
+            until = min(status.st_size, tail.position + _TURN_BYTES)
+            due = _Due(tail, until, until < status.st_size, complete, final)
+            found.append((status.st_mtime_ns, tail.path, due))
+        found.sort(key=lambda entry: entry[:2])
+        self._found = self._found or bool(found)
+        return [due for _, _, due in found]
 
-    def _look_everywhere(self, now: float) -> set[Tail]:
+    def _look_everywhere(self, now: float) -> dict[Tail, os.stat_result | None]:
         least = self.config.backoff_sleep_increment / 1000
         self._pause = least if self._found else min(self._pause + least, self.config.max_backoff_sleep / 1000)
         self._found = False
         self._next_look = now + self._pause
         for directory in self._files.directories:
             self._watch.add(directory)
-        changed = self._files.scan()
-        self._news = self._files.rest(now) or bool(changed) or self._news
-        if self._news and now - self._saved_at >= self.config.write_position_interval / 1000:
-            self._save()
-        tails = set(self._files.followed)
-        self.metrics.set("FollowedFileCount", len(tails))
-        return tails
+        statuses = self._files.scan().statuses
+        self._files.rest(now)
+        self._save()
+        followed = self._files.followed
+        self.metrics.set("FollowedFileCount", len(followed))
+        return {tail: statuses.get(tail) for tail in followed}
 
-    def _read(self, tail: Tail, until: int, room: int, space: int, *, final: bool) -> Lines | None:
-        """At most `room` lines, about `space` bytes. None where no line is whole, or the file cannot be read."""
+    def _quiet(self, tail: Tail, now: float) -> bool:
+        """Whether it has not grown for so long that its last event will not go on."""
+        return now - tail.changed_at >= self.config.multiline_timeout / 1000
+
+    def _read(self, due: _Due, room: int, space: int) -> Events | None:
+        """At most `room` events, about `space` bytes. None where none is complete, or the file cannot be read."""
+        tail = due.tail
         try:
             self._files.open(tail)
-            data = tail.rest(until) if final else tail.read(space, until)
-            if not tail.provable:
-                # The proof of a new file must be on disk before its first lines go: should they not be stored, and
-                # the file be renamed while we are down, nothing else would find it.
-                tail.mark = tail.mark_at(tail.position)
-                self._news, self._unsaved = tail.provable or self._news, bool(data) or self._unsaved
-            if not data:
-                return None
-            lines = Lines.of(tail, data, room, keep_cr=self.config.keep_carriage_return)
+            events = self._complete(due, room, space)
         except ChangedError:
-            self._news = True
-            if not tail.matched:
-                self._files.forget(tail)
-                return None
-            self.log.info("%s was emptied, or is another file by now: it is read from its start", tail.path)
-            self.metrics.add("FileRestartCount")
-            self._files.restart(tail)
-            return self._read(tail, until, room, space, final=False)
+            return self._start_again(due, room, space)
         except OSError as e:
             self._unreadable(tail, e)
             return None
         self._troubles.over(tail.path)
-        if not final and not data.endswith(b"\n"):
-            self.metrics.add("LineSplitCount")
-        return lines
+        return events
+
+    def _complete(self, due: _Due, room: int, space: int) -> Events | None:
+        """As `_read`, without its errors."""
+        tail, limit, events = due.tail, space, None
+        while events is None:
+            data = tail.rest(due.until) if due.final else tail.read(limit, due.until)
+            if not tail.provable:
+                # The proof of a new file must be on disk before its first lines go: should they not be stored, and
+                # the file be renamed while we are down, nothing else would find it.
+                tail.mark = tail.mark_at(tail.position)
+                self._files.unsaved.add(tail)
+            tail.held = b""
+            if not data or self._compressed(tail, data):
+                break
+            cut = not due.final and not data.endswith(b"\n")
+            if cut:
+                self.metrics.add("LineSplitCount")
+            left = due.until - tail.position
+            # Where a whole turn has no end of an event, waiting for one would be for ever.
+            complete = cut or (limit >= left and (due.complete or left >= _TURN_BYTES))
+            events = self._events(tail, data, room, complete=complete)
+            tail.held = data[events.size :] if events else data
+            if limit >= left:
+                break
+            limit *= 4  # an event is longer than that
+        (self._holding.add if tail.held else self._holding.discard)(tail)
+        return events
+
+    def _events(self, tail: Tail, data: bytes, room: int, *, complete: bool, lost: bool = False) -> Events | None:
+        return Events.of(
+            tail,
+            data,
+            room,
+            keep_cr=self.config.keep_carriage_return,
+            multiline=self._multiline,
+            complete=complete,
+            lost=lost,
+        )
+
+    def _compressed(self, tail: Tail, data: bytes) -> bool:
+        """Whether it is a file that a rotation has compressed."""
+        if tail.position or not data.startswith(_COMPRESSED):
+            return False
+        if not tail.compressed:
+            tail.compressed = True
+            self.log.info("%s is compressed: it is not read", tail.path)
+        return True
+
+    def _start_again(self, due: _Due, room: int, space: int) -> Events | None:
+        """It was emptied, or is another file by now: read it from its start."""
+        tail = due.tail
+        if not tail.matched:
+            self._files.forget(tail)
+            return None
+        self.log.info("%s was emptied, or is another file by now: it is read from its start", tail.path)
+        self.metrics.add("FileRestartCount")
+        # The last event, which might have gone on, is in no file any more.
+        held = tail.held and self._events(tail, tail.held, len(tail.held), complete=True, lost=True)
+        self._files.restart(tail)
+        if held:
+            self._go_on_with(tail)
+            return held
+        return self._read(due._replace(complete=False, final=False), room, space)
 
     def _go_on_with(self, tail: Tail) -> None:
         """The next look is at that file again, without waiting."""
@@ -235,7 +309,11 @@ class TaildirSource(Source[TaildirConfig]):
             self._files.close(tail)
 
     def _wait(self) -> None:
-        while not self.stopping.is_set() and (left := self._next_look - time.monotonic()) > 0:
+        until = self._next_look
+        if self._holding:
+            quiet = min(tail.changed_at for tail in self._holding) + self.config.multiline_timeout / 1000
+            until = min(until, quiet)
+        while not self.stopping.is_set() and (left := until - time.monotonic()) > 0:
             if self._watch.wait(min(left, 0.1)):
                 # Lines that come one by one shall not become batches of one each.
                 self.stopping.wait(_GATHER)
@@ -243,8 +321,8 @@ class TaildirSource(Source[TaildirConfig]):
 
     # --- yielding and saving
 
-    def _offer(self, pieces: list[Lines]) -> Iterator[Batch]:
-        while self._unsaved and not self._save():
+    def _offer(self, pieces: list[Events]) -> Iterator[Batch]:
+        while self._files.unsaved and not self._save():
             if self.stopping.wait(1):
                 return
         batch = batch_of(pieces, byte_offsets=self.config.byte_offset_header)
@@ -252,12 +330,11 @@ class TaildirSource(Source[TaildirConfig]):
         yield batch
         self.stored(batch)  # resumed means stored; nothing is left to do where we were told before
 
-    def _save(self) -> bool:
-        """Write the positions; False where that fails, which stops the reading until it works."""
+    def _save(self, *, last: bool = False) -> bool:
+        """Save what changed; False where that fails, which stops the reading until it works."""
         try:
-            self._positions.save(self._files)
+            self._positions.save(self._files.unsaved, self._files, last=last)
         except OSError as e:
-            self._news = True
             text = self._positions.unwritable(e)
             if self.metrics.last_error != text:
                 self.metrics.error(text)
@@ -269,6 +346,5 @@ class TaildirSource(Source[TaildirConfig]):
             if self.metrics.last_error == self._unwritable:
                 self.metrics.error("")
             self._unwritable = ""
-        self._news = self._unsaved = False
-        self._saved_at = time.monotonic()
+        self._files.unsaved.clear()
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import time
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ MAX_LINE = 4 << 20
 
 Key = tuple[int, int]
 """Device and inode."""
+
+_ids = itertools.count(1)
 
 
 class ChangedError(Exception):
@@ -71,6 +74,8 @@ class Tail:
         name: str = "",
         real: str = "",
     ) -> None:
+        self.id = next(_ids)
+        """Names it in the journal of positions."""
         self.device = device
         self.inode = inode
         self.path = path
@@ -82,6 +87,12 @@ class Tail:
         self.mark = mark
         self.headers: dict[str, str] = {}
         self.fd: int | None = None
+        self.held = b""
+        """Whole lines behind `position` that were read, but may belong to an event which goes on."""
+        self.compressed = False
+        """Whether it was found to be a compressed file, which is not read."""
+        self.gone = False
+        """Whether it is followed no longer."""
         self.named = False
         """Whether a name is known that leads to it."""
         self.matched = False
@@ -194,4 +205,4 @@ class Tail:
     def restart(self) -> None:
         """It is another file under the old inode, or was emptied: read it from its start."""
         self.close()
-        self.position, self.mark, self.seen, self.name = 0, Mark(), None, self.path
+        self.position, self.mark, self.seen, self.name, self.held = 0, Mark(), None, self.path, b""

@@ -45,8 +45,9 @@ class Watch(FileSystemEventHandler):
     the watches end for a second, in which the files that were written to are simply looked at often.
     """
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, *, inotify: bool) -> None:
         self._log = log
+        self._inotify = inotify
         self._told = False
         self._lock = threading.Lock()
         self._hinted = threading.Event()
@@ -58,7 +59,8 @@ class Watch(FileSystemEventHandler):
         self._watches: dict[str, tuple[ObservedWatch, tuple[int, int]]] = {}
         self._observer = Observer()
         self._observer.daemon = True
-        self._observer.start()
+        if inotify:
+            self._observer.start()
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         """Note what an event is about, on watchdog's thread."""
@@ -72,7 +74,7 @@ class Watch(FileSystemEventHandler):
 
     def add(self, directory: str) -> None:
         """Watch that directory, if it is there; doing so again costs a stat."""
-        if self._busy:
+        if self._busy or not self._inotify:
             return
         try:
             status = Path(directory).stat()
@@ -122,5 +124,6 @@ class Watch(FileSystemEventHandler):
 
     def close(self) -> None:
         """Stop watching; its threads have ended on return."""
-        self._observer.stop()
-        self._observer.join()
+        if self._inotify:
+            self._observer.stop()
+            self._observer.join()

@@ -311,8 +311,10 @@ def test_what_skip_to_end_skips_is_decided_once(logs: Path, tmp_path: Path) -> N
 
 def kill(source: TaildirSource) -> None:
     """What SIGKILL leaves: nothing is saved any more, and the system closes all that is open."""
-    source._news = False
+    source._positions.save = lambda *_, **__: None  # type: ignore[method-assign]
+    journal = source._positions.path.with_name("taildir.json.journal")
     source.close()
+    append(journal, b'{"is":"file","id":1,"inode":')  # a save that was not finished
 
 
 def test_rotation_into_a_matching_name(logs: Path, tmp_path: Path) -> None:
@@ -481,11 +483,12 @@ def test_positions_hold_when_the_device_number_changes(logs: Path, tmp_path: Pat
     source = start(tmp_path)
     assert len(bodies(source)) == 2
     source.close()
-    identity = tmp_path / "positions" / "taildir.json.identity"
-    entries = json.loads(identity.read_text())
-    for entry in entries:
-        entry["device"] += 1  # as a reboot may number the disks
-    identity.write_text(json.dumps(entries))
+    journal = tmp_path / "positions" / "taildir.json.journal"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        if line.get("is") == "file":
+            line["device"] += 1  # as a reboot may number the disks
+    journal.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
     append(logs / "log", b"3\n")
     source = start(tmp_path)
     assert bodies(source) == [b"3"]
@@ -628,7 +631,7 @@ def test_a_read_only_position_file_is_named(obstacle: str, as_nobody: Path) -> N
 
 
 @pytest.mark.parametrize("content", ["{", '{"inode":1}', '[{"inode":"x"}]', '[{"inode":1,"pos":2}]', "[" * 100_000])
-@pytest.mark.parametrize("suffix", ["", ".identity"])
+@pytest.mark.parametrize("suffix", ["", ".journal"])
 def test_a_position_file_that_makes_no_sense_is_named(content: str, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / "positions" / f"taildir.json{suffix}"
     path.parent.mkdir()

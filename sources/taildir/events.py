@@ -1,0 +1,102 @@
+"""From the bytes of files to a batch, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plugins import Batch
+from sources.taildir.multiline import Multiline
+from sources.taildir.tail import Mark, Tail
+
+OFFSET_HEADER = "byteoffset"
+_NEWLINE, _RETURN = 0x0A, 0x0D
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Consecutive events of one file: lines, or several lines each."""
+
+    tail: Tail
+    bodies: bytes
+    """One behind the other."""
+    ends: npt.NDArray[np.int64]
+    """Where in `bodies` each ends."""
+    starts: npt.NDArray[np.int64]
+    """Offset in the file of each."""
+    size: int
+    """Bytes of the file that they are made of."""
+    mark: Mark
+    """Where the file stands once they are stored."""
+
+    @classmethod
+    def of(
+        cls,
+        tail: Tail,
+        data: bytes,
+        most: int,
+        *,
+        keep_cr: bool,
+        multiline: Multiline | None = None,
+        complete: bool = True,
+        lost: bool = False,
+    ) -> Events | None:
+        """The first `most` events of what was read from the file's position; None where none is complete.
+
+        `data` is whole lines, or one unfinished line that shall not wait for its newline. `complete` says that
+        its last event will not go on either, `lost` that the file no longer has it and is read from its start then.
+        """
+        whole = data.endswith(b"\n")
+        text = data if whole else data + b"\n"
+        newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
+        if multiline is None and len(newlines) > most:
+            newlines = newlines[:most]
+            data = text = text[: int(newlines[-1]) + 1]
+        ends = newlines
+        # A carriage return is part of the line's end only where there is such an end.
+        if whole and not keep_cr and (np.frombuffer(text, np.uint8)[newlines - 1] == _RETURN).any():
+            text = text.replace(b"\r\n", b"\n")
+            ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
+        if multiline is None:
+            bodies = text.replace(b"\n", b"")
+        else:
+            last = np.flatnonzero(multiline.last_lines(text, ends, final=complete))[:most]
+            if not len(last):
+                return None
+            newlines, ends = newlines[last], ends[last]
+            kept = np.frombuffer(text, np.uint8, int(ends[-1]) + 1)
+            bodies = np.delete(kept, ends).tobytes()
+        starts = np.empty(len(newlines), np.int64)
+        starts[0] = 0
+        starts[1:] = newlines[:-1] + 1
+        size = min(int(newlines[-1]) + 1, len(data))
+        # Taking all those newlines out moves each end back by the number of them before it.
+        ends = ends - np.arange(len(ends))
+        mark = Mark() if lost else tail.mark_at(tail.position + size)
+        return cls(tail, bodies, ends, starts + tail.position, size, mark)
+
+
+def batch_of(pieces: Sequence[Events], *, byte_offsets: bool) -> Batch:
+    """One batch of the events of several files; each has its file's headers."""
+    counts = [len(piece.ends) for piece in pieces]
+    total = sum(counts)
+    bases = np.cumsum([0, *(len(piece.bodies) for piece in pieces)])
+    offsets = np.zeros(total + 1, np.int32)
+    offsets[1:] = np.concatenate([piece.ends + base for piece, base in zip(pieces, bases, strict=False)])
+    text = b"".join(piece.bodies for piece in pieces)
+    bodies = pa.Array.from_buffers(pa.binary(), total, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+
+    headers: dict[str, object] = {}
+    if byte_offsets:
+        values = pa.array(np.concatenate([piece.starts for piece in pieces])).cast(pa.string())
+        # All differ: encoding them as a dictionary needs no search.
+        headers[OFFSET_HEADER] = pa.DictionaryArray.from_arrays(pa.array(np.arange(total, dtype=np.int32)), values)
+    rows = np.repeat(np.arange(len(pieces)), counts)
+    for name in dict.fromkeys(name for piece in pieces for name in piece.tail.headers):
+        column = pa.array([piece.tail.headers.get(name) for piece in pieces], pa.string())
+        headers[name] = column.dictionary_encode().take(pa.array(rows))
+    return Batch.of_columns(bodies, headers)

@@ -1,0 +1,248 @@
+"""Events of several lines: stack traces arrive whole, wherever reading and writing were interrupted."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sources.taildir import TaildirConfig, TaildirSource
+from tests.sources.test_taildir import append, bodies, kill, positions, process, start
+
+TRACE = b"""2024-05-01 10:00:00 ERROR request failed
+java.lang.IllegalStateException: no
+\tat a.b.C.run(C.java:1)
+
+Caused by: java.io.IOException: \xe2\x82\xac \xff
+\t... 2 more"""
+PLAIN = b"2024-05-01 10:00:01 INFO fine"
+BEGINS = {"multiline.pattern": r"^\d{4}-\d\d-\d\d ", "multiline.negate": "true"}
+NEVER = {"multiline.timeout": "3600000"}
+
+
+def multi(directory: Path, **options: str) -> TaildirSource:
+    return start(directory, **{**BEGINS, **NEVER, **options})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    (tmp_path / "logs").mkdir()
+    return tmp_path / "logs" / "log"
+
+
+def test_a_stack_trace_is_one_event(log: Path, tmp_path: Path) -> None:
+    log.write_bytes(b"\n".join([TRACE, PLAIN, TRACE, TRACE, PLAIN, b""]))
+    source = multi(tmp_path, byteOffsetHeader="true")
+    events = process(source)
+    assert [body for body, _ in events] == [TRACE, PLAIN, TRACE, TRACE], "the last one may go on"
+    assert [int(headers["byteoffset"]) for _, headers in events] == [0, 152, 182, 334]
+    append(log, b"goes on\n" + PLAIN + b"\n")
+    assert bodies(source) == [PLAIN + b"\ngoes on"]
+    source.close()
+
+
+def test_carriage_returns_end_lines_inside_an_event_too(log: Path, tmp_path: Path) -> None:
+    log.write_bytes(b"2024-05-01 one\r\n two\r\n2024-05-01 next\r\n")
+    source = multi(tmp_path)
+    assert bodies(source) == [b"2024-05-01 one\n two"]
+    source.close()
+    source = multi(tmp_path, positionFile=f"{tmp_path}/other.json", keepCarriageReturn="true")
+    assert bodies(source) == [b"2024-05-01 one\r\n two\r"]
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("match", "negate", "pattern", "events"),
+    [
+        ("after", "false", "^b", [b"a", b"a\nb\nb", b"a", b"a\nb"]),
+        ("after", "true", "^a", [b"a", b"a\nb\nb", b"a", b"a\nb"]),
+        ("before", "false", "^b", [b"a", b"a", b"b\nb\na", b"a", b"b"]),
+        ("before", "true", "^a", [b"a", b"a", b"b\nb\na", b"a", b"b"]),
+    ],
+)
+def test_after_before_and_negate_mean_what_filebeat_means(
+    match: str, negate: str, pattern: str, events: list[bytes], log: Path, tmp_path: Path
+) -> None:
+    log.write_bytes(b"a\na\nb\nb\na\na\nb\n")
+    options = {"multiline.pattern": pattern, "multiline.negate": negate, "multiline.match": match}
+    source = multi(tmp_path, **options)
+    assert bodies(source) == events[:-1]
+    source.close()
+    source = multi(tmp_path, **{**options, "multiline.timeout": "1"})
+    assert bodies(source) == events[-1:], "complete after the timeout, also in a process that never saw it grow"
+    assert positions(tmp_path) == {"log": 14}
+    source.close()
+
+
+def test_an_event_is_complete_when_its_file_has_been_quiet(log: Path, tmp_path: Path) -> None:
+    """No look everywhere comes in time: the timeout itself wakes the source."""
+    log.write_bytes(TRACE + b"\nand unfin")
+    source = multi(
+        tmp_path, backoffSleepIncrement="3600000", maxBackoffSleep="3600000", **{"multiline.timeout": "300"}
+    )
+    arrived: list[bytes] = []
+    news = threading.Condition()
+
+    def run() -> None:
+        for batch in source.batches():
+            with news:
+                arrived.extend(batch.bodies.to_pylist())
+                news.notify()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with news:
+        assert news.wait_for(lambda: arrived, timeout=10)
+        append(log, b"ished\n" + PLAIN + b"\n")
+        assert news.wait_for(lambda: len(arrived) == 3, timeout=10)
+    assert arrived == [TRACE, b"and unfinished", PLAIN]
+    source.stopping.set()
+    thread.join(10)
+    source.close()
+
+
+@pytest.mark.parametrize("way", ["closed", "killed"])
+def test_nothing_is_lost_at_a_restart_in_the_middle_of_an_event(way: str, log: Path, tmp_path: Path) -> None:
+    text = b"\n".join([PLAIN, TRACE, PLAIN, b""])
+    found: list[bytes] = []
+    for cut in range(0, len(text), 3):
+        source = multi(tmp_path)
+        append(log, text[cut : cut + 3])
+        found += bodies(source)
+        (source.close if way == "closed" else lambda s=source: kill(s))()
+    source = multi(tmp_path, **{"multiline.timeout": "1"})
+    assert found + bodies(source) == [PLAIN, TRACE, PLAIN]
+    source.close()
+
+
+@pytest.mark.parametrize("fate", ["renamed", "renamed out of the pattern", "deleted", "copytruncate"])
+def test_what_waits_for_its_end_survives_a_rotation(fate: str, log: Path, tmp_path: Path) -> None:
+    log.write_bytes(TRACE + b"\n")
+    source = multi(tmp_path, **({} if fate == "copytruncate" else {"multiline.timeout": "300"}))
+    assert bodies(source) == []
+    if fate == "copytruncate":
+        shutil.copy(log, tmp_path / "copy")
+        log.write_bytes(PLAIN + b"\n" + PLAIN + b"\n")
+    elif fate == "deleted":
+        log.unlink()
+    else:
+        log.rename(log.with_name("log.1" if fate == "renamed" else "old"))
+    found: list[bytes] = []
+    while len(found) < (2 if fate == "copytruncate" else 1):
+        found += bodies(source)
+    assert found == [TRACE, PLAIN][: len(found)]
+    source.close()
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3, 7, 500])
+def test_an_event_of_too_many_lines_is_cut_and_nothing_is_thrown_away(lines: int, log: Path, tmp_path: Path) -> None:
+    trace = [b"2024-05-01 x", *(b" line %d" % i for i in range(19))]
+    log.write_bytes(b"\n".join([*trace, b"2024-05-01 next", b""]))
+    source = multi(tmp_path, **{"multiline.maxLines": str(lines)})
+    expected = [b"\n".join(trace[i : i + lines]) for i in range(0, 20, lines)]
+    assert bodies(source)[: len(expected)] == expected
+    source.close()
+
+
+def test_an_event_of_too_many_bytes_is_cut_between_lines(log: Path, tmp_path: Path) -> None:
+    trace = [b"2024-05-01 x", *(b" line %d" % i for i in range(10, 30))]
+    log.write_bytes(b"\n".join([*trace, b"2024-05-01 " + b"l" * 200, b"2024-05-01 next", b""]))
+    source = multi(tmp_path, **{"multiline.maxBytes": "40"})
+    found = bodies(source)
+    assert found[-1] == b"2024-05-01 " + b"l" * 200, "a line is never cut"
+    assert all(len(body) < 40 for body in found[:-1])
+    assert b"\n".join(found[:-1]) == b"\n".join(trace)
+    assert len(found) == 7
+    source.close()
+
+
+def test_events_longer_than_a_batch(log: Path, tmp_path: Path) -> None:
+    huge = b"2024-05-01 x" + b"\n y" * 300_000
+    log.write_bytes(b"\n".join([PLAIN, huge, huge, PLAIN, b""]))
+    source = multi(tmp_path, **{"multiline.maxLines": "1000000"})
+    assert bodies(source) == [PLAIN, huge, huge]
+    source.close()
+
+
+def test_lines_without_an_end_do_not_wait_for_ever(log: Path, tmp_path: Path) -> None:
+    line = b" " + b"z" * 999 + b"\n"
+    log.write_bytes(b"2024-05-01 x\n" + line * 9000)
+    options = {"multiline.maxLines": "1000000", "multiline.maxBytes": str(4 << 20)}
+    source = multi(tmp_path, **options)
+    found = bodies(source)
+    assert len(found) == 2
+    assert b"\n".join(found) == b"2024-05-01 x\n" + b"\n".join([line[:-1]] * (b"\n".join(found).count(b"\n")))
+    source.close()
+
+
+def expected_events(lines: list[bytes], *, negate: bool, after: bool, most: int) -> list[bytes]:
+    """As Filebeat's documentation says it, line by line."""
+    events: list[list[bytes]] = []
+    open_ = False
+    for line in lines:
+        goes_on = line.startswith((b" ", "é".encode())) != negate
+        joined = open_ and (goes_on or not after)
+        if joined and len(events[-1]) < most:
+            events[-1].append(line)
+        else:
+            events.append([line])
+        open_ = (goes_on or after) and len(events[-1]) < most
+    return [b"\n".join(event) for event in events]
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    lines=st.lists(st.sampled_from([b"a", b" b", b"", "é".encode(), b"\xff", b" " * 50]), min_size=1, max_size=40),
+    negate=st.booleans(),
+    after=st.booleans(),
+    most=st.integers(1, 6),
+    seed=st.integers(0, 1 << 20),
+)
+def test_any_lines_in_any_pieces(
+    lines: list[bytes], negate: bool, after: bool, most: int, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("pieces")
+    chance = random.Random(seed)
+    options = {
+        "multiline.pattern": "^[ é]",
+        "multiline.negate": str(negate).lower(),
+        "multiline.match": "after" if after else "before",
+        "multiline.maxLines": str(most),
+        "batchSize": "3",
+    }
+    source = start(directory, **options, **NEVER)
+    text, found = b"\n".join([*lines, b""]), []
+    while text:
+        size = chance.randint(1, len(text))
+        append(directory / "logs" / "log", text[:size])
+        text = text[size:]
+        found += bodies(source)
+        if chance.random() < 0.3:
+            kill(source)
+            source = start(directory, **options, **NEVER)
+    source.close()
+    source = start(directory, **{**options, "multiline.timeout": "1"})
+    found += bodies(source)
+    source.close()
+    assert found == expected_events(lines, negate=negate, after=after, most=most)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"multiline.negate": "true"}, "multiline.pattern is missing"),
+        ({"multiline.pattern": "("}, "cannot be read"),
+        ({"multiline.pattern": "^(?! )"}, r"write it without (multiline.negate turns it round)"),
+        ({"multiline.pattern": "x", "multiline.match": "behind"}, "must be 'after' or 'before'"),
+        ({"multiline.pattern": "x", "multiline.max_lines": "7"}, "did you mean 'multiline.maxLines'?"),
+        ({"multiline.pattern": "x", "multiline.maxLines": "0"}, "at least 1"),
+    ],
+)
+def test_mistakes_are_named(options: dict[str, str], problem: str) -> None:
+    _, problems = TaildirConfig.parse({"filegroups": "g", "filegroups.g": "/d/x", **options})
+    assert problem in "\n".join(found.message for found in problems)
