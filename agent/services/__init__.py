@@ -1,4 +1,4 @@
-"""Real servers (Kafka, HDFS) started from locked jars, without root, containers or Maven."""
+"""Real servers (Kafka, HDFS, HBase, Solr) started from locked jars, without root, containers or Maven."""
 
 
 class ServiceError(Exception):

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import os
 import random
 import signal
 import socket
@@ -35,7 +36,17 @@ class Cluster(ABC):
         self.directory = Path(directory).expanduser().absolute()
         self._fixed_ports = fixed_ports
 
+    @classmethod
+    def default(cls) -> Self:
+        """The user's own: `$XDG_DATA_HOME/flafka/<service>`, else below ~/.local/share."""
+        return cls(data_directory() / cls.service)
+
     # What a kind of cluster defines
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """What clients are told. Raises `ServiceError` before the first start."""
 
     @abstractmethod
     def default_ports(self) -> Mapping[str, int]:
@@ -156,6 +167,11 @@ class Cluster(ABC):
                         f"port {port}, which this cluster uses for {name}, is taken by another program\n"
                         f"  end that program, or remove {name!r} from {self.directory / 'cluster.json'}"
                     )
+
+
+def data_directory() -> Path:
+    """Where the user's own clusters are: `$XDG_DATA_HOME/flafka`, else ~/.local/share/flafka."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "flafka"
 
 
 def java_command(

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-from xml.sax.saxutils import escape
 
 from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, java_command
+from agent.services.hadoop import site_xml
 from agent.services.java import Java
 
 NAMENODE = "namenode"
@@ -64,6 +64,11 @@ class HdfsCluster(Cluster):
         return f"{HOST}:{self.ports['namenode-http']}"
 
     @property
+    def address(self) -> str:
+        """`http://host:port` of the NameNode: its web UI and WebHDFS."""
+        return f"http://{self.webhdfs}"
+
+    @property
     def rpc(self) -> str:
         """`hdfs://host:port`, what Java clients and Spark call the file system."""
         return f"hdfs://{HOST}:{self.ports['namenode']}"
@@ -87,8 +92,8 @@ class HdfsCluster(Cluster):
             conf = self._conf(name)
             for folder in (conf, self.directory / "data" / name, self.server(name).log.parent):
                 folder.mkdir(parents=True, exist_ok=True)
-            (conf / "core-site.xml").write_text(_xml(self._core_site()), encoding="utf-8")
-            (conf / "hdfs-site.xml").write_text(_xml(self._hdfs_site(name)), encoding="utf-8")
+            (conf / "core-site.xml").write_text(site_xml(self._core_site()), encoding="utf-8")
+            (conf / "hdfs-site.xml").write_text(site_xml(self._hdfs_site(name)), encoding="utf-8")
             (conf / "log4j.properties").write_text(LOGGING)
         if not (self.directory / "data" / NAMENODE / "current" / "VERSION").exists():
             command = [*self.command(NAMENODE, java, lib), "-format", "-nonInteractive"]
@@ -189,12 +194,3 @@ def _jmx(port: int, service: str, name: str) -> dict[str, Any] | None:
     finally:
         connection.close()
     return beans[0] if beans else None
-
-
-def _xml(properties: Mapping[str, str]) -> str:
-    """Hadoop's configuration format."""
-    lines = (
-        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
-        for name, value in properties.items()
-    )
-    return f"<configuration>\n{''.join(lines)}</configuration>\n"

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple, Self
 import javaproperties
 
 from agent.services import ServiceError
-from agent.services.cluster import HOST, Cluster, java_command, listening
+from agent.services.cluster import HOST, Cluster, data_directory, java_command, listening
 from agent.services.java import Java
 
 NODES = (1, 2, 3)
@@ -123,8 +123,12 @@ class KafkaCluster(Cluster):
     @classmethod
     def default(cls) -> Self:
         """The user's cluster: FLAFKA_CLUSTER_DIR, else `$XDG_DATA_HOME/flafka/cluster`, else below ~/.local/share."""
-        data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-        return cls(os.environ.get("FLAFKA_CLUSTER_DIR") or Path(data, "flafka", "cluster"))
+        return cls(os.environ.get("FLAFKA_CLUSTER_DIR") or data_directory() / "cluster")
+
+    @property
+    def address(self) -> str:
+        """The bootstrap servers."""
+        return self.bootstrap_servers
 
     @property
     def bootstrap_servers(self) -> str:

@@ -164,7 +164,9 @@ def test_two_processes_at_once_download_each_jar_once(mirror: Mirror) -> None:
     assert set(mirror.requests.values()) == {1}
 
 
-@pytest.mark.parametrize(("service", "count"), [("kafka", 46), ("hdfs", 117), ("spark", 4)])
+@pytest.mark.parametrize(
+    ("service", "count"), [("kafka", 46), ("hdfs", 117), ("hbase", 120), ("solr", 121), ("spark", 4)]
+)
 def test_shipped_locks_name_each_jar_once(service: str, count: int) -> None:
     locked = jars.read_lock(service)
     assert len({jar.name for jar in locked}) == len(locked) == count

@@ -1,0 +1,138 @@
+"""HBase on this machine: one process with all its parts, and a Thrift server (the first version) beside it."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from agent.services import ServiceError
+from agent.services.cluster import HOST, Cluster, java_command, listening
+from agent.services.hadoop import site_xml
+from agent.services.java import Java
+
+MASTER, THRIFT = "master", "thrift"
+MASTER_HEAP_MB, THRIFT_HEAP_MB = 192, 64
+
+# What HBase reaches into the JDK for, from its own scripts.
+OPENED = [
+    *("--add-modules=jdk.unsupported", "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED"),
+    *("--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",),
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in (
+            *("java.lang", "java.lang.reflect", "java.nio", "java.util", "java.util.concurrent"),
+            *("jdk.internal.ref", "sun.nio.ch"),
+        )
+    ),
+    "-Dorg.apache.hbase.thirdparty.io.netty.tryReflectionSetAccessible=true",
+]
+
+
+class HBaseCluster(Cluster):
+    """Apache HBase, standalone, its files on the local disk; servers `master` (with ZooKeeper and the regions) and
+    `thrift`, which speaks the binary protocol over the buffered transport.
+
+    What was acknowledged survives `kill -9` of either (not a power cut of the machine).
+    """
+
+    service: ClassVar[str] = "hbase"
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the Thrift server, for the option `thrift` of the sink."""
+        return f"{HOST}:{self.ports[THRIFT]}"
+
+    def names(self) -> list[str]:
+        """`master`, then `thrift`."""
+        return [MASTER, THRIFT]
+
+    def default_ports(self) -> Mapping[str, int]:
+        """19090 Thrift, 16100 master, 16120 regions, 12181 ZooKeeper."""
+        return {THRIFT: 19090, MASTER: 16100, "regions": 16120, "zookeeper": 12181}
+
+    def prepare(self, java: Java, lib: Path) -> None:
+        """One folder of configuration for both."""
+        conf = self.directory / "conf"
+        for folder in (conf, self.directory / "data", self.server(MASTER).log.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        (conf / "hbase-site.xml").write_text(site_xml(self._site()), encoding="utf-8")
+
+    def _site(self) -> dict[str, str]:
+        ports = {name: str(port) for name, port in self.ports.items()}
+        return {
+            "hbase.rootdir": f"file://{self.directory / 'data' / 'hbase'}",  # a space in it stays as it is
+            "hbase.tmp.dir": str(self.directory / "tmp"),
+            "hbase.unsafe.stream.capability.enforce": "false",  # the local disk knows no hsync
+            "hbase.zookeeper.quorum": HOST,
+            "hbase.zookeeper.property.clientPort": ports["zookeeper"],
+            "hbase.zookeeper.property.clientPortAddress": HOST,
+            "hbase.zookeeper.property.dataDir": str(self.directory / "data" / "zookeeper"),
+            # A master that was killed is forgotten after so long; until then the next one waits.
+            "hbase.zookeeper.property.tickTime": "1000",
+            "zookeeper.session.timeout": "4000",
+            "zookeeper.recovery.retry": "1",
+            "zookeeper.recovery.retry.intervalmill": "200",
+            "hbase.master.ipc.address": HOST,
+            "hbase.master.hostname": "localhost",
+            "hbase.master.port": ports[MASTER],
+            "hbase.master.info.port": "-1",  # the jars hold no pages for it
+            "hbase.regionserver.ipc.address": HOST,
+            "hbase.regionserver.hostname": "localhost",
+            "hbase.regionserver.port": ports["regions"],
+            "hbase.regionserver.info.port": "-1",
+            "hbase.regionserver.handler.count": "6",
+            "hbase.regionserver.metahandler.count": "2",
+            "hbase.master.handler.count": "4",
+            "hbase.regionserver.global.memstore.size": "0.3",
+            "hfile.block.cache.size": "0.2",
+            "hbase.regionserver.thrift.ipaddress": HOST,
+            "hbase.regionserver.thrift.port": ports[THRIFT],
+            "hbase.thrift.info.port": "-1",
+            "hbase.thrift.minWorkerThreads": "4",
+            # The Thrift server answers that the regions are away after seconds, rather than after many minutes.
+            "hbase.client.retries.number": "4",
+            "hbase.rpc.timeout": "10000",
+            "hbase.client.operation.timeout": "20000",
+        }
+
+    def command(self, name: str, java: Java, lib: Path) -> list[str]:
+        """`HMaster start` or `ThriftServer start`."""
+        package = "org.apache.hadoop.hbase"
+        main = f"{package}.master.HMaster" if name == MASTER else f"{package}.thrift.ThriftServer"
+        options = [
+            *OPENED,
+            f"-Dhbase.log.dir={self.server(name).log.parent}",
+            f"-Dorg.slf4j.simpleLogger.logFile={self.server(name).log}",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+        ]
+        heap = MASTER_HEAP_MB if name == MASTER else THRIFT_HEAP_MB
+        return [
+            *java_command(java, [self.directory / "conf", lib / "*"], main, heap_mb=heap, options=options),
+            "start",
+        ]
+
+    def waiting_for(self) -> str | None:
+        """Ready is: the master takes orders, and every region of every table answers the Thrift server."""
+        try:
+            import happybase
+            from Hbase_thrift import IOError as Refused  # made by happybase from the interface's description
+            from thriftpy2.thrift import TException
+        except ImportError:
+            raise ServiceError("asking HBase needs happybase: pip install 'flafka[sandbox]'") from None
+        if not listening(self.ports[THRIFT]):
+            return "thrift does not listen yet"
+        try:
+            with contextlib.closing(happybase.Connection(HOST, self.ports[THRIFT], timeout=10_000)) as connection:
+                try:
+                    connection.enable_table("no-such-table")  # nothing happens, and only an initialized master knows
+                except Refused as refused:
+                    if b"TableNotFoundException" not in refused.message:
+                        return "the master is not initialized yet"
+                for name in connection.tables():
+                    table = connection.table(name)
+                    for region in table.regions() if connection.is_table_enabled(name) else ():
+                        next(table.scan(row_start=region["start_key"], limit=1), None)
+        except (OSError, TException) as error:
+            return f"the regions do not answer yet ({type(error).__name__})"
+        return None

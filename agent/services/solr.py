@@ -1,0 +1,135 @@
+"""Solr on this machine: one server, without ZooKeeper, and as many cores as one likes."""
+
+import http.client
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+from agent.services import ServiceError
+from agent.services.cluster import HOST, Cluster, java_command
+from agent.services.java import Java
+
+SOLR = "solr"
+HEAP_MB = 160
+ACTIVE = 3
+"""State of a log of updates that was replayed."""
+CONF = Path(__file__).parent / "solrconf"
+"""`jetty.xml`, `solr.xml`, and `core/`, the configuration of a new core."""
+
+LOGGING = """\
+rootLogger.level=INFO
+rootLogger.appenderRef.file.ref=file
+appender.file.type=RollingFile
+appender.file.name=file
+appender.file.fileName=${sys:flafka.log}
+appender.file.filePattern=${sys:flafka.log}.%i
+appender.file.layout.type=PatternLayout
+appender.file.layout.pattern=%d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1.}: %m%n
+appender.file.policies.type=Policies
+appender.file.policies.size.type=SizeBasedTriggeringPolicy
+appender.file.policies.size.size=10MB
+appender.file.strategy.type=DefaultRolloverStrategy
+appender.file.strategy.max=3
+"""
+
+
+class SolrCluster(Cluster):
+    """Apache Solr in Jetty; the server is called `solr`, its first core `events`.
+
+    What was acknowledged survives `kill -9`, committed or not (not a power cut of the machine).
+    """
+
+    service: ClassVar[str] = "solr"
+
+    @property
+    def address(self) -> str:
+        """`http://host:port/solr`; a core's name comes behind it."""
+        return f"http://{HOST}:{self.ports[SOLR]}/solr"
+
+    def names(self) -> list[str]:
+        """`solr`."""
+        return [SOLR]
+
+    def default_ports(self) -> Mapping[str, int]:
+        """18983."""
+        return {SOLR: 18983}
+
+    def prepare(self, java: Java, lib: Path) -> None:
+        """Solr's home, with the core `events`."""
+        home = self.directory / "data"
+        for folder in (home, self.directory / "conf", self.server(SOLR).log.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CONF / "solr.xml", home)
+        shutil.copy(CONF / "jetty.xml", self.directory / "conf")
+        (self.directory / "conf" / "log4j2.properties").write_text(LOGGING)
+        self._make_core("events")
+
+    def create_core(self, name: str) -> str:
+        """Make an empty core with the configuration of `events`, while Solr runs; its URL."""
+        self._make_core(name)
+        answer = self._get("admin/cores?" + urlencode({"action": "CREATE", "name": name, "instanceDir": name}))
+        if answer is None or "error" in answer:
+            raise ServiceError(f"Solr made no core {name}: {answer}")
+        return f"{self.address}/{name}"
+
+    def _make_core(self, name: str) -> None:
+        core = self.directory / "data" / name
+        if not core.exists():
+            draft = core.with_name(f".{name}")
+            shutil.rmtree(draft, ignore_errors=True)
+            shutil.copytree(CONF / "core", draft / "conf")
+            if name == "events":
+                (draft / "core.properties").write_text(f"name={name}\n")
+            draft.rename(core)
+
+    def command(self, name: str, java: Java, lib: Path) -> list[str]:
+        """Jetty, told by its XML what to serve."""
+        conf, home = self.directory / "conf", self.directory / "data"
+        options = [
+            f"-Dsolr.solr.home={home}",
+            f"-Dsolr.log.dir={self.server(SOLR).log.parent}",
+            f"-Dflafka.log={self.server(SOLR).log}",
+            f"-Dflafka.port={self.ports[SOLR]}",
+            f"-Dlog4j2.configurationFile={conf / 'log4j2.properties'}",
+            "-Dsolr.data.home=",
+            f"-Dhost={HOST}",
+            f"-Djetty.port={self.ports[SOLR]}",
+        ]
+        command = java_command(
+            java, [lib / "*"], "org.eclipse.jetty.xml.XmlConfiguration", heap_mb=HEAP_MB, options=options
+        )
+        return [*command, str(conf / "jetty.xml")]
+
+    def waiting_for(self) -> str | None:
+        """Ready is: every core answers, with all that its log of updates holds.
+
+        A core answers while it still replays that log, and drops what is left of it when it is stopped then.
+        """
+        status = self._get("admin/cores?action=STATUS&indexInfo=false")
+        if status is None:
+            return "Solr does not answer yet"
+        if failed := status.get("initFailures"):
+            raise ServiceError(f"Solr cannot open its cores: {failed}")
+        for found in sorted((self.directory / "data").glob("*/core.properties")):
+            core = found.parent.name
+            if core not in status.get("status", {}):
+                return f"core {core} is not open yet"
+            metric = f"solr.core.{core}:TLOG.state"
+            if ((self._get(f"admin/metrics?key={metric}") or {}).get("metrics") or {}).get(metric) != ACTIVE:
+                return f"core {core} is replaying its log"
+        return None
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        """An answer in JSON; None without one. `http.client`, as it knows no proxies."""
+        connection = http.client.HTTPConnection(HOST, self.ports[SOLR], timeout=30)
+        try:
+            connection.request("GET", f"/solr/{path}")
+            found: dict[str, Any] = json.loads(connection.getresponse().read())
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+        finally:
+            connection.close()
+        return found
