@@ -8,6 +8,8 @@ import uuid
 from collections import deque
 from collections.abc import Mapping
 
+import pydantic
+
 from plugins import Batch, Channel, Claim, Config, Origin, Owner, Reader, Retry, Taken, option
 
 
@@ -37,6 +39,13 @@ class MemoryConfig(Config):
     byte_capacity_buffer: int = option(
         20, name="byteCapacityBufferPercentage", unit="%", ge=0, le=100, description="Accepted from Flume's files"
     )
+
+    @pydantic.field_validator("transaction_capacity")
+    @classmethod
+    def _fits(cls, size: int, info: pydantic.ValidationInfo) -> int:
+        if size > (capacity := info.data.get("capacity", size)):
+            raise ValueError(f"must be at most capacity, {capacity}")
+        return size
 
 
 class MemoryChannel(Channel[MemoryConfig]):

@@ -6,7 +6,8 @@ from plugins import Component, hookimpl
 @hookimpl
 def components() -> list[type[Component]]:  # type: ignore[type-arg]
     """The built-in sources."""
+    from sources.seq import SeqSource
     from sources.syslog import SyslogTcp, SyslogUdp
     from sources.taildir import TaildirSource
 
-    return [SyslogTcp, SyslogUdp, TaildirSource]
+    return [SeqSource, SyslogTcp, SyslogUdp, TaildirSource]

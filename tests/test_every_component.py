@@ -106,6 +106,7 @@ def logger(cls: type[Any], _: Path) -> None:
 
 
 HERE: dict[str, Check] = {
+    "source seq": lambda cls, _: conformance.check_component(cls, {"totalEvents": "10"}),
     "source syslogtcp": syslog(socket.SOCK_STREAM),
     "source syslogudp": syslog(socket.SOCK_DGRAM),
     "source taildir": taildir,

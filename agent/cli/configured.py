@@ -25,17 +25,26 @@ class Chosen:
     mode: Mode
     system: dict[str, str]
     """`-D` properties."""
+    more: tuple[Path, ...] = ()
+    """Files read after it; what they set wins."""
 
     def load(self) -> tuple[AgentSpec | None, list[Diagnostic]]:
         """Read and check it."""
-        return load(self.file, self.name, components=Components(), mode=self.mode, system=self.system)
+        components = Components()
+        return load(self.file, self.name, more=self.more, components=components, mode=self.mode, system=self.system)
 
 
 def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name a configuration, in Flume's spelling too; the command gets a `chosen: Chosen`."""
 
     @click.option("-c", "--conf", metavar="FILE", help="The configuration; a directory is Flume's conf directory.")
-    @click.option("-f", "--conf-file", metavar="FILE", help="The configuration, in Flume's spelling.")
+    @click.option(
+        "-f",
+        "--conf-file",
+        metavar="FILE",
+        multiple=True,
+        help="The configuration, in Flume's spelling. Of several, what a later one sets wins.",
+    )
     @click.option("-n", "--name", metavar="AGENT", help="The agent in it; not needed where there is only one.")
     @click.option(
         "-D", "define", metavar="KEY=VALUE", multiple=True, help="A system property, as for Java: ${sys:KEY}."
@@ -46,7 +55,7 @@ def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(
         *args: Any,
         conf: str | None,
-        conf_file: str | None,
+        conf_file: tuple[str, ...],
         name: str | None,
         define: tuple[str, ...],
         strict: bool,
@@ -56,7 +65,8 @@ def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if strict and lenient:
             raise click.UsageError("--strict and --lenient exclude each other")
         mode: Mode = "strict" if strict else "lenient" if lenient else "normal"
-        return command(*args, chosen=Chosen(_file(conf, conf_file), name, mode, _system(define)), **more)
+        file, *later = _files(conf, conf_file)
+        return command(*args, chosen=Chosen(file, name, mode, _system(define), tuple(later)), **more)
 
     return wrapped
 
@@ -90,17 +100,16 @@ def counted(diagnostics: Iterable[Diagnostic]) -> str:
     return ", ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in parts if n or word == "error")
 
 
-def _file(conf: str | None, conf_file: str | None) -> Path:
-    if conf is None and conf_file is None:
-        raise click.UsageError("which configuration? Name it with -c FILE")
-    if conf_file is not None:
+def _files(conf: str | None, conf_files: tuple[str, ...]) -> list[Path]:
+    if conf_files:
         if conf is not None and Path(conf).is_file():
-            raise click.UsageError(f"both -c {conf} and -f {conf_file} are files; give one of them")
-        return Path(conf_file)
-    assert conf is not None
+            raise click.UsageError(f"both -c {conf} and -f {conf_files[0]} are files; give one of them")
+        return [Path(file) for file in conf_files]
+    if conf is None:
+        raise click.UsageError("which configuration? Name it with -c FILE")
     directory = Path(conf)
     if not directory.is_dir():
-        return directory
+        return [directory]
     there = sorted(str(file) for file in directory.iterdir() if file.suffix in (".conf", ".properties"))
     hint = f": -f {there[0]}" if there else ""
     raise click.UsageError(f"{conf} is a directory (Flume's conf directory); name the configuration with -f{hint}")

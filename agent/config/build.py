@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from agent.config import catalogue
 from agent.config.components import Reader, missing
 from agent.config.diagnostics import Report
-from agent.config.flume import Survivors
+from agent.config.flume import Survivors, too_much_at_once
 from agent.config.options import AgentOptions
 from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished
 from agent.config.properties import Property
@@ -58,7 +58,10 @@ class Builder:
         sources = self._running(map(self._source, self._listed("sources")), allowed.get("sources"))
         runner = options.runner
         sinks = self._running((self._sink(part, runner) for part in self._listed("sinks")), allowed.get("sinks"))
-        self._check_ends(channels)
+        if self.report.mode == "lenient":
+            self._check_transactions(sources, sinks)
+            sources, sinks = self._running(sources, None), self._running(sinks, None)
+        channels = self._check_ends(channels, sources, sinks)
         self._check_competition()
         self._check_runners(sinks)
         sinks = self._running(sinks, None)
@@ -213,7 +216,11 @@ class Builder:
                 self.report.error(spec.place, spec.path, "Flume's own check refuses it", drops=spec.path)
         return [spec for spec in built if not self.report.dropped(spec.path)]
 
-    def _check_ends(self, channels: list[ChannelSpec]) -> None:
+    def _check_ends(
+        self, channels: list[ChannelSpec], sources: list[SourceSpec], sinks: list[SinkSpec]
+    ) -> list[ChannelSpec]:
+        """The channels to run; what is missing at one is reported. Flume drops one that nothing is joined to."""
+        joined = {name for source in sources for name in source.channels} | {sink.channel for sink in sinks}
         drained = {name for name, _ in self.drains}
         for spec in channels:
             fills = spec.name in self.fills or "source" in self.unjoined
@@ -225,6 +232,16 @@ class Builder:
                 text for has, text in ((fills, "no source fills it"), (drains, "no sink drains it")) if not has
             ]
             self.report.warn(spec.place, spec.path, " and ".join(missing))
+        return channels if self.report.mode != "lenient" else [spec for spec in channels if spec.name in joined]
+
+    def _check_transactions(self, sources: list[SourceSpec], sinks: list[SinkSpec]) -> None:
+        """Flume drops what moves more events at once than a transaction of its channel holds; here that works."""
+        joins = [("source", spec, name) for spec in sources for name in spec.channels]
+        joins += [("sink", spec, spec.channel) for spec in sinks]  # type: ignore[misc]
+        for kind, spec, name in joins:
+            channel = self.channels.get(name)
+            if channel and (message := too_much_at_once(kind, spec, channel)):
+                self.report.error(spec.place, spec.path, message, drops=spec.path)
 
     def _check_competition(self) -> None:
         for (channel, group), sinks in self.drains.items():

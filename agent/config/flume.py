@@ -12,8 +12,34 @@ from dataclasses import dataclass, field
 
 from agent.config import catalogue
 from agent.config.properties import BLANKS, LISTS, words
+from agent.topology import ComponentSpec
 
 _KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "configfilters": "config filter"}
+
+
+_BATCHES = {
+    "source seq": ("batchSize", "1"),
+    "source exec": ("batchSize", "20"),
+    "source spooldir": ("batchSize", "100"),
+    "source multiport_syslogtcp": ("batchSize", "100"),
+    "source TAILDIR": ("batchSize", "100"),
+    "source jms": ("batchSize", "100"),
+    "source org.apache.flume.source.kafka.KafkaSource": ("batchSize", "1000"),
+    "sink avro": ("batch-size", "100"),
+    "sink thrift": ("batch-size", "100"),
+    "sink null": ("batchSize", "100"),
+    "sink file_roll": ("sink.batchSize", "100"),
+    "sink hdfs": ("hdfs.batchSize", "100"),
+    "sink hbase": ("batchSize", "100"),
+    "sink asynchbase": ("batchSize", "100"),
+    "sink hbase2": ("batchSize", "100"),
+    "sink morphline_solr": ("batchSize", "1000"),
+    "sink hive": ("batchSize", "15000"),
+    "sink org.apache.flume.sink.kafka.KafkaSink": ("flumeBatchSize", "100"),
+}
+"""Flume's components that say how many events they move at once: the property and its default."""
+_TRANSACTIONS = {"channel memory": "100", "channel file": "10000"}
+"""Flume's channels whose transactions are bounded, and the default of transactionCapacity."""
 
 
 @dataclass(frozen=True, order=True)
@@ -192,6 +218,24 @@ def _makeable(kind: str, written: str, config: str) -> bool:
             return False
     # Flume lists this selector among its types and forgets it among their configurations.
     return known is None or known.alias != "load_balancing"
+
+
+def too_much_at_once(kind: str, spec: ComponentSpec, channel: ComponentSpec) -> str:
+    """Why Flume drops a source or sink: it moves more at once than a transaction of its channel holds; else empty."""
+    batches = _BATCHES.get(_flume_name(kind, spec))
+    default = _TRANSACTIONS.get(_flume_name("channel", channel))
+    if batches is None or default is None:
+        return ""
+    batch = int(spec.properties.get(*batches))
+    capacity = int(channel.properties.get("transactionCapacity", default))
+    if batch <= capacity:
+        return ""
+    return f"{batches[0]} = {batch} is more than a transaction of channel {channel.name} holds, {capacity}"
+
+
+def _flume_name(kind: str, spec: ComponentSpec) -> str:
+    known = (catalogue.find(kind, name) for name in (spec.cls.type_name, *spec.cls.aliases))
+    return next((f"{kind} {flume.name}" for flume in known if flume), "")
 
 
 def java_order(names: Iterable[str], *, grown: bool = False) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agent.config.build import Builder
@@ -29,6 +29,7 @@ def load(
     file: str | Path,
     agent_name: str | None = None,
     *,
+    more: Sequence[Path] = (),
     components: Components,
     mode: Mode = "normal",
     system: Mapping[str, str] | None = None,
@@ -36,14 +37,16 @@ def load(
 ) -> tuple[AgentSpec | None, list[Diagnostic]]:
     """The agent of that name (None: the only one in the file), and everything wrong with it, not only the first.
 
-    The agent is None exactly if a diagnostic is an error. `system` holds `-D` properties. Nothing is started and no
-    server is asked. Never raises for what stands in the file.
+    `more` are files read after it, as if they stood in it: what they set again wins. The agent is None exactly if a
+    diagnostic is an error. `system` holds `-D` properties. Nothing is started and no server is asked. Never raises
+    for what stands in a file.
     """
     report = Report(mode)
     spec = None
-    text = _read(Path(file), report)
-    if text is not None:
-        properties = last_wins(parse(text, str(file), report), report)
+    texts = {str(path): _read(path, report) for path in (Path(file), *more)}
+    lines = [prop for path, text in texts.items() if text is not None for prop in parse(text, path, report)]
+    if None not in texts.values():
+        properties = last_wins(lines, report)
         name = _choose(properties, agent_name, str(file), report)
         if name is not None:
             environment = os.environ if environment is None else environment

@@ -69,10 +69,11 @@ def parse(text: str, file: str, report: Report) -> list[Property]:
 
 
 def last_wins(properties: Iterable[Property], report: Report) -> dict[str, Property]:
-    """By name; of several with one name the last, as Java has it, with a warning that names both lines."""
+    """By name; of several with one name the last, as Java has it, with a warning where both are in one file."""
     by_name: dict[str, Property] = {}
     for prop in properties:
-        if (earlier := by_name.pop(prop.name, None)) is not None:
+        earlier = by_name.pop(prop.name, None)
+        if earlier is not None and earlier.place.file == prop.place.file:
             message = f"{prop.name} was set on line {earlier.place.line} already; this line wins"
             report.warn(prop.place, "", message)
         by_name[prop.name] = prop

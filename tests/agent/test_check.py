@@ -270,3 +270,17 @@ def test_errors_are_one_line_and_bugs_say_so(run: Run, monkeypatch: pytest.Monke
     assert result.exit_code == 1
     assert result.stderr.startswith("error: KeyError: 'x'\nThis is a bug. Please report it")
     assert isinstance(run("--debug", "check", "-c", "good.conf").exception, KeyError)
+
+
+def test_of_several_files_the_later_wins(run: Run) -> None:
+    Path("site.conf").write_text("a1.sinks.k1.limit = 5\na1.sinks.k1.limti = 5\n")
+    result = run("check", "-n", "a1", "-f", "good.conf", "-f", "site.conf")
+    assert result.exit_code == 2
+    assert result.output.splitlines() == [
+        "site.conf:2: a1.sinks.k1: unknown option 'limti', did you mean 'limit'?",
+        "1 error: it would not start",
+    ]
+    Path("site.conf").write_text("a1.sinks.k1.limit = 5\n")
+    assert run("check", "-n", "a1", "-f", "good.conf", "-f", "site.conf", "--strict").exit_code == 0
+    missing = run("check", "-n", "a1", "-f", "good.conf", "-f", "nowhere.conf")
+    assert missing.output.splitlines()[0] == "nowhere.conf: cannot be read: No such file or directory"

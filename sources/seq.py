@@ -1,0 +1,44 @@
+"""The source `seq`: numbers, to try out a configuration and to measure it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from plugins import Batch, Config, Source, option
+
+
+class SeqConfig(Config):
+    """Options of the source `seq`."""
+
+    total_events: int | None = option(
+        None, name="totalEvents", unit="events", ge=0, description="how many it makes; without it, it never ends"
+    )
+    batch_size: int = option(1000, name="batchSize", unit="events", ge=1, description="how many it makes at a time")
+
+
+class SeqSource(Source[SeqConfig]):
+    """Makes events 0, 1, 2, …: none is lost or repeated while the agent runs; a new run starts at 0."""
+
+    type_name = "seq"
+    aliases = ("org.apache.flume.source.SequenceGeneratorSource",)
+
+    def __init__(self, config: SeqConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self._next = 0
+
+    def batches(self) -> Iterator[Batch]:
+        """Numbers, until all are made or the agent stops."""
+        total = self.config.total_events
+        while not self.stopping.is_set():
+            end = self._next + self.config.batch_size
+            if total is not None and end >= total:
+                end = total
+            if end == self._next:
+                self.log.info("made all %d events", end)
+                return
+            numbers = pa.array(np.arange(self._next, end))
+            yield Batch.of_columns(numbers.cast(pa.string()).cast(pa.binary()), {})
+            self._next = end

@@ -1,0 +1,26 @@
+"""The source `seq`."""
+
+import pytest
+
+from plugins import conformance
+from sources.seq import SeqConfig, SeqSource
+
+
+@pytest.mark.parametrize(("total", "sizes"), [(0, []), (1, [1]), (7, [3, 3, 1]), (6, [3, 3])])
+def test_it_makes_as_many_as_it_is_told(total: int, sizes: list[int]) -> None:
+    batches = list(SeqSource(SeqConfig(total_events=total, batch_size=3)).batches())
+    assert [len(batch) for batch in batches] == sizes
+    assert [event.body for batch in batches for event in batch] == [b"%d" % n for n in range(total)]
+
+
+def test_without_an_end_it_stops_when_told_and_goes_on_where_it_was() -> None:
+    source = SeqSource(SeqConfig(batch_size=2))
+    for batch in source.batches():
+        if batch.bodies[1].as_py() == b"99":
+            source.stopping.set()
+    source.stopping.clear()
+    assert next(source.batches()).bodies.to_pylist() == [b"100", b"101"]
+
+
+def test_names_documentation_and_life() -> None:
+    conformance.check_component(SeqSource, {"totalEvents": "10"})
