@@ -105,7 +105,7 @@ def pipeline():
     yield start
     for sink in started:
         sink.stopping.set()
-        sink.thread.join(5)
+        sink.thread.join(60)
         assert not sink.thread.is_alive()
 
 
@@ -113,7 +113,7 @@ def put(channel, *bodies: bytes) -> None:
     channel.put(Batch.of([Event(body) for body in bodies]))
 
 
-def await_(condition, seconds: float = 10) -> None:
+def await_(condition, seconds: float = 60) -> None:
     done = threading.Event()
     for _ in range(int(seconds / 0.01)):
         if condition():
@@ -144,7 +144,7 @@ def test_after_a_failure_everything_since_the_last_flush_is_offered_again(pipeli
     put(channel, b"3")
     await_(lambda: sink.sink.written == [b"1", b"2", b"3"])
     sink.stopping.set()
-    sink.thread.join(5)
+    sink.thread.join(60)
     assert sink.sink.durable == [b"1", b"2", b"3"]
 
 
@@ -185,6 +185,6 @@ def test_a_stop_delivers_what_was_taken(pipeline):
     put(channel, b"1")
     await_(lambda: sink.sink.written)
     sink.stopping.set()
-    sink.thread.join(5)
+    sink.thread.join(60)
     assert sink.sink.durable == [b"1"]
     assert channel.metrics.get("ChannelSize") == 0

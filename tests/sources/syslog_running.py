@@ -37,7 +37,7 @@ class Running:
         if self.failure is not None:
             raise self.failure
 
-    def stop(self, within=5.0):
+    def stop(self, within=60.0):
         self.source.stopping.set()
         self._thread.join(within)
         assert not self._thread.is_alive(), "the source did not stop"
@@ -56,7 +56,7 @@ class Running:
         return self.events
 
 
-def eventually(condition, explain=lambda: "", within=20.0):
+def eventually(condition, explain=lambda: "", within=60.0):
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, f"not in time: {explain()}"

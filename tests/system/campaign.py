@@ -4,12 +4,8 @@ import json
 import os
 import random
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,8 +21,8 @@ from agent.services.kafka import KafkaCluster
 from channels.kafka.records import FORMAT_HEADER, encode
 from plugins import Batch, Components, Event
 from tests.system.evidence import Evidence, Snapshot, line
+from tests.system.running import Agent
 
-REPOSITORY = Path(__file__).parents[2]
 PATIENCE = 240.0
 """Seconds, for what takes a few on an idle machine."""
 TRICKLE = 20
@@ -64,7 +60,7 @@ t.sinks.hdfs.hdfs.rollCount = 0
 
 t.runner = {runner}
 t.spark.triggerInterval = 2
-t.monitoring.port = {port}
+t.monitoring.port = 0
 """
 
 
@@ -164,13 +160,12 @@ class Campaign:
         self.seed, self.chance = seed, random.Random(seed)
         self.topic = f"campaign-{seed}-{time.time_ns() // 1_000_000}"
         self.root = f"/{self.topic}"
-        self.port = _free_port()
         self.log = directory / "agent.log"
         self.temporary = directory / "tmp"
         self.reader = HdfsReader(hdfs.webhdfs)
         self.kills: Counter[str] = Counter()
         self.seconds = 0.0
-        self.process: subprocess.Popen[bytes] | None = None
+        self.agent: Agent | None = None
         self.writer = Writer(directory / "logs", seed, plan.rate)
 
     def run(self) -> Evidence:
@@ -220,36 +215,31 @@ class Campaign:
                 webhdfs=self.hdfs.webhdfs,
                 root=self.root,
                 runner=runner,
-                port=self.port,
             )
         )
         self.temporary.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "agent", "start", "-c", str(configuration), *arguments]
         environment = {
-            **os.environ,
             MARK: self.topic,
-            "XDG_STATE_HOME": str(self.directory),
             "TMPDIR": str(self.temporary),
             "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",  # Spark's JVM is soon killed: it had better start soon
         }
-        with self.log.open("ab") as log:
-            log.write(f"--- {time.strftime('%H:%M:%S')} {runner} {' '.join(arguments)}\n".encode())
-            self.process = subprocess.Popen(command, env=environment, cwd=REPOSITORY, stdout=log, stderr=log)
+        self._say(f"{runner} {' '.join(arguments)}")
+        agent = Agent(self.directory, configuration, "-c", str(configuration), *arguments, environment=environment)
+        self.agent = agent.__enter__()  # and _clean_up leaves it
 
     def _kill(self) -> None:
-        assert self.process is not None
+        assert self.agent is not None
         self._note("agent")
-        self.process.kill()
-        self.process.wait()
+        self.agent.__exit__()
 
     def _restart(self, runner: str) -> None:
         self._kill()
         self._begin(runner)
 
     def _stop(self) -> None:
-        assert self.process is not None
+        assert self.agent is not None
         self._await(lambda: self._count("SINK.hdfs", "StartTime") > 0, "the agent to answer")
-        self.process.terminate()
+        self.agent.process.terminate()
         self._ends_well("after SIGTERM")
 
     def _drain(self, runner: str) -> None:
@@ -257,20 +247,14 @@ class Campaign:
         self._ends_well("after --drain")
 
     def _ends_well(self, when: str) -> None:
-        assert self.process is not None
-        try:
-            code = self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            raise self._failure(f"the agent still ran {PATIENCE:.0f} s {when}") from None
+        assert self.agent is not None
+        code = self.agent.ended(PATIENCE)
         if code != 0:
             raise self._failure(f"the agent ended with code {code} {when}")
 
     def _count(self, component: str, name: str) -> int:
         """A counter of the present process; 0 while it does not answer."""
-        address = f"http://127.0.0.1:{self.port}/metrics"
-        with suppress(OSError, ValueError), urllib.request.urlopen(address, timeout=5) as answer:
-            return int(json.load(answer)[component].get(name, 0))
-        return 0
+        return self.agent.count(component, name) if self.agent else 0
 
     def _delivered(self) -> int:
         return self._count("SINK.hdfs", "EventDrainSuccessCount")
@@ -377,8 +361,8 @@ class Campaign:
 
     def _kill_spark(self, what: str) -> None:
         """The driver, or its JVM; the agent lives on, all that belonged to them goes, and both are started again."""
-        assert self.process is not None
-        family = set(self._processes()) - {self.process.pid}
+        assert self.agent is not None
+        family = set(self._processes()) - {self.agent.process.pid}
         name = "SparkSubmit" if what == "jvm" else "agent.runner.spark.driver"
         (victim,) = (pid for pid in family if name in _command(pid))
         self._note(what)
@@ -415,8 +399,9 @@ class Campaign:
     def _await(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not condition():
-            if self.process is not None and self.process.poll() not in (None, 0):
-                raise self._failure(f"the agent ended by itself, with code {self.process.returncode}")
+            code = self.agent.process.poll() if self.agent else None
+            if code:
+                raise self._failure(f"the agent ended by itself, with code {code}")
             if time.monotonic() > deadline:
                 raise self._failure(f"waited {PATIENCE:.0f} s in vain for {what}")
             time.sleep(0.02)
@@ -425,8 +410,12 @@ class Campaign:
 
     def _note(self, what: str) -> None:
         self.kills[what] += 1
+        self._say(f"kill {what}, at line {self.writer.written}")
+
+    def _say(self, what: str) -> None:
+        """Where the agent says what it does."""
         with self.log.open("a") as log:
-            log.write(f"--- {time.strftime('%H:%M:%S')} kill {what}, at line {self.writer.written}\n")
+            log.write(f"--- {time.strftime('%H:%M:%S')} {what}\n")
 
     def _failure(self, text: str) -> AssertionError:
         tail = self.log.read_text(errors="replace").splitlines()[-25:]
@@ -447,8 +436,8 @@ class Campaign:
         for pid in self._processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if self.process is not None:
-            self.process.wait()
+        if self.agent is not None:
+            self.agent.__exit__()
 
 
 def _command(pid: int) -> str:
@@ -456,10 +445,3 @@ def _command(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     return ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

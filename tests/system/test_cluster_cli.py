@@ -69,7 +69,7 @@ def commit(kafka_cluster: KafkaCluster, name: str, topic: str, *offsets: int) ->
     """Commit one offset per partition, without joining the group."""
     consumer = Consumer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": name})
     positions = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         try:
             consumer.commit(offsets=positions, asynchronous=False)

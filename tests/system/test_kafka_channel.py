@@ -52,7 +52,7 @@ def events(*numbers: int) -> Batch:
     return Batch.of([Event(b"%d \xff" % n, {"n": str(n)}) for n in numbers])
 
 
-def take(reader, count: int, seconds: float = 30) -> list:
+def take(reader, count: int, seconds: float = 60) -> list:
     """So many events' takes, or fail."""
     deadline, taken = time.monotonic() + seconds, []
     while sum(len(t.batch) for t in taken) < count:
@@ -162,7 +162,7 @@ def test_records_that_retention_took_stop_the_reader_with_the_way_out(channel, k
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     topic = channel.config.topic
     for future in admin.delete_records([TopicPartition(topic, claim.partition, 1) for claim in claims]).values():
-        future.result(30)
+        future.result(60)
     reader = channel.reader(Owner(), group=None, member="h.a.k")
     with pytest.raises(FlafkaError, match=f"agent group reset {topic} --topic {topic}"):
         take(reader, 1)
@@ -176,7 +176,7 @@ def test_a_record_in_no_known_format_comes_back_with_its_bytes(channel, kafka_cl
     producer.flush()
     channel.put(events(1))
     reader = channel.reader(Owner(), group=None, member="h.a.k")
-    taken, deadline = [], time.monotonic() + 30
+    taken, deadline = [], time.monotonic() + 60
     while sum(len(t.undecodable) for t in taken) < 2 or not any(len(t.batch) for t in taken):
         assert time.monotonic() < deadline
         if (one := reader.take(0.2)) is not None:

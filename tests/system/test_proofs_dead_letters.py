@@ -33,12 +33,12 @@ def dead_letters(kafka: KafkaCluster, topic: str) -> list[Letter]:
     )
     name = f"{topic}.deadletters"
     try:
-        (partition,) = consumer.list_topics(name, timeout=20).topics[name].partitions.values()
+        (partition,) = consumer.list_topics(name, timeout=60).topics[name].partitions.values()
         assert len(partition.replicas) == 3
-        end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=20)[1]
+        end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=60)[1]
         consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING)])
         letters = []
-        for message in consumer.consume(end, timeout=20):
+        for message in consumer.consume(end, timeout=60):
             assert message.error() is None
             headers = cast("list[tuple[str, bytes]]", message.headers())
             letters.append(Letter(message.value() or b"", {key: value.decode() for key, value in headers}))
