@@ -6,9 +6,10 @@ from plugins import Component, hookimpl
 @hookimpl
 def components() -> list[type[Component]]:  # type: ignore[type-arg]
     """The built-in sinks."""
+    from sinks.avro import AvroSink
     from sinks.file_roll import FileRollSink
     from sinks.hdfs import HdfsSink
     from sinks.logger import LoggerSink
     from sinks.null import NullSink
 
-    return [FileRollSink, HdfsSink, LoggerSink, NullSink]
+    return [AvroSink, FileRollSink, HdfsSink, LoggerSink, NullSink]

@@ -6,8 +6,9 @@ from plugins import Component, hookimpl
 @hookimpl
 def components() -> list[type[Component]]:  # type: ignore[type-arg]
     """The built-in sources."""
+    from sources.avro import AvroSource
     from sources.seq import SeqSource
     from sources.syslog import SyslogTcp, SyslogUdp
     from sources.taildir import TaildirSource
 
-    return [SeqSource, SyslogTcp, SyslogUdp, TaildirSource]
+    return [AvroSource, SeqSource, SyslogTcp, SyslogUdp, TaildirSource]

@@ -5,6 +5,7 @@ A new component needs an entry in `HERE`, or in `ELSEWHERE` with the test that c
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import logging
@@ -17,7 +18,9 @@ from typing import Any
 
 import pytest
 
-from plugins import Component, Components, Event, conformance
+from plugins import Batch, Component, Components, Event, conformance
+from plugins.avrorpc import array, encode, frame, opening
+from tests.sources.test_avro import Running
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -68,6 +71,24 @@ def syslog(kind: socket.SocketKind) -> Check:
     return check
 
 
+def avro_source(cls: type[Any], _: Path) -> None:
+    def send(source: Any, bodies: Sequence[bytes]) -> None:
+        events = encode(Batch.of(Event(body) for body in bodies))
+        client = clients.enter_context(socket.create_connection(("127.0.0.1", source.port)))
+        client.sendall(frame(1, [opening(first=True, message="appendBatch"), array(events)]))
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as clients:
+        local = {"bind": "127.0.0.1", "port": "0"}
+        conformance.check_source(cls, local, send, failing=local | {"port": str(taken.getsockname()[1])})
+
+
+def avro_sink(cls: type[Any], _: Path) -> None:
+    with Running() as running:
+        there = {"hostname": "127.0.0.1", "port": str(running.source.port)}
+        missing = there | {"ssl": "true", "truststore": "/none"}
+        conformance.check_sink(cls, there, lambda: [event.body for event in running.events], failing=missing)
+
+
 def taildir(cls: type[Any], directory: Path) -> None:
     log = directory / "app.log"
     log.touch()
@@ -107,6 +128,7 @@ def logger(cls: type[Any], _: Path) -> None:
 
 HERE: dict[str, Check] = {
     "source seq": lambda cls, _: conformance.check_component(cls, {"totalEvents": "10"}),
+    "source avro": avro_source,
     "source syslogtcp": syslog(socket.SOCK_STREAM),
     "source syslogudp": syslog(socket.SOCK_DGRAM),
     "source taildir": taildir,
@@ -133,6 +155,7 @@ HERE: dict[str, Check] = {
     "interceptor static": interceptor(key="host", value="x"),
     "interceptor timestamp": interceptor(prepare=lambda timestamp: setattr(timestamp, "clock", lambda: 1.5)),
     "interceptor uuid": interceptor(prepare=lambda uuid: setattr(uuid, "random", bytes)),
+    "sink avro": avro_sink,
     "sink file_roll": file_roll,
     "sink logger": logger,
     "sink null": lambda cls, _: conformance.check_sink(cls, {}),

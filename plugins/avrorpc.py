@@ -1,0 +1,487 @@
+"""Flume's RPC: Avro's protocol AvroSourceProtocol in the frames of Avro's Netty transport.
+
+A frame is a serial number, a number of buffers, and the buffers, each behind its length; all numbers are big-endian
+int32. The first request of a connection begins with a handshake, in which both sides name their protocol by its MD5.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from plugins.batch import HEADER_TYPE, MAX_HEADER_COLUMNS, OVERFLOW_TYPE, Array, Batch
+from plugins.event import Event
+
+PROTOCOL_HASH = bytes.fromhex("86aadae2c45474c0fe93ffd0f2350a65")
+"""MD5 of Flume's own text of the protocol, comments included: what its clients and servers know it by."""
+
+PROTOCOL: dict[str, Any] = {
+    "protocol": "AvroSourceProtocol",
+    "namespace": "org.apache.flume.source.avro",
+    "types": [
+        {"type": "enum", "name": "Status", "symbols": ["OK", "FAILED", "UNKNOWN"]},
+        {
+            "type": "record",
+            "name": "AvroFlumeEvent",
+            "fields": [
+                {"name": "headers", "type": {"type": "map", "values": "string"}},
+                {"name": "body", "type": "bytes"},
+            ],
+        },
+    ],
+    "messages": {
+        "append": {"request": [{"name": "event", "type": "AvroFlumeEvent"}], "response": "Status"},
+        "appendBatch": {
+            "request": [{"name": "events", "type": {"type": "array", "items": "AvroFlumeEvent"}}],
+            "response": "Status",
+        },
+    },
+}
+"""The same without comments, for clients that know another text."""
+
+
+class Status(enum.IntEnum):
+    """What a server answers."""
+
+    OK = 0
+    FAILED = 1
+    UNKNOWN = 2
+
+
+# --- frames
+
+
+def frame(serial: int, buffers: Sequence[bytes]) -> bytes:
+    """One frame."""
+    pieces = [struct.pack(">II", serial, len(buffers))]
+    for buffer in buffers:
+        pieces += (struct.pack(">I", len(buffer)), buffer)
+    return b"".join(pieces)
+
+
+class Frames:
+    """Cuts a stream into frames of at most `max_bytes`; nothing is allocated for bytes that have not come."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.held = 0
+        """Bytes of the frame that has begun and not ended."""
+        self._max = max_bytes
+        self._buffer = bytearray()
+        self._known = False
+        self._serial = 0
+        self._left: int | None = None
+        """Buffers of the frame still to come; None between frames."""
+        self._size = 0
+        self._pieces: list[bytes] = []
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Serial number and content of each frame that is complete now. ValueError for what is no frame."""
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        while True:
+            if self._left is None:
+                if len(buffer) - at < 8:
+                    break
+                self._serial, self._left = struct.unpack_from(">II", buffer, at)
+                if not self._known:
+                    _recognise(bytes(buffer[:8]))
+                    self._known = True
+                self._check(4 * self._left)
+                at += 8
+            elif self._left:
+                if len(buffer) - at < 4:
+                    break
+                (size,) = struct.unpack_from(">I", buffer, at)
+                self._check(self._size + size + 4 * self._left)
+                if len(buffer) - at - 4 < size:
+                    break
+                self._pieces.append(bytes(buffer[at + 4 : at + 4 + size]))
+                self._size += size
+                self._left -= 1
+                at += 4 + size
+            if self._left == 0:
+                content = b"".join(self._pieces)
+                self._left, self._size = None, 0
+                self._pieces.clear()
+                yield self._serial, content
+        del buffer[:at]
+        self.held = len(buffer) + self._size + 4 * len(self._pieces)
+
+    def _check(self, size: int) -> None:
+        if size > self._max:
+            raise ValueError(f"a frame of {size} bytes or more; at most {self._max} are accepted")
+
+
+def _recognise(head: bytes) -> None:
+    """ValueError for the first bytes of something else; as serial numbers no client begins with them."""
+    if head[:2] == b"\x16\x03":
+        raise ValueError("it speaks TLS, which is not switched on here: ssl = true")
+    if head[0] == 0x78 and head[1] in (0x01, 0x5E, 0x9C, 0xDA):
+        raise ValueError("it sends deflated data, which is not expected here: compression-type = deflate")
+    if head.isascii() and head[:3].isalpha():
+        raise ValueError(f"it does not speak Avro RPC: it begins with {head!r}")
+
+
+# --- handshakes and messages
+
+
+def opening(*, first: bool, message: str) -> bytes:
+    """The first buffer of a request; the `first` one of a connection shakes hands."""
+    name = message.encode()
+    # No protocol text, as the server knows it by its hash; empty maps of metadata.
+    handshake = PROTOCOL_HASH + b"\0" + PROTOCOL_HASH + b"\2\0" if first else b""
+    return handshake + b"\0" + varint(len(name)) + name
+
+
+def read_answer(content: bytes, *, first: bool) -> Status:
+    """What the server says. ValueError where it reports an error, or is not to be understood."""
+    reader = _Reader(content)
+    if first:
+        match = reader.number()
+        text, _ = reader.optional(reader.text), reader.optional(lambda: reader.take(16))
+        reader.optional(reader.skip_map)
+        if match == 2 and reader.at == len(content):
+            raise ValueError(f"the server speaks another protocol: {(text or b'')[:100]!r}")
+    reader.skip_map()
+    if reader.take(1) != b"\0":
+        reader.number()  # the kind of error: a text is the only one
+        raise ValueError(f"the server reports: {reader.text().decode(errors='replace')[:500]}")
+    return Status(reader.number())
+
+
+def answer(handshake: bytes, status: Status) -> list[bytes]:
+    """The buffers of an answer, cut as Flume's server cuts them."""
+    return [handshake, b"\0", b"\0" + varint(status)]
+
+
+def complaint(handshake: bytes, text: str) -> list[bytes]:
+    """The buffers of an answer that reports an error, which the client raises."""
+    data = text.encode()
+    return [handshake, b"\0", b"\1\0" + varint(len(data)) + data]
+
+
+class Greeting:
+    """One connection as the server sees it: knows whether hands have been shaken."""
+
+    def __init__(self) -> None:
+        self._done = False
+
+    def read(self, content: bytes) -> tuple[bytes, str, int]:
+        """The handshake to answer with (empty after the first), the message's name, and where its arguments begin.
+
+        The name is empty where the client only shakes hands, or must do so again with the text of its protocol.
+        ValueError for what is no request.
+        """
+        reader = _Reader(content)
+        handshake = b""
+        if not self._done:
+            client_hash = reader.take(16)
+            text = reader.optional(reader.text)
+            server_hash = reader.take(16)
+            reader.optional(reader.skip_map)
+            if client_hash != PROTOCOL_HASH and not (text and compatible(text)):
+                return _handshake(2), "", 0
+            self._done = True
+            handshake = bytes(4) if server_hash == PROTOCOL_HASH else _handshake(1)
+        if reader.at == len(content):
+            return handshake, "", 0
+        reader.skip_map()
+        return handshake, reader.text().decode(errors="replace"), reader.at
+
+
+def _handshake(match: int) -> bytes:
+    text = json.dumps(PROTOCOL).encode()
+    return varint(match) + b"\2" + varint(len(text)) + text + b"\2" + PROTOCOL_HASH + b"\0"
+
+
+def compatible(text: bytes) -> bool:
+    """Whether a client with this protocol sends the messages that we read, and nothing else."""
+    try:
+        theirs = json.loads(text)
+        types = {t["name"]: _plain(t) for t in theirs["types"]}
+        messages = {name: _plain(message["request"]) for name, message in theirs["messages"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return False
+    ours = {name: _plain(message["request"]) for name, message in PROTOCOL["messages"].items()}
+    event = _plain(PROTOCOL["types"][1])
+    return types.get("AvroFlumeEvent") == event and bool(messages) and messages.items() <= ours.items()
+
+
+def _plain(schema: Any) -> Any:
+    """A schema without comments and without what concerns Java only."""
+    if isinstance(schema, dict):
+        kept = {
+            k: _plain(v) for k, v in schema.items() if k not in ("doc", "namespace") and not k.startswith("avro.")
+        }
+        return kept["type"] if kept.keys() == {"type"} else kept
+    return [_plain(part) for part in schema] if isinstance(schema, list) else schema
+
+
+# --- events
+
+
+class Events:
+    """Gathers the events of several requests into one batch, column by column."""
+
+    def __init__(self) -> None:
+        self._heads: list[bytes] = []
+        self._bodies: list[bytes] = []
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def add(self, data: bytes, at: int, *, many: bool) -> None:
+        """The event, or with `many` the array of events, from `at` to the end. ValueError adds nothing."""
+        try:
+            heads, bodies = _scan(data, at, many=many)
+        except IndexError:
+            raise ValueError("the request ends within an event") from None
+        self._heads += heads
+        self._bodies += bodies
+        self.nbytes += len(data) - at
+
+    def batch(self) -> Batch:
+        """All of them, in their order."""
+        codes: dict[bytes, int] = {}
+        rows = [codes.setdefault(head, len(codes)) for head in self._heads]
+        distinct = _columns(codes)
+        if len(distinct) > MAX_HEADER_COLUMNS:
+            names = [_text(name) for name in distinct]
+            headers = [
+                {name: _text(value) for name, value in zip(names, values, strict=True) if value is not None}
+                for values in zip(*distinct.values(), strict=True)
+            ]
+            return Batch.of(Event(body, headers[row]) for body, row in zip(self._bodies, rows, strict=True))
+        indices = None if len(codes) == len(rows) else pa.array(np.array(rows, np.int32))
+        columns: dict[str, Any] = {}
+        for name, values in distinct.items():
+            column = _texts(values).dictionary_encode()
+            columns[_text(name)] = column if indices is None else column.take(indices)
+        return Batch.of_columns(pa.array(self._bodies, pa.binary()), columns)
+
+
+def _scan(data: bytes, at: int, *, many: bool) -> tuple[list[bytes], list[bytes]]:
+    """Headers, still encoded, and body of each event. ValueError or IndexError for what is damaged."""
+    heads: list[bytes] = []
+    bodies: list[bytes] = []
+    head, starts = b"\xff", data.startswith
+    while True:
+        count = 1
+        if many:
+            count, at = _block(data, at)
+        for _ in range(count):
+            if starts(head, at):  # the same headers again
+                at += len(head)
+            else:
+                begin = at
+                entries, at = _block(data, at)
+                while entries:
+                    for _ in range(2 * entries):
+                        length = data[at]
+                        at += 1
+                        if length & 0x81:
+                            length, at = _long(data, at - 1)
+                            at += _length(length)
+                        else:
+                            at += length >> 1
+                    if data[at]:
+                        entries, at = _block(data, at)
+                    else:
+                        entries, at = 0, at + 1
+                head = data[begin:at]
+            heads.append(head)
+            body, at = _slice(data, at)
+            bodies.append(body)
+            if at > len(data):
+                raise ValueError("the request ends within an event")
+        if not many or not count:
+            break
+    if at != len(data):
+        raise ValueError(f"{len(data) - at} bytes follow the events")
+    return heads, bodies
+
+
+def _block(data: bytes, at: int) -> tuple[int, int]:
+    """How many items a block of an array or a map has, and where they begin."""
+    count = data[at]
+    at += 1
+    if count & 0x81:
+        count, at = _long(data, at - 1)
+        if count < 0:  # the size of the block follows
+            _, at = _long(data, at)
+        return abs(count), at
+    return count >> 1, at
+
+
+def _length(number: int) -> int:
+    if number < 0:
+        raise ValueError(f"a length of {number}")
+    return number
+
+
+def _long(data: bytes, at: int) -> tuple[int, int]:
+    """Avro's long at that place, and where the next thing begins."""
+    number = shift = 0
+    while shift < 70:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+    raise ValueError("a number of more than ten bytes")
+
+
+def _columns(heads: Iterable[bytes]) -> dict[bytes, list[bytes | None]]:
+    """For each header name its value in each of these encoded maps; of a name that occurs twice the last counts."""
+    columns: dict[bytes, list[bytes | None]] = {}
+    for row, head in enumerate(heads):
+        at = entries = 0
+        while count := head[at]:
+            count, at = _block(head, at)
+            entries += count
+            for _ in range(count):
+                name, at = _slice(head, at)
+                value, at = _slice(head, at)
+                column = columns.get(name)
+                if column is None:
+                    column = columns[name] = [None] * row
+                if len(column) > row:
+                    column[row] = value
+                else:
+                    column.append(value)
+        if entries != len(columns):
+            for column in columns.values():
+                if len(column) <= row:
+                    column.append(None)
+    return columns
+
+
+def _texts(values: list[bytes | None]) -> Array:
+    """As text; what is none becomes one, as Java does it: the event gets through."""
+    column = pa.array(values, pa.binary())
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _slice(data: bytes, at: int) -> tuple[bytes, int]:
+    """The bytes behind their length, and where the next thing begins."""
+    length = data[at]
+    at += 1
+    if length & 0x81:
+        length, at = _long(data, at - 1)
+        length = _length(length)
+    else:
+        length >>= 1
+    stop = at + length
+    return data[at:stop], stop
+
+
+class _Reader:
+    """Avro's binary, read step by step. ValueError where it ends too early."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def number(self) -> int:
+        try:
+            number, self.at = _long(self.data, self.at)
+        except IndexError:
+            raise ValueError("it ends within a number") from None
+        return number
+
+    def take(self, size: int) -> bytes:
+        start, self.at = self.at, self.at + _length(size)
+        if self.at > len(self.data):
+            raise ValueError(f"it ends {self.at - len(self.data)} bytes too early")
+        return self.data[start : self.at]
+
+    def text(self) -> bytes:
+        return self.take(self.number())
+
+    def optional(self, read: Any) -> Any:
+        """A union of null and that."""
+        branch = self.number()
+        if branch not in (0, 1):
+            raise ValueError(f"branch {branch} of a union of two")
+        return read() if branch else None
+
+    def block(self) -> int:
+        count = self.number()
+        if count < 0:
+            self.number()
+        return abs(count)
+
+    def skip_map(self) -> None:
+        while count := self.block():
+            for _ in range(count):
+                self.text()
+                self.text()
+
+
+# --- encoding
+
+
+def encode(batch: Batch) -> list[bytes]:
+    """Each event of the batch as AvroFlumeEvent."""
+    bodies = batch.bodies.to_pylist()
+    if HEADER_TYPE not in batch.records.schema.types and OVERFLOW_TYPE not in batch.records.schema.types:
+        return [b"\0" + varint(len(body)) + body for body in bodies]
+    if OVERFLOW_TYPE in batch.records.schema.types:
+        return [_encode_headers(e.headers) + varint(len(e.body)) + e.body for e in batch]
+    entries = []
+    for name, column in zip(batch.records.schema.names[1:], batch.records.columns[1:], strict=True):
+        key = _string(name)
+        encoded = [None if text is None else key + _string(text) for text in column.dictionary.to_pylist()]
+        entries.append([None if i is None else encoded[i] for i in column.indices.to_pylist()])
+    events = []
+    for body, *fragments in zip(bodies, *entries, strict=True):
+        present = [f for f in fragments if f is not None]
+        end = b"\0" if present else b""
+        events.append(b"".join((varint(len(present)), *present, end, varint(len(body)), body)))
+    return events
+
+
+def array(events: Sequence[bytes]) -> bytes:
+    """Encoded events as one array."""
+    return b"".join((varint(len(events)), *events, b"\0")) if events else b"\0"
+
+
+def _encode_headers(headers: dict[str, str]) -> bytes:
+    entries = [_string(text) for entry in headers.items() for text in entry]
+    return b"".join((varint(len(headers)), *entries, b"\0")) if headers else b"\0"
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return varint(len(data)) + data
+
+
+def varint(number: int) -> bytes:
+    """Avro's long: zig-zag, seven bits a byte, the lowest first."""
+    left = (number << 1) ^ (number >> 63)
+    if left < 0x80:
+        return _SHORT[left]
+    data = bytearray()
+    while left > 0x7F:
+        data.append(left & 0x7F | 0x80)
+        left >>= 7
+    data.append(left)
+    return bytes(data)
+
+
+_SHORT = [bytes([byte]) for byte in range(0x80)]

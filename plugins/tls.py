@@ -1,0 +1,189 @@
+"""TLS with the options that Flume's sources and sinks have for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+
+import pydantic
+from pydantic import SecretStr
+
+from plugins.errors import Retry
+from plugins.keystore import Keystore, read_keystore
+from plugins.options import Config, option
+
+_VERSIONS = {
+    "TLSv1": ssl.TLSVersion.TLSv1,
+    "TLSv1.1": ssl.TLSVersion.TLSv1_1,
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}
+_IGNORED = {"SSLv2Hello", "SSLv3"}
+"""Never spoken, whatever the options say."""
+
+
+class _TlsConfig(Config):
+    exclude_protocols: list[str] = option(
+        ["SSLv3"], name="exclude-protocols", description="Versions not to speak. SSLv3 is never spoken."
+    )
+    include_protocols: list[str] = option(
+        [],
+        name="include-protocols",
+        description="Versions to speak, less those excluded: TLSv1.2 and TLSv1.3 where it is empty.",
+    )
+    exclude_cipher_suites: list[str] = option(
+        [], name="exclude-cipher-suites", description="Cipher suites of TLS 1.2 not to use, by Java's names."
+    )
+    include_cipher_suites: list[str] = option(
+        [], name="include-cipher-suites", description="Cipher suites of TLS 1.2 to use, by Java's names."
+    )
+
+    @pydantic.field_validator("exclude_protocols", "include_protocols")
+    @classmethod
+    def _known_versions(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if name not in _VERSIONS and name not in _IGNORED:
+                raise ValueError(f"knows {' '.join(_VERSIONS)}, not {name!r}")
+        return value
+
+    def _restrict(self, context: ssl.SSLContext) -> None:
+        wanted = set(self.include_protocols) or {"TLSv1.2", "TLSv1.3"}
+        versions = sorted(_VERSIONS[name] for name in wanted - set(self.exclude_protocols) - _IGNORED)
+        if not versions:
+            raise ValueError("include-protocols and exclude-protocols leave no version of TLS to speak")
+        context.minimum_version, context.maximum_version = versions[0], versions[-1]
+        if self.include_cipher_suites or self.exclude_cipher_suites:
+            names = [str(cipher["name"]) for cipher in context.get_ciphers() if cipher["protocol"] != "TLSv1.3"]
+            if self.include_cipher_suites:
+                included = {_openssl(name) for name in self.include_cipher_suites}
+                names = [name for name in names if name in included]
+            excluded = {_openssl(name) for name in self.exclude_cipher_suites}
+            names = [name for name in names if name not in excluded]
+            if names:
+                context.set_ciphers(":".join(names))
+            elif versions[-1] < ssl.TLSVersion.TLSv1_3:
+                raise ValueError("include-cipher-suites and exclude-cipher-suites leave none to use")
+            else:
+                context.minimum_version = ssl.TLSVersion.TLSv1_3
+
+
+class TlsServerConfig(_TlsConfig):
+    """Options of a source that may speak TLS."""
+
+    tls: bool = option(False, name="ssl", description="Speak TLS.")
+    keystore: str | None = option(
+        None,
+        name="keystore",
+        description="File with the private key and its certificates: a Java keystore (JKS, PKCS12) or PEM. Without "
+        "it, that of FLUME_SSL_KEYSTORE_PATH in the environment.",
+    )
+    keystore_password: SecretStr | None = option(
+        None, name="keystore-password", description="Its password; else FLUME_SSL_KEYSTORE_PASSWORD."
+    )
+    keystore_type: str = option(
+        "JKS", name="keystore-type", description="JKS, PKCS12 or PEM; what the file is counts, not this."
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _needs_a_key(self) -> TlsServerConfig:
+        if self.tls and not self._keystore:
+            raise ValueError("ssl = true needs a keystore with a private key")
+        return self
+
+    @property
+    def _keystore(self) -> str | None:
+        return self.keystore or os.environ.get("FLUME_SSL_KEYSTORE_PATH")
+
+    def context(self) -> ssl.SSLContext | None:
+        """For `asyncio` or a socket; None without TLS. Retry says what is wrong with the keystore."""
+        if not self.tls:
+            return None
+        assert self._keystore is not None
+        try:
+            store = read_keystore(self._keystore, _password(self.keystore_password, "KEYSTORE"))
+            if not store.key:
+                raise ValueError("it holds no private key")
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._restrict(context)
+            _load(context, store)
+        except (OSError, ValueError) as e:
+            raise Retry(f"cannot use the keystore {self._keystore}: {getattr(e, 'strerror', None) or e}") from e
+        return context
+
+
+class TlsClientConfig(_TlsConfig):
+    """Options of a sink that may speak TLS."""
+
+    tls: bool = option(False, name="ssl", description="Speak TLS.")
+    trust_all_certs: bool = option(
+        False,
+        name="trust-all-certs",
+        description="Do not look at the server's certificate: anyone in between can then read and change the events.",
+    )
+    truststore: str | None = option(
+        None,
+        name="truststore",
+        description="File with the authorities to trust: a Java keystore (JKS, PKCS12) or PEM. Without it, that of "
+        "FLUME_SSL_TRUSTSTORE_PATH in the environment, else those of this machine.",
+    )
+    truststore_password: SecretStr | None = option(
+        None, name="truststore-password", description="Its password; else FLUME_SSL_TRUSTSTORE_PASSWORD."
+    )
+    truststore_type: str = option(
+        "JKS", name="truststore-type", description="JKS, PKCS12 or PEM; what the file is counts, not this."
+    )
+    check_hostname: bool = option(
+        True,
+        name="check-hostname",
+        description="The server's certificate must be for the name or address it is reached by. Flume does not look.",
+    )
+
+    def context(self) -> ssl.SSLContext | None:
+        """For a socket; None without TLS. Retry says what is wrong with the truststore."""
+        if not self.tls:
+            return None
+        path = self.truststore or os.environ.get("FLUME_SSL_TRUSTSTORE_PATH")
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            self._restrict(context)
+            context.check_hostname = self.check_hostname and not self.trust_all_certs
+            if self.trust_all_certs:
+                context.verify_mode = ssl.CERT_NONE
+            elif path:
+                store = read_keystore(path, _password(self.truststore_password, "TRUSTSTORE"))
+                authorities = store.trusted + store.chain
+                if not authorities:
+                    raise ValueError("it holds no certificate")
+                context.load_verify_locations(cadata=b"".join(authorities).decode())
+                # As in Java, a certificate that is in the truststore is trusted, whoever issued it.
+                context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            else:
+                context.load_default_certs()
+        except (OSError, ValueError) as e:
+            raise Retry(f"cannot use the truststore {path}: {getattr(e, 'strerror', None) or e}") from e
+        return context
+
+
+def _password(given: SecretStr | None, store: str) -> str | None:
+    return given.get_secret_value() if given else os.environ.get(f"FLUME_SSL_{store}_PASSWORD")
+
+
+def _load(context: ssl.SSLContext, store: Keystore) -> None:
+    """The key goes through memory: OpenSSL takes it from files only, and it must not lie on a disk."""
+    fd = os.memfd_create("key")
+    try:
+        os.write(fd, b"".join([store.key, *store.chain]))
+        context.load_cert_chain(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+def _openssl(java: str) -> str:
+    """OpenSSL's name of a cipher suite of TLS 1.2."""
+    name = re.sub(r"^(TLS|SSL)_", "", java).replace("_WITH_", "_").replace("_CBC_", "_")
+    name = re.sub(r"^RSA_", "", name)
+    name = re.sub(r"AES_(\d+)", r"AES\1", name)
+    if "CHACHA20" in name:
+        name = name.removesuffix("_SHA256")
+    return name.replace("_", "-")

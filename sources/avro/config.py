@@ -1,0 +1,114 @@
+"""Options of the avro source, and whom it lets in."""
+
+from __future__ import annotations
+
+import fnmatch
+import ipaddress
+import re
+from typing import Literal, NamedTuple
+
+import pydantic
+
+from plugins import option
+from plugins.tls import TlsServerConfig
+
+
+class AvroConfig(TlsServerConfig):
+    """Options of the avro source."""
+
+    bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
+    port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
+    threads: int | None = option(
+        None, name="threads", description="Accepted as Flume has it; one thread serves all connections here.", ge=1
+    )
+    compression_type: Literal["none", "deflate"] = option(
+        "none", name="compression-type", description="deflate where the clients deflate what they send."
+    )
+    ip_filter: bool = option(False, name="ipFilter", description="Let in by ipFilterRules only.")
+    ip_filter_rules: str = option(
+        "",
+        name="ipFilterRules",
+        description="Rules such as allow:ip:10.1.*,allow:name:localhost,deny:ip:* of which the first that fits "
+        "decides; whom none fits is let in.",
+    )
+    max_connections: int = option(
+        1000,
+        name="maxConnections",
+        description="Connections at a time. One too many closes the longest silent one that never sent anything, or "
+        "is closed itself.",
+        ge=1,
+    )
+    max_request_bytes: int = option(
+        32 * 1024 * 1024, name="maxRequestBytes", description="Largest request accepted.", unit="bytes", ge=1024
+    )
+    request_timeout: int = option(
+        15_000,
+        name="request-timeout",
+        description="A request whose events are not stored after so long is answered FAILED. Less than the clients' "
+        "own, which is 20000 unless they say otherwise.",
+        unit="ms",
+        ge=100,
+    )
+    frame_timeout: float = option(
+        30.0,
+        name="frameTimeout",
+        description="A connection that leaves a request or a TLS handshake unfinished for so long is closed.",
+        unit="s",
+        gt=0,
+    )
+    idle_timeout: float = option(
+        0.0,
+        name="idleTimeout",
+        description="A connection that is silent for so long is closed; 0: never, as appenders may have nothing to "
+        "say for days and take a closed connection for a failure.",
+        unit="s",
+        ge=0,
+    )
+
+    @pydantic.field_validator("compression_type", mode="before")
+    @classmethod
+    def _any_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @pydantic.model_validator(mode="after")
+    def _readable_rules(self) -> AvroConfig:
+        rules = self.rules()
+        if self.ip_filter and not rules:
+            raise ValueError("ipFilter = true needs ipFilterRules")
+        return self
+
+    def rules(self) -> list[Rule]:
+        """Those in force, in their order."""
+        texts = [text.strip() for text in self.ip_filter_rules.split(",") if text.strip()]
+        return [Rule.parse(text) for text in texts] if self.ip_filter else []
+
+
+class Rule(NamedTuple):
+    """One of ipFilterRules."""
+
+    allow: bool
+    by_name: bool
+    pattern: str
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """ValueError for what is none."""
+        found = re.fullmatch(r"(allow|deny):(ip|name):(\S+)", text)
+        if found is None:
+            raise ValueError(
+                f"ipFilterRules: {text!r} is not allow or deny, ip or name, and a pattern: allow:ip:10.*"
+            )
+        return cls(found[1] == "allow", found[2] == "name", found[3].lower())
+
+    def fits(self, address: str, name: str) -> bool:
+        """Whether it is about the client with that address and name."""
+        ip = ipaddress.ip_address(address.partition("%")[0])
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        if not self.by_name:
+            return fnmatch.fnmatchcase(str(ip), self.pattern)
+        return fnmatch.fnmatchcase(name.lower(), self.pattern) or (self.pattern == "localhost" and ip.is_loopback)
+
+
+def admitted(rules: list[Rule], address: str, name: str) -> bool:
+    """Whether that client may connect."""
+    return next((rule.allow for rule in rules if rule.fits(address, name)), True)

@@ -1,0 +1,374 @@
+"""The network's side of the avro source: connections, requests and answers, on a thread with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import ssl
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import cast
+
+from plugins import Metrics
+from plugins.avrorpc import Frames, Greeting, Status, answer, complaint, frame
+from sources.avro.config import AvroConfig, admitted
+
+INFLATED = 256 * 1024
+"""Bytes inflated at a time."""
+OVERHEAD = 1024
+"""Bytes that a request takes beside its content, roughly."""
+BUDGET = 64 * 1024 * 1024
+"""Bytes of unanswered requests from which on nothing is read, and of unfinished ones; or the largest request."""
+TICK = 0.25
+"""Seconds between two looks at what is overdue."""
+FAREWELL = 1.0
+"""Seconds that the last answers are given to leave."""
+
+Complain = Callable[..., None]
+"""`complain(about, message, *arguments)` logs a warning, but not for ever the same."""
+MESSAGES = {"append": False, "appendBatch": True}
+"""Whether they carry an array of events."""
+
+
+class Request:
+    """Events of a client that wait to be stored."""
+
+    __slots__ = ("answered", "arrived", "at", "connection", "content", "handshake", "many", "serial", "size")
+
+    def __init__(
+        self, connection: Connection, serial: int, content: bytes, handshake: bytes, name: str, at: int
+    ) -> None:
+        self.connection, self.serial, self.content, self.handshake = connection, serial, content, handshake
+        self.many, self.at = MESSAGES[name], at
+        self.size = len(content) + OVERHEAD
+        self.arrived = time.monotonic()
+        self.answered = False
+
+
+class Server:
+    """Serves clients on `listener` from `start` to `stop`. `take` and the answers may be called by any thread."""
+
+    def __init__(
+        self,
+        config: AvroConfig,
+        listener: socket.socket,
+        tls: ssl.SSLContext | None,
+        metrics: Metrics,
+        complain: Complain,
+    ) -> None:
+        self.config, self.metrics, self.complain = config, metrics, complain
+        self.full = False
+        """Whether so much is unanswered that nothing more is read."""
+        self.budget = max(BUDGET, config.max_request_bytes)
+        self.unfinished = 0
+        """Bytes of requests that have begun and not ended."""
+        self.connections: dict[Connection, None] = {}
+        self._listener, self._tls, self._rules = listener, tls, config.rules()
+        self._arrived = threading.Condition()
+        self._waiting: deque[Request] = deque()
+        self._unanswered: deque[Request] = deque()
+        self._held = 0
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._welcoming: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._run, name="avro", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close all connections; answers given before still leave."""
+        self._call(self._stop.set)
+        self._thread.join()
+
+    def take(self, timeout: float, max_bytes: int) -> list[Request]:
+        """Requests in the order of their arrival: at most so many bytes, or one; none after `timeout` seconds."""
+        with self._arrived:
+            if not self._waiting:
+                self._arrived.wait(timeout)
+            taken: list[Request] = []
+            size = 0
+            while self._waiting and (not taken or size + self._waiting[0].size <= max_bytes):
+                request = self._waiting.popleft()
+                if not request.answered:
+                    taken.append(request)
+                    size += request.size
+            return taken
+
+    def answer(self, requests: Iterable[Request], status: Status) -> None:
+        """Tell the clients, those that have not been told yet."""
+        self._call(self._answer, requests, status)
+
+    def refuse(self, request: Request, reason: str) -> None:
+        """Tell the client that its request cannot be read, and end the connection."""
+        self._call(self._refuse, request, reason)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and all connections with it
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    # --- the loop's thread
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        accepting = self._loop.create_task(self._accept())
+        while not self._stop.is_set():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), TICK)
+            self._fail_overdue()
+            self._drop_overdue()
+        tasks = [accepting, *self._welcoming]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.transport.close()
+        deadline = time.monotonic() + FAREWELL
+        while self.connections and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                client, address = await self._loop.sock_accept(self._listener)
+            except OSError as e:  # no more file descriptors, for instance
+                self.complain("accept", "cannot accept connections for a while: %s", e.strerror)
+                await asyncio.sleep(1)
+                continue
+            client.setblocking(False)
+            task = self._loop.create_task(self._welcome(client, address))
+            self._welcoming.add(task)
+            task.add_done_callback(self._welcoming.discard)
+
+    async def _welcome(self, client: socket.socket, address: tuple[str, int]) -> None:
+        peer, limit = f"{address[0]}:{address[1]}", self.config.max_connections
+        try:
+            if not await self._admits(address):
+                self.complain("filtered", "%s is not let in by ipFilterRules", peer)
+            elif len(self.connections) + len(self._welcoming) > limit and not self._make_room():
+                self.complain("full", "%s is sent away: there are maxConnections = %d already", peer, limit)
+            else:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                patience = self.config.frame_timeout if self._tls else None
+                await self._loop.connect_accepted_socket(
+                    lambda: Connection(self, peer), client, ssl=self._tls, ssl_handshake_timeout=patience
+                )
+                return
+        except OSError as e:
+            self.metrics.add("EventReadFail")
+            if any(sign in str(e) for sign in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")):
+                self.complain("tls", "%s does not speak TLS, as ssl = true asks for", peer)
+            else:
+                self.complain("tls", "%s: TLS has not come about: %s", peer, e)
+        except asyncio.CancelledError:
+            client.close()
+            raise
+        client.close()
+
+    async def _admits(self, address: tuple[str, int]) -> bool:
+        name = ""
+        if any(rule.by_name for rule in self._rules):
+            with contextlib.suppress(OSError):
+                name, _ = await self._loop.getnameinfo(address, socket.NI_NAMEREQD)
+        return admitted(self._rules, address[0], name)
+
+    def _make_room(self) -> bool:
+        """Close the oldest connection that never sent a request, where there is one."""
+        silent = next((c for c in self.connections if not c.spoken), None)
+        if silent is not None:
+            silent.transport.abort()
+        return silent is not None
+
+    def _fail_overdue(self) -> None:
+        timeout = self.config.request_timeout
+        limit = time.monotonic() - timeout / 1000
+        arrived = itertools.takewhile(lambda request: request.arrived < limit, self._unanswered)
+        if overdue := [request for request in arrived if not request.answered]:
+            self.metrics.add("RequestTimeoutCount", len(overdue))
+            self.complain("overdue", "events are not stored after %d ms: their clients are told FAILED", timeout)
+            self._answer(overdue, Status.FAILED)
+        with self._arrived:
+            while self._waiting and self._waiting[0].answered:
+                self._waiting.popleft()
+
+    def _drop_overdue(self) -> None:
+        now, config = time.monotonic(), self.config
+        for connection in list(self.connections):
+            if connection.frames.held and not self.full and now > connection.began + config.frame_timeout:
+                connection.drop(f"left a request unfinished for {config.frame_timeout:g} s")
+            elif config.idle_timeout and not connection.unanswered and now > connection.last + config.idle_timeout:
+                connection.transport.close()
+
+    def took(self, request: Request) -> None:
+        """A request has arrived."""
+        self._unanswered.append(request)
+        with self._arrived:
+            self._waiting.append(request)
+            self._arrived.notify()
+        self._holds(request.size)
+
+    def _holds(self, more: int) -> None:
+        self._held += more
+        if full := self._held > (self.budget // 2 if self.full else self.budget):
+            self.complain("held", "%d bytes of events wait to be stored: nothing more is read", self._held)
+        if full != self.full:
+            self.full = full
+            for connection in self.connections:
+                connection.read_or_not()
+
+    def _answer(self, requests: Iterable[Request], status: Status) -> None:
+        for request in requests:
+            if not request.answered:
+                self._reply(request, answer(request.handshake, status))
+        while self._unanswered and self._unanswered[0].answered:
+            self._unanswered.popleft()
+
+    def _refuse(self, request: Request, reason: str) -> None:
+        if not request.answered:
+            self._reply(request, complaint(request.handshake, reason))
+            request.connection.drop(f"sent a request that cannot be read: {reason}")
+
+    def _reply(self, request: Request, buffers: list[bytes]) -> None:
+        request.answered = True
+        request.content = b""
+        request.connection.unanswered -= 1
+        request.connection.send(request.serial, buffers)
+        self._holds(-request.size)
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: Server, peer: str) -> None:
+        self.server, self.peer = server, peer
+        self.frames = Frames(server.config.max_request_bytes)
+        self.began = self.last = time.monotonic()
+        """When the unfinished request began; when something was received or sent."""
+        self.spoken = False
+        """Whether it ever sent a request."""
+        self.unanswered = 0
+        self.transport: asyncio.Transport
+        self._greeting = Greeting()
+        self._writable = True
+        self._unread = b""
+        """Deflated bytes that came and are not inflated yet."""
+        deflate = server.config.compression_type == "deflate"
+        self._inflate = zlib.decompressobj() if deflate else None
+        self._deflate = zlib.compressobj() if deflate else None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio calls this first."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.server.connections[self] = None
+        self.server.metrics.set("OpenConnectionCount", len(self.server.connections))
+        self.read_or_not()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio calls this last. Requests that arrived whole are stored all the same."""
+        self.server.connections.pop(self, None)
+        self.server.unfinished -= self.frames.held
+        self.server.metrics.set("OpenConnectionCount", len(self.server.connections))
+
+    def pause_writing(self) -> None:
+        """asyncio calls this when the client does not read its answers: nothing more is read from it."""
+        self._writable = False
+        self.read_or_not()
+
+    def resume_writing(self) -> None:
+        """asyncio calls this when it does again."""
+        self._writable = True
+        self.read_or_not()
+
+    def read_or_not(self) -> None:
+        """Read on, or wait."""
+        if self.transport.is_closing():
+            return
+        if self._may_read:
+            self.began = time.monotonic()
+            self.transport.resume_reading()
+            if self._unread:
+                self.server._loop.call_soon(self.data_received, b"")
+        else:
+            self.transport.pause_reading()
+
+    @property
+    def _may_read(self) -> bool:
+        return self._writable and not self.server.full
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio calls this with what came."""
+        self.last = time.monotonic()
+        try:
+            if self._inflate is None:
+                self._receive(data)
+                return
+            self._unread += data
+            while self._unread and self._may_read and not self.transport.is_closing():
+                inflated = self._inflate.decompress(self._unread, INFLATED)
+                self._unread = self._inflate.unconsumed_tail
+                self._receive(inflated)
+                if self._inflate.eof:
+                    raise ValueError("its deflated data has come to an end")
+        except zlib.error:
+            self.drop("does not deflate what it sends, as compression-type = deflate asks for")
+        except ValueError as e:
+            self.drop(f"is not understood: {e}")
+
+    def _receive(self, data: bytes) -> None:
+        held = self.frames.held
+        complete = False
+        try:
+            for serial, content in self.frames.feed(data):
+                complete = True
+                self._request(serial, content)
+        finally:
+            self.server.unfinished += self.frames.held - held
+        if complete or not held:
+            self.began = self.last
+        if self.server.unfinished > self.server.budget:
+            raise ValueError("too many large requests have begun at once")
+
+    def _request(self, serial: int, content: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        handshake, name, at = self._greeting.read(content)
+        self.spoken = True
+        if not name:
+            self.send(serial, [handshake])
+        elif name in MESSAGES:
+            self.unanswered += 1
+            if name == "append":
+                self.server.metrics.add("AppendReceivedCount")
+            self.server.took(Request(self, serial, content, handshake, name, at))
+        else:
+            self.send(serial, complaint(handshake, f"there is no message {name[:100]!r} here"))
+
+    def send(self, serial: int, buffers: list[bytes]) -> None:
+        """One frame to the client."""
+        self.last = time.monotonic()
+        data = frame(serial, buffers)
+        if self._deflate is not None:
+            data = self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def drop(self, reason: str) -> None:
+        """End it, for something the client did; what was written still leaves."""
+        self.server.metrics.add("EventReadFail")
+        self.server.complain("dropped", "%s %s; the connection is closed", self.peer, reason)
+        self.transport.close()

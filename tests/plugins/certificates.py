@@ -1,0 +1,21 @@
+"""A certificate of one's own, as a test needs it."""
+
+import subprocess
+from pathlib import Path
+
+NAMES = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+
+
+def certificate(directory: Path, names: str = NAMES) -> Path:
+    """`server.crt`, and with its key `server.pem` and `server.p12` (password `changeit`), for this machine."""
+    key, crt = directory / "server.key", directory / "server.crt"
+    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=localhost"]
+    _run(*new, "-addext", names, "-keyout", str(key), "-out", str(crt))
+    (directory / "server.pem").write_bytes(key.read_bytes() + crt.read_bytes())
+    pack = ["openssl", "pkcs12", "-export", "-inkey", str(key), "-in", str(crt), "-passout", "pass:changeit"]
+    _run(*pack, "-out", str(directory / "server.p12"))
+    return directory
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)

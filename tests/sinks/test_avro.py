@@ -1,0 +1,175 @@
+"""The avro sink against our own avro source; a real Flume is in tests/interop."""
+
+import contextlib
+import socket
+import ssl
+import threading
+
+import pytest
+
+from plugins import Batch, Event, Origin, Retry
+from plugins.avrorpc import Status, answer, complaint, frame
+from sinks.avro import AvroSink, AvroSinkConfig
+from tests.plugins.certificates import certificate
+from tests.sources.test_avro import Running
+
+EVENTS = [Event(b"line %d" % i, {"host": f"web-{i % 3}", "ü": "é"} if i % 2 else {}) for i in range(1050)]
+
+
+def made(port, **properties):
+    config, problems = AvroSinkConfig.parse({"hostname": "127.0.0.1", "port": str(port)} | properties)
+    assert not problems
+    sink = AvroSink(config)
+    sink.open()
+    return sink
+
+
+def batch(events):
+    return Batch.of(events, Origin.of_record("t", 0, 0, 0, len(events)))
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory):
+    return certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.mark.parametrize("deflate", [False, True])
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_everything_arrives_in_order(deflate, encrypted, tls):
+    both = {"compression-type": "deflate"} if deflate else {}
+    server = (
+        {"ssl": "true", "keystore": str(tls / "server.p12"), "keystore-password": "changeit"} if encrypted else {}
+    )
+    client = {"ssl": "true", "truststore": str(tls / "server.crt")} if encrypted else {}
+    with (
+        Running(**both, **server) as running,
+        contextlib.closing(made(running.source.port, **both, **client)) as sink,
+    ):
+        sink.write(batch(EVENTS[:1000]))
+        sink.write(batch(EVENTS[1000:]))
+        sink.flush()
+        sink.flush()
+        assert running.events == EVENTS
+        assert sink.metrics.get("ConnectionCreatedCount") == 1
+
+
+def test_what_was_reset_is_not_sent():
+    with Running() as running, contextlib.closing(made(running.source.port)) as sink:
+        sink.write(batch(EVENTS[:10]))
+        sink.reset()
+        sink.write(batch(EVENTS[10:20]))
+        sink.flush()
+        assert running.events == EVENTS[10:20]
+
+
+def test_a_source_whose_channel_is_away():
+    with Running(store=False, **{"request-timeout": "100"}) as running:
+        sink = made(running.source.port)
+        sink.write(batch(EVENTS))
+        with pytest.raises(Retry, match="answers FAILED: its channel may be full or away"):
+            sink.flush()
+        sink.close()
+
+
+def test_connecting_anew():
+    with Running() as running:
+        sink = made(running.source.port, **{"reset-connection-interval": "1"})
+        for _ in range(2):
+            sink.write(batch(EVENTS[:1]))
+            sink.flush()
+            sink._connection.since -= 2
+        sink.close()
+        assert sink.metrics.get("ConnectionCreatedCount") == sink.metrics.get("ConnectionClosedCount") == 2
+
+
+@contextlib.contextmanager
+def impostor(reply):
+    """A server that answers the first bytes with these."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(reply)
+                    connection.recv(65536)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+    thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak Avro RPC"),
+        (frame(2, answer(bytes(4), Status.OK)), "answer to request 2, where one to 1 is due"),
+        (frame(1, answer(bytes(4), Status.UNKNOWN)), "answers UNKNOWN"),
+        (frame(1, complaint(bytes(4), "out of order")), "reports: out of order"),
+        (frame(1, [b"\4\2\x06abc\0\0"]), "speaks another protocol: b'abc'"),
+        (frame(1, [b""]), "ends within a number"),
+        (bytes(3), "no answer in time"),
+        (b"\0\0\0\1\0\1\0\0" + b"\xff" * 8, "at most 1048576 are accepted"),
+    ],
+)
+def test_what_answers_is_no_avro_source(reply, message):
+    with impostor(reply) as port:
+        sink = made(port, **{"connect-timeout": "500"})
+        sink.write(batch(EVENTS[:1]))
+        with pytest.raises(Retry, match=message):
+            sink.flush()
+        sink.close()
+
+
+def test_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    sink = made(port)
+    sink.write(batch(EVENTS[:1]))
+    with pytest.raises(Retry, match=f"127.0.0.1:{port}: Connection refused"):
+        sink.flush()
+    assert list(sink.probe()) == [f"127.0.0.1:{port}: Connection refused"]
+
+
+def test_deflate_on_one_side_only():
+    with Running() as running:
+        sink = made(running.source.port, **{"compression-type": "deflate"})
+        sink.write(batch(EVENTS[:1]))
+        with pytest.raises(Retry, match="closed the connection"):
+            sink.flush()
+        sink.close()
+
+
+def test_certificates(tls, tmp_path):
+    stranger = certificate(tmp_path)
+    server = {"ssl": "true", "keystore": str(tls / "server.p12"), "keystore-password": "changeit"}
+    with Running(**server) as running:
+        port = running.source.port
+        assert list(made(port, ssl="true", truststore=str(tls / "server.crt")).probe()) == []
+        assert list(made(port, ssl="true", **{"trust-all-certs": "true"}).probe()) == []
+        for client in ({"truststore": str(stranger / "server.crt")}, {}):
+            (problem,) = made(port, ssl="true", **client).probe()
+            assert "its certificate is not accepted" in problem
+    wrong = {"ssl": "true", "keystore-password": "changeit"}
+    for keystore, reason in ((tls / "server.crt", "no private key"), (tls / "none", "No such file")):
+        with pytest.raises(Retry, match=reason):
+            Running(**wrong, keystore=str(keystore)).source.open()
+    with pytest.raises(Retry, match="the password is wrong"):
+        Running(**server | {"keystore-password": "secret"}).source.open()
+
+
+def test_the_name_in_the_certificate(tmp_path):
+    elsewhere = certificate(tmp_path, "subjectAltName=DNS:elsewhere.example.com")
+    server = {"ssl": "true", "keystore": str(elsewhere / "server.pem")}
+    client = {"ssl": "true", "truststore": str(elsewhere / "server.crt")}
+    with Running(**server) as running:
+        (problem,) = made(running.source.port, **client).probe()
+        assert "check-hostname" in problem
+        assert list(made(running.source.port, **client, **{"check-hostname": "false"}).probe()) == []
+
+
+def test_contexts_speak_no_old_versions():
+    config, _ = AvroSinkConfig.parse({"hostname": "x", "port": "1", "ssl": "true"})
+    assert config.context().minimum_version == ssl.TLSVersion.TLSv1_2

@@ -1,0 +1,577 @@
+"""The avro source, driven over real sockets."""
+
+import contextlib
+import hashlib
+import json
+import random
+import socket
+import ssl
+import struct
+import threading
+import time
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugins import Batch, Event, avrorpc
+from plugins.avrorpc import PROTOCOL_HASH, Events, Frames, Status, array, encode, frame, opening, read_answer
+from sources.avro import AvroConfig, AvroSource
+from sources.avro.config import Rule, admitted
+from tests.plugins.certificates import certificate
+
+HELLO = Event(b"hello", {"k": "v"})
+
+
+class Running:
+    """The source at work: `stored` is called at once, or when the test says so."""
+
+    def __init__(self, store=True, **properties):
+        config, problems = AvroConfig.parse({"bind": "127.0.0.1", "port": "0"} | properties)
+        assert not problems
+        self.source = AvroSource(config)
+        self.store = store
+        self.batches = []
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        for batch in self.source.batches():
+            self.batches.append(batch)
+            if self.store:
+                self.source.stored(batch)
+
+    def __enter__(self):
+        self.source.open()
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.source.stopping.set()
+        self.thread.join(10)
+        self.source.close()
+        assert not self.thread.is_alive()
+
+    @property
+    def events(self):
+        return [event for batch in list(self.batches) for event in batch]
+
+    def count(self, name):
+        return self.source.metrics.get(name)
+
+    def until(self, condition):
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+
+class Client:
+    """Speaks as flume-ng-sdk does."""
+
+    def __init__(self, running, deflate=False, tls=None):
+        self.socket = socket.create_connection(("127.0.0.1", running.source.port), 20)
+        if tls:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
+        self.serial = 0
+        self.frames = Frames(1 << 20)
+        self.deflate = zlib.compressobj() if deflate else None
+        self.inflate = zlib.decompressobj() if deflate else None
+        self.arrived = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def send(self, *buffers):
+        self.serial += 1
+        data = frame(self.serial, buffers)
+        if self.deflate:
+            data = self.deflate.compress(data) + self.deflate.flush(zlib.Z_SYNC_FLUSH)
+        self.socket.sendall(data)
+
+    def receive(self):
+        while not self.arrived:
+            data = self.socket.recv(65536)
+            assert data, "closed"
+            self.arrived += self.frames.feed(self.inflate.decompress(data) if self.inflate else data)
+        return self.arrived.pop(0)
+
+    def request(self, *events):
+        self.send(opening(first=self.serial == 0, message="appendBatch"), array(encode(Batch.of(events))))
+
+    def append(self, *events):
+        self.request(*events)
+        serial, content = self.receive()
+        assert serial == self.serial
+        return read_answer(content, first=serial == 1)
+
+    def closed(self):
+        with contextlib.suppress(ConnectionResetError):
+            while self.socket.recv(65536):
+                pass
+        return True
+
+
+# --- events
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
+EVENTS = st.lists(
+    st.builds(Event, st.binary(max_size=200), st.dictionaries(TEXTS, TEXTS, max_size=4)), min_size=1, max_size=30
+)
+
+
+@given(EVENTS, EVENTS)
+def test_events_come_back_as_they_were(first, second):
+    events = Events()
+    for some in (first, second):
+        events.add(array(encode(Batch.of(some))), 0, many=True)
+    assert list(events.batch()) == first + second
+    assert len(events) == len(first + second)
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_garbage_is_a_value_error(data, many):
+    with contextlib.suppress(ValueError):
+        Events().add(data, 0, many=many)
+
+
+@given(EVENTS, st.data())
+def test_damage_is_told_and_adds_nothing(events, data):
+    whole = array(encode(Batch.of(events)))
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    gathered = Events()
+    with pytest.raises(ValueError):
+        gathered.add(whole[:cut], 0, many=True)
+    assert len(gathered) == 0
+
+
+def test_more_headers_than_columns():
+    events = [Event(b"x", {f"h{i}": str(i) for i in range(70)}), Event(b"y", {})]
+    gathered = Events()
+    gathered.add(array(encode(Batch.of(events))), 0, many=True)
+    assert list(gathered.batch()) == events
+
+
+def test_other_ways_to_write_the_same():
+    entry = b"\x02k\x02v"
+    blocks = (
+        b"\x01" + avrorpc.varint(len(entry)) + entry + b"\x02" + b"\x02k\x02w" + b"\0"
+    )  # two blocks, one with its size
+    gathered = Events()
+    gathered.add(b"\x01\x02" + blocks + b"\x02a" + b"\0", 0, many=True)  # an array's block with its size
+    gathered.add(b"\x02\x02\xff\x04\xc3\x28\0\x02b", 0, many=False)  # bytes that are no UTF-8
+    assert list(gathered.batch()) == [Event(b"a", {"k": "w"}), Event(b"b", {"\ufffd": "\ufffd("})]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"\x02\x00\x7f\0",  # a body of negative length
+        b"\x02\x02\x01",  # a name of negative length
+        b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # 2^62 events, and none there
+        b"\xff" * 12,
+        b"",
+        b"\0\0",
+    ],
+)
+def test_what_cannot_be_is_refused(damaged):
+    with pytest.raises(ValueError):
+        Events().add(damaged, 0, many=True)
+
+
+# --- frames
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**32 - 1), st.lists(st.binary(max_size=50), max_size=5)), max_size=6),
+    st.data(),
+)
+@settings(max_examples=50)
+def test_frames_however_they_are_cut(wanted, data):
+    stream = b"".join(frame(serial, buffers) for serial, buffers in wanted)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+    frames = Frames(10_000)
+    got = []
+    for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        got += frames.feed(stream[start:stop])
+    assert got == [(serial, b"".join(buffers)) for serial, buffers in wanted]
+    assert frames.held == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (struct.pack(">II", 1, 2**31), "at most 10000 are accepted"),
+        (struct.pack(">III", 1, 1, 2**32 - 1), "at most 10000 are accepted"),
+        (frame(1, [b"x" * 9_000, b"x" * 2_000]), "at most 10000 are accepted"),
+        (b"GET / HTTP/1.1\r\n", "does not speak Avro RPC"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03abcd", "ssl = true"),
+        (zlib.compress(frame(1, [b"x"])), "compression-type = deflate"),
+    ],
+)
+def test_what_is_no_frame_is_named(data, reason):
+    with pytest.raises(ValueError, match=reason):
+        list(Frames(10_000).feed(data))
+
+
+# --- clients
+
+
+@pytest.mark.parametrize("deflate", [False, True])
+def test_ok_comes_after_the_events_are_stored(deflate):
+    with Running(store=False, **{"compression-type": "DEFLATE"} if deflate else {}) as running:
+        with Client(running, deflate) as client:
+            client.request(HELLO, Event(b"\xff\0"))
+            running.until(lambda: running.batches)
+            client.socket.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                client.receive()
+            client.socket.settimeout(20)
+            running.source.stored(running.batches[0])
+            assert read_answer(client.receive()[1], first=True) == Status.OK
+            running.store = True
+            assert client.append(HELLO) == Status.OK
+            assert client.append() == Status.OK
+        assert running.events == [HELLO, Event(b"\xff\0"), HELLO]
+        running.until(lambda: running.count("OpenConnectionCount") == 0)
+
+
+def test_single_appends_travel_together():
+    with Running(store=False) as running, Client(running) as client:
+        running.source.in_flight = 1
+        for number in range(500):
+            client.send(opening(first=number == 0, message="append"), encode(Batch.of([Event(b"%d" % number)]))[0])
+        running.until(lambda: len(running.events) == 500)
+        assert [event.body for event in running.events] == [b"%d" % number for number in range(500)]
+        for batch in running.batches:
+            running.source.stored(batch)
+        for number in range(500):
+            serial, content = client.receive()
+            assert (serial, read_answer(content, first=number == 0)) == (number + 1, Status.OK)
+        assert running.count("AppendReceivedCount") == running.count("AppendAcceptedCount") == 500
+
+
+def test_events_that_are_not_stored_in_time_are_answered_failed():
+    with Running(store=False, **{"request-timeout": "200"}) as running, Client(running) as client:
+        assert client.append(HELLO) == Status.FAILED
+        assert running.count("RequestTimeoutCount") == 1
+        running.source.stored(running.batches[0])  # too late: the answer is given
+        running.store = True
+        assert client.append(HELLO) == Status.OK
+        assert running.events == [HELLO, HELLO]
+
+
+def test_what_waits_while_no_channel_takes_it_is_bounded(monkeypatch):
+    monkeypatch.setattr("sources.avro.server.BUDGET", 1 << 20)
+    properties = {"maxRequestBytes": str(1 << 20), "request-timeout": "60000"}
+    big = Event(bytes(100_000))
+    with Running(store=False, **properties) as running, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Client(running)) for _ in range(40)]
+        for client in clients:
+            threading.Thread(target=client.request, args=[big], daemon=True).start()
+        running.until(lambda: running.source._server.full)
+        held = running.source._server._held
+        assert held < 3 << 20
+        running.store = True
+        for batch in list(running.batches):
+            running.source.stored(batch)
+        for client in clients:
+            assert read_answer(client.receive()[1], first=True) == Status.OK
+        assert len(running.events) == 40
+
+
+def test_stopping_answers_what_is_stored_and_closes_the_rest():
+    with Running() as running:
+        client, silent = Client(running), Client(running)
+        assert client.append(HELLO) == Status.OK
+        running.until(lambda: running.count("OpenConnectionCount") == 2)
+    with client, silent:
+        assert client.closed()
+        assert silent.closed()
+
+
+# --- handshakes
+
+
+def other_protocol(change):
+    protocol = json.loads(json.dumps(avrorpc.PROTOCOL))
+    change(protocol)
+    return json.dumps(protocol).encode()
+
+
+def java_strings(protocol):
+    protocol["doc"] = "other words"
+    protocol["types"][1]["fields"][0]["type"] = {
+        "type": "map",
+        "values": {"type": "string", "avro.java.string": "String"},
+        "avro.java.string": "String",
+    }
+
+
+def greeting(text, client_hash=None, server_hash=PROTOCOL_HASH):
+    client_hash = client_hash or hashlib.md5(text or b"unknown").digest()
+    known = b"\2" + avrorpc.varint(len(text)) + text if text else b"\0"
+    return client_hash + known + server_hash + b"\0"
+
+
+CALL = b"\0\x16appendBatch"
+
+
+def test_a_client_with_another_text_of_the_protocol_is_asked_for_it():
+    with Running() as running, Client(running) as client:
+        events = array(encode(Batch.of([HELLO])))
+        client.send(greeting(b"") + CALL, events)
+        _, content = client.receive()
+        assert content[0] == 4  # NONE
+        text = content[2:]
+        assert b'"AvroSourceProtocol"' in text
+        assert PROTOCOL_HASH in text
+        client.send(greeting(other_protocol(java_strings)) + CALL, events)
+        assert client.receive()[1] == b"\0\0\0\0" + b"\0" + b"\0\0"
+        client.send(CALL, events)
+        assert client.receive()[1] == b"\0" + b"\0\0"
+        assert running.events == [HELLO, HELLO]
+
+
+def test_a_client_that_guesses_our_hash_wrong_is_told_it():
+    with Running() as running, Client(running) as client:
+        client.send(greeting(b"", PROTOCOL_HASH, bytes(16)) + CALL, array(encode(Batch.of([HELLO]))))
+        _, content = client.receive()
+        assert content[0] == 2  # CLIENT
+        assert PROTOCOL_HASH in content
+        assert content.endswith(b"\0\0\0")
+        assert running.events == [HELLO]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"no json",
+        b"[]",
+        b"[" * 100_000,
+        json.dumps({"types": [], "messages": {}}).encode(),
+        other_protocol(lambda p: p["types"][1]["fields"].reverse()),
+        other_protocol(lambda p: p["messages"].update(other=p["messages"]["append"])),
+    ],
+)
+def test_another_protocol_is_not_spoken(text):
+    with Running() as running, Client(running) as client:
+        client.send(greeting(text) + CALL, b"\0")
+        assert client.receive()[1][0] == 4
+        assert not running.batches
+
+
+def test_an_unknown_message_is_an_error_of_the_call_only():
+    with Running() as running, Client(running) as client:
+        client.send(opening(first=True, message="destroy"))
+        with pytest.raises(ValueError, match="there is no message 'destroy' here"):
+            read_answer(client.receive()[1], first=True)
+        assert client.append(HELLO) == Status.OK
+        client.send(b"\0\0")  # a ping
+        assert client.receive()[1] == b""
+        assert running.events == [HELLO]
+
+
+# --- bad input
+
+
+GOOD = frame(1, [opening(first=True, message="appendBatch"), array(encode(Batch.of([HELLO])))])
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        bytes(64),
+        b"\xff" * 64,
+        struct.pack(">III", 1, 1, 2**30),
+        frame(1, [b"short"]),
+        frame(1, [PROTOCOL_HASH + b"\x09"]),
+        frame(1, [opening(first=True, message="appendBatch"), b"\x02\x02\x02k"]),
+        frame(1, [opening(first=True, message="append"), b"\0\x02ab"]),
+    ],
+)
+def test_garbage_ends_its_connection_only(garbage):
+    with Running() as running, Client(running) as healthy:
+        with Client(running) as client:
+            client.socket.sendall(garbage)
+            assert client.closed()
+        assert healthy.append(HELLO) == Status.OK
+        assert running.count("EventReadFail") >= 1
+        assert running.events == [HELLO]
+
+
+def test_mutations_of_a_good_request_never_disturb_others(seed):
+    dice = random.Random(seed)
+    with Running() as running, Client(running) as healthy:
+        for round in range(300):
+            data = bytearray(GOOD)
+            for _ in range(dice.randint(1, 5)):
+                data[dice.randrange(len(data))] = dice.randrange(256)
+            with Client(running) as client, contextlib.suppress(OSError):
+                client.socket.sendall(data[: dice.randint(1, len(data))])
+            if round % 100 == 99:
+                assert healthy.append(Event(b"healthy %d" % round)) == Status.OK
+        bodies = [event.body for event in running.events]
+        assert [body for body in bodies if body.startswith(b"healthy")] == [
+            b"healthy 99",
+            b"healthy 199",
+            b"healthy 299",
+        ]
+        running.until(lambda: running.count("OpenConnectionCount") == 1)
+        assert running.source._server.unfinished == 0
+        assert running.source._server._held == 0
+
+
+def test_a_deflated_bomb_is_not_unpacked():
+    bomb = zlib.compress(struct.pack(">III", 1, 1, 2**30) + bytes(64 << 20), 9)
+    with Running(**{"compression-type": "deflate"}) as running, Client(running) as client:
+        with contextlib.suppress(OSError):
+            client.socket.sendall(bomb)
+        assert client.closed()
+        assert running.count("EventReadFail") == 1
+
+
+def test_what_is_not_deflated_is_told(caplog):
+    with Running(**{"compression-type": "deflate"}) as running, Client(running) as client:
+        client.request(HELLO)
+        assert client.closed()
+    assert "compression-type = deflate" in caplog.text
+
+
+def test_half_a_request_is_closed_in_time_a_silent_client_is_not():
+    with Running(frameTimeout="0.3") as running, Client(running) as silent, Client(running) as client:
+        client.socket.sendall(GOOD[:20])
+        assert client.closed()
+        assert silent.append(HELLO) == Status.OK
+
+
+def test_a_silent_client_is_closed_where_that_is_wished():
+    with Running(idleTimeout="0.3") as running, Client(running) as client:
+        assert client.append(HELLO) == Status.OK
+        assert client.closed()
+
+
+def test_one_connection_too_many():
+    with Running(maxConnections="2") as running, Client(running) as used, Client(running) as silent:
+        assert used.append(HELLO) == Status.OK
+        running.until(lambda: running.count("OpenConnectionCount") == 2)
+        with Client(running) as third, Client(running) as fourth:
+            assert third.append(HELLO) == Status.OK  # takes the place of the silent one
+            assert silent.closed()
+            assert fourth.closed()
+            assert used.append(HELLO) == Status.OK
+
+
+# --- who may come in
+
+
+@pytest.mark.parametrize(
+    ("rules", "address", "name", "expected"),
+    [
+        ("allow:ip:127.*,deny:ip:*", "127.0.0.1", "", True),
+        ("allow:ip:127.*,deny:ip:*", "10.0.0.1", "", False),
+        ("allow:ip:127.*,deny:ip:*", "::ffff:127.0.0.1", "", True),
+        ("allow:name:localhost,deny:ip:*", "127.0.0.1", "", True),
+        ("allow:name:localhost,deny:ip:*", "::1", "", True),
+        ("deny:name:localhost,allow:ip:*", "10.0.0.1", "", True),
+        ("deny:name:*.example.com", "10.0.0.1", "Web-1.Example.com", False),
+        ("deny:name:*.example.com", "10.0.0.1", "web-1.example.org", True),
+        ("deny:ip:fe80::*", "fe80::1%eth0", "", False),
+    ],
+)
+def test_ip_filter_rules(rules, address, name, expected):
+    assert admitted([Rule.parse(rule) for rule in rules.split(",")], address, name) == expected
+
+
+def test_ip_filter():
+    with (
+        Running(ipFilter="true", ipFilterRules="deny:name:localhost, allow:ip:*") as running,
+        Client(running) as client,
+    ):
+        assert client.closed()
+    with Running(ipFilterRules="deny:ip:*") as running, Client(running) as client:  # not switched on
+        assert client.append(HELLO) == Status.OK
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"ipFilter": "true"}, "needs ipFilterRules"),
+        ({"ipFilter": "true", "ipFilterRules": "permit:ip:*"}, "'permit:ip:*' is not"),
+        ({"ssl": "true"}, "needs a keystore"),
+        ({"include-protocols": "TLSv9"}, "not 'TLSv9'"),
+        ({"compression-type": "gzip"}, "must be 'none' or 'deflate'"),
+    ],
+)
+def test_wrong_options(properties, message):
+    config, problems = AvroConfig.parse({"bind": "127.0.0.1", "port": "0"} | properties)
+    assert config is None
+    assert len(problems) == 1
+    assert message in problems[0].message
+
+
+# --- TLS
+
+
+@pytest.fixture(scope="module")
+def server_certificate(tmp_path_factory):
+    return certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.mark.parametrize("kind", ["pem", "p12"])
+@pytest.mark.parametrize("deflate", [False, True])
+def test_tls(server_certificate, kind, deflate):
+    properties = {
+        "ssl": "true",
+        "keystore": str(server_certificate / f"server.{kind}"),
+        "keystore-password": "changeit",
+    }
+    if deflate:
+        properties["compression-type"] = "deflate"
+    context = ssl.create_default_context(cafile=server_certificate / "server.crt")
+    with Running(**properties) as running, Client(running, deflate, context) as client:
+        assert client.append(HELLO) == Status.OK
+        assert client.append(*[Event(bytes(1000))] * 2000) == Status.OK
+        assert len(running.events) == 2001
+
+
+def test_tls_versions_and_ciphers(server_certificate):
+    properties = {"ssl": "true", "keystore": str(server_certificate / "server.pem")}
+    restricted = properties | {
+        "include-protocols": "TLSv1.2",
+        "include-cipher-suites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+        "exclude-cipher-suites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    }
+    context = ssl.create_default_context(cafile=server_certificate / "server.crt")
+    with Running(**restricted) as running, Client(running, tls=context) as client:
+        assert client.socket.cipher()[:2] == ("ECDHE-RSA-AES128-GCM-SHA256", "TLSv1.2")
+        assert client.append(HELLO) == Status.OK
+    with (
+        Running(**properties | {"exclude-protocols": "SSLv3 TLSv1.3"}) as running,
+        Client(running, tls=context) as client,
+    ):
+        assert client.socket.version() == "TLSv1.2"
+
+
+def test_plain_text_to_tls_and_tls_to_plain_text(server_certificate, caplog):
+    properties = {"ssl": "true", "keystore": str(server_certificate / "server.pem")}
+    with Running(**properties, frameTimeout="0.5") as running:
+        with Client(running) as plain, Client(running) as silent, Client(running) as http:
+            plain.request(HELLO)
+            http.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert plain.closed()
+            assert http.closed()
+            assert silent.closed()
+        context = ssl.create_default_context(cafile=server_certificate / "server.crt")
+        with Client(running, tls=context) as client:
+            assert client.append(HELLO) == Status.OK
+    assert "does not speak TLS, as ssl = true asks for" in caplog.text
+    caplog.clear()
+    with Running() as running, pytest.raises(OSError), Client(running, tls=context):
+        pass
+    assert "it speaks TLS, which is not switched on here: ssl = true" in caplog.text
