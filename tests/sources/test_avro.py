@@ -460,11 +460,14 @@ def test_one_connection_too_many():
     with Running(maxConnections="2") as running, Client(running) as used, Client(running) as silent:
         assert used.append(HELLO) == Status.OK
         running.until(lambda: running.count("OpenConnectionCount") == 2)
-        with Client(running) as third, Client(running) as fourth:
-            assert third.append(HELLO) == Status.OK  # takes the place of the silent one
-            assert silent.closed()
-            assert fourth.closed()
-            assert used.append(HELLO) == Status.OK
+        third = Client(running)
+        assert third.append(HELLO) == Status.OK  # takes the place of the silent one
+        assert silent.closed()
+        fourth = Client(running)
+        assert fourth.closed()
+        assert used.append(HELLO) == Status.OK
+        third.socket.close()
+        fourth.socket.close()
 
 
 # --- who may come in

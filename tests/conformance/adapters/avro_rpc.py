@@ -12,7 +12,6 @@ from plugins.avrorpc import PROTOCOL_HASH
 from sinks.avro import AvroSink, AvroSinkConfig
 from tests.sources.test_avro import Running
 
-
 HEADERS = {"k": "v"}
 
 
