@@ -20,6 +20,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from agent.books import Books, HdfsReader, audit, lines, read_topic
 from agent.services.hdfs import HdfsCluster
@@ -199,10 +200,12 @@ class _Run:
             f"{received / self.seconds:,.0f}", f"events/s over {self.seconds:.0f} s, start and stop included"
         )
         console.print(table)
-        for path in reader.visible(self.root)[:3]:
-            console.print(f"\n[bold]{path}[/]")
+        files = reader.visible(self.root)
+        for path in files[:: max(1, len(files) // 3)][:3]:
+            console.print(f"\n[bold]{path}[/]", soft_wrap=True)
             for line in lines(reader.read(path))[:3]:
-                console.print("  " + line.decode(errors="replace")[:110], markup=False)
+                row = Text("  " + line.decode(errors="replace"))
+                console.print(row, no_wrap=True, overflow="ellipsis")
         wrong = list(books.differences[:10])
         if received - filtered != books.channel_events:
             wrong.append(f"sources − filtered = {received - filtered:,}, the channel holds {books.channel_events:,}")
