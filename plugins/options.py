@@ -107,6 +107,10 @@ class Config(BaseModel):
             problems += [_problem(error, options) for error in e.errors()]
         return config, problems
 
+    def cautions(self) -> Iterator[Problem]:
+        """What is accepted and does not do what it seems to; `agent check` shows it as warnings."""
+        return iter(())
+
     @classmethod
     def options(cls) -> Iterator[Option]:
         """Every option, in the order of declaration."""

@@ -11,9 +11,10 @@ from datetime import datetime
 from io import FileIO
 from pathlib import Path
 
+import pyarrow as pa
 import pydantic
 
-from plugins import Batch, Config, Retry, Sink, option
+from plugins import Batch, Config, EventId, Problem, Rejected, Retry, Sink, option
 from sinks import serializers
 
 
@@ -39,9 +40,32 @@ class FileRollConfig(Config):
     extension: str = option(
         "", name="sink.pathManager.extension", description="End of each file's name, without the dot"
     )
-    serializer: str = option("text", name="sink.serializer", description="`text`: the bodies")
+    serializer: str = option("TEXT", name="sink.serializer", description=serializers.DESCRIPTION)
     append_newline: bool = option(
         True, name="sink.serializer.appendNewline", description="Write a newline behind each body"
+    )
+    compression_codec: str | None = option(
+        None,
+        name="sink.serializer.compressionCodec",
+        description="Compression within Avro: null, deflate, snappy, bzip2, xz or zstandard; else null",
+    )
+    sync_interval: int = option(
+        2_048_000,
+        name="sink.serializer.syncIntervalBytes",
+        unit="bytes",
+        ge=32,
+        le=1 << 30,
+        description="Size of Avro's blocks, where no flush ends them",
+    )
+    schema_url: str | None = option(
+        None,
+        name="sink.serializer.schemaURL",
+        description="`AVRO_BODY`: the schema of events without one in their headers: `http://…` or a local file",
+    )
+    trusted_schema_urls: list[str] = option(
+        [],
+        name="sink.serializer.trustedSchemaURLs",
+        description="`AVRO_BODY`: beginnings of the addresses in headers `flume.avro.schema.url` that may be fetched",
     )
     batch_size: int = option(
         100, name="sink.batchSize", unit="events", gt=0, description="Events per flush, at least"
@@ -50,7 +74,17 @@ class FileRollConfig(Config):
     @pydantic.field_validator("serializer")
     @classmethod
     def _check_serializer(cls, value: str) -> str:
-        return serializers.check(value)
+        name = serializers.canonical(value)
+        if name == "PARQUET":
+            raise ValueError(
+                "a Parquet file cannot grow, only be written at once: write AVRO_EVENT, or use an hdfs sink"
+            )
+        return name
+
+    @pydantic.field_validator("compression_codec")
+    @classmethod
+    def _check_compression_codec(cls, value: str | None, info: pydantic.ValidationInfo) -> str | None:
+        return serializers.check_codec(info.data.get("serializer"), value)
 
     @pydantic.field_validator("path_manager")
     @classmethod
@@ -59,6 +93,11 @@ class FileRollConfig(Config):
         if name not in ("DEFAULT", "ROLLTIME"):
             raise ValueError(f"must be DEFAULT or ROLLTIME, not {value!r}")
         return name
+
+    def cautions(self) -> Iterator[Problem]:
+        """What is given and means nothing to the serializer."""
+        names = {option.field: option.name for option in self.options()}
+        return serializers.cautions(self, self.model_fields_set, names)
 
 
 class FileRollSink(Sink[FileRollConfig]):
@@ -75,6 +114,9 @@ class FileRollSink(Sink[FileRollConfig]):
         self.batch_size = config.batch_size
         self.clock = time.time
         self._directory = Path(config.directory).absolute()
+        self._serializer = serializers.make(config)
+        self._writer = self._serializer.writer("")
+        self._kind = ""
         self._series = ""
         self._number = 0
         self._file: FileIO | None = None
@@ -88,22 +130,54 @@ class FileRollSink(Sink[FileRollConfig]):
             self._directory.mkdir(parents=True, exist_ok=True)
 
     def write(self, batch: Batch) -> None:
-        """Append these events to the file, or to a new one where it is old enough."""
+        """Append these events to the file, or to a new one where it is old enough or of another kind."""
         interval = self.config.roll_interval
         if self._file is not None and interval and self.clock() - self._opened >= interval:
-            self.flush()
-            self._leave()
-        with self._in_words():
-            if self._file is None:
+            self._finish()
+        if (found := self._serializer.kinds(batch)) is None:
+            self._append(batch, "")
+            return
+        kinds, which = found
+        rejected: dict[EventId, str] = {}
+        for number, kind in enumerate(kinds):
+            some = batch.where(pa.array(which == number))
+            if isinstance(kind, ValueError):
+                rejected.update(dict.fromkeys(some.ids(), str(kind)))
+            else:
+                self._append(some, kind)
+        if rejected:
+            raise Rejected(rejected)
+
+    def _append(self, batch: Batch, kind: str) -> None:
+        if self._file is not None and self._kind != kind:
+            self._finish()
+        if self._file is None:
+            self._kind, self._writer = kind, self._serializer.writer(kind)
+            with self._in_words():
                 self._begin()
-            assert self._file is not None
-            data = serializers.text(batch.bodies, self.config.append_newline).data
+            self._head()
+        self._put(self._writer.add(self._serializer.records(batch)))
+
+    def _head(self) -> None:
+        """How the file begins; no reset takes it away."""
+        assert self._file is not None
+        try:
+            self._put(self._writer.begin())
+            self._flushed = self._file.tell()
+        except Retry:
+            self._leave()
+            raise
+
+    def _put(self, data: serializers.Buffer) -> None:
+        assert self._file is not None
+        with self._in_words():
             while data:
                 data = data[self._file.write(data) :]
 
     def flush(self) -> None:
         """Return when everything written is on the disk."""
         if self._file is not None:
+            self._put(self._writer.flush())
             with self._in_words():
                 os.fsync(self._file.fileno())
                 self._flushed = self._file.tell()
@@ -111,6 +185,7 @@ class FileRollSink(Sink[FileRollConfig]):
     def reset(self) -> None:
         """Cut off what was written since the last flush."""
         if self._file is not None:
+            self._writer.forget()
             try:
                 self._file.seek(self._flushed)
                 self._file.truncate()
@@ -120,6 +195,10 @@ class FileRollSink(Sink[FileRollConfig]):
     def close(self) -> None:
         """Close the file, without what is not flushed."""
         self.reset()
+        self._leave()
+
+    def _finish(self) -> None:
+        self.flush()
         self._leave()
 
     def probe(self) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -104,6 +105,8 @@ def _files(conf: str | None, conf_files: tuple[str, ...]) -> list[Path]:
     if conf_files:
         if conf is not None and Path(conf).is_file():
             raise click.UsageError(f"both -c {conf} and -f {conf_files[0]} are files; give one of them")
+        if conf is not None:  # components look there for Hadoop's files, in this process and those it starts
+            os.environ["FLUME_CONF_DIR"] = str(Path(conf).absolute())
         return [Path(file) for file in conf_files]
     if conf is None:
         raise click.UsageError("which configuration? Name it with -c FILE")

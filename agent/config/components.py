@@ -69,6 +69,9 @@ class Reader:
                 self._wrong(part, problem)
         if config is None:
             return None
+        for caution in config.cautions():
+            prop = part.properties.get(caution.option)
+            self.report.warn(prop.place if prop else part.place, part.path, f"{caution.option} {caution.message}")
         return ComponentSpec(part.name, part.path, cls, config, texts, part.place)
 
     def built(self, kind: str) -> str:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import re
 import zoneinfo
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pydantic
 
-from plugins import Config, option
+from plugins import Config, Problem, option
 from plugins.bucketpath import BucketPath, known_zone
 from plugins.options import suggestion
 from sinks import serializers
+from sinks.hdfs import codecs
+from sinks.hdfs.hadoop import Hadoop
 
 RESERVED = frozenset({".", "..", ".flafka", ".snapshot", ".reserved"})
 """Names that HDFS, or this sink, keeps for itself."""
 
+FILE_TYPES = ("SequenceFile", "DataStream", "CompressedStream")
 ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
 _URL = re.compile(r"(?:([a-z0-9]+)://([^/]*))?(/.*)")
+_HOST = re.compile(r"(https://)?[^\s/]+")
 _SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https"}
 _ACCEPTED = "Accepted from Flume's files; "
 
@@ -38,25 +43,65 @@ class HdfsConfig(Config):
 
     path: str = option(
         name="hdfs.path",
-        description="Directory, with escapes: `hdfs://…` or `/…`, which also need hdfs.webhdfs, or "
-        "`webhdfs://namenode:9870/…` (`swebhdfs` over TLS)",
+        description="Directory, with escapes: `hdfs://…` or `/…`, for which Hadoop's configuration or hdfs.webhdfs "
+        "names the servers, or `webhdfs://namenode:9870/…` (`swebhdfs` over TLS)",
     )
     webhdfs: str | None = option(
         None,
         name="hdfs.webhdfs",
         validate_default=True,
-        description="`host:port` of the NameNode's HTTP server; of several, with commas between them",
+        description="`host:port` of the NameNode's HTTP server, with `https://` before it for TLS; of several, with "
+        "commas between them. Else as Hadoop's core-site.xml and hdfs-site.xml say",
     )
-    file_type: str | None = option(
-        None,
+    file_type: str = option(
+        "SequenceFile",
         name="hdfs.fileType",
-        validate_default=True,
-        description="`DataStream`: the serialized events and nothing else. Has to be given, as Flume's default is "
-        "`SequenceFile`",
+        description="`SequenceFile`, Flume's default: times and bodies in Hadoop's format; `DataStream`: what the "
+        "serializer writes and nothing else; `CompressedStream`: that, compressed by hdfs.codeC",
     )
-    serializer: str = option("text", name="serializer", description="`text`: the bodies")
+    write_format: str = option(
+        "Writable",
+        name="hdfs.writeFormat",
+        description="Bodies in a SequenceFile: `Writable` (BytesWritable) or `Text`",
+    )
+    serializer: str = option(
+        "TEXT", name="serializer", description=serializers.DESCRIPTION + "; `PARQUET`: columns headers and body"
+    )
     append_newline: bool = option(
         True, name="serializer.appendNewline", description="Write a newline behind each body"
+    )
+    compression_codec: str | None = option(
+        None,
+        name="serializer.compressionCodec",
+        validate_default=True,
+        description="Compression within Avro (null, deflate, snappy, bzip2, xz, zstandard; else null) or Parquet "
+        "(null, snappy, gzip, zstandard, lz4, brotli; else snappy)",
+    )
+    sync_interval: int = option(
+        2_048_000,
+        name="serializer.syncIntervalBytes",
+        unit="bytes",
+        ge=32,
+        le=1 << 30,
+        description="Size of Avro's blocks",
+    )
+    schema_url: str | None = option(
+        None,
+        name="serializer.schemaURL",
+        description="`AVRO_BODY`: the schema of events without one in their headers: `hdfs://…`, `http://…` or a "
+        "local file",
+    )
+    trusted_schema_urls: list[str] = option(
+        [],
+        name="serializer.trustedSchemaURLs",
+        description="`AVRO_BODY`: beginnings of the addresses in headers `flume.avro.schema.url` that may be fetched",
+    )
+    codec: str | None = option(
+        None,
+        name="hdfs.codeC",
+        validate_default=True,
+        description="Compression of a SequenceFile or CompressedStream: gzip, bzip2, snappy, lz4, deflate, default, "
+        "zstandard, or the name of Hadoop's class",
     )
     file_prefix: str = option("FlumeData", name="hdfs.filePrefix", description="Start of file names, with escapes")
     file_suffix: str = option("", name="hdfs.fileSuffix", description="End of file names, such as `.log`")
@@ -106,7 +151,6 @@ class HdfsConfig(Config):
         name="hdfs.stagingDir",
         description="Local directory for files under way; else the one for temporary files",
     )
-    codec: str | None = option(None, name="hdfs.codeC", description="Compression; not built yet")
     kerberos_principal: str | None = option(None, name="hdfs.kerberosPrincipal", description="Not built yet")
     kerberos_keytab: str | None = option(None, name="hdfs.kerberosKeytab", description="Not built yet")
     batch_size: int = option(
@@ -129,18 +173,16 @@ class HdfsConfig(Config):
     min_block_replicas: int | None = option(
         None, name="hdfs.minBlockReplicas", description=_ACCEPTED + "HDFS replicates as it is configured"
     )
-    write_format: str = option(
-        "Writable", name="hdfs.writeFormat", description=_ACCEPTED + "it is about SequenceFile"
-    )
 
     @property
     def location(self) -> Location:
         """The path and the servers, taken apart."""
         scheme, authority, path = _url(self.path)
-        hosts = self.webhdfs.split(",") if self.webhdfs else [authority]
-        hosts = [
-            host if re.search(r":[0-9]+$", host) else f"{host}:{_port(scheme)}" for host in map(str.strip, hosts)
-        ]
+        hosts = [host.strip() for host in self.webhdfs.split(",")] if self.webhdfs else [authority]
+        if any(host.startswith("https://") for host in hosts):
+            scheme = "swebhdfs"
+        hosts = [host.removeprefix("https://") for host in hosts]
+        hosts = [host if re.search(r":[0-9]+$", host) else f"{host}:{_port(scheme)}" for host in hosts]
         return Location(_SCHEMES[scheme], hosts, re.sub("/+", "/", path))
 
     def bucket_path(self) -> BucketPath:
@@ -152,6 +194,21 @@ class HdfsConfig(Config):
             local_time=self.use_local_time_stamp,
             one_name=True,
         )
+
+    def cautions(self) -> Iterator[Problem]:
+        """What is given and means nothing here."""
+        names = {option.field: option.name for option in self.options()}
+        if self.file_type != "SequenceFile":
+            yield from serializers.cautions(self, self.model_fields_set, names)
+            if "write_format" in self.model_fields_set:
+                yield Problem("hdfs.writeFormat", f"means nothing to {self.file_type} (ignored, as in Flume)")
+        elif given := {"serializer", *serializers.APPLIES} & self.model_fields_set:
+            for field in sorted(given):
+                yield Problem(
+                    names[field],
+                    "means nothing to hdfs.fileType SequenceFile, Flume's default (ignored, as in Flume); to use the "
+                    "serializer, write hdfs.fileType = DataStream",
+                )
 
     @pydantic.field_validator("path")
     @classmethod
@@ -170,27 +227,66 @@ class HdfsConfig(Config):
         if value is None and (path := info.data.get("path")) is not None:
             scheme, authority, _ = _url(path)
             if scheme in (None, "hdfs"):
-                host = authority.partition(":")[0] or "namenode"
-                raise ValueError(f"is needed, as HDFS is reached over HTTP: add hdfs.webhdfs = {host}:9870")
-        if value is not None and not all(re.fullmatch(r"[^\s/]+", host.strip()) for host in value.split(",")):
+                if (value := Hadoop().webhdfs(authority)) is None:
+                    raise ValueError(_what_to_add(authority))
+            elif ":" not in authority:
+                value = Hadoop().nameservice(authority)
+        if value is not None and not all(_HOST.fullmatch(host.strip()) for host in value.split(",")):
             raise ValueError(f"must be host:port, or several with commas between them, not {value!r}")
         return value
 
     @pydantic.field_validator("file_type")
     @classmethod
-    def _check_file_type(cls, value: str | None) -> str:
-        if value is None:
-            raise ValueError(
-                "has to be given, as Flume's default, SequenceFile, is not built yet: add hdfs.fileType = DataStream"
-            )
-        if value.lower() != "datastream":
-            raise ValueError(f"{value} is not built yet; write hdfs.fileType = DataStream")
-        return value
+    def _check_file_type(cls, value: str) -> str:
+        for known in FILE_TYPES:
+            if value.lower() == known.lower():
+                return known
+        hint = ": write hdfs.fileType = DataStream and serializer = " + value.upper()
+        raise ValueError(
+            f"must be one of {', '.join(FILE_TYPES)}, not {value!r}"
+            + (hint if value.upper() in ("PARQUET", "AVRO_EVENT", "JSON", "TEXT") else "")
+        )
+
+    @pydantic.field_validator("write_format")
+    @classmethod
+    def _check_write_format(cls, value: str) -> str:
+        name = value.removeprefix("org.apache.flume.sink.hdfs.").removesuffix("$Builder").lower()
+        for known in ("Writable", "Text"):
+            if name in (known.lower(), f"hdfs{known}serializer".lower()):
+                return known
+        raise ValueError(f"must be Writable or Text, not {value!r}")
 
     @pydantic.field_validator("serializer")
     @classmethod
-    def _check_serializer(cls, value: str) -> str:
-        return serializers.check(value)
+    def _check_serializer(cls, value: str, info: pydantic.ValidationInfo) -> str:
+        name = serializers.canonical(value)
+        if name == "PARQUET" and info.data.get("file_type") == "CompressedStream":
+            raise ValueError(
+                "Parquet compresses its columns itself: write hdfs.fileType = DataStream, remove hdfs.codeC, and "
+                "name the compression with serializer.compressionCodec"
+            )
+        return name
+
+    @pydantic.field_validator("compression_codec")
+    @classmethod
+    def _check_compression_codec(cls, value: str | None, info: pydantic.ValidationInfo) -> str | None:
+        return serializers.check_codec(info.data.get("serializer"), value)
+
+    @pydantic.field_validator("codec")
+    @classmethod
+    def _check_codec(cls, value: str | None, info: pydantic.ValidationInfo) -> str | None:
+        name, file_type = None if value is None else codecs.canonical(value), info.data.get("file_type")
+        if file_type == "DataStream" and name is not None:
+            raise ValueError(
+                "is not for DataStream, which is never compressed: remove it, or write hdfs.fileType = "
+                "CompressedStream"
+            )
+        if file_type == "CompressedStream" and name in (None, "none"):
+            raise ValueError(
+                f"is needed for CompressedStream: add hdfs.codeC = gzip (or {', '.join(list(codecs.CODECS)[1:])}), "
+                "or write hdfs.fileType = DataStream"
+            )
+        return name
 
     @pydantic.field_validator("file_prefix", "file_suffix")
     @classmethod
@@ -219,13 +315,6 @@ class HdfsConfig(Config):
             raise ValueError(f"there is no time zone {value!r}{near}")
         return value
 
-    @pydantic.field_validator("codec")
-    @classmethod
-    def _refuse_codec(cls, value: str | None) -> str | None:
-        if value is not None:
-            raise ValueError("is not for DataStream, and compressed files are not built yet: remove it")
-        return value
-
     @pydantic.field_validator("kerberos_principal", "kerberos_keytab")
     @classmethod
     def _refuse_kerberos(cls, value: str | None) -> str | None:
@@ -239,6 +328,17 @@ def _url(value: str) -> tuple[str | None, str, str]:
     if found is None:
         raise ValueError(f"must begin with / or hdfs://, not be {value!r}")
     return found[1], found[2] or "", found[3]
+
+
+def _what_to_add(authority: str) -> str:
+    host, _, port = authority.partition(":")
+    hosts = f"{host}:9870" if port else "namenode:9870"
+    if host and not port:
+        hosts = f"{host}:9870, or of all NameNodes where {host} is a nameservice: namenode1:9870,namenode2:9870"
+    return (
+        f"is needed, as HDFS is reached over HTTP: add hdfs.webhdfs = {hosts}; or name the directory of Hadoop's "
+        "core-site.xml and hdfs-site.xml with HADOOP_CONF_DIR or, as for flume-ng, -c"
+    )
 
 
 def _port(scheme: str | None) -> int:

@@ -10,6 +10,8 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
@@ -20,8 +22,11 @@ from plugins.bucketpath import BucketPath
 from sinks import serializers
 from sinks.hdfs.chain import Chain, File, Manifest, claim_hash, safe_name, stage_directory
 from sinks.hdfs.config import RESERVED, ROUND_UNITS, HdfsConfig
+from sinks.hdfs.formats import format_of
 from sinks.hdfs.staging import Partition, Staged, Staging
 from sinks.hdfs.webhdfs import WebHdfs
+from sinks.serializers.avro import schema_name
+from sinks.serializers.base import lengths
 
 LONGEST_NAME, LONGEST_PATH = 255, 7000
 """Bytes; HDFS allows 255 and 8000, and the temporary and final names add a little."""
@@ -53,6 +58,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self.state = posixpath.join(self.root, ".flafka")
         self.clock = time.monotonic
         self._paths = config.bucket_path()
+        self._format = format_of(config, self._fetch)
+        self._suffix = config.file_suffix or self._format.suffix
         self._hdfs: WebHdfs | None = None
         self._staging: Staging | None = None
         self._full: set[int] = set()  # partitions with a file of rollSize or rollCount
@@ -66,7 +73,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             self.log.warning("hdfs.roundUnit %r is none of second, minute, hour: no rounding", self.config.round_unit)
         self._hdfs = self._connect()
         self._hdfs.status(self.root)
-        self._staging = Staging(Path(self.config.staging_dir or tempfile.gettempdir()), self.clock)
+        self._staging = Staging(Path(self.config.staging_dir or tempfile.gettempdir()), self._format, self.clock)
 
     def close(self) -> None:
         """Drop what is not committed, here; on HDFS the next owner removes it."""
@@ -112,6 +119,15 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             stopping=self.stopping,
         )
 
+    def _fetch(self, url: str) -> bytes:
+        """What is at an address, one on HDFS among them."""
+        if not url.startswith(("hdfs://", "webhdfs://", "swebhdfs://")):
+            return serializers.fetch(url)
+        assert self._hdfs is not None
+        if (content := self._hdfs.read(urlsplit(url).path)) is None:
+            raise Retry(f"cannot fetch the schema {url}: it is not there")
+        return content
+
     # --- writing
 
     def write(self, batch: Batch) -> None:
@@ -119,32 +135,42 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         assert self._staging is not None
         assert batch.origin is not None
         partition = batch.origin.partition
-        paths, codes = self._paths.resolve_batch(batch)
-        longest = LONGEST_NAME - len(_tail(batch.origin.topic, partition, 10**19, 10**19, "0" * 8)) - 1
-        longest -= len(self.config.file_suffix.encode())
+        places, codes = self._places(batch)
+        longest = LONGEST_NAME - len(_tail(batch.origin.topic, partition, 10**19, 10**19, "0" * 17)) - 1
+        longest -= len(self._suffix.encode())
         order = np.argsort(codes, kind="stable")
-        bodies = batch.bodies if len(paths) == 1 else batch.bodies.take(pa.array(order))
-        data, ends = serializers.text(bodies, self.config.append_newline)
+        if len(places) > 1:
+            batch = Batch(batch.records.take(pa.array(order)), batch.origin.select(order))
+        records = self._format.records(batch)
+        sizes = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths(batch.bodies))))
         rejected: dict[EventId, str] = {}
-        row = begin = 0
-        for path, stop in zip(paths, np.cumsum(np.bincount(codes, minlength=len(paths))).tolist(), strict=True):
-            end = int(ends[stop - 1])
+        begin = 0
+        for place, stop in zip(places, np.cumsum(np.bincount(codes, minlength=len(places))).tolist(), strict=True):
+            if stop == begin:
+                continue
             try:
-                if isinstance(path, ValueError):
-                    raise path
-                bucket = _bucket(path, self.root, longest)
+                bucket, kind = _possible(place, self.root, longest)
             except ValueError as e:
-                rejected.update((batch.id(r), str(e)) for r in order[row:stop].tolist())
+                rejected.update((batch.id(row), str(e)) for row in range(begin, stop))
             else:
-                file = self._staging.append(partition, bucket, data[begin:end], stop - row)
-                self._note(partition, file)
-            row, begin = stop, end
+                size = int(sizes[stop] - sizes[begin])
+                part = records.part(begin, stop)
+                self._note(partition, self._staging.append(partition, bucket, kind, part, stop - begin, size))
+            begin = stop
         if rejected:
             raise Rejected(rejected)
 
+    def _places(self, batch: Batch) -> tuple[list[tuple[str | ValueError, str | ValueError]], Any]:
+        """The files, by path and kind, that the events belong to, and which each belongs to."""
+        paths, codes = self._paths.resolve_batch(batch)
+        if (found := self._format.kinds(batch)) is None:
+            return [(path, "") for path in paths], codes
+        kinds, which = found
+        return [(path, kind) for path in paths for kind in kinds], np.asarray(codes, np.int64) * len(kinds) + which
+
     def _note(self, partition: int, file: Staged) -> None:
         size, count = self.config.roll_size, self.config.roll_count
-        if (size and file.length >= size) or (count and file.events >= count):
+        if (size and file.size >= size) or (count and file.events >= count):
             self._full.add(partition)
 
     def due(self) -> set[int]:
@@ -181,16 +207,19 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         files = list(part.files.values()) if part else []
         id = uuid.uuid4().hex
         directory = stage_directory(self.state, claim, start, id)
+        for file in files:
+            self._staging.close_file(file)
         uploads = [(posixpath.join(directory, str(number)), file.path) for number, file in enumerate(files)]
         names = hdfs.each(lambda upload: hdfs.upload(*upload), uploads)
         lengths = {found.name: found.length for found in hdfs.list(directory)} if files else {}
-        tail = _tail(claim.topic, claim.partition, start, end - 1, claim_hash(claim)[:8]) + self.config.file_suffix
+        tail = _tail(claim.topic, claim.partition, start, end - 1, claim_hash(claim)[:8])
         staged = []
         for file, name in zip(files, names, strict=True):
             if (length := lengths.get(posixpath.basename(name))) != file.length:
                 raise Retry(f"HDFS holds {length} of the {file.length} bytes sent for {file.bucket}")
             dot = "" if file.bucket.endswith("/") else "."
-            staged.append(File(name, f"{file.bucket}{dot}{tail}", file.length))
+            kind = f"-{schema_name(file.kind)}" if file.kind else ""
+            staged.append(File(name, f"{file.bucket}{dot}{tail}{kind}{self._suffix}", file.length))
         events = sum(file.events for file in files)
         self.reset(claim.partition)
         self.metrics.add("ConnectionCreatedCount", len(staged))
@@ -221,6 +250,16 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             self.metrics.add("ConnectionFailedCount")
             raise
         self.metrics.add("ConnectionClosedCount", len(manifest.files))
+
+
+def _possible(place: tuple[str | ValueError, str | ValueError], root: str, longest: int) -> tuple[str, str]:
+    """Bucket and kind, or ValueError where one of them is none."""
+    path, kind = place
+    if isinstance(path, ValueError):
+        raise path
+    if isinstance(kind, ValueError):
+        raise kind
+    return _bucket(path, root, longest), kind
 
 
 def _bucket(path: str, root: str, longest: int) -> str:

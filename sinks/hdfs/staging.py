@@ -12,13 +12,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from plugins import Retry
+from sinks.serializers import Buffer, Serializer, Writer
 
 PREFIX = "flafka-hdfs-"
 LOW_BYTES = 256 << 20
 """With less free space than this, or an eighth of a small disk, what is staged had better be delivered."""
+
+HELD_BYTES = 256 << 20
+"""With more than this in memory, too: formats with blocks gather them."""
 
 MAKING_SECONDS = 60.0
 """A directory without a lock may still be in the making for so long."""
@@ -31,9 +35,15 @@ class Staged:
     path: Path
     bucket: str
     """Where on HDFS it belongs: its directory, and the first part of its name."""
+    kind: str
+    """Which of the serializer's kinds it is."""
+    writer: Writer
     events: int = 0
+    size: int = 0
+    """Bytes of its events' bodies, which is what rollSize is about."""
     length: int = 0
     touched: float = 0.0
+    closed: bool = False
 
 
 @dataclass
@@ -41,8 +51,8 @@ class Partition:
     """The files under way of one partition."""
 
     since: float
-    files: dict[str, Staged] = field(default_factory=dict)
-    """By bucket."""
+    files: dict[tuple[str, str], Staged] = field(default_factory=dict)
+    """By bucket and kind."""
 
     @property
     def events(self) -> int:
@@ -53,9 +63,9 @@ class Partition:
 class Staging:
     """A directory of this process's own. Files are opened for each write only, so that thousands can be under way."""
 
-    def __init__(self, parent: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, parent: Path, format: Serializer, clock: Callable[[], float] = time.monotonic) -> None:
         """Make it under `parent`, and remove those of processes that died. Raises Retry where it cannot."""
-        self._clock, self._number = clock, 0
+        self._format, self._clock, self._number = format, clock, 0
         self.partitions: dict[int, Partition] = {}
         try:
             parent.mkdir(parents=True, exist_ok=True)
@@ -72,28 +82,45 @@ class Staging:
             self._lock.close()
             self._lock = None
 
-    def append(self, partition: int, bucket: str, data: memoryview, events: int) -> Staged:
+    def append(self, partition: int, bucket: str, kind: str, records: Any, events: int, size: int) -> Staged:
         """Add to the partition's file for that bucket. Raises Retry where the disk is full or fails."""
         part = self.partitions.setdefault(partition, Partition(self._clock()))
-        file = part.files.get(bucket)
+        file = part.files.get((bucket, kind))
         if file is None:
             self._number += 1
-            file = part.files[bucket] = Staged(self.directory / f"{partition}-{self._number}", bucket)
-        try:
-            with file.path.open("ab", buffering=0) as out:
-                written = 0
-                while written < len(data):
-                    written += out.write(data[written:])
-        except OSError as e:
-            full = "is full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else f"fails: {e.strerror}"
-            raise Retry(f"the staging directory {self.directory.parent} {full}") from e
+            file = Staged(self.directory / f"{partition}-{self._number}", bucket, kind, self._format.writer(kind))
+            part.files[bucket, kind] = file
+            self._write(file, file.writer.begin())
+        self._write(file, file.writer.add(records))
         file.events += events
-        file.length += len(data)
+        file.size += size
         file.touched = self._clock()
         return file
 
+    def close_file(self, file: Staged) -> None:
+        """Write the end of a file. Raises Retry where the disk is full or fails."""
+        if not file.closed:
+            self._write(file, file.writer.close())
+            file.closed = True
+
+    def _write(self, file: Staged, data: Buffer) -> None:
+        if not len(data) and file.length:
+            return
+        try:
+            with file.path.open("ab", buffering=0) as out:
+                written, view = 0, memoryview(data)
+                while written < len(view):
+                    written += out.write(view[written:])
+        except OSError as e:
+            full = "is full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else f"fails: {e.strerror}"
+            raise Retry(f"the staging directory {self.directory.parent} {full}") from e
+        file.length += len(data)
+
     def is_low(self) -> bool:
-        """Whether the disk is nearly full."""
+        """Whether the disk is nearly full, or the writers hold much in memory."""
+        held = sum(file.writer.held for part in self.partitions.values() for file in part.files.values())
+        if held > HELD_BYTES:
+            return True
         try:
             disk = shutil.disk_usage(self.directory)
         except OSError:

@@ -8,9 +8,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 
-from plugins import Batch, Event, Retry, conformance
+from plugins import Batch, Event, Origin, Rejected, Retry, conformance
 from sinks.file_roll import FileRollConfig, FileRollSink
 
 
@@ -92,6 +93,40 @@ def test_names_never_meet(tmp_path: Path) -> None:
     assert len({name[:-6] for name in names}) == 1
 
 
+def avro(directory: Path) -> list[list[Any]]:
+    return [list(fastavro.reader(io.BytesIO(content))) for content in contents(directory)]
+
+
+def test_avro_is_whole_after_each_flush_and_a_reset_keeps_the_header(tmp_path: Path) -> None:
+    sink = make(tmp_path, **{"sink.serializer": "avro_event", "sink.serializer.compressionCodec": "deflate"})
+    sink.write(batch(b"lost"))
+    sink.reset()
+    sink.write(Batch.of([Event(b"\xff", {"a": "é"}), Event(b"two")]))
+    sink.flush()
+    events = [{"headers": {"a": "é"}, "body": b"\xff"}, {"headers": {}, "body": b"two"}]
+    assert avro(tmp_path) == [events]
+    sink.write(batch(b"lost"))
+    sink.close()
+    assert avro(tmp_path) == [events]
+
+
+def test_a_new_schema_begins_a_new_file(tmp_path: Path) -> None:
+    (tmp_path / "x.avsc").write_text('"string"')
+    options = {"sink.serializer": "AVRO_BODY", "sink.serializer.schemaURL": str(tmp_path / "x.avsc")}
+    sink = make(tmp_path / "out", **options)
+    header = {"flume.avro.schema.literal": '"bytes"'}
+    sink.write(Batch.of([Event(b"\x02a"), Event(b"\x02b", header), Event(b"\x02c")]))
+    untrusted = Batch.of(
+        [Event(b"\x02d", {"flume.avro.schema.url": "http://127.0.0.1:1/"})], Origin.of_record("t", 0, 0, 0, 1)
+    )
+    with pytest.raises(Rejected) as rejected:
+        sink.write(untrusted)
+    assert "trustedSchemaURLs" in rejected.value.reasons[untrusted.id(0)]
+    sink.flush()
+    sink.close()
+    assert avro(tmp_path / "out") == [["a", "c"], [b"b"]]
+
+
 def test_a_full_disk_is_named_and_healed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = make(tmp_path)
     sink.write(batch(b"one"))
@@ -125,6 +160,6 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def test_options_that_cannot_be(tmp_path: Path) -> None:
-    wrong = {"sink.pathManager": "mine", "sink.serializer": "avro_event", "sink.rollInterval": "-1"}
+    wrong = {"sink.pathManager": "mine", "sink.serializer": "parquet", "sink.rollInterval": "-1"}
     _, problems = FileRollConfig.parse(wrong)
     assert {p.option for p in problems} == {"sink.directory", *wrong}

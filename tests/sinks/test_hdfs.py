@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import pickle
 import re
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import msgspec
 import numpy as np
 import pytest
@@ -99,8 +101,9 @@ def write_and_commit(sink: HdfsSink, start: int, end: int, **headers: str) -> Re
 @pytest.mark.parametrize(
     ("properties", "option", "says"),
     [
-        ({"hdfs.fileType": None}, "hdfs.fileType", "add hdfs.fileType = DataStream"),
-        ({"hdfs.fileType": "SequenceFile"}, "hdfs.fileType", "write hdfs.fileType = DataStream"),
+        ({"hdfs.fileType": "Avro"}, "hdfs.fileType", "one of SequenceFile, DataStream, CompressedStream"),
+        ({"hdfs.fileType": "parquet"}, "hdfs.fileType", "hdfs.fileType = DataStream and serializer = PARQUET"),
+        ({"hdfs.writeFormat": "com.acme.Mine"}, "hdfs.writeFormat", "Writable or Text"),
         ({"hdfs.path": "hdfs://nn1:8020/x", "hdfs.webhdfs": None}, "hdfs.webhdfs", "add hdfs.webhdfs = nn1:9870"),
         ({"hdfs.webhdfs": None}, "hdfs.webhdfs", "add hdfs.webhdfs = namenode:9870"),
         ({"hdfs.webhdfs": "http://nn1:9870"}, "hdfs.webhdfs", "must be host:port"),
@@ -113,8 +116,23 @@ def write_and_commit(sink: HdfsSink, start: int, end: int, **headers: str) -> Re
         ({"hdfs.path": "/logs/%{a}/../x"}, "hdfs.path", "'..' is not free"),
         ({"hdfs.path": "/logs/%[host]"}, "hdfs.path", "none of %[localhost]"),
         ({"hdfs.filePrefix": "%H:"}, "hdfs.filePrefix", "no ':' in names"),
-        ({"hdfs.codeC": "gzip"}, "hdfs.codeC", "remove it"),
-        ({"serializer": "avro_event"}, "serializer", "write text"),
+        ({"hdfs.codeC": "gzip"}, "hdfs.codeC", "remove it, or write hdfs.fileType = CompressedStream"),
+        ({"hdfs.fileType": "CompressedStream"}, "hdfs.codeC", "add hdfs.codeC = gzip"),
+        ({"hdfs.fileType": "compressedStream", "hdfs.codeC": "None"}, "hdfs.codeC", "add hdfs.codeC = gzip"),
+        ({"hdfs.fileType": "SequenceFile", "hdfs.codeC": "lzop"}, "hdfs.codeC", "LZO is in neither Hadoop nor"),
+        ({"hdfs.fileType": "SequenceFile", "hdfs.codeC": "snapy"}, "hdfs.codeC", "did you mean 'snappy'"),
+        (
+            {"hdfs.fileType": "CompressedStream", "hdfs.codeC": "gzip", "serializer": "parquet"},
+            "serializer",
+            "name the compression with serializer.compressionCodec",
+        ),
+        ({"serializer": "avro_evnt"}, "serializer", "did you mean 'AVRO_EVENT'"),
+        ({"serializer": "com.acme.Mine$Builder"}, "serializer", "Java classes cannot run"),
+        (
+            {"serializer": "avro_event", "serializer.compressionCodec": "lzo"},
+            "serializer.compressionCodec",
+            "one of null, deflate, snappy, bzip2, xz, zstandard for AVRO_EVENT",
+        ),
         ({"hdfs.timeZone": "Europe/Pariss"}, "hdfs.timeZone", "did you mean 'Europe/Paris'"),
         (
             {"hdfs.round": "true", "hdfs.roundUnit": "hour", "hdfs.roundValue": "25"},
@@ -136,11 +154,35 @@ def test_a_wrong_option_is_named_with_what_to_write(
 
 
 @pytest.mark.parametrize(
+    ("properties", "cautions"),
+    [
+        ({}, {}),
+        ({"hdfs.fileType": "SequenceFile"}, {}),
+        (
+            {"hdfs.fileType": "SequenceFile", "serializer": "avro_event", "serializer.compressionCodec": "snappy"},
+            {"serializer": "write hdfs.fileType = DataStream", "serializer.compressionCodec": "DataStream"},
+        ),
+        ({"hdfs.writeFormat": "Text"}, {"hdfs.writeFormat": "means nothing to DataStream"}),
+        (
+            {"serializer.compressionCodec": "snappy"},
+            {"serializer.compressionCodec": "means nothing to serializer TEXT"},
+        ),
+    ],
+)
+def test_what_means_nothing_is_told(properties: dict[str, str], cautions: dict[str, str]) -> None:
+    config = configured(**properties)
+    found = {caution.option: caution.message for caution in config.cautions()}
+    assert found.keys() == cautions.keys()
+    assert all(cautions[name] in message for name, message in found.items())
+
+
+@pytest.mark.parametrize(
     ("path", "webhdfs", "hosts", "scheme", "root"),
     [
         ("hdfs://nn:8020/logs/%Y/%m", "a:1,b", ["a:1", "b:9870"], "http", "/logs"),
         ("webhdfs://nn/logs/app-%{host}/x", None, ["nn:9870"], "http", "/logs"),
         ("swebhdfs://nn/logs/", None, ["nn:9871"], "https", "/logs"),
+        ("/logs", "https://nn,https://mm:1", ["nn:9871", "mm:1"], "https", "/logs"),
         ("/logs//app", "nn:9870", ["nn:9870"], "http", "/logs//app"),
         ("/%{host}", "nn:9870", ["nn:9870"], "http", "/"),
     ],
@@ -242,6 +284,75 @@ def test_names_in_the_state_directory_are_safe_and_distinct(texts: list[str]) ->
     assert re.fullmatch(r"[A-Za-z0-9_~=-][A-Za-z0-9_.~=-]{0,254}", first)
 
 
+# --- formats (tests/system has Hadoop read them)
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ({}, ""),
+        ({"serializer": "avro_event"}, ".avro"),
+        ({"serializer": "json"}, ".json"),
+        ({"serializer": "parquet"}, ".parquet"),
+        ({"serializer": "parquet", "hdfs.fileSuffix": ".pq"}, ".pq"),
+        ({"hdfs.fileType": "CompressedStream", "hdfs.codeC": "gzip"}, ".gz"),
+        ({"hdfs.fileType": "CompressedStream", "hdfs.codeC": "gzip", "serializer": "json"}, ".json.gz"),
+        ({"hdfs.fileType": "SequenceFile"}, ""),
+        ({"hdfs.fileType": "SequenceFile", "hdfs.codeC": "org.apache.hadoop.io.compress.Lz4Codec"}, ".lz4"),
+        ({"hdfs.fileType": "SequenceFile", "hdfs.codeC": "BZip2Codec", "hdfs.fileSuffix": ".seq"}, ".seq"),
+    ],
+)
+def test_names_end_as_the_format_is_called_and_nothing_is_lost(
+    sinks: Any, fake: FakeWebHdfs, options: dict[str, str], end: str
+) -> None:
+    sink = sinks(**{"hdfs.path": "/logs/%{host}", **options})
+    sink.write(records(0, 6, host="h{}"))
+    receipt = pickle.loads(pickle.dumps(sink.stage(CLAIM, 0, 6)))
+    sink.commit(receipt)
+    assert len(fake.visible()) == 2
+    assert all(re.search(f"-[0-9a-f]{{8}}{re.escape(end)}$", path) for path in fake.visible())
+    assert [file.length for file in receipt.staged.files] == [len(data) for data in fake.visible().values()]
+    assert all(fake.visible().values())
+
+
+def test_each_schema_has_files_of_its_own_and_an_event_without_one_is_rejected(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks(serializer="org.apache.flume.sink.hdfs.AvroEventSerializer$Builder")
+    schemas = ['"string"', ' "bytes" ', None, "{", '"string"']
+    events = [Event(b"\x02%d" % n, {"flume.avro.schema.literal": s} if s else {}) for n, s in enumerate(schemas)]
+    batch = Batch.of(events, Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, len(events)))
+    with pytest.raises(Rejected) as rejected:
+        sink.write(batch)
+    reasons = rejected.value.reasons
+    assert list(reasons) == [batch.id(2), batch.id(3)]
+    assert "no serializer.schemaURL" in reasons[batch.id(2)]
+    assert "is no Avro schema" in reasons[batch.id(3)]
+    sink.commit(sink.stage(CLAIM, 0, 1))
+    files = [list(fastavro.reader(io.BytesIO(data))) for data in fake.visible().values()]
+    assert sorted(files, key=repr) == [["0", "4"], [b"1"]]
+
+
+def test_a_schema_of_the_configuration_may_lie_on_hdfs(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks(**{"serializer": "AVRO_BODY", "serializer.schemaURL": "hdfs://nn/schemas/x.avsc"})
+    with pytest.raises(Retry, match=r"cannot fetch the schema hdfs://nn/schemas/x.avsc: it is not there"):
+        sink.write(records(0, 2))
+    sink.reset()
+    fake.files["/schemas/x.avsc"] = b'{"type": "int"}'
+    sink.write(records(0, 2))
+    receipt = sink.stage(CLAIM, 0, 2)
+    sink.commit(receipt)
+    [data] = [data for path, data in fake.visible().items() if path.startswith("/logs")]
+    assert list(fastavro.reader(io.BytesIO(data))) == [24, -25]  # what zigzag makes of "0" and "1"
+
+
+def test_much_in_memory_makes_files_due(sinks: Any, fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging_module, "HELD_BYTES", 100)
+    sink = sinks(serializer="avro_event")
+    sink.write(records(0, 5))
+    assert sink.due() == set()
+    sink.write(records(5, 60))
+    assert sink.due() == {CLAIM.partition}
+
+
 # --- rolls
 
 
@@ -264,8 +375,8 @@ def test_what_makes_files_due(sinks: Any, fake: FakeWebHdfs, monkeypatch: pytest
     assert due("hdfs.rollCount", 3)
     assert not due("hdfs.rollCount", 4)
     assert not due("hdfs.rollCount", 3, host="h{}")  # two files, of two and of one
-    assert due("hdfs.rollSize", 6)
-    assert not due("hdfs.rollSize", 7)
+    assert due("hdfs.rollSize", 3)  # of bodies, as in Flume
+    assert not due("hdfs.rollSize", 4)
     assert due("hdfs.rollInterval", 30, later=30)
     assert not due("hdfs.rollInterval", 30, later=29)
     assert due("hdfs.idleTimeout", 5, later=5)

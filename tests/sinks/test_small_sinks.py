@@ -1,18 +1,14 @@
-"""The logger and null sinks, and what all sinks share: names, serializers."""
+"""The logger and null sinks, and the names of all."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import sinks
 from plugins import Batch, Components, Event, Sink, conformance
-from sinks import serializers
 from sinks.logger import LoggerConfig, LoggerSink
 from sinks.null import NullSink
 
@@ -45,14 +41,3 @@ def test_the_logger_writes_each_event(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("sink", [LoggerSink, NullSink])
 def test_conformance(sink: type[Sink[Any]]) -> None:
     conformance.check_sink(sink, {})
-
-
-@given(st.lists(st.binary(max_size=20)), st.booleans(), st.integers(0, 3), st.integers(0, 3))
-def test_text_is_the_bodies(bodies: list[bytes], newline: bool, skip: int, cut: int) -> None:
-    chosen = bodies[skip : max(skip, len(bodies) - cut)]
-    end = b"\n" if newline else b""
-    data, ends = serializers.text(pa.array(bodies, pa.binary()).slice(skip, len(chosen)), newline)
-    assert bytes(data) == b"".join(body + end for body in chosen)
-    assert [bytes(data[: ends[row]]) for row in range(len(chosen))] == [
-        b"".join(body + end for body in chosen[: row + 1]) for row in range(len(chosen))
-    ]

@@ -1,0 +1,107 @@
+"""Where a NameNode's HTTP server is, by Hadoop's own configuration: core-site.xml and hdfs-site.xml."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+DIRECTORIES = ("FLUME_CONF_DIR", "HADOOP_CONF_DIR")
+"""Variables that name a directory with Hadoop's configuration, the first before the second, as for Flume."""
+FILES = ("core-site.xml", "hdfs-site.xml")
+_REFERENCE = re.compile(r"\$\{([^${}\s]+)\}")
+_REFERENCES = 20
+"""So deep may values refer to others, as in Hadoop."""
+
+
+class Hadoop:
+    """The properties of the first core-site.xml and hdfs-site.xml that are found. ValueError where one is not XML."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self.files: list[Path] = []
+        for name in FILES:
+            places = (Path(directory, name) for variable in DIRECTORIES if (directory := os.environ.get(variable)))
+            if (path := next((place for place in places if place.is_file()), None)) is not None:
+                self.files.append(path)
+                self._values |= _read(path)
+
+    def get(self, name: str, default: str = "") -> str:
+        """A property, with what it refers to in its place."""
+        value = self._values.get(name, default)
+        for _ in range(_REFERENCES):
+            changed = _REFERENCE.sub(lambda m: self._values.get(m[1], os.environ.get(m[1][4:], m[0])), value)
+            if changed == value:
+                break
+            value = changed
+        return value.strip()
+
+    def webhdfs(self, authority: str) -> str | None:
+        """The HTTP servers of `hdfs://<authority>` as hdfs.webhdfs wants them; None where the files do not tell.
+
+        `authority` is a nameservice, or `host:port` of a NameNode's RPC server; empty, it is that of fs.defaultFS.
+        """
+        if not authority:
+            scheme, _, rest = self.get("fs.defaultFS", self.get("fs.default.name")).partition("://")
+            authority = rest.partition("/")[0]
+            if scheme not in ("hdfs", "webhdfs", "swebhdfs") or not authority:
+                return None
+        if authority in _names(self.get("dfs.nameservices")):
+            return self.nameservice(authority)
+        host, _, port = authority.partition(":")
+        for suffix in ("", *self._suffixes()):
+            rpc = self._rpc(suffix)
+            if rpc and (rpc == f"{host}:{port or 8020}" or (not port and rpc.partition(":")[0] == host)):
+                return self._http(suffix)
+        address = self.get("fs.defaultFS").partition("://")[2].partition("/")[0]
+        # A name without a port may be that of a nameservice which these files do not know.
+        return self._http("", host) if address == authority and (port or self._is_set("")) else None
+
+    def nameservice(self, name: str) -> str | None:
+        """The HTTP servers of all NameNodes of a nameservice; None where the files do not know it."""
+        if name not in _names(self.get("dfs.nameservices")):
+            return None
+        members = _names(self.get(f"dfs.ha.namenodes.{name}"))
+        found = [self._http(f".{name}.{member}") for member in members] or [self._http(f".{name}")]
+        known = [address for address in found if address]
+        return ",".join(known) or None
+
+    def _suffixes(self) -> list[str]:
+        """What the properties of each NameNode end with."""
+        services = _names(self.get("dfs.nameservices"))
+        members = [f".{s}.{member}" for s in services for member in _names(self.get(f"dfs.ha.namenodes.{s}"))]
+        return [*members, *(f".{service}" for service in services)]
+
+    def _rpc(self, suffix: str) -> str:
+        address = self.get(f"dfs.namenode.rpc-address{suffix}")
+        return address if ":" in address or not address else f"{address}:8020"
+
+    def _secure(self) -> bool:
+        return self.get("dfs.http.policy", "HTTP_ONLY").upper() == "HTTPS_ONLY"
+
+    def _is_set(self, suffix: str) -> bool:
+        return bool(self.get(f"dfs.namenode.{'https' if self._secure() else 'http'}-address{suffix}"))
+
+    def _http(self, suffix: str, host: str = "") -> str | None:
+        """One NameNode's; where only its RPC address is known, at the port that is Hadoop's default."""
+        kind, port = ("https", "9871") if self._secure() else ("http", "9870")
+        rpc_host = self._rpc(suffix).partition(":")[0] or host
+        found, _, found_port = self.get(f"dfs.namenode.{kind}-address{suffix}").partition(":")
+        name = rpc_host if found in ("", "0.0.0.0") else found  # noqa: S104  # which means any of its addresses
+        if not name:
+            return None
+        return f"{'https://' if kind == 'https' else ''}{name}:{found_port or port}"
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        root = ElementTree.parse(path).getroot()  # noqa: S314  # the operator's own file
+    except (ElementTree.ParseError, OSError) as e:
+        raise ValueError(f"cannot read {path}: {e}") from e
+    found = ((node.findtext("name"), node.findtext("value")) for node in root.iter("property"))
+    return {name.strip(): value.strip() for name, value in found if name and value is not None}

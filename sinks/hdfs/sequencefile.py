@@ -1,0 +1,137 @@
+"""Hadoop's SequenceFile, version 6: keys are times, values are bodies."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from plugins import Batch
+from sinks.hdfs.codecs import Codec
+from sinks.serializers import Blocks, Buffer, Serialized, Serializer, Writer
+from sinks.serializers.base import by_number, fixed, joined, lengths, serialized
+
+SYNC_BYTES = 100 * 1024
+"""A mark, where readers may begin, at least after so much."""
+BLOCK_BYTES = 1_000_000
+"""Hadoop's own size of a compressed block."""
+KEY_BYTES = 8
+
+
+class SequenceFile(Serializer):
+    """Records of a time (LongWritable), milliseconds since the epoch, and a body (BytesWritable or Text).
+
+    The time is the header `timestamp`, else that of the arrival in the channel. With a codec, blocks are compressed.
+    """
+
+    def __init__(self, write_format: str, codec: Codec | None) -> None:
+        self._text, self._codec = write_format == "Text", codec
+        self.suffix = codec.extension if codec else ""
+
+    def records(self, batch: Batch) -> Serialized:
+        """Keys and values; not compressed, with their lengths before them."""
+        keys, sizes = fixed(_times(batch).astype(">i8")), lengths(batch.bodies)
+        size = by_number(sizes, vint) if self._text else fixed(sizes.astype(">i4"))
+        if self._codec is not None:
+            return serialized(joined(keys, size, batch.bodies))
+        values = sizes + lengths(size)
+        whole = fixed((values + KEY_BYTES).astype(">i4"))
+        return serialized(joined(whole, KEY_BYTES.to_bytes(4, "big"), keys, size, batch.bodies))
+
+    def writer(self, kind: str) -> Writer:
+        """For one file."""
+        header = _header("Text" if self._text else "BytesWritable", self._codec)
+        return PlainFile(header) if self._codec is None else BlockFile(header, self._codec)
+
+
+class PlainFile(Writer):
+    """A file without compression."""
+
+    def __init__(self, header: bytes) -> None:
+        self._sync = secrets.token_bytes(16)
+        self._header, self._since = header + self._sync, 0
+
+    def begin(self) -> Buffer:
+        """The classes, and the mark."""
+        return self._header
+
+    def add(self, records: Serialized) -> Buffer:
+        """The records, with a mark before each that begins far enough from the last."""
+        parts: list[Buffer] = []
+        begin, ends = 0, records.ends
+        while begin < len(ends):
+            start = int(ends[begin - 1]) if begin else 0
+            # Up to the record that reaches past the distance, as the next begins behind it.
+            stop = int(np.searchsorted(ends, start + SYNC_BYTES - self._since)) + 1
+            stop = min(stop, len(ends))
+            parts.append(records.data[start : int(ends[stop - 1])])
+            self._since += int(ends[stop - 1]) - start
+            if self._since >= SYNC_BYTES:
+                parts.append(b"\xff\xff\xff\xff" + self._sync)
+                self._since = 0
+            begin = stop
+        return b"".join(parts) if len(parts) > 1 else parts[0]
+
+
+class BlockFile(Blocks):
+    """A file of compressed blocks."""
+
+    def __init__(self, header: bytes, codec: Codec) -> None:
+        super().__init__(BLOCK_BYTES)
+        self._sync = secrets.token_bytes(16)
+        self._header, self._codec = header + self._sync, codec
+
+    def begin(self) -> Buffer:
+        """The classes, and the mark."""
+        return self._header
+
+    def block(self, records: Serialized) -> bytes:
+        """The mark, the count, and lengths and bytes of keys and values, each compressed."""
+        data = np.frombuffer(records.data, np.uint8)
+        starts = np.concatenate((np.zeros(1, np.int64), records.ends[:-1]))
+        places = starts[:, None] + np.arange(KEY_BYTES)
+        is_value = np.ones(len(data), bool)
+        is_value[places] = False
+        sizes = records.ends - starts - KEY_BYTES
+        columns = (
+            (np.full(len(records), KEY_BYTES), data[places]),
+            (sizes, data[is_value]),
+        )
+        parts = [b"\xff\xff\xff\xff" + self._sync, vint(len(records))]
+        for widths, content in columns:
+            for column in (serialized(by_number(widths, vint)).data, content):
+                small = self._codec.compress(bytes(column))
+                parts += [vint(len(small)), small]
+        return b"".join(parts)
+
+
+def _header(value: str, codec: Codec | None) -> bytes:
+    compression = b"\1\1" + _text(codec.java) if codec else b"\0\0"
+    classes = _text("org.apache.hadoop.io.LongWritable") + _text(f"org.apache.hadoop.io.{value}")
+    return b"SEQ\x06" + classes + compression + bytes(4)
+
+
+def _times(batch: Batch) -> npt.NDArray[np.int64]:
+    assert batch.origin is not None
+    text = batch.header("timestamp").dictionary_decode()
+    # What is no time cannot be a key; Flume would try such an event for ever.
+    good = pc.match_substring_regex(text, r"^-?[0-9]{1,18}$").fill_null(False)
+    times = batch.origin.timestamps.copy()
+    given = pc.if_else(good, text, "0").cast("int64").to_numpy(zero_copy_only=False)
+    return np.where(good.to_numpy(zero_copy_only=False), given, times).astype(np.int64)
+
+
+@functools.lru_cache(10_000)
+def vint(number: int) -> bytes:
+    """Hadoop's integer of variable length, from 0."""
+    if number <= 127:
+        return bytes([number])
+    size = (number.bit_length() + 7) // 8
+    return bytes([256 - 112 - size]) + number.to_bytes(size, "big")
+
+
+def _text(text: str) -> bytes:
+    return vint(len(text)) + text.encode()

@@ -1,0 +1,119 @@
+"""How sinks that write files turn events into bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from plugins import Problem
+from plugins.options import suggestion
+from sinks.serializers.avro import CODECS as AVRO_CODECS
+from sinks.serializers.avro import AvroBody, AvroEvent, Fetch, fetch
+from sinks.serializers.base import Blocks, Buffer, Serialized, Serializer, Writer
+from sinks.serializers.parquet import CODECS as PARQUET_CODECS
+from sinks.serializers.parquet import Parquet
+from sinks.serializers.text import HeaderAndText, Json, Text
+
+__all__ = [
+    "Blocks",
+    "Buffer",
+    "Serialized",
+    "Serializer",
+    "Writer",
+    "canonical",
+    "cautions",
+    "check_codec",
+    "fetch",
+    "make",
+]
+
+NAMES = {
+    "TEXT": "org.apache.flume.serialization.BodyTextEventSerializer",
+    "HEADER_AND_TEXT": "org.apache.flume.serialization.HeaderAndBodyTextEventSerializer",
+    "AVRO_EVENT": "org.apache.flume.serialization.FlumeEventAvroEventSerializer",
+    "AVRO_BODY": "org.apache.flume.sink.hdfs.AvroEventSerializer",
+    "JSON": "",
+    "PARQUET": "",
+}
+"""The serializers, each with the name of Flume's class, where it is Flume's."""
+
+DESCRIPTION = (
+    "`TEXT`: the bodies; `HEADER_AND_TEXT`: headers in braces before each; `AVRO_EVENT`: Flume's events in Avro; "
+    "`AVRO_BODY` (Flume's `org.apache.flume.sink.hdfs.AvroEventSerializer$Builder`): bodies that are Avro already; "
+    "`JSON`: an object a line"
+)
+APPLIES = {
+    "append_newline": {"TEXT", "HEADER_AND_TEXT"},
+    "compression_codec": {"AVRO_EVENT", "AVRO_BODY", "PARQUET"},
+    "sync_interval": {"AVRO_EVENT", "AVRO_BODY"},
+    "schema_url": {"AVRO_BODY"},
+    "trusted_schema_urls": {"AVRO_BODY"},
+}
+"""Options of serializers, and whose they are."""
+
+
+class Options(Protocol):
+    """What the configuration of a sink with serializers holds."""
+
+    @property
+    def serializer(self) -> str: ...
+    @property
+    def append_newline(self) -> bool: ...
+    @property
+    def compression_codec(self) -> str | None: ...
+    @property
+    def sync_interval(self) -> int: ...
+    @property
+    def schema_url(self) -> str | None: ...
+    @property
+    def trusted_schema_urls(self) -> list[str]: ...
+
+
+def canonical(name: str) -> str:
+    """For a validator: our name of a serializer, or ValueError where there is none of that name."""
+    written = name.removesuffix("$Builder")
+    for known, flume in NAMES.items():
+        if written.upper() == known or (flume and written.lower() == flume.lower()):
+            return known
+    if "." in name:
+        raise ValueError(
+            f"there is no serializer {name!r}, and Java classes cannot run; there are {', '.join(NAMES)}"
+        )
+    near = suggestion(name, list(NAMES)) or f"; there are {', '.join(NAMES)}"
+    raise ValueError(f"there is no serializer {name!r}{near}")
+
+
+def check_codec(serializer: str | None, codec: str | None) -> str | None:
+    """For a validator: a compression within files as it is called here, or ValueError."""
+    known = PARQUET_CODECS if serializer == "PARQUET" else AVRO_CODECS
+    if codec is None or serializer not in APPLIES["compression_codec"]:
+        return codec
+    name = {"zstd": "zstandard", "bz2": "bzip2", "none": "null"}.get(codec.lower(), codec.lower())
+    if name not in known:
+        raise ValueError(f"must be one of {', '.join(known)} for {serializer}, not {codec!r}")
+    return name
+
+
+def make(options: Options, fetch: Fetch = fetch) -> Serializer:
+    """The serializer that a configuration asks for; `fetch` gets schemas."""
+    codec = options.compression_codec
+    match options.serializer:
+        case "TEXT":
+            return Text(options.append_newline)
+        case "HEADER_AND_TEXT":
+            return HeaderAndText(options.append_newline)
+        case "JSON":
+            return Json()
+        case "PARQUET":
+            return Parquet(codec or "snappy")
+        case "AVRO_EVENT":
+            return AvroEvent(codec or "null", options.sync_interval)
+    return AvroBody(codec or "null", options.sync_interval, options.schema_url, options.trusted_schema_urls, fetch)
+
+
+def cautions(options: Options, given: set[str], names: dict[str, str]) -> Iterator[Problem]:
+    """What was given and means nothing to the serializer. `names` are the options as they are written."""
+    for field, owners in APPLIES.items():
+        if field in given and options.serializer not in owners:
+            message = f"means nothing to serializer {options.serializer} (ignored, as in Flume)"
+            yield Problem(names[field], message)

@@ -1,0 +1,128 @@
+"""Parquet files of events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plugins import Batch
+from sinks.serializers.base import Buffer, Serializer, Writer
+
+SCHEMA = pa.schema(
+    [
+        pa.field("headers", pa.map_(pa.string(), pa.string()), nullable=False),
+        pa.field("body", pa.binary(), nullable=False),
+    ]
+)
+ROW_GROUP_BYTES = 64 << 20
+CODECS = {"null": "none", "snappy": "snappy", "gzip": "gzip", "zstandard": "zstd", "lz4": "lz4", "brotli": "brotli"}
+"""Parquet's compressions, by the names that Avro has for those it shares."""
+
+
+class Rows:
+    """Events as columns of a file."""
+
+    def __init__(self, records: Any) -> None:
+        self.records = records
+
+    def part(self, begin: int, stop: int) -> Rows:
+        """The rows `begin` up to, not including, `stop`."""
+        return Rows(self.records.slice(begin, stop - begin))
+
+
+class Parquet(Serializer):
+    """Columns `headers`, a map, and `body`, bytes."""
+
+    suffix = ".parquet"
+
+    def __init__(self, codec: str) -> None:
+        self._codec = codec
+
+    def records(self, batch: Batch) -> Rows:
+        """The columns."""
+        return Rows(pa.RecordBatch.from_arrays([_headers(batch), batch.bodies], schema=SCHEMA))
+
+    def writer(self, kind: str) -> Writer:
+        """For one file."""
+        return ParquetFile(CODECS[self._codec])
+
+
+class ParquetFile(Writer):
+    """One file, in groups of rows; only `close` makes it readable."""
+
+    def __init__(self, codec: str) -> None:
+        self._out = _Out()
+        self._writer = pq.ParquetWriter(self._out, SCHEMA, compression=codec)
+        self._rows: list[Any] = []
+
+    def add(self, records: Rows) -> Buffer:
+        """A group of rows, once there is enough for it."""
+        # A copy: a slice would keep the whole batch in memory for a few events of it.
+        rows = pa.Table.from_batches([records.records]).take(pa.array(np.arange(records.records.num_rows)))
+        self._rows.append(rows)
+        self.held += rows.nbytes
+        return self.flush() if self.held >= ROW_GROUP_BYTES else b""
+
+    def flush(self) -> Buffer:
+        """A group of the rows held."""
+        if self._rows:
+            self._writer.write_table(pa.concat_tables(self._rows), row_group_size=1 << 20)
+            self.forget()
+        return self._out.take()
+
+    def close(self) -> Buffer:
+        """The last group, and the index of all."""
+        last = bytes(self.flush())
+        self._writer.close()
+        return last + self._out.take()
+
+    def forget(self) -> None:
+        """Drop the rows held."""
+        self._rows.clear()
+        self.held = 0
+
+
+class _Out:
+    """A file for Parquet's writer whose bytes are taken away as they come."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._length = 0
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        self._length += len(self._parts[-1])
+        return len(self._parts[-1])
+
+    def tell(self) -> int:
+        return self._length
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    def take(self) -> bytes:
+        data = b"".join(self._parts)
+        self._parts.clear()
+        return data
+
+
+def _headers(batch: Batch) -> Any:
+    """The headers of each event as a map."""
+    names, rows = batch.header_names, len(batch)
+    columns = [batch.header(name).dictionary_decode() for name in names]
+    present = np.zeros((rows, len(names)), bool)
+    for place, column in enumerate(columns):
+        present[:, place] = column.is_valid().to_numpy(zero_copy_only=False)
+    row, number = np.nonzero(present)
+    offsets = np.concatenate(([0], np.cumsum(present.sum(axis=1)))).astype(np.int32)
+    keys = pa.array(names, pa.string()).take(pa.array(number))
+    values = pa.concat_arrays(columns) if columns else pa.array([], pa.string())
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, values.take(pa.array(number * rows + row)))

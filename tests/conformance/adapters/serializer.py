@@ -1,0 +1,51 @@
+"""`serializer`: what a serializer makes of events."""
+
+import base64
+import io
+import json
+from typing import Any
+
+import fastavro
+
+from plugins import Batch, Event
+from sinks import serializers
+from sinks.file_roll import FileRollConfig
+
+
+def op_serializer(input: dict[str, Any]) -> Any:
+    """The file's text, or what a reader of Avro makes of it."""
+    options = {f"sink.serializer.{name}": value for name, value in input["config"].items()}
+    config, problems = FileRollConfig.parse({"sink.directory": ".", "sink.serializer": input["type"], **options})
+    if config is None:
+        return {"error": "ValueError", "message": str(problems)}
+    serializer = serializers.make(config)
+    batch = Batch.of(Event(_body(event), event.get("headers", {})) for event in input["events"])
+    writer = serializer.writer("")
+    data = bytes(writer.begin()) + (bytes(writer.add(serializer.records(batch))) if len(batch) else b"")
+    data += bytes(writer.close())
+    if not data.startswith(b"Obj\x01"):
+        return {"output": data.decode()}
+    file = fastavro.reader(io.BytesIO(data))
+    records = [{"headers": record["headers"], "body": record["body"].decode()} for record in file]
+    assert file.metadata is not None
+    schema = json.loads(file.metadata["avro.schema"])
+    return {"schema": schema, "codec": file.codec, "records": records, "magic_hex": data[:4].hex()}
+
+
+def _body(event: dict[str, Any]) -> bytes:
+    return base64.b64decode(event["body_b64"]) if "body_b64" in event else event["body"].encode()
+
+
+def normalise(op: str, value: Any) -> Any:
+    """Headers in any order; without Java's words, and without `supportsReopen`, which has no counterpart."""
+    if "error" in value:
+        return {"error": True}
+    found = {name: part for name, part in value.items() if name != "supportsReopen"}
+    if "output" in found:
+        found["output"] = [_sorted(line) for line in found["output"].split("\n")]
+    return found
+
+
+def _sorted(line: str) -> Any:
+    headers, end, body = line.partition("} ")
+    return (sorted(headers.removeprefix("{").split(", ")), body) if end and line.startswith("{") else line

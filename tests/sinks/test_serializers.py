@@ -1,0 +1,133 @@
+"""Serializers against the plainest code that does the same, event by event."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import itertools
+import json
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugins import Batch, Event, Origin
+from plugins.batch import MAX_HEADER_COLUMNS
+from sinks.hdfs.codecs import CODECS
+from sinks.hdfs.formats import CompressedFile
+from sinks.hdfs.sequencefile import SequenceFile, vint
+from sinks.serializers import Serializer
+from sinks.serializers.avro import AvroEvent, varint
+from sinks.serializers.parquet import Parquet
+from sinks.serializers.text import HeaderAndText, Json, Text
+
+TEXTS = st.text(max_size=8) | st.sampled_from(['"', "\\", "\n", "\x00", "\x1f", "é", "😀", "\u2028"])
+BODIES = st.binary(max_size=12) | TEXTS.map(str.encode) | st.integers(60, 300).map(lambda n: b"x" * n)
+EVENTS = st.lists(st.builds(Event, BODIES, st.dictionaries(TEXTS, TEXTS, max_size=3)), min_size=1, max_size=12)
+BATCHES = st.builds(
+    lambda events, skip: Batch.of(events).slice(min(skip, len(events) - 1)), EVENTS, st.integers(0, 3)
+)
+MANY = Batch.of(Event(b"%d" % n, {f"h{n}": "v", "all": str(n)}) for n in range(3 * MAX_HEADER_COLUMNS))
+"""More headers than a batch has columns for."""
+
+
+def written(serializer: Serializer, batch: Batch, cuts: int = 3) -> bytes:
+    """One file of these events, handed over in some parts."""
+    writer, records = serializer.writer(""), serializer.records(batch)
+    out = [bytes(writer.begin())]
+    bounds = sorted({0, len(batch), *np.linspace(0, len(batch), cuts + 1).astype(int).tolist()})
+    for begin, stop in itertools.pairwise(bounds):
+        out.append(bytes(writer.add(records.part(begin, stop))))
+    return b"".join([*out, bytes(writer.close())])
+
+
+def text_of(event: Event, headed: bool, newline: bool) -> bytes:
+    pairs = ", ".join(f"{name}={value}" for name, value in event.headers.items())
+    return (f"{{{pairs}}} ".encode() if headed else b"") + event.body + (b"\n" if newline else b"")
+
+
+@given(BATCHES, st.booleans(), st.booleans())
+def test_text(batch: Batch, headed: bool, newline: bool) -> None:
+    serializer = HeaderAndText(newline) if headed else Text(newline)
+    assert written(serializer, batch) == b"".join(text_of(event, headed, newline) for event in batch)
+    ends = np.cumsum([len(text_of(event, headed, newline)) for event in batch])
+    assert serializer.records(batch).ends.tolist() == ends.tolist()  # type: ignore[attr-defined]
+
+
+def json_of(event: Event) -> dict[str, Any]:
+    try:
+        return {"headers": event.headers, "body": event.body.decode()}
+    except UnicodeDecodeError:
+        return {"headers": event.headers, "bodyBase64": base64.b64encode(event.body).decode()}
+
+
+@given(BATCHES)
+def test_json(batch: Batch) -> None:
+    lines = written(Json(), batch).split(b"\n")
+    assert lines.pop() == b""
+    assert [json.loads(line) for line in lines] == [json_of(event) for event in batch]
+
+
+@given(BATCHES, st.sampled_from(["null", "deflate", "snappy", "bzip2", "xz"]), st.sampled_from([32, 1 << 20]))
+def test_avro(batch: Batch, codec: str, interval: int) -> None:
+    file = fastavro.reader(io.BytesIO(written(AvroEvent(codec, interval), batch)))
+    assert [Event(found["body"], found["headers"]) for found in file] == list(batch)
+    assert file.codec == codec
+
+
+@given(BATCHES)
+def test_parquet(batch: Batch) -> None:
+    rows = pq.read_table(io.BytesIO(written(Parquet("snappy"), batch))).to_pylist()
+    assert [Event(row["body"], dict(row["headers"])) for row in rows] == list(batch)
+
+
+def test_headers_past_the_columns_of_a_batch() -> None:
+    assert written(HeaderAndText(True), MANY).count(b"=v") == len(MANY)
+    assert [json.loads(line) for line in written(Json(), MANY).splitlines()] == [json_of(event) for event in MANY]
+    avro = fastavro.reader(io.BytesIO(written(AvroEvent("null", 1 << 20), MANY)))
+    assert [found["headers"] for found in avro] == [event.headers for event in MANY]
+    rows = pq.read_table(io.BytesIO(written(Parquet("null"), MANY))).to_pylist()
+    assert [dict(row["headers"]) for row in rows] == [event.headers for event in MANY]
+
+
+@pytest.mark.parametrize("number", [0, 1, 63, 64, -1, -64, -65, 8191, 8192, 2**31, 2**62])
+def test_numbers_of_avro(number: int) -> None:
+    assert fastavro.schemaless_reader(io.BytesIO(varint(number)), "long", None) == number
+
+
+@pytest.mark.parametrize(
+    ("number", "encoded"),
+    [(0, "00"), (127, "7f"), (128, "8f80"), (255, "8fff"), (256, "8e0100"), (70000, "8d011170")],
+)
+def test_numbers_of_hadoop(number: int, encoded: str) -> None:
+    assert vint(number).hex() == encoded
+
+
+def test_an_empty_compressed_file_is_one() -> None:
+    assert gzip.decompress(bytes(CompressedFile(Text(False).writer(""), CODECS["gzip"]).close())) == b""
+
+
+@pytest.mark.parametrize("size", [10, 50_000, 150_000])
+def test_marks_of_a_sequence_file_stand_between_records(size: int) -> None:
+    origin = Origin.of_record("t", 0, 0, 7, 12)
+    batch = Batch.of((Event(bytes([n]) * size, {"timestamp": "x" if n % 2 else "9"}) for n in range(12)), origin)
+    data = written(SequenceFile("Writable", None), batch, cuts=5)
+    header = data.index(b"BytesWritable") + len(b"BytesWritable") + 6
+    sync, at, found, since = data[header : header + 16], header + 16, [], 0
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 4], "big", signed=True)
+        if length == -1:
+            assert data[at + 4 : at + 20] == sync
+            at, since = at + 20, 0
+            continue
+        assert data[at + 4 : at + 8] == bytes([0, 0, 0, 8])
+        key, value = data[at + 8 : at + 16], data[at + 16 : at + 8 + length]
+        found.append((int.from_bytes(key, "big"), value))
+        at, since = at + 8 + length, since + 8 + length
+        assert since < 2 * 102_400 + size
+    assert found == [(7 if n % 2 else 9, size.to_bytes(4, "big") + bytes([n]) * size) for n in range(12)]
