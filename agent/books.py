@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from plugins import Channel, Claim, EventId, Retry, Taken, require
+from plugins import Channel, Claim, EventId, Record, Retry, Taken, require
 
 READ_SECONDS = 20.0
 
@@ -47,6 +47,9 @@ class Books:
 
 def read_topic(bootstrap_servers: str, topic: str, channel: type[Channel[Any]]) -> dict[int, list[Taken]]:
     """Every record of a topic, decoded, by partition. Raises Retry when the brokers stop answering."""
+    config, _ = channel.config_class.parse({})
+    assert config is not None
+    decode = channel(config).decode
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -73,9 +76,9 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[Channel[Any]]) 
                 left.discard(partition)
                 continue
             claim = Claim("", topic, "", "", 0, partition)
-            headers: Mapping[str, Any] = dict(message.headers() or ())
-            value = message.value() or b""
-            records[partition].append(channel.decode(value, headers, claim, offset, message.timestamp()[1]))
+            headers: Any = message.headers() or ()
+            record = Record(offset, message.timestamp()[1], message.key(), message.value(), headers)
+            records[partition] += filter(None, [decode(iter([record]), claim)])
         return records
     finally:
         consumer.close()

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent.services.kafka import KafkaCluster
-from plugins import Claim, Components
+from plugins import Claim, Components, Record
 
 LINE = b"<134>%s web-1 sshd[4721]: Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 id=%09d\n"
 BODY = b"sshd[4721]: Failed password for invalid user admin from *** port 4022 ssh2 id=%09d"
@@ -136,6 +136,7 @@ def run_producer(servers: str, topic: str, lines: Path, events: int) -> Figure:
 def check(servers: str, topic: str, events: int) -> None:
     """Every event once, masked, with its headers."""
     channel: Any = Components().get("channel", "kafka")
+    decode = channel(channel.config_class()).decode
     seen = np.zeros(events, np.int8)
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "check", "enable.auto.commit": False})
     partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
@@ -144,7 +145,8 @@ def check(servers: str, topic: str, events: int) -> None:
         message = consumer.poll(10)
         assert message is not None, f"{events - int(seen.sum()):,} events are missing"
         claim = Claim("", topic, "", "", 0, message.partition() or 0)
-        batch = channel.decode(message.value(), dict(message.headers()), claim, message.offset(), 0).batch
+        record = Record(message.offset() or 0, 0, None, message.value(), message.headers())  # type: ignore[arg-type]
+        batch = decode(iter([record]), claim).batch
         numbers = pc.binary_slice(batch.bodies, -9).cast(pa.string()).cast(pa.int64())
         first = numbers[0].as_py()
         assert batch.bodies[0].as_py() == BODY % first

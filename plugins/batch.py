@@ -39,6 +39,17 @@ class Origin:
     """Time of arrival of each record in the channel, milliseconds since the epoch."""
 
     @classmethod
+    def of_records(cls, topic: str, partition: int, offsets: Sequence[int], timestamps: Sequence[int]) -> Origin:
+        """The origin of rows of which each was a record of its own."""
+        return cls(
+            topic,
+            partition,
+            np.array(offsets, np.int64),
+            np.zeros(len(offsets), np.int32),
+            np.array(timestamps, np.int64),
+        )
+
+    @classmethod
     def of_record(cls, topic: str, partition: int, offset: int, timestamp: int, events: int) -> Origin:
         """The origin of all `events` rows of one record."""
         return cls(

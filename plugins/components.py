@@ -7,7 +7,7 @@ import logging
 import threading
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -117,6 +117,17 @@ class Claim(NamedTuple):
     partition: int
 
 
+class Record(NamedTuple):
+    """One Kafka record of a channel's topic."""
+
+    offset: int
+    timestamp: int
+    """Milliseconds since the epoch."""
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
 @dataclass(frozen=True)
 class Undecodable:
     """A record that is not in the channel's format."""
@@ -222,10 +233,12 @@ class Channel(Component[C]):
         """Commit positions for a group that no reader is a member of. Raises Retry, also while one is."""
         raise NotImplementedError(f"{type(self).__name__} cannot be read by Spark")
 
-    @classmethod
-    def decode(cls, value: bytes, headers: Mapping[str, bytes], claim: Claim, offset: int, timestamp: int) -> Taken:
-        """One record of `stream`, decoded, on a Spark executor. What is undecodable comes back as such."""
-        raise NotImplementedError(f"{cls.__name__} cannot be read by Spark")
+    def decode(self, records: Iterator[Record], claim: Claim) -> Taken | None:
+        """The next records of one partition of `stream`, decoded, on a Spark executor; None when there are no more.
+
+        Small records are joined. Needs no `open`. What is undecodable comes back as such.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot be read by Spark")
 
 
 class Sink(Component[C]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
@@ -16,9 +16,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
     ResourceType,
 )
 
+from channels.kafka import flume
 from channels.kafka.config import QUIET, KafkaChannelConfig, settable
 from channels.kafka.reader import CONSUMER, KafkaReader, epoch_of
-from channels.kafka.records import FORMAT_HEADER, decode, encode
+from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, decode, encode, raw_headers
 from plugins import (
     Batch,
     Caution,
@@ -29,6 +30,7 @@ from plugins import (
     KafkaStream,
     Owner,
     Reader,
+    Record,
     Rejected,
     Retry,
     Taken,
@@ -39,6 +41,8 @@ __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 MAX_RECORD_BYTES = 8 << 20
 CONNECT_SECONDS = 10.0
 STALL_SECONDS = 5.0
+ANY_PARTITION = -1
+"""The client's word for it: the one of the key, else one after another."""
 
 
 class KafkaChannel(Channel[KafkaChannelConfig]):
@@ -57,6 +61,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         self._stalled, self._stalled_since = 0, 0.0
         self._closed = threading.Event()
         self._cluster_id = self._topic_id = ""
+        self._partitions, self._limit = 0, MAX_RECORD_BYTES
         self._poller: threading.Thread | None = None
 
     # --- life
@@ -72,7 +77,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             if not there:
                 self._create_topic(admin)
             description = self._describe(admin)
-            self._topic_id = str(description.topic_id)
+            self._topic_id, self._partitions = str(description.topic_id), len(description.partitions)
+            self._limit = min(MAX_RECORD_BYTES, self._largest_record(admin))
             self._cluster_id = admin.list_topics(config.topic, timeout=CONNECT_SECONDS).cluster_id or ""
             for warning in self._weaknesses(admin, description) if there else ():
                 self.log.warning("%s", warning)
@@ -117,29 +123,80 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
     # --- in
 
     def put(self, batch: Batch) -> None:
-        """Return when every in-sync replica has the batch. Rejected names rows too large for any record."""
+        """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
         self.metrics.add("EventPutAttemptCount", len(batch))
         delivery = _Delivery()
-        too_large: dict[EventId, str] = {}
-        start = 0
-        for piece in batch.split(self.config.batch_events, self.config.batch_bytes):
-            value = encode(piece)
-            if len(value) > MAX_RECORD_BYTES - 4096:
-                for row in range(start, start + len(piece)):
-                    too_large[EventId("", -1, -1, row)] = (
-                        f"an event of {len(value):,} bytes is more than a record of the channel holds "
-                        f"({MAX_RECORD_BYTES:,})"
-                    )
-            else:
-                self._produce(value, delivery)
-            start += len(piece)
+        put = self._put_batches if self.config.format == "arrow" else self._put_events
+        rejected = put(batch, delivery)
         self._await(delivery, len(batch))
         if delivery.error is not None:
             self._replace_producer()
             raise Retry(f"channel {self.name}: {delivery.error}")
-        self.metrics.add("EventPutSuccessCount", len(batch) - len(too_large))
-        if too_large:
-            raise Rejected(too_large)
+        self.metrics.add("EventPutSuccessCount", len(batch) - len(rejected))
+        if rejected:
+            raise Rejected({EventId("", -1, -1, row): reason for row, reason in rejected.items()})
+
+    def _put_batches(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:
+        """Many events a record."""
+        rejected: dict[int, str] = {}
+        start = 0
+        for piece in batch.split(self.config.batch_events, min(self.config.batch_bytes, self._record_bytes)):
+            value = encode(piece)
+            if len(value) > self._record_bytes:
+                rejected.update(dict.fromkeys(range(start, start + len(piece)), self._too_large(len(value))))
+            else:
+                self._produce(value, None, self._default_partition, [(FORMAT, ARROW)], delivery)
+            start += len(piece)
+        return rejected
+
+    def _put_events(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:
+        """One event a record."""
+        config = self.config
+        values: list[bytes] = (flume.encode(batch) if config.format == "flume" else batch.bodies).to_pylist()
+        keys: list[str | None] = batch.header(KEY).to_pylist()
+        headers = raw_headers(batch) if config.format == "raw" else None
+        partitions, rejected = self._partitions_of(batch)
+        for row, value in enumerate(values):
+            if len(value) > self._record_bytes:
+                rejected[row] = self._too_large(len(value))
+        rows = [row for row in range(len(batch)) if row not in rejected] if rejected else range(len(batch))
+        if headers is not None:
+            for row in rows:
+                self._produce(values[row], keys[row], partitions[row], headers[row], delivery)
+        else:
+            messages: dict[int, list[dict[str, Any]]] = {}
+            for row in rows:
+                messages.setdefault(partitions[row], []).append({"value": values[row], "key": keys[row]})
+            for partition, some in messages.items():
+                self._produce_batch(some, partition, delivery)
+        return rejected
+
+    def _partitions_of(self, batch: Batch) -> tuple[list[int], dict[int, str]]:
+        """The partition that each event asks for, and the rows that ask for none there is."""
+        config = self.config
+        chosen = [self._default_partition] * len(batch)
+        unknown: dict[int, str] = {}
+        if config.partition_id_header:
+            for row, text in enumerate(batch.header(config.partition_id_header).to_pylist()):
+                if text is None:
+                    continue
+                number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,9}", text) else -1
+                if 0 <= number < self._partitions:
+                    chosen[row] = number
+                else:
+                    unknown[row] = (
+                        f"header {config.partition_id_header!r} is {text[:40]!r}, and topic {config.topic} has "
+                        f"partitions 0 to {self._partitions - 1}"
+                    )
+        return chosen, unknown
+
+    @property
+    def _default_partition(self) -> int:
+        number = self.config.default_partition_id
+        return ANY_PARTITION if number is None else number
+
+    def _too_large(self, size: int) -> str:
+        return f"an event of {size:,} bytes is more than a record of the channel holds ({self._limit:,})"
 
     def _await(self, delivery: _Delivery, events: int) -> None:
         started = time.monotonic()
@@ -169,20 +226,47 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
                 self.log.info("Kafka acknowledges again after %.0f s", time.monotonic() - self._stalled_since)
                 self.metrics.error("")
 
-    def _produce(self, value: bytes, delivery: _Delivery) -> None:
-        delivery.expect()
+    def _produce(
+        self, value: bytes, key: str | None, partition: int, headers: KafkaHeaders, delivery: _Delivery
+    ) -> None:
+        delivery.expect(1)
         while True:
-            producer = self._producer
-            if producer is None:
-                raise Retry(f"channel {self.name} is not connected")
             try:
-                producer.produce(self.config.topic, value, headers=FORMAT_HEADER, on_delivery=delivery.report)
+                self._connected().produce(
+                    self.config.topic, value, key, partition, headers=headers, on_delivery=delivery.report
+                )
                 return
             except BufferError:
-                if self.stopping.wait(0.005):
-                    raise Retry(f"channel {self.name} is full and the agent is stopping") from None
+                self._wait_for_room()
             except KafkaException as e:
                 raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
+
+    def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: _Delivery) -> None:
+        """Several records in one call, which knows no record headers."""
+        while messages:
+            delivery.expect(len(messages))
+            try:
+                self._connected().produce_batch(self.config.topic, messages, partition, on_delivery=delivery.report)
+            except KafkaException as e:
+                raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
+            failed = [message for message in messages if "_error" in message]
+            delivery.expect(-len(failed))
+            for message in failed:
+                error = message.pop("_error")
+                if error.code() != KafkaError._QUEUE_FULL:
+                    raise Retry(f"channel {self.name}: {error.str()}")
+            messages = failed
+            if messages:
+                self._wait_for_room()
+
+    def _connected(self) -> Producer:
+        if self._producer is None:
+            raise Retry(f"channel {self.name} is not connected")
+        return self._producer
+
+    def _wait_for_room(self) -> None:
+        if self.stopping.wait(0.005):
+            raise Retry(f"channel {self.name} is full and the agent is stopping")
 
     def _poll(self) -> None:
         while not self._closed.is_set():
@@ -210,7 +294,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             # those of another topic, if it was configured anew meanwhile.
             "group.instance.id": re.sub(r"[^\w.-]", "_", f"{member}.{config.topic}", flags=re.ASCII),
         }
-        return KafkaReader(properties, self._claim(group), owner, self.metrics)
+        return KafkaReader(properties, self._claim(group), owner, self.metrics, self.decode)
 
     def stream(self, group: str | None) -> KafkaStream | None:
         """The topic, for Spark."""
@@ -253,10 +337,9 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             finally:
                 consumer.close()
 
-    @classmethod
-    def decode(cls, value: bytes, headers: Mapping[str, bytes], claim: Claim, offset: int, timestamp: int) -> Taken:
-        """One record of the topic."""
-        return decode(value, headers, claim.topic, claim.partition, offset, timestamp)
+    def decode(self, records: Iterator[Record], claim: Claim) -> Taken | None:
+        """The next records of the topic, of any format."""
+        return decode(records, claim, parse_as_flume_event=self.config.parse_as_flume_event)
 
     # --- within
 
@@ -284,8 +367,9 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             "enable.idempotence": True,
             "message.timeout.ms": 0,  # never give up: a source waits, and its sender with it
             "linger.ms": 5,
-            "batch.size": 1 << 20,
+            "batch.size": min(1 << 20, self._limit),
             "message.max.bytes": MAX_RECORD_BYTES,
+            "partitioner": "murmur2_random",  # Java's: a key has one partition, whoever writes
             "queue.buffering.max.kbytes": 64 << 10,
             "compression.type": "lz4",
             **self._client(self.config.producer),
@@ -320,23 +404,47 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
                 raise
 
     def _describe(self, admin: AdminClient) -> Any:
-        topic, deadline = self.config.topic, time.monotonic() + CONNECT_SECONDS
+        topic = self.config.topic
+        return self._known(lambda: admin.describe_topics(TopicCollection([topic]))[topic])
+
+    def _settings(self, admin: AdminClient) -> Any:
+        resource = ConfigResource(ResourceType.TOPIC, self.config.topic)
+        return self._known(lambda: admin.describe_configs([resource])[resource])
+
+    def _known(self, ask: Callable[[], Any]) -> Any:
+        """The answer about the topic; the broker that answers may not have heard yet of one just created."""
+        deadline = time.monotonic() + CONNECT_SECONDS
         while True:
             try:
-                return admin.describe_topics(TopicCollection([topic]))[topic].result(CONNECT_SECONDS)
+                return ask().result(CONNECT_SECONDS)
             except KafkaException as e:
-                # The broker that answers may not have heard yet of a topic just created.
                 unknown = e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
                 if not unknown or time.monotonic() > deadline or self.stopping.wait(0.05):
                     raise
+
+    @property
+    def _record_bytes(self) -> int:
+        """What the value of a record may take of `_limit`; the rest is for its key, headers and framing."""
+        return self._limit - 4096
+
+    def _largest_record(self, admin: AdminClient) -> int:
+        """Bytes; a topic of the user's may take less than ours do."""
+        try:
+            return int(self._settings(admin)["max.message.bytes"].value)
+        except KafkaException as e:
+            if e.args[0].code() not in (
+                KafkaError.TOPIC_AUTHORIZATION_FAILED,
+                KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            ):
+                raise
+            return MAX_RECORD_BYTES
 
     def _weaknesses(self, admin: AdminClient, description: Any) -> Iterator[str]:
         topic = self.config.topic
         replicas = min((len(p.replicas) for p in description.partitions), default=0)
         if replicas < 3:
             yield f"topic {topic} has {replicas} replicas: 3 survive the loss of a broker without a pause"
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        settings = admin.describe_configs([resource])[resource].result(CONNECT_SECONDS)
+        settings = self._settings(admin)
         in_sync = int(settings["min.insync.replicas"].value)
         if replicas > 1 and in_sync < 2:
             yield f"topic {topic} has min.insync.replicas={in_sync}: one broker lost may lose events; set it to 2"
@@ -358,9 +466,9 @@ class _Delivery:
         self._open = 0
         self.error: str | None = None
 
-    def expect(self) -> None:
+    def expect(self, records: int) -> None:
         with self._condition:
-            self._open += 1
+            self._open += records
 
     def report(self, error: KafkaError | None, message: Message) -> None:
         with self._condition:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import pydantic
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from channels.kafka.reader import CONSUMER
+from channels.kafka.records import Format
 from plugins import Config, option
 
 QUIET = {"log_level": 0}
@@ -36,8 +37,25 @@ class KafkaChannelConfig(Config):
         name="kafka.consumer.group.id",
         description="Consumer group of the sinks that have none of their own",
     )
-    format: Literal["arrow"] = option(
-        "arrow", name="format", description="How events lie in the topic: arrow, one record batch a record"
+    format: Format = option(
+        "arrow",
+        name="format",
+        description="How events are written: arrow, many a record; flume, one a record as Flume's channel does; raw, "
+        "the body as the value and the headers as record headers. All three are read, whichever is set",
+    )
+    parse_as_flume_event: bool = option(
+        True,
+        name="parseAsFlumeEvent",
+        description="Whether records that name no format are Flume's; false takes each as one body",
+    )
+    partition_id_header: str | None = option(
+        None, name="partitionIdHeader", description="Header that holds the number of the partition to write to"
+    )
+    default_partition_id: int | None = option(
+        None,
+        name="defaultPartitionId",
+        ge=0,
+        description="Partition to write to where that header is absent, instead of any, or that of the header `key`",
     )
     partitions: int = option(
         6, name="partitions", gt=0, description="Partitions of the topic, where it has to be created"
@@ -73,6 +91,16 @@ class KafkaChannelConfig(Config):
         return FlumeKafkaChannelConfig if "." in written_type else cls
 
     @pydantic.model_validator(mode="after")
+    def _formats_agree(self) -> Self:
+        if self.format == "flume" and not self.parse_as_flume_event:
+            raise ValueError(
+                "format = flume writes what parseAsFlumeEvent = false reads as bodies: leave one of them out"
+            )
+        if self.format == "arrow" and self.partition_id_header:
+            raise ValueError("partitionIdHeader needs one event a record: format = flume or raw")
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _clients_accept(self) -> Self:
         try:
             if self.producer:
@@ -93,18 +121,16 @@ class FlumeKafkaChannelConfig(KafkaChannelConfig):
     bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers")
     topic: str = option("flume-channel", name="kafka.topic", description="The topic that holds the events")
     group_id: str = option("flume", name="kafka.consumer.group.id", description="Consumer group of the sinks")
-    format: Literal["arrow"] = option(
-        None, name="format", validate_default=True, description="How events lie in the topic: only arrow is built"
+    format: Format = option(
+        "flume",
+        name="format",
+        description="How events are written: flume, as Flume's channel does; raw, bodies alone, which is the default "
+        "with parseAsFlumeEvent = false; arrow, many a record, which Flume cannot read. All three are read",
     )
-    parse_as_flume_event: bool = option(True, name="parseAsFlumeEvent", description="Accepted from Flume's files")
     poll_timeout: int = option(500, name="kafka.pollTimeout", unit="ms", description="Accepted from Flume's files")
 
-    @pydantic.field_validator("format", mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
-    def _is_chosen(cls, value: Any) -> Any:
-        if value is None:
-            raise ValueError(
-                "has to be given, as Flume's record format is not built yet: add format = arrow to use a topic of "
-                "Flafka's own, which a running Flume cannot read"
-            )
-        return value
+    def _bodies_alone(cls, values: dict[str, Any]) -> dict[str, Any]:
+        parse = values.get("parseAsFlumeEvent")
+        return {"format": "raw", **values} if str(parse).lower() == "false" else values

@@ -6,19 +6,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from channels.kafka.records import decode
-from plugins import Batch, Claim, FlafkaError, Metrics, Owner, Reader, Retry, Taken
+from plugins import Claim, FlafkaError, Metrics, Owner, Reader, Record, Retry, Taken
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits undelivered."""
-MERGE_EVENTS = 10_000
-"""Small records of one partition are handed out together, up to so many events."""
+MESSAGE_BYTES = 512
+"""What a waiting record takes beside its value."""
 COMMITTED_SECONDS = 10.0
 POLL_SECONDS = 0.02
 ASK_SECONDS = 60.0
@@ -47,8 +46,15 @@ class KafkaReader(Reader):
     the client is made on the polling thread: while it is in a rebalance callback, a call from another never returns.
     """
 
-    def __init__(self, properties: Mapping[str, Any], claim: Claim, owner: Owner, metrics: Metrics) -> None:
-        self._claim, self._owner, self._metrics = claim, owner, metrics
+    def __init__(
+        self,
+        properties: Mapping[str, Any],
+        claim: Claim,
+        owner: Owner,
+        metrics: Metrics,
+        decode: Callable[[Iterator[Record], Claim], Taken | None],
+    ) -> None:
+        self._claim, self._owner, self._metrics, self._decode = claim, owner, metrics, decode
         self._epochs: dict[int, int] = {}
         self._changed = threading.Condition()
         self._news: deque[Callable[[], None]] = deque()
@@ -85,34 +91,30 @@ class KafkaReader(Reader):
             # Round robin: the partition served goes to the end.
             queue = self._queues.pop(partition)
             self._queues[partition] = queue
-            message = queue.popleft()
-            self._queued -= len(message)
-        taken = self._decode(message)
-        return self._merge(taken, queue) if len(taken.batch) < MERGE_EVENTS else taken
-
-    def _merge(self, taken: Taken, queue: deque[Message]) -> Taken:
-        parts, undecodable = [taken.batch], list(taken.undecodable)
-        events, end = len(taken.batch), taken.end
-        while events < MERGE_EVENTS:
-            with self._changed:
-                if not queue:
-                    break
-                message = queue.popleft()
-                self._queued -= len(message)
-            more = self._decode(message)
-            parts.append(more.batch)
-            undecodable += more.undecodable
-            events, end = events + len(more.batch), more.end
-        return Taken(taken.partition, taken.start, end, Batch.concat(parts), tuple(undecodable))
-
-    def _decode(self, message: Message) -> Taken:
-        offset, partition = message.offset(), message.partition()
-        assert offset is not None
-        assert partition is not None
-        headers = cast("list[tuple[str, bytes]]", message.headers() or [])
-        taken = decode(message.value(), dict(headers), self._claim.topic, partition, offset, message.timestamp()[1])
-        self._metrics.add("EventTakeSuccessCount", len(taken.batch))
+        taken = self._decode(self._records(queue), self._claim._replace(partition=partition))
+        if taken is not None:
+            self._metrics.add("EventTakeSuccessCount", len(taken.batch))
         return taken
+
+    def _records(self, queue: deque[Message]) -> Iterator[Record]:
+        """Take records out of a queue, one by one, which the polling thread may empty meanwhile."""
+        weight = 0
+        try:
+            while queue:
+                message = queue.popleft()
+                weight += _weight(message)
+                yield Record(
+                    cast("int", message.offset()),
+                    message.timestamp()[1],
+                    message.key(),
+                    message.value(),
+                    cast("list[tuple[str, bytes | None]]", message.headers() or ()),
+                )
+        except IndexError:
+            return
+        finally:
+            with self._changed:
+                self._queued -= weight
 
     def commit(self, positions: Mapping[int, int]) -> None:
         """Commit to the group, with the epoch, what is owned now. Raises Retry."""
@@ -228,7 +230,7 @@ class KafkaReader(Reader):
                     continue
                 self._next[partition] = offset + 1
                 self._queues[partition].append(message)
-                self._queued += len(message)
+                self._queued += _weight(message)
             self._changed.notify_all()
 
     def _on_error(self, message: Message, error: KafkaError) -> None:
@@ -258,7 +260,7 @@ class KafkaReader(Reader):
     def _forget(self, partition: int) -> None:
         queue = self._queues.get(partition)
         if queue:
-            self._queued -= sum(map(len, queue))
+            self._queued -= sum(map(_weight, queue))
             queue.clear()
 
     def _fail(self, error: Exception) -> None:
@@ -329,6 +331,10 @@ class KafkaReader(Reader):
             self._serve()
         if failure:
             raise failure[0]
+
+
+def _weight(message: Message) -> int:
+    return len(message) + MESSAGE_BYTES
 
 
 _FENCED = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})

@@ -1,41 +1,195 @@
-"""How a batch lies in a Kafka record: one Arrow IPC stream, its format named in a record header."""
+"""How events lie in Kafka records.
+
+- `arrow`: a record holds a batch, as one Arrow IPC stream.
+- `flume`: a record holds one event, as Flume's KafkaChannel writes it; the record's key is the header `key`.
+- `raw`: a record's value is one body, its headers are the event's headers, its key is the header `key`.
+
+The record header `flafka.format` tells format and version of the first and the last, so that formats may change, and
+lie mixed, within a topic. Flume's records have no record headers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
-from plugins import Batch, EventId, Origin, Taken, Undecodable
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from channels.kafka import flume
+from plugins import Batch, Claim, Event, EventId, Origin, Record, Taken, Undecodable
+from plugins.batch import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
+
+Format = Literal["arrow", "flume", "raw"]
 
 FORMAT = "flafka.format"
-ARROW = b"arrow/1"
-FORMAT_HEADER: list[tuple[str, str | bytes | None]] = [(FORMAT, ARROW)]
+ARROW, RAW, FLUME = b"arrow/1", b"raw/1", b"flume"
+KEY = "key"
+"""The header that is the record's key, in Flume's channel and in ours."""
 
 IPC_COMPRESSION_BYTES = 64 << 10
 """From here on the buffers are compressed within the stream, so that brokers need not unpack it to check it; below,
 Kafka compresses several records together, which one small stream would not gain from."""
+MERGE_EVENTS = 10_000
+"""Small records are handed out together, up to so many events."""
+MERGE_BYTES = 16 << 20
+"""… and up to so many bytes."""
+FEW = 32
+"""So many records are decoded one by one faster than by columns."""
+
+KafkaHeaders = list[tuple[str, str | bytes | None]]
 
 
 def encode(batch: Batch) -> bytes:
-    """The value of one record."""
+    """The value of an `arrow` record."""
     data: bytes = batch.to_ipc("lz4" if batch.nbytes >= IPC_COMPRESSION_BYTES else None).to_pybytes()
     return data
 
 
-def decode(
-    value: bytes | None, headers: Mapping[str, bytes], topic: str, partition: int, offset: int, timestamp: int
-) -> Taken:
-    """The events of one record. One that is not in a known format comes back as undecodable, never as an error."""
-    reason = None
-    batch = Batch.of([])
-    written = headers.get(FORMAT)
-    if written != ARROW:
-        name = written.decode(errors="replace") if written else "none"
-        reason = f"the record's format ({FORMAT} header) is {name}, not {ARROW.decode()}"
-    else:
+def raw_headers(batch: Batch) -> list[KafkaHeaders]:
+    """The record headers of each event in `raw`."""
+    if OVERFLOW_TYPE in batch.records.schema.types:
+        return [[(FORMAT, RAW), *event.headers.items()] for event in batch]
+    rows: list[KafkaHeaders] = [[(FORMAT, RAW)] for _ in range(len(batch))]
+    for name in batch.header_names:
+        column = batch.header(name)
+        pairs: KafkaHeaders = [(name, value) for value in column.dictionary.cast(pa.binary()).to_pylist()]
+        for row, code in zip(rows, column.indices.to_pylist(), strict=True):
+            if code is not None:
+                row.append(pairs[code])
+    return rows
+
+
+def decode(records: Iterator[Record], claim: Claim, *, parse_as_flume_event: bool) -> Taken | None:
+    """The next records of one partition, joined up to a good size; None when there are no more.
+
+    Each is read by the format it names; one that names none is Flume's, or a mere body without
+    `parse_as_flume_event`. What cannot be read comes back as undecodable, never as an error.
+    """
+    unnamed = FLUME if parse_as_flume_event else RAW
+    gathered = _Gathered(claim)
+    for record in records:
+        gathered.add(record, format_of(record) or unnamed)
+        if gathered.events >= MERGE_EVENTS or gathered.size >= MERGE_BYTES:
+            break
+    return gathered.taken()
+
+
+def format_of(record: Record) -> bytes | None:
+    """Format and version that the record names."""
+    for name, value in record.headers:
+        if name == FORMAT:
+            return value or b""
+    return None
+
+
+class _Gathered:
+    """Records of one partition on their way to one batch."""
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.events = self.size = 0
+        self._start, self._end = -1, -1
+        self._parts: list[Batch] = []
+        self._undecodable: list[Undecodable] = []
+        self._run: list[Record] = []
+        self._run_format = b""
+
+    def add(self, record: Record, written: bytes) -> None:
+        if self._start < 0:
+            self._start = record.offset
+        self._end = record.offset + 1
+        if written != self._run_format:
+            self._end_run()
+            self._run_format = written
+        self.size += len(record.value or b"")
+        if written in (FLUME, RAW):
+            self._run.append(record)
+            self.events += 1
+        else:
+            self._batch(record, written)
+
+    def taken(self) -> Taken | None:
+        if self._start < 0:
+            return None
+        self._end_run()
+        if not self._parts:
+            self._single_events(Batch.of([]), [])
+        return Taken(
+            self.claim.partition, self._start, self._end, Batch.concat(self._parts), tuple(self._undecodable)
+        )
+
+    def _batch(self, record: Record, written: bytes) -> None:
+        if written != ARROW:
+            name = written.decode(errors="replace")
+            known = f"{ARROW.decode()} or {RAW.decode()}"
+            self._reject(record, f"the record's format ({FORMAT} header) is {name}, not {known}")
+            return
         try:
-            batch = Batch.from_ipc(value or b"")
+            batch = Batch.from_ipc(record.value or b"")
         except ValueError as e:
-            reason = str(e)
-    batch = Batch(batch.records, Origin.of_record(topic, partition, offset, timestamp, len(batch)))
-    undecodable = (Undecodable(EventId(topic, partition, offset, 0), value or b"", reason),) if reason else ()
-    return Taken(partition, offset, offset + 1, batch, undecodable)
+            self._reject(record, str(e))
+            return
+        claim = self.claim
+        origin = Origin.of_record(claim.topic, claim.partition, record.offset, record.timestamp, len(batch))
+        self._parts.append(Batch(batch.records, origin))
+        self.events += len(batch)
+
+    def _end_run(self) -> None:
+        records, self._run = self._run, []
+        if records:
+            decode = self._flume if self._run_format == FLUME else self._raw
+            decode(records)
+
+    def _flume(self, records: list[Record]) -> None:
+        values = [record.value for record in records]
+        if len(values) > FEW and None not in values:
+            batch = flume.decode(values)  # type: ignore[arg-type]  # None was looked for
+            if batch is not None:
+                self._single_events(batch, records)
+                return
+        events, kept = [], []
+        for record in records:
+            try:
+                events.append(flume.decode_event(record.value or b""))
+                kept.append(record)
+            except ValueError as e:
+                why = f"it has no {FORMAT} header, and is no AvroFlumeEvent either: {e}"
+                self._reject(record, f"{why}; `parseAsFlumeEvent = false` takes any record as a body")
+        self._single_events(Batch.of(events), kept)
+
+    def _raw(self, records: list[Record]) -> None:
+        bodies = pa.array([record.value or b"" for record in records], pa.binary())
+        columns: dict[str, list[str | None]] = {}
+        for row, record in enumerate(records):
+            for name, value in record.headers:
+                if value is None or (name == FORMAT and value == RAW):
+                    continue
+                column = columns.get(name)
+                if column is None:
+                    columns[name] = column = [None] * len(records)
+                column[row] = value.decode(errors="replace")
+        if len(columns) <= MAX_HEADER_COLUMNS:
+            batch = Batch.of_columns(bodies, columns)
+        else:
+            events = [Event(body) for body in bodies.to_pylist()]
+            for name, values in columns.items():
+                for event, text in zip(events, values, strict=True):
+                    if text is not None:
+                        event.headers[name] = text
+            batch = Batch.of(events)
+        self._single_events(batch, records)
+
+    def _single_events(self, batch: Batch, records: Sequence[Record]) -> None:
+        """Keep events of which each was a record of its own, with their keys and ids."""
+        if any(record.key is not None for record in records):
+            keys = pa.array([None if r.key is None else r.key.decode(errors="replace") for r in records], pa.string())
+            batch = batch.with_header(KEY, pc.coalesce(keys, batch.header(KEY).dictionary_decode()))
+        origin = Origin.of_records(
+            self.claim.topic, self.claim.partition, [r.offset for r in records], [r.timestamp for r in records]
+        )
+        self._parts.append(Batch(batch.records, origin))
+
+    def _reject(self, record: Record, reason: str) -> None:
+        id = EventId(self.claim.topic, self.claim.partition, record.offset, 0)
+        self._undecodable.append(Undecodable(id, record.value or b"", reason))

@@ -87,7 +87,7 @@ class Query:
             },
         )
         records = reader.load().selectExpr(
-            "partition", "offset", "unix_millis(timestamp) AS timestamp", "value", "headers"
+            "partition", "offset", "unix_millis(timestamp) AS timestamp", "key", "value", "headers"
         )
         template = next(iter(self.claims.values()))._replace(epoch=0)
         task = PartitionTask(self.job, self.claims, template)

@@ -11,10 +11,7 @@ import pyarrow as pa
 
 from agent.runner.deadletters import DeadLetter, letters_of
 from agent.topology import ChannelSpec, SinkSpec
-from plugins import Batch, Claim, CommittingSink, Event, Interceptor, Receipt, Rejected, Taken
-
-MERGE_EVENTS = 10_000
-"""Small records are handed to the sink together, up to so many events."""
+from plugins import Channel, Claim, CommittingSink, Event, Interceptor, Receipt, Record, Rejected, Taken
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class PartitionTask:
         self.claims, self.template = dict(claims), template
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """From batches of (partition, offset, timestamp in ms, value, headers) to one pickled Result, if any."""
+        """From batches of (partition, offset, timestamp in ms, key, value, headers) to one pickled Result, if any."""
         result = self.run(batches)
         values = [pickle.dumps(result)] if result is not None else []
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["result"])
@@ -107,31 +104,19 @@ class PartitionTask:
         return Result(sink.stage(claim, start, end), letters, counts)
 
     def _taken(self, batches: Iterator[Any]) -> Iterator[tuple[Claim, Taken]]:
-        """The records decoded, small ones of a row joined."""
-        parts: list[Taken] = []
-        events = 0
-        claim = self.template
+        """The records decoded, small ones joined."""
+        channel: Channel = self.job.channel.make()  # type: ignore[type-arg]
         for batch in batches:
-            for record in batch.to_pylist():
-                partition = record["partition"]
-                claim = self.claims.get(partition, self.template._replace(partition=partition))
-                headers = {h["key"]: h["value"] for h in record["headers"] or ()}
-                cls: Any = self.job.channel.cls
-                taken = cls.decode(record["value"], headers, claim, record["offset"], record["timestamp"])
-                parts.append(taken)
-                events += len(taken.batch)
-                if events >= MERGE_EVENTS:
-                    yield claim, _join(parts)
-                    parts, events = [], 0
-        if parts:
-            yield claim, _join(parts)
+            if not batch.num_rows:
+                continue
+            partition = batch.column("partition")[0].as_py()
+            claim = self.claims.get(partition, self.template._replace(partition=partition))
+            records = _records(batch)
+            while (taken := channel.decode(records, claim)) is not None:
+                yield claim, taken
 
 
-def _join(parts: list[Taken]) -> Taken:
-    return Taken(
-        parts[0].partition,
-        parts[0].start,
-        parts[-1].end,
-        Batch.concat([p.batch for p in parts]),
-        tuple(u for p in parts for u in p.undecodable),
-    )
+def _records(batch: Any) -> Iterator[Record]:
+    columns = (batch.column(name).to_pylist() for name in ("offset", "timestamp", "key", "value", "headers"))
+    for offset, timestamp, key, value, headers in zip(*columns, strict=True):
+        yield Record(offset, timestamp, key, value, [(h["key"], h["value"]) for h in headers or ()])

@@ -1,0 +1,206 @@
+"""Formats of Kafka records: what is written is read, by columns as one by one, and damage is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channels.kafka import KafkaChannelConfig, flume, records
+from plugins import Batch, Claim, Event, Record
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
+EVENTS = st.builds(Event, st.binary(max_size=200), st.dictionaries(TEXT, TEXT, max_size=4))
+CLAIM = Claim("", "topic", "", "", 0, 2)
+
+
+def read(given: list[Record], *, parse: bool = True) -> list[records.Taken]:
+    left: Iterator[Record] = iter(given)
+    taken = []
+    while (one := records.decode(left, CLAIM, parse_as_flume_event=parse)) is not None:
+        taken.append(one)
+    return taken
+
+
+def of_flume(offset: int, event: Event) -> Record:
+    return Record(offset, 7, None, flume.encode_event(event), ())
+
+
+def of_raw(offset: int, event: Event) -> Record:
+    (headers,) = records.raw_headers(Batch.of([event]))
+    return Record(offset, 7, None, event.body, [(n, v.encode() if isinstance(v, str) else v) for n, v in headers])
+
+
+def of_arrow(offset: int, *events: Event) -> Record:
+    return Record(offset, 7, None, records.encode(Batch.of(events)), [(records.FORMAT, records.ARROW)])
+
+
+@settings(deadline=None)
+@given(st.lists(EVENTS, min_size=1, max_size=40))
+def test_columns_and_single_events_are_encoded_and_decoded_alike(events: list[Event]) -> None:
+    values = flume.encode(Batch.of(events)).to_pylist()
+    assert [flume.decode_event(value) for value in values] == events
+    decoded = flume.decode(values)
+    assert decoded is None or list(decoded) == events
+    names = {name for event in events for name in event.headers}
+    assert (decoded is None) == (len(names) > 64)
+
+
+@settings(deadline=None)
+@given(EVENTS, st.data())
+def test_an_event_cut_off_or_with_something_behind_it_is_damage(event: Event, data: st.DataObject) -> None:
+    value = flume.encode_event(event)
+    cut = data.draw(st.integers(0, len(value) - 1))
+    for damaged in (value[:cut], value + b"\0"):
+        with pytest.raises(ValueError, match=r"ends within|follow the event"):
+            flume.decode_event(damaged)
+        assert flume.decode([value, damaged]) is None
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=8))
+def test_any_bytes_are_decoded_by_columns_as_one_by_one_or_not_at_all(values: list[bytes]) -> None:
+    decoded = flume.decode(values)
+    if decoded is not None:
+        assert list(decoded) == [flume.decode_event(value) for value in values]
+
+
+def test_numbers_of_every_size() -> None:
+    sizes = [0, 63, 64, 8191, 8192, 1 << 20]
+    events = [Event(b"x" * size, {"h": "y" * size}) for size in sizes]
+    values = flume.encode(Batch.of(events)).to_pylist()
+    assert values == [flume.encode_event(event) for event in events]
+    batch = flume.decode(values)
+    assert batch is not None
+    assert list(batch) == events
+
+
+def test_what_columns_cannot_hold_is_decoded_one_by_one() -> None:
+    """A block with its size in bytes, two blocks, a name twice, bytes that are no text: Flume takes them all."""
+    odd = {
+        bytes.fromhex("0108026b0276000a68656c6c6f"): Event(b"hello", {"k": "v"}),
+        bytes.fromhex("02026b0276020261026200026f"): Event(b"o", {"k": "v", "a": "b"}),
+        bytes.fromhex("04026b0276026b0277000268"): Event(b"h", {"k": "w"}),
+        bytes.fromhex("02026b02ff000268"): Event(b"h", {"k": "\ufffd"}),
+    }
+    plain = [Event(b"%d" % n, {"n": str(n)}) for n in range(100)]
+    given = [*(of_flume(n, event) for n, event in enumerate(plain)), *(Record(9, 7, None, v, ()) for v in odd)]
+    (taken,) = read(given)
+    assert list(taken.batch) == [*plain, *odd.values()]
+    assert not taken.undecodable
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["arrow", "flume", "raw"]), EVENTS), min_size=1, max_size=60))
+def test_formats_lie_mixed_in_one_topic(written: list[tuple[str, Event]]) -> None:
+    make = {"arrow": of_arrow, "flume": of_flume, "raw": of_raw}
+    taken = read([make[form](5 + n, event) for n, (form, event) in enumerate(written)])
+    assert [event for one in taken for event in one.batch] == [event for _, event in written]
+    ids = [id for one in taken for id in one.batch.ids()]
+    assert [(id.topic, id.partition, id.offset, id.index) for id in ids] == [
+        ("topic", 2, 5 + n, 0) for n in range(len(written))
+    ]
+    assert [(one.start, one.end) for one in taken] == [(5, 5 + len(written))]
+
+
+def test_many_records_become_batches_of_a_good_size_without_a_gap() -> None:
+    plain = [of_flume(n, Event(b"%d" % n)) for n in range(25_000)]
+    taken = read([*plain, of_arrow(25_000, *[Event(b"a")] * 30_000), of_raw(25_001, Event(b"last"))])
+    assert [(one.start, one.end, len(one.batch)) for one in taken] == [
+        (0, 10_000, 10_000),
+        (10_000, 20_000, 10_000),
+        (20_000, 25_001, 35_000),
+        (25_001, 25_002, 1),
+    ]
+    assert taken[2].batch.id(4_999).offset == 24_999
+    assert taken[2].batch.id(34_999) == ("topic", 2, 25_000, 29_999)
+
+
+def test_what_cannot_be_read_comes_back_beside_its_neighbours() -> None:
+    good = [Event(b"%d" % n, {"n": str(n)}) for n in range(50)]
+    bad = [
+        Record(50, 7, None, b"plain text", ()),
+        Record(51, 7, None, None, ()),
+        Record(52, 7, None, b"x", [(records.FORMAT, b"arrow/9")]),
+        Record(53, 7, None, b"x", [(records.FORMAT, records.ARROW)]),
+        # What another kind of Avro starts with: read as Flume does it would be an empty event.
+        Record(54, 7, None, b"\0\0\0\0\1payload", ()),
+    ]
+    (taken,) = read([*(of_flume(n, event) for n, event in enumerate(good)), *bad, of_flume(55, good[0])])
+    assert list(taken.batch) == [*good, good[0]]
+    assert [(u.id.offset, u.payload) for u in taken.undecodable] == [(r.offset, r.value or b"") for r in bad]
+    reasons = [u.reason for u in taken.undecodable]
+    assert "no AvroFlumeEvent either" in reasons[0]
+    assert "parseAsFlumeEvent = false" in reasons[0]
+    assert "is arrow/9, not arrow/1 or raw/1" in reasons[2]
+    (taken,) = read(bad[:1])
+    assert (len(taken.batch), taken.start, taken.end) == (0, 50, 51)
+
+
+def test_without_parse_as_flume_event_any_record_is_a_body() -> None:
+    given = [
+        Record(0, 7, b"k\xff", b"\xff any \0", [("trace", b"1"), ("none", None)]),
+        Record(1, 7, None, None, ()),
+        of_arrow(2, Event(b"ours", {"h": "x"})),
+    ]
+    (taken,) = read(given, parse=False)
+    assert list(taken.batch) == [
+        Event(b"\xff any \0", {"trace": "1", "key": "k\ufffd"}),
+        Event(b""),
+        Event(b"ours", {"h": "x"}),
+    ]
+
+
+def test_the_key_of_a_record_is_the_header_key() -> None:
+    event = Event(b"b", {"key": "within", "h": "x"})
+    (taken,) = read([of_flume(0, event)._replace(key=b"outside"), of_flume(1, event), of_raw(2, event)])
+    assert [e.headers["key"] for e in taken.batch] == ["outside", "within", "within"]
+
+
+def test_more_headers_than_columns() -> None:
+    events = [Event(b"b", {f"h{n}": "v" for n in range(start, start + 100)}) for start in range(0, 5000, 50)]
+    for make in (of_flume, of_raw):
+        (taken,) = read([make(n, event) for n, event in enumerate(events)])
+        assert list(taken.batch) == events
+    overflowing = Batch.of(events)
+    assert flume.encode(overflowing).to_pylist() == [flume.encode_event(event) for event in overflowing]
+
+
+# --- options
+
+BROKERS = {"kafka.bootstrap.servers": "h:1"}
+FLUME = "org.apache.flume.channel.kafka.KafkaChannel"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("kafka", {}, ("arrow", "flafka", "flafka")),
+        (FLUME, {}, ("flume", "flume-channel", "flume")),
+        (FLUME, {"parseAsFlumeEvent": "false"}, ("raw", "flume-channel", "flume")),
+        (FLUME, {"parseAsFlumeEvent": "False", "format": "arrow"}, ("arrow", "flume-channel", "flume")),
+        ("kafka", {"format": "raw", "kafka.topic": "t"}, ("raw", "t", "flafka")),
+    ],
+)
+def test_defaults_are_flumes_under_flumes_name(name: str, given: dict[str, str], expected: tuple[str, ...]) -> None:
+    config, problems = KafkaChannelConfig.for_type(name).parse({**BROKERS, **given})
+    assert not problems
+    assert isinstance(config, KafkaChannelConfig)
+    assert (config.format, config.topic, config.group_id) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"format": "flume", "parseAsFlumeEvent": "false"}, "leave one of them out"),
+        ({"partitionIdHeader": "p"}, "needs one event a record"),
+        ({"format": "json"}, "must be 'arrow', 'flume' or 'raw', not 'json'"),
+        ({"format": "flume", "defaultPartitionId": "-1"}, "must be at least 0"),
+    ],
+)
+def test_options_that_contradict_each_other(given: dict[str, str], told: str) -> None:
+    config, problems = KafkaChannelConfig.parse({**BROKERS, **given})
+    assert config is None
+    assert [told in problem.message for problem in problems] == [True], problems
