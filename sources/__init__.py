@@ -8,7 +8,7 @@ def components() -> list[type[Component]]:  # type: ignore[type-arg]
     """The built-in sources."""
     from sources.avro import AvroSource
     from sources.seq import SeqSource
-    from sources.syslog import SyslogTcp, SyslogUdp
+    from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
     from sources.taildir import TaildirSource
 
-    return [AvroSource, SeqSource, SyslogTcp, SyslogUdp, TaildirSource]
+    return [AvroSource, MultiportSyslogTcp, SeqSource, SyslogTcp, SyslogUdp, TaildirSource]

@@ -49,7 +49,7 @@ def interceptor(*events: Event, prepare: Callable[[Any], None] = lambda _: None,
     return lambda cls, _: conformance.check_interceptor(cls, properties, events=events, prepare=prepare)
 
 
-def syslog(kind: socket.SocketKind) -> Check:
+def syslog(kind: socket.SocketKind, port: str = "port", **others: str) -> Check:
     def check(cls: type[Any], _: Path) -> None:
         with socket.socket(socket.AF_INET, kind) as taken:
             taken.bind(("127.0.0.1", 0))
@@ -57,9 +57,9 @@ def syslog(kind: socket.SocketKind) -> Check:
                 taken.listen()
             conformance.check_source(
                 cls,
-                {"host": "127.0.0.1", "port": "0", "keepFields": "none"},
+                {"host": "127.0.0.1", port: "0", "keepFields": "none", **others},
                 send,
-                failing={"host": "127.0.0.1", "port": str(taken.getsockname()[1])},
+                failing={"host": "127.0.0.1", port: str(taken.getsockname()[1])},
             )
 
     def send(source: Any, bodies: Sequence[bytes]) -> None:
@@ -129,6 +129,7 @@ def logger(cls: type[Any], _: Path) -> None:
 HERE: dict[str, Check] = {
     "source seq": lambda cls, _: conformance.check_component(cls, {"totalEvents": "10"}),
     "source avro": avro_source,
+    "source multiport_syslogtcp": syslog(socket.SOCK_STREAM, "ports", **{"charset.default": "latin-1"}),
     "source syslogtcp": syslog(socket.SOCK_STREAM),
     "source syslogudp": syslog(socket.SOCK_DGRAM),
     "source taildir": taildir,

@@ -1,7 +1,8 @@
-"""Syslog over TCP and over UDP, RFC 3164 and RFC 5424."""
+"""Syslog over TCP, TLS and UDP, RFC 3164 and RFC 5424."""
 
+from sources.syslog.multiport import MultiportSyslogTcp
 from sources.syslog.parser import Reading, parse
 from sources.syslog.tcp import SyslogTcp
 from sources.syslog.udp import SyslogUdp
 
-__all__ = ["Reading", "SyslogTcp", "SyslogUdp", "parse"]
+__all__ = ["MultiportSyslogTcp", "Reading", "SyslogTcp", "SyslogUdp", "parse"]

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sources.syslog.parser import CUT, LOOK_AHEAD, REST, Bytes
+from sources.syslog.columns import LOOK_AHEAD, Bytes
+from sources.syslog.parser import CUT, REST
 
 Positions = npt.NDArray[np.int64]
 
@@ -123,34 +124,45 @@ class Intake:
         self.since = 0.0
         self._ends: list[Positions] = [np.zeros(1, np.int64)]
         self._marks: list[Bytes] = []
+        self._senders: list[Any] = []
 
     @property
     def room(self) -> memoryview:
         """Where to put what arrives next."""
         return self._bytes[self.used :]
 
-    def add(self, ends: Positions, marks: Bytes) -> int:
-        """Keep these pieces of what was put into `room`. The rest is free again; returns where it begins."""
+    def add(self, ends: Positions, marks: Bytes, senders: list[Any] | None = None) -> int:
+        """Keep these pieces of what was put into `room`. The rest is free again; returns where it begins.
+
+        `senders` tells for each piece who sent it; either all pieces of an intake have one, or none.
+        """
         if not len(ends):
             return 0
         if not self.pieces:
             self.since = time.monotonic()
         self._ends.append(ends + self.used)
         self._marks.append(marks)
+        if senders is not None:
+            self._senders += senders
         self.used += int(ends[-1])
         self.pieces += len(ends)
         return int(ends[-1])
 
-    def take(self) -> tuple[Any, Bytes]:
-        """The frames (a binary array) and their marks. The array is of use until something is added again."""
+    def take(self) -> tuple[Any, Bytes, list[Any]]:
+        """The frames (a binary array), their marks, and their senders, an empty list where none are told.
+
+        The array is of use until something is added again.
+        """
         marks = np.concatenate(self._marks) if self._marks else np.zeros(0, np.uint8)
         bounds = np.concatenate(self._ends).astype(np.int32)
         frames = pa.Array.from_buffers(
             pa.binary(), len(marks), [None, pa.py_buffer(bounds), pa.py_buffer(self._data)]
         )
+        senders = self._senders
         self._clear()
         between = marks == BETWEEN
         if between.any():
             rows = np.flatnonzero(~between)
             frames, marks = frames.take(pa.array(rows)), marks[rows]
-        return frames, marks
+            senders = [senders[row] for row in rows] if senders else senders
+        return frames, marks, senders

@@ -7,22 +7,19 @@ arithmetic on bytes, done for all frames at once, so that no step costs Python t
 from __future__ import annotations
 
 import calendar
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins import Batch
-
-Array = Any
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from sources.syslog import structured
+from sources.syslog.columns import Array, Bytes, Ints, Mask, coded, numbers, slices, unpack, windows
 
 STATUS = "flume.syslog.status"
 """Header of an event that is not one whole message: `Invalid` or `Incomplete`."""
@@ -34,9 +31,16 @@ FIELDS = ("priority", "version", "timestamp", "hostname")
 """What `keepFields` can name, in the order of a message."""
 
 _STAMP_5424 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:[+-]\d\d:\d\d|Z)?"
+_LEAP_YEAR = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+_DAY = (
+    r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
+    rf"|02-(?:0[1-9]|1\d|2[0-8]))|{_LEAP_YEAR}-02-29)"
+)
+_STAMP_STRICT = rf"{_DAY}T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{{1,12}})?(?:[+-]\d\d:\d\d|Z)"
 _STAMP_3164 = r"[A-Z][a-z][a-z]\s{1,2}\d{1,2}\s\d\d:\d\d:\d\d"
 _HOST = r"\w[\w.@-]*"
 _HEAD = rf"^<\d{{1,3}}>\d?\s?(?:(?:{_STAMP_5424}|-)\s(?:{_HOST}|-)|{_STAMP_3164}\s{_HOST})\s"
+_HEAD_STRICT = rf"^<\d{{1,3}}>(?:1 )?(?:{_STAMP_STRICT}|{_STAMP_3164}|-) [^\x00-\x20]+ "
 _STAMP = 40
 """Bytes to look at a timestamp in: 32, the separator, and up to a multiple of 8."""
 _HOST_USUAL, _HOST_MAX = 48, 256
@@ -44,16 +48,34 @@ _HOST_USUAL, _HOST_MAX = 48, 256
 _BLANK = 32
 """No byte up to this one occurs in a field of a well-formed head: the first to come ends it."""
 _NONE = 255
-LOOK_AHEAD = 320
-"""Room behind the last frame, in bytes, that spares `parse` a copy of them all."""
-
 _MONTHS = sorted((int.from_bytes(name.encode()), number) for number, name in enumerate(calendar.month_abbr) if number)
 _MONTH_KEYS, _MONTH_NUMBERS = np.array(_MONTHS).T
 _EPOCH = datetime(1970, 1, 1)
 _FIRST_MINUTE, _LAST_MINUTE = (int((datetime(year, 1, 1) - _EPOCH) / timedelta(minutes=1)) for year in (1900, 2200))
 """Outside these years a zone keeps the offset it has at their edge."""
 
+_DAYS_IN_MONTH = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+
 _STATUSES = pa.array(["Incomplete", "Invalid"])
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What Flume's two kinds of syslog source do differently."""
+
+    head: str
+    """A well-formed head, as a regular expression on bytes."""
+    priority: str
+    version: str
+    strict: bool
+    """Without a well-formed head an event is Invalid and has no header but its status; every well-formed one has a
+    host, if only `-`, and a timestamp: now where it sends none, 0 where there is no such day or time."""
+
+
+SINGLE = Dialect(_HEAD, "priority", "version", strict=False)
+"""Of syslogtcp and syslogudp."""
+MULTIPORT = Dialect(_HEAD_STRICT, "Priority", "Version", strict=True)
+"""Of multiport_syslogtcp: its own names of headers, no timestamp without a zone, any characters in a host name."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +88,24 @@ class Reading:
     """The body is the whole message as it came."""
     zone: tzinfo | None = None
     """Of timestamps that name none; None is the zone of this machine."""
+    dialect: Dialect = SINGLE
+    charset: str | None = None
+    """Frames that are no text of this character set are Invalid; it has ASCII in it. None: any bytes will do."""
+    raw_timestamp: str | None = None
+    """Header for the timestamp as it was sent."""
+    structured: bool = False
+    """Whether application, process, message id and structured data of RFC 5424 become headers."""
 
     @classmethod
-    def of(cls, keep_fields: str, zone: tzinfo | None = None) -> Reading:
+    def of(cls, keep_fields: str, zone: tzinfo | None = None, **others: Any) -> Reading:
         """From Flume's `keepFields`: none, false, all, true, or names of fields. ValueError for another name."""
-        word = keep_fields.strip().lower()
-        if word in ("all", "true"):
-            return cls(keep_all=True, zone=zone)
-        names = [] if word in ("none", "false") else keep_fields.replace(",", " ").split()
+        text = keep_fields.strip().lower()
+        if text in ("all", "true"):
+            return cls(keep_all=True, zone=zone, **others)
+        names = [] if text in ("none", "false") else re.findall(r"[^\W_]+", text)
         if unknown := [name for name in names if name not in FIELDS]:
             raise ValueError(f"must be none, all, or some of {' '.join(FIELDS)}, not {' '.join(unknown)!r}")
-        return cls(frozenset(names), zone=zone)
+        return cls(frozenset(names), zone=zone, **others)
 
 
 @dataclass(frozen=True)
@@ -100,81 +129,97 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
     A newline that ends a frame is not part of it. `now` (seconds since the epoch) gives RFC 3164 dates the year that
     puts them between 11 months ago and a month ahead. `marks` holds `CUT` and `REST`, added up, for each frame.
     A frame without a priority of 0 to 191, written without leading zeros, has the status `Invalid` and is its body.
-    Where the rest of the head is not well formed, the priority alone becomes headers and the body is the frame.
+    Where the rest of the head is not well formed, the priority alone becomes headers and the body is the frame;
+    in the `MULTIPORT` dialect that, too, is `Invalid`.
     """
-    data, starts, ends = _unpack(frames)
+    dialect = reading.dialect
+    data, starts, ends = unpack(frames)
     if marks is None:
         marks = np.zeros(len(frames), np.uint8)
-    ends = ends - ((data[ends - 1] == ord("\n")) & (ends > starts) & (marks & CUT == 0))
-    priority, after, valid = _priorities(data, starts, ends)
+    ends = without_newline(data, starts, ends, marks)
+    priority, after, valid = priorities(data, starts, ends)
     valid &= marks < REST
-    priority *= valid
-    matches = pc.match_substring_regex(frames, _HEAD)
+    if reading.charset is not None:
+        valid &= _readable(frames, reading.charset)
+    matches = pc.match_substring_regex(frames, dialect.head)
     heads = _locate(data, starts, ends, after, valid & matches.to_numpy(zero_copy_only=False))
+    if dialect.strict:
+        valid = heads.formed
+    priority *= valid
 
-    hosts = _slices(data, heads.host, heads.host_end)
+    text = np.where(heads.formed, heads.host_end + 1, starts)
+    more: dict[str, Array] = {}
+    overflow = None
+    if reading.structured:
+        text, more, overflow = structured.read(data, text, ends, heads.formed & (heads.version == 1))
+    hosts = slices(data, heads.host, heads.host_end)
+    whole = reading.keep_all | ~heads.formed | (text == ends)
     if reading.keep and not reading.keep_all:
-        bodies = _with_fields(data, starts, ends, heads, hosts, priority, reading.keep)
+        bodies = _with_fields(data, starts, ends, text, heads, hosts, priority, reading)
     else:
-        whole = reading.keep_all | ~heads.formed | (heads.host_end + 1 == ends)
-        bodies = _slices(data, np.where(whole, starts, heads.host_end + 1), ends)
-    named = hosts.view(pa.string()).dictionary_encode()
+        bodies = slices(data, np.where(whole, starts, text), ends)
+    every = heads.formed if dialect.strict else None
+    named = hosts.dictionary_encode()
     headers = {
-        "Facility": _numbers(priority >> 3),
-        "Severity": _numbers(priority & 7),
-        "priority": _numbers(priority, heads.formed),
-        "version": _numbers(heads.version, heads.version != _NONE),
-        "timestamp": _timestamps(data, heads, now, reading.zone),
-        "host": _coded(named.indices.to_numpy(), named.dictionary, heads.formed & (data[heads.host] != ord("-"))),
-        STATUS: _coded(~valid, _STATUSES, ~valid | (marks != 0)),
+        "Facility": numbers(priority >> 3, every),
+        "Severity": numbers(priority & 7, every),
+        dialect.priority: numbers(priority, heads.formed),
+        dialect.version: numbers(heads.version, heads.version != _NONE),
+        "timestamp": _timestamps(data, heads, now, reading),
+        "host": coded(
+            named.indices.to_numpy(),
+            _texts(named.dictionary, reading.charset),
+            heads.formed & (dialect.strict | (data[heads.host] != ord("-"))),
+        ),
+        STATUS: statuses(valid, marks),
+        **more,
     }
+    if reading.raw_timestamp is not None:
+        stamps = slices(data, heads.stamp, heads.stamp_end).view(pa.string()).dictionary_encode()
+        sent = heads.formed & (data[heads.stamp] != ord("-"))
+        headers[reading.raw_timestamp] = coded(stamps.indices.to_numpy(), stamps.dictionary, sent)
     return Batch.of_columns(
-        bodies, {name: column for name, column in headers.items() if column.null_count < len(column)}
+        bodies,
+        {name: column for name, column in headers.items() if column.null_count < len(column)},
+        overflow=overflow,
     )
 
 
-# --- bytes and columns
+def without_newline(data: Bytes, starts: Ints, ends: Ints, marks: Bytes) -> Ints:
+    """Where frames end, less the newline that ends them."""
+    without: Ints = ends - ((data[ends - 1] == ord("\n")) & (ends > starts) & (marks & CUT == 0))
+    return without
 
 
-def _unpack(frames: Array) -> tuple[Bytes, Ints, Ints]:
-    """The bytes that hold the frames, and where each frame starts and ends. There is always room to look ahead."""
-    _, offsets, values = frames.buffers()
-    bounds = np.frombuffer(offsets, np.int32, len(frames) + 1, 4 * frames.offset).astype(np.int64)
-    data = np.frombuffer(values or b"", np.uint8)
-    if bounds[-1] + LOOK_AHEAD > len(data):
-        data = np.concatenate((data[: bounds[-1]], np.zeros(LOOK_AHEAD, np.uint8)))
-    return data, bounds[:-1], bounds[1:]
+def statuses(valid: Mask, marks: Bytes) -> Array:
+    """The header column `STATUS`."""
+    return coded(~valid, _STATUSES, ~valid | (marks != 0))
 
 
-def _windows(data: Bytes, starts: Ints, width: int) -> Bytes:
-    """The `width` bytes from each start, a row each."""
-    everywhere = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
-    return everywhere[starts].view(np.uint8).reshape(-1, width)
+def _readable(frames: Array, charset: str) -> Any:
+    """Which frames are text of that character set."""
+    if charset == "utf-8":
+        try:
+            frames.cast(pa.string())
+        except pa.ArrowInvalid:
+            pass
+        else:
+            return True
+    readable = pc.string_is_ascii(frames.cast(pa.string(), safe=False)).to_numpy(zero_copy_only=False).copy()
+    for row in np.flatnonzero(~readable).tolist():
+        try:
+            frames[row].as_py().decode(charset)
+        except UnicodeError:
+            continue
+        readable[row] = True
+    return readable
 
 
-def _slices(data: Bytes, starts: Ints, ends: Ints) -> Array:
-    """A binary array of these slices, which come in order and do not overlap; one copy."""
-    bounds = np.zeros(2 * len(starts) + 1, np.int32)
-    bounds[1::2], bounds[2::2] = starts, ends
-    alternate = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    return alternate.take(pa.array(np.arange(1, len(bounds), 2, dtype=np.int32)))
-
-
-def _coded(codes: npt.NDArray[Any], texts: Array, present: Mask) -> Array:
-    """A header column: for each event the text of that number, null where not present."""
-    indices = pa.array(codes.astype(np.int32), mask=_absent(present))
-    return pa.DictionaryArray.from_arrays(indices, texts, safe=False)
-
-
-def _numbers(numbers: npt.NDArray[Any], present: Mask | None = None) -> Array:
-    """A header column: the numbers as text, null where not present."""
-    encoded = pa.array(numbers, mask=_absent(present)).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))
-
-
-def _absent(present: Mask | None) -> Mask | None:
-    """The mask as Arrow takes it, which has a shorter way for none."""
-    return None if present is None or present.all() else ~present
+def _texts(values: Array, charset: str | None) -> Array:
+    """A few byte strings as text."""
+    if charset in (None, "utf-8"):
+        return values.cast(pa.string())
+    return pa.array([value.decode(charset, "replace") for value in values.to_pylist()], pa.string())
 
 
 def _digit(window: Bytes) -> Mask:
@@ -189,9 +234,9 @@ def _two(window: Bytes, column: int) -> Bytes:
 # --- heads
 
 
-def _priorities(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Mask]:
+def priorities(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Mask]:
     """The priority of each frame, the position after it, and whether it is valid."""
-    window = _windows(data, starts, 5)
+    window = windows(data, starts, 5)
     digits = window[:, 1:4] - ord("0")
     first, two, three = digits[:, 0], _two(window, 1), _two(window, 2)
     closes_1, closes_2, closes_3 = (window[:, column] == ord(">") for column in (2, 3, 4))
@@ -209,15 +254,15 @@ def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask) ->
     # A digit is the version unless it is the first of a year.
     version = _digit(one) & ~(_digit(two) & (data[after + 4] == ord("-")))
     stamp = after + version + (np.where(version, two, one) <= _BLANK)
-    window = _windows(data, stamp, _STAMP)
+    window = windows(data, stamp, _STAMP)
     early, late = window[:, 8] == ord(":"), window[:, 10] == ord(":")  # the first colon of RFC 3164; usually at 9
     stamp_end = stamp + 15 - early + late
     if (rows := _rows(window[:, 0] <= ord("9"))) is not None:
         stamp_end[rows] = stamp[rows] + (window[rows] <= _BLANK).argmax(axis=1)
     host = stamp_end + 1
-    length = (_windows(data, host, _HOST_USUAL) <= _BLANK).argmax(axis=1)
+    length = (windows(data, host, _HOST_USUAL) <= _BLANK).argmax(axis=1)
     if len(long := np.flatnonzero(formed & (length == 0))):
-        length[long] = (_windows(data, host[long], _HOST_MAX) <= _BLANK).argmax(axis=1)
+        length[long] = (windows(data, host[long], _HOST_MAX) <= _BLANK).argmax(axis=1)
     host_end = host + length
     formed = formed & (length > 0) & (host_end < ends)
     at = [stamp, stamp_end, host, host_end]
@@ -227,30 +272,30 @@ def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask) ->
 
 
 def _with_fields(
-    data: Bytes, starts: Ints, ends: Ints, heads: _Heads, hosts: Array, priority: Bytes, keep: frozenset[str]
+    data: Bytes, starts: Ints, ends: Ints, text: Ints, heads: _Heads, hosts: Array, priority: Bytes, reading: Reading
 ) -> Array:
     """Bodies that begin with the fields to keep, put together as Flume does: `<34>1 2024-05-01T10:00:00Z h text`."""
-    parts = []
+    parts, keep = [], reading.keep
     if "priority" in keep:
-        parts.append(pc.binary_join_element_wise("<", _numbers(priority).cast(pa.string()), ">", ""))
+        parts.append(pc.binary_join_element_wise("<", numbers(priority).cast(pa.string()), ">", ""))
     if "version" in keep:
-        version = _numbers(heads.version, heads.version != _NONE).cast(pa.string())
+        version = numbers(heads.version, heads.version != _NONE).cast(pa.string())
         parts.append(pc.binary_join_element_wise(version, "", " ", null_handling="skip"))
     if "timestamp" in keep:
-        stamps = _slices(data, heads.stamp, heads.stamp_end).view(pa.string())
-        parts.append(pc.binary_join_element_wise(stamps, "", " "))
+        parts.append(pc.binary_join_element_wise(slices(data, heads.stamp, heads.stamp_end), b"", b" "))
     if "hostname" in keep:
-        parts.append(pc.binary_join_element_wise(hosts.view(pa.string()), "", " "))
-    text = _slices(data, np.where(heads.formed, heads.host_end + 1, starts), ends)
-    kept = pc.binary_join_element_wise(*(part.view(pa.binary()) for part in parts), text, b"")
-    return pc.if_else(pa.array(heads.formed), kept, text)
+        parts.append(pc.binary_join_element_wise(hosts, b"", b" "))
+    kept = pc.binary_join_element_wise(*(part.cast(pa.binary()) for part in parts), slices(data, text, ends), b"")
+    as_sent = ~heads.formed | (text == ends) & reading.dialect.strict
+    return pc.if_else(pa.array(as_sent), slices(data, np.where(as_sent, starts, text), ends), kept)
 
 
 # --- time
 
 
-def _timestamps(data: Bytes, heads: _Heads, now: float, zone: tzinfo | None) -> Array:
+def _timestamps(data: Bytes, heads: _Heads, now: float, reading: Reading) -> Array:
     """The header column `timestamp`: milliseconds since the epoch; null where there is none or no such month."""
+    zone, strict = reading.zone, reading.dialect.strict
     first = heads.window[:, 0]
     known = heads.formed & (first != ord("-"))
     iso = known & (first <= ord("9"))
@@ -258,13 +303,18 @@ def _timestamps(data: Bytes, heads: _Heads, now: float, zone: tzinfo | None) -> 
     seconds, millis = np.zeros((2, len(first)), np.int64)
     local = np.zeros(len(first), np.bool_)
     if (rows := _rows(iso)) is not None:
-        tails = _windows(data, heads.stamp_end[rows] - 6, 6)
+        tails = windows(data, heads.stamp_end[rows] - 6, 6)
         seconds[rows], millis[rows], local[rows] = _rfc5424_times(heads.window[rows], tails)
     if (rows := _rows(local)) is not None:
         seconds[rows] -= _offsets(seconds[rows], zone)
     if (rows := _rows(old)) is not None:
-        seconds[rows], known[rows] = _rfc3164_times(data, heads.window[rows], heads.stamp_end[rows], now, zone)
-    return _numbers(seconds * 1000 + millis, known)
+        seconds[rows], known[rows] = _rfc3164_times(
+            data, heads.window[rows], heads.stamp_end[rows], now, zone, strict
+        )
+    if strict:
+        unsent = heads.formed & (first == ord("-"))
+        return numbers(np.where(unsent, round(now * 1000), (seconds * 1000 + millis) * known), heads.formed)
+    return numbers(seconds * 1000 + millis, known)
 
 
 def _rows(mask: Mask) -> Any:
@@ -288,18 +338,24 @@ def _rfc5424_times(window: Bytes, tail: Bytes) -> tuple[Ints, Ints, Mask]:
     return seconds, millis, ~(named | (tail[:, 5] == ord("Z")))
 
 
-def _rfc3164_times(data: Bytes, window: Bytes, end: Ints, now: float, zone: tzinfo | None) -> tuple[Ints, Mask]:
-    """Seconds of `Oct 11 22:14:15` in the year that is right for now, and whether there is such a month."""
+def _rfc3164_times(
+    data: Bytes, window: Bytes, end: Ints, now: float, zone: tzinfo | None, strict: bool
+) -> tuple[Ints, Mask]:
+    """Seconds of `Oct 11 22:14:15` in the year that is right for now, and whether there is such a month.
+
+    Where `strict`, also whether there is such a day and such a time.
+    """
     # Whole seconds come in runs of equals. One of each run is worked out; the 16 bytes that tell are two numbers.
     words = window.view(np.uint64)
     changes = np.ones(len(words), np.bool_)
     changes[1:] = (words[1:, 0] != words[:-1, 0]) | (words[1:, 1] != words[:-1, 1])
     runs = np.cumsum(changes) - 1
-    window, tail = window[changes], _windows(data, end[changes] - 11, 11)  # from the day on, of one digit or two
+    window, tail = window[changes], windows(data, end[changes] - 11, 11)  # from the day on, of one digit or two
     keys = window[:, 0].astype(np.int64) << 16 | window[:, 1].astype(np.int64) << 8 | window[:, 2]
     places = np.searchsorted(_MONTH_KEYS, keys) % 12
     day = np.where(_digit(tail[:, 0]), _two(tail, 0), tail[:, 1] - ord("0"))
-    fields = _MONTH_NUMBERS[places], day, _two(tail, 3), _two(tail, 6), _two(tail, 9)
+    hour, minute, second = (_two(tail, column) for column in (3, 6, 9))
+    fields = _MONTH_NUMBERS[places], day, hour, minute, second
     here = datetime.fromtimestamp(now, UTC).astimezone(zone).replace(tzinfo=None)
     year = np.full(len(window), here.year)
     seconds = _seconds(year, *fields)
@@ -307,7 +363,11 @@ def _rfc3164_times(data: Bytes, window: Bytes, end: Ints, now: float, zone: tzin
     if (early | late).any():
         seconds = _seconds(year + early - late, *fields)
     seconds -= _offsets(seconds, zone)
-    return seconds[runs], (_MONTH_KEYS[places] == keys)[runs]
+    known = _MONTH_KEYS[places] == keys
+    if strict:
+        known &= (day > 0) & (day <= _DAYS_IN_MONTH[_MONTH_NUMBERS[places]]) & (hour < 24)
+        known &= (minute < 60) & (second < 60)
+    return seconds[runs], known[runs]
 
 
 def _seconds(year: Ints, month: Any, day: Any, hour: Any, minute: Any, second: Any) -> Ints:

@@ -11,14 +11,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from plugins import Batch, option
-from sources.syslog.base import FAREWELL, MAX_EVENTS, READ_SIZE, SyslogConfig, SyslogSource
+from sources.syslog.base import FAREWELL, MAX_EVENTS, READ_SIZE, SyslogPortConfig, SyslogSource
+from sources.syslog.formats import Format
+from sources.syslog.names import Sender, plain
 
 _SO_MEMINFO = 55
 _DROPS = struct.Struct("32xI")
 """Of what that socket option tells, the ninth number: datagrams dropped since the socket was made, modulo 2³²."""
 
 
-class SyslogUdpConfig(SyslogConfig):
+class SyslogUdpConfig(SyslogPortConfig):
     """Options of syslogudp."""
 
     receive_buffer: int = option(
@@ -45,11 +47,16 @@ class SyslogUdp(SyslogSource[SyslogUdpConfig]):
         super().__init__(config, name, reserve=READ_SIZE)
         self._poll = select.poll()
         self._drops = 0
+        self._format = Format(config.format, self._reading.zone) if config.format else None
+
+    @property
+    def wanted_ports(self) -> list[int]:
+        """The one port configured."""
+        return [self.config.port]
 
     def open(self) -> None:
         """Listen. Retry says why that is not possible."""
         super().open()
-        assert self._socket is not None
         wanted = self.config.receive_buffer
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted)
         granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles it
@@ -62,9 +69,13 @@ class SyslogUdp(SyslogSource[SyslogUdpConfig]):
 
     def close(self) -> None:
         """Stop listening."""
-        if self._socket is not None:
-            self._poll.unregister(self._socket)
+        for listener in self._sockets:
+            self._poll.unregister(listener)
         super().close()
+
+    @property
+    def _socket(self) -> socket.socket:
+        return self._sockets[0]
 
     def batches(self) -> Iterator[Batch]:
         """What is sent here; after `stopping`, also what had arrived by then."""
@@ -82,22 +93,27 @@ class SyslogUdp(SyslogSource[SyslogUdpConfig]):
 
     def _read(self) -> int:
         """Read the datagrams that wait, as many as fit, and tell how many those were."""
-        assert self._socket is not None
         room, position = self._intake.room, 0
         ends: list[int] = []
-        while len(room) - position >= READ_SIZE and len(ends) < MAX_EVENTS:
+        senders: list[Sender] | None = [] if self._tells_senders else None
+        port, receiver = self.port, self._socket
+        while len(room) - position >= READ_SIZE and len(ends) < MAX_EVENTS:  # no datagram is larger, so none is cut
             try:
-                size = self._socket.recv_into(room[position:])
+                if senders is None:
+                    size = receiver.recv_into(room[position:])
+                else:
+                    size, address = receiver.recvfrom_into(room[position:])
             except BlockingIOError:
                 break
             position += size
             if size:  # a datagram may be empty, an event not
                 ends.append(position)
-        self._intake.add(np.array(ends, np.int64), np.zeros(len(ends), np.uint8))
+                if senders is not None:
+                    senders.append(Sender(plain(address[0]), port))
+        self._intake.add(np.array(ends, np.int64), np.zeros(len(ends), np.uint8), senders)
         return len(ends)
 
     def _count_drops(self) -> None:
-        assert self._socket is not None
         (drops,) = _DROPS.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _DROPS.size))
         if new := (drops - self._drops) % 2**32:
             self._drops = drops

@@ -20,7 +20,7 @@ def receive(pieces, event_size=2500):
         done = intake.add(*framer.cut(intake.room[: len(arrived)]))
         held = arrived[done:]
         assert len(held) < max(event_size, COUNTED_MAX)
-        taken, marks = intake.take()
+        taken, marks, _ = intake.take()
         frames += zip(taken.to_pylist(), marks.tolist(), strict=True)
         if framer.fault:
             return frames, framer.fault
@@ -148,7 +148,7 @@ def test_an_intake_keeps_what_several_streams_send():
     for text in b"<1>a\n", b"4 <2>b", b"<3>c\n\n<4>d\nrest":
         intake.room[: len(text)] = text
         intake.add(*Framer(2500).cut(intake.room[: len(text)]))
-    frames, marks = intake.take()
+    frames, marks, _ = intake.take()
     assert frames.to_pylist() == [b"<1>a\n", b"<2>b", b"<3>c\n", b"<4>d\n"]
     assert not np.any(marks == BETWEEN)
     assert len(intake.room) == 1000

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugins import Event
-from sources.syslog.parser import CUT, FIELDS, LOOK_AHEAD, REST, Reading, parse
+from sources.syslog.columns import LOOK_AHEAD
+from sources.syslog.parser import CUT, FIELDS, REST, Reading, parse
 
 NOW = datetime(2024, 6, 15, 12, tzinfo=UTC).timestamp()
 UTC_READING = Reading.of("none", ZoneInfo("UTC"))

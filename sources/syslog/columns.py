@@ -1,0 +1,58 @@
+"""Bytes, and columns made from slices of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Array = Any
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+LOOK_AHEAD = 320
+"""Room behind the last frame, in bytes, that spares a copy of them all."""
+
+
+def unpack(frames: Array) -> tuple[Bytes, Ints, Ints]:
+    """The bytes that hold the frames, and where each frame starts and ends. There is always room to look ahead."""
+    _, offsets, values = frames.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(frames) + 1, 4 * frames.offset).astype(np.int64)
+    data = np.frombuffer(values or b"", np.uint8)
+    if bounds[-1] + LOOK_AHEAD > len(data):
+        data = np.concatenate((data[: bounds[-1]], np.zeros(LOOK_AHEAD, np.uint8)))
+    return data, bounds[:-1], bounds[1:]
+
+
+def windows(data: Bytes, starts: Ints, width: int) -> Bytes:
+    """The `width` bytes from each start, a row each."""
+    everywhere = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
+    return everywhere[starts].view(np.uint8).reshape(-1, width)
+
+
+def slices(data: Bytes, starts: Ints, ends: Ints) -> Array:
+    """A binary array of these slices, which come in order and do not overlap; one copy."""
+    bounds = np.zeros(2 * len(starts) + 1, np.int32)
+    bounds[1::2], bounds[2::2] = starts, ends
+    alternate = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    return alternate.take(pa.array(np.arange(1, len(bounds), 2, dtype=np.int32)))
+
+
+def coded(codes: npt.NDArray[Any], texts: Array, present: Mask) -> Array:
+    """A header column: for each event the text of that number, null where not present."""
+    indices = pa.array(codes.astype(np.int32), mask=_absent(present))
+    return pa.DictionaryArray.from_arrays(indices, texts, safe=False)
+
+
+def numbers(numbers: npt.NDArray[Any], present: Mask | None = None) -> Array:
+    """A header column: the numbers as text, null where not present."""
+    encoded = pa.array(numbers, mask=_absent(present)).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))
+
+
+def _absent(present: Mask | None) -> Mask | None:
+    """The mask as Arrow takes it, which has a shorter way for none."""
+    return None if present is None or present.all() else ~present

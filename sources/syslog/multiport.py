@@ -1,0 +1,135 @@
+"""The source `multiport_syslogtcp`: several ports, and the headers that Flume's source of this name sets."""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pydantic
+
+from plugins import Batch, option
+from sources.syslog.columns import Bytes
+from sources.syslog.names import Sender
+from sources.syslog.parser import MULTIPORT
+from sources.syslog.stream import SyslogStream, SyslogStreamConfig
+
+_ASCII = bytes(range(128))
+
+
+class MultiportSyslogTcpConfig(SyslogStreamConfig):
+    """Options of multiport_syslogtcp."""
+
+    ports: list[str] = option(
+        name="ports", description="Ports to listen on, separated by blanks; 0 takes a free one.", min_length=1
+    )
+    port_header: str | None = option(
+        None, name="portHeader", description="Header for the port that an event came in by.", min_length=1
+    )
+    charset: str = option(
+        "UTF-8",
+        name="charset.default",
+        description="Character set of messages. A message that is none of its texts is Invalid and stays as it is.",
+    )
+    port_charsets: dict[str, str] = option(
+        {}, name="charset.port.", description="`charset.port.<port>`: that of messages to one port."
+    )
+    batch_size: int = option(
+        100,
+        name="batchSize",
+        description="Accepted as Flume has it; batches form by themselves.",
+        unit="events",
+        ge=1,
+    )
+    processors: int | None = option(
+        None, name="numProcessors", description="Accepted as Flume has it; one thread reads all ports.", ge=1
+    )
+    read_buffer_bytes: int = option(
+        1024,
+        name="readBufferBytes",
+        description="Accepted as Flume has it; reads are of 64 KiB or more.",
+        unit="bytes",
+        ge=1,
+    )
+    read_buffer_size: int = option(
+        1024, name="readBufferSize", description="The same, as Flume's guide spells it.", unit="bytes", ge=1
+    )
+
+    @pydantic.field_validator("ports")
+    @classmethod
+    def _check_ports(cls, ports: list[str]) -> list[str]:
+        for port in ports:
+            if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+                raise ValueError(f"must be numbers from 0 to 65535, not {port!r}")
+        if len(named := [port for port in map(int, ports) if port]) != len(set(named)):
+            raise ValueError("names a port twice")
+        return ports
+
+    @pydantic.field_validator("charset")
+    @classmethod
+    def _check_charset(cls, charset: str) -> str:
+        return _codec(charset)
+
+    @pydantic.field_validator("port_charsets")
+    @classmethod
+    def _check_port_charsets(cls, charsets: dict[str, str], info: pydantic.ValidationInfo) -> dict[str, str]:
+        checked = {}
+        for port, charset in charsets.items():
+            if port not in info.data.get("ports", [port]):
+                raise ValueError(f"{port}: is not one of ports")
+            try:
+                checked[port] = _codec(charset)
+            except ValueError as e:
+                raise ValueError(f"{port}: {e}") from None
+        return checked
+
+
+class MultiportSyslogTcp(SyslogStream[MultiportSyslogTcpConfig]):
+    """Receives syslog over TCP on several ports: what it has read is never dropped, as with `syslogtcp`.
+
+    Plain syslog has no acknowledgement: what is on its way when the sender, the network or the agent dies is lost.
+    """
+
+    type_name = "multiport_syslogtcp"
+    aliases = ("org.apache.flume.source.MultiportSyslogTCPSource",)
+
+    def __init__(self, config: MultiportSyslogTcpConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self._reading = dataclasses.replace(self._reading, dialect=MULTIPORT, charset=config.charset)
+        self._charsets = {int(port): charset for port, charset in config.port_charsets.items()}
+        if config.port_header is not None:
+            self._sender_headers[config.port_header] = lambda senders: [str(sender.port) for sender in senders]
+
+    @property
+    def wanted_ports(self) -> list[int]:
+        """The ports configured."""
+        return [int(port) for port in self.config.ports]
+
+    @property
+    def _tells_senders(self) -> bool:
+        return bool(self._sender_headers or self._charsets)
+
+    def _batches(self, frames: Any, marks: Bytes, senders: list[Sender], now: float) -> Iterator[Batch]:
+        """A batch for each character set."""
+        if not self._charsets:
+            yield self._batch(frames, marks, senders, now, self._reading)
+            return
+        charsets = np.array([self._charsets.get(sender.port, self.config.charset) for sender in senders])
+        for charset in dict.fromkeys(charsets.tolist()):
+            rows = np.flatnonzero(charsets == charset)
+            reading = dataclasses.replace(self._reading, charset=charset)
+            yield self._batch(frames.take(pa.array(rows)), marks[rows], [senders[row] for row in rows], now, reading)
+
+
+def _codec(charset: str) -> str:
+    """Python's name of a character set. ValueError where it cannot be read byte by byte."""
+    try:
+        codec = codecs.lookup(charset)
+        if codec.decode(_ASCII)[0].encode("ascii") == _ASCII:
+            return codec.name
+    except (LookupError, UnicodeError, TypeError, AttributeError):
+        pass
+    raise ValueError(f"must be a character set that has ASCII in it, such as UTF-8 or ISO-8859-1, not {charset!r}")
