@@ -104,7 +104,9 @@ class HdfsConfig(Config):
         "zstandard, or the name of Hadoop's class",
     )
     file_prefix: str = option("FlumeData", name="hdfs.filePrefix", description="Start of file names, with escapes")
-    file_suffix: str = option("", name="hdfs.fileSuffix", description="End of file names, such as `.log`")
+    file_suffix: str = option(
+        "", name="hdfs.fileSuffix", description="End of file names, such as `.log`; else that of format and codec"
+    )
     roll_interval: int = option(
         30,
         name="hdfs.rollInterval",
@@ -113,7 +115,11 @@ class HdfsConfig(Config):
         description="Age at which files are closed; 0: no matter how old",
     )
     roll_size: int = option(
-        1024, name="hdfs.rollSize", unit="bytes", ge=0, description="Size at which files are closed; 0: of any size"
+        1024,
+        name="hdfs.rollSize",
+        unit="bytes",
+        ge=0,
+        description="Size of its events' bodies at which a file is closed; 0: any size",
     )
     roll_count: int = option(
         10,

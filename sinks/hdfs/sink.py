@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -43,7 +42,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     than rollSize and rollCount ask, or larger by what arrived at once.
 
     Names are `<prefix>.<topic>-<partition>-<first offset>-<last offset>-<hash><suffix>`; the hash stands for cluster,
-    topic, group and epoch. Events whose headers make no path are rejected.
+    topic, group and epoch. The suffix is hdfs.fileSuffix, else what the format is called. Files of Avro bodies have
+    a hash of their schema as well. Events whose headers make no path, or no schema, are rejected.
     """
 
     type_name = "hdfs"
@@ -242,8 +242,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         chain = self._chains.get(receipt.claim)
         if chain is None:
             chain = self._chains[receipt.claim] = Chain(self._hdfs, self.state, receipt.claim, self.log)
-        # The runner may have found that the range begins earlier, at offsets without records.
-        manifest = msgspec.structs.replace(receipt.staged, start=receipt.start)
+        manifest: Manifest = receipt.staged
         try:
             chain.commit(manifest)
         except Retry:

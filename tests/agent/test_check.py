@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +28,7 @@ Run = Callable[..., Result]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `agent` in a directory with `good.conf`, `bad.conf` and a conf directory."""
     monkeypatch.setattr(configured, "Components", lambda: COMPONENTS)
+    monkeypatch.setenv("FLUME_CONF_DIR", "")  # so that what -c DIR sets goes with the test
     monkeypatch.chdir(tmp_path)
     Path("good.conf").write_text(GOOD)
     Path("warn.conf").write_text(changed("9 | a1.channels.c1.foo = 1"))
@@ -125,6 +127,11 @@ def test_json(run: Run) -> None:
 
 
 # --- how Flume is called
+
+
+def test_flumes_conf_directory_is_where_components_look_for_hadoops_files(run: Run) -> None:
+    run("check", "-n", "a1", "-c", "conf", "-f", "good.conf")
+    assert os.environ["FLUME_CONF_DIR"] == str(Path("conf").absolute())
 
 
 def test_flumes_spelling(run: Run) -> None:
