@@ -40,6 +40,8 @@ class Component(ABC, Generic[C]):
     """The name in the configuration: `a1.sources.s1.type = <type_name>`."""
     aliases: ClassVar[tuple[str, ...]] = ()
     """Other names for it, Flume's class names among them. Aliases ignore case."""
+    counters: ClassVar[tuple[str, ...]] = ()
+    """Names in `metrics` that are shown from the start, besides those that all components of its kind have."""
     config_class: ClassVar[type[Config]] = Config
     """Its options: the type argument of the base class, found by itself."""
 

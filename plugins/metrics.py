@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class Metrics:
@@ -29,6 +31,15 @@ class Metrics:
         """Set a gauge."""
         with self._lock:
             self._values[name] = value
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Count the milliseconds that the block takes; `name` ends in `Timer`, as Flume's do."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(name, 1000 * (time.monotonic() - started))
 
     def forget(self, name: str) -> None:
         """Drop a gauge that is no longer known."""

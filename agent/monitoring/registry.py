@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,13 @@ class Monitored:
     metrics: Metrics
     start_time: int = field(default_factory=lambda: int(time.time() * 1000))
     stop_time: int = 0
+    counters: tuple[str, ...] = ()
+    """Names it shows besides those of its kind."""
+
+    def values(self) -> dict[str, float]:
+        """Its counters, 0 where nothing was counted."""
+        names = (*FLUME_COUNTERS[self.kind], *self.counters)
+        return {**dict.fromkeys(names, 0.0), **self.metrics.snapshot()}
 
 
 class Registry:
@@ -49,18 +56,16 @@ class Registry:
         self.agent = agent
         self.components: list[Monitored] = []
 
-    def add(self, kind: str, name: str, metrics: Metrics) -> None:
-        """Show this component from now on."""
-        self.components.append(Monitored(kind, name, metrics))
+    def add(self, kind: str, name: str, metrics: Metrics, counters: Iterable[str] = ()) -> None:
+        """Show this component from now on; `counters` are names it has besides those of its kind."""
+        self.components.append(Monitored(kind, name, metrics, counters=tuple(counters)))
 
     def flume(self) -> dict[str, dict[str, str]]:
         """`{"SOURCE.s1": {"EventAcceptedCount": "12", …}}`, all values text, as Flume serves them."""
         return {f"{c.kind}.{c.name}": self._values(c) for c in self.components}
 
     def _values(self, component: Monitored) -> dict[str, str]:
-        values: dict[str, float] = dict.fromkeys(FLUME_COUNTERS[component.kind], 0)
-        values.update(component.metrics.snapshot())
-        shown = {name: _text(value) for name, value in sorted(values.items())}
+        shown = {name: _text(name, value) for name, value in sorted(component.values().items())}
         shown["StartTime"] = str(component.start_time)
         shown["StopTime"] = str(component.stop_time)
         shown["Type"] = component.kind
@@ -76,10 +81,8 @@ class Registry:
         """Prometheus' view: `flafka_event_accepted_total{agent,kind,name}`."""
         families: dict[str, Any] = {}
         for component in self.components:
-            values: dict[str, float] = dict.fromkeys(FLUME_COUNTERS[component.kind], 0)
-            values.update(component.metrics.snapshot())
             labels = [self.agent, component.kind.lower(), component.name]
-            for name, value in values.items():
+            for name, value in component.values().items():
                 family = families.get(name)
                 if family is None:
                     make = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
@@ -97,8 +100,8 @@ class Registry:
         yield from families.values()
 
 
-def _text(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() else str(value)
+def _text(name: str, value: float) -> str:
+    return str(int(value)) if name.endswith("Timer") or float(value).is_integer() else str(value)
 
 
 def _snake(name: str) -> str:

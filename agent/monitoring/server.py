@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from html import escape
 
 import uvicorn
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.monitoring.registry import Registry
 
 log = logging.getLogger(__name__)
+
+_PATHS = ("/metrics", "/metrics/prometheus", "/healthz")
 
 
 class MetricsServer:
@@ -33,6 +38,7 @@ class MetricsServer:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((self.host, self.port))
+            listener.listen()  # who asks before the server's thread is there waits
         except OSError as e:
             listener.close()
             log.warning(
@@ -64,7 +70,7 @@ class MetricsServer:
         prometheus.register(self.registry)
 
         async def flume(_: Request) -> Response:
-            return JSONResponse(self.registry.flume())
+            return JSONResponse(self.registry.flume(), media_type="application/json;charset=utf-8")
 
         async def exposition(_: Request) -> Response:
             return Response(generate_latest(prometheus), headers={"content-type": CONTENT_TYPE_LATEST})
@@ -75,10 +81,28 @@ class MetricsServer:
                 {"agent": self.registry.agent, "failing": failing}, status_code=503 if failing else 200
             )
 
+        async def index(_: Request) -> Response:
+            links = "".join(f'<li><a href="{path}">{path}</a>' for path in _PATHS)
+            return HTMLResponse(f"<!doctype html><title>{escape(self.registry.agent)}</title><ul>{links}</ul>")
+
         return Starlette(
             routes=[
+                Route("/", index),
                 Route("/metrics", flume, methods=["GET", "POST"]),
                 Route("/metrics/prometheus", exposition),
                 Route("/healthz", health),
-            ]
+            ],
+            middleware=[Middleware(_AnyCase)],
         )
+
+
+class _AnyCase:
+    """Flume's paths ignore case."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["path"].lower()}
+        await self.app(scope, receive, send)

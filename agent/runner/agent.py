@@ -47,11 +47,11 @@ class Agent:
         remote = [s for s in spec.sinks if s.runner == "spark"]
         self.spark = SparkRunner(spec, remote) if remote else None
         for source in self.sources:
-            self.registry.add("SOURCE", source.spec.name, source.metrics)
+            self.registry.add("SOURCE", source.spec.name, source.metrics, source.source.counters)
         for channel in self.channels.values():
-            self.registry.add("CHANNEL", channel.name, channel.metrics)
+            self.registry.add("CHANNEL", channel.name, channel.metrics, channel.channel.counters)
         for sink in self.sinks:
-            self.registry.add("SINK", sink.spec.name, sink.metrics)
+            self.registry.add("SINK", sink.spec.name, sink.metrics, sink.component.counters)
         if self.spark is not None:
             for name, metrics in self.spark.metrics.items():
                 self.registry.add("SINK", name, metrics)

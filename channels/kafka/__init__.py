@@ -53,6 +53,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
     type_name = "kafka"
     aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
     durable: ClassVar[bool] = True
+    counters = ("KafkaEventGetTimer", "KafkaEventSendTimer", "KafkaCommitTimer", "RollbackCount")
 
     def __init__(self, config: KafkaChannelConfig, name: str = "") -> None:
         super().__init__(config, name)
@@ -128,7 +129,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         delivery = _Delivery()
         put = self._put_batches if self.config.format == "arrow" else self._put_events
         rejected = put(batch, delivery)
-        self._await(delivery, len(batch))
+        with self.metrics.timed("KafkaEventSendTimer"):
+            self._await(delivery, len(batch))
         if delivery.error is not None:
             self._replace_producer()
             raise Retry(f"channel {self.name}: {delivery.error}")

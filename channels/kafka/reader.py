@@ -126,12 +126,14 @@ class KafkaReader(Reader):
             for p, end in owned.items()
         ]
         try:
-            self._ask(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
+            with self._metrics.timed("KafkaCommitTimer"):
+                self._ask(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
         except KafkaException as e:
             raise Retry(f"group {self._claim.group}: committing offsets failed: {e.args[0].str()}") from e
 
     def rewind(self, positions: Mapping[int, int]) -> None:
         """Seek, on the polling thread, and drop what was fetched past it."""
+        self._metrics.add("RollbackCount")
         with self._changed:
             for partition in positions:
                 self._forget(partition)
@@ -189,9 +191,11 @@ class KafkaReader(Reader):
                 self._serve()
                 self._apply_seeks()
                 self._throttle()
-                message = consumer.poll(POLL_SECONDS)
+                with self._metrics.timed("KafkaEventGetTimer"):
+                    message = consumer.poll(POLL_SECONDS)
+                    more = consumer.consume(500, timeout=0) if message is not None else []
                 if message is not None:
-                    self._receive([message, *consumer.consume(500, timeout=0)])
+                    self._receive([message, *more])
         except Exception as e:  # noqa: BLE001  # carried to the owner's thread, which retries
             self._fail(e)
         finally:

@@ -1,0 +1,67 @@
+"""`metrics`: what `GET /metrics` says."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from agent.config import catalogue
+from agent.monitoring.registry import Registry
+from agent.monitoring.server import MetricsServer
+from plugins import Component, Components, Metrics, UnknownType
+
+
+def op_metrics(input: dict[str, Any]) -> Any:
+    """The names a component shows, or the answer to a request."""
+    if "path" in input:
+        return _answer(input["method"], input["path"])
+    if "type" in input:
+        kind = input["component"]
+        return _shown(kind, _class(kind, input["type"]))
+    if counter := re.match(r"(\w+)Counter \((\w+)\)", input["component"]):
+        types = catalogue.FLUME[counter[2].lower()]
+        java = next(known.java for known in types if known.java.endswith(f".{counter[1]}"))
+        return {"counters_besides_the_base_class": list(_class(counter[2], java).counters)}
+    return {"no_entry_for": []}  # the agent registers whatever it runs
+
+
+def _class(kind: str, written: str) -> type[Component[Any]]:
+    try:
+        return Components().get(kind.lower(), written)
+    except UnknownType:
+        pytest.skip(f"the {kind.lower()} {written} is not built yet")
+
+
+def _shown(kind: str, cls: type[Component[Any]]) -> Any:
+    registry = Registry("a1")
+    registry.add(kind, "<name>", Metrics(), cls.counters)
+    ((key, values),) = registry.flume().items()
+    kinds = {type(value) for value in values.values()}
+    return {"key": key, "counters": sorted(values), "values": "all JSON strings" if kinds == {str} else str(kinds)}
+
+
+def _answer(method: str, path: str) -> Any:
+    server = MetricsServer(Registry("a1"), "127.0.0.1", 0)
+    server.start()
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"http://127.0.0.1:{server.port}{path}", method=method), timeout=10
+        ) as answer:
+            return {"status": answer.status, "content_type": answer.headers["content-type"]}
+    except urllib.error.HTTPError as e:
+        return {"status": e.code, "content_type": None}
+    finally:
+        server.stop()
+
+
+def normalise(op: str, value: Any) -> Any:
+    """The page that comes with an error is the web server's own; blanks in a content type mean nothing."""
+    if value.get("status", 0) >= 400:
+        return value["status"]
+    if "content_type" in value:
+        return value["status"], value["content_type"].replace(" ", "").lower()
+    return value
