@@ -7,8 +7,9 @@ from plugins import Component, hookimpl
 def components() -> list[type[Component]]:  # type: ignore[type-arg]
     """The built-in sources."""
     from sources.avro import AvroSource
+    from sources.netcat import NetcatSource
     from sources.seq import SeqSource
     from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
     from sources.taildir import TaildirSource
 
-    return [AvroSource, MultiportSyslogTcp, SeqSource, SyslogTcp, SyslogUdp, TaildirSource]
+    return [AvroSource, MultiportSyslogTcp, NetcatSource, SeqSource, SyslogTcp, SyslogUdp, TaildirSource]

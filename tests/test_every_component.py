@@ -89,6 +89,20 @@ def avro_sink(cls: type[Any], _: Path) -> None:
         conformance.check_sink(cls, there, lambda: [event.body for event in running.events], failing=missing)
 
 
+def netcat(cls: type[Any], _: Path) -> None:
+    def send(source: Any, bodies: Sequence[bytes]) -> None:
+        with socket.create_connection(("127.0.0.1", source.port)) as sender, sender.makefile("rb") as answers:
+            sender.sendall(b"".join(body + b"\n" for body in bodies))
+            assert [answers.readline() for _ in bodies] == [b"OK\n"] * len(bodies)
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        properties = {"bind": "127.0.0.1", "max-line-length": "100000"}
+        failing = {**properties, "port": str(taken.getsockname()[1])}
+        conformance.check_source(cls, {**properties, "port": "0"}, send, failing=failing)
+
+
 def taildir(cls: type[Any], directory: Path) -> None:
     log = directory / "app.log"
     log.touch()
@@ -127,6 +141,7 @@ def logger(cls: type[Any], _: Path) -> None:
 
 
 HERE: dict[str, Check] = {
+    "source netcat": netcat,
     "source seq": lambda cls, _: conformance.check_component(cls, {"totalEvents": "10"}),
     "source avro": avro_source,
     "source multiport_syslogtcp": syslog(socket.SOCK_STREAM, "ports", **{"charset.default": "latin-1"}),
