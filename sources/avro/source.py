@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
 import time
 from collections import deque
@@ -13,6 +11,7 @@ from plugins import Batch, Retry, Source
 from plugins.avrorpc import Events, Status
 from sources.avro.config import AvroConfig
 from sources.avro.server import Request, Server
+from sources.listening import listen
 
 MAX_BYTES = 768 * 1024
 """Requests gathered for one batch: it still fits into one Kafka record of the usual size."""
@@ -97,22 +96,7 @@ class AvroSource(Source[AvroConfig]):
             yield events.batch()
 
     def _listen(self) -> socket.socket:
-        host, port = self.config.bind, self.config.port
-        listener = None
-        try:
-            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            listener.setblocking(False)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.bind(address)
-            listener.listen(socket.SOMAXCONN)
-        except OSError as e:
-            if listener is not None:
-                listener.close()
-            raise Retry(f"cannot listen on {host}:{port} (TCP): {_reason(e)}") from e
-        return listener
+        return listen(self.config.bind, self.config.port, socket.SOCK_STREAM)
 
     def _complain(self, about: str, message: str, *args: object) -> None:
         """Log a warning, one a minute about the same: anyone who can connect can cause them."""
@@ -120,13 +104,3 @@ class AvroSource(Source[AvroConfig]):
         if now - self._complained.get(about, -60.0) >= 60:
             self._complained[about] = now
             self.log.warning(message, *args)
-
-
-def _reason(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "another program listens there; stop it or choose another port"
-    if error.errno == errno.EACCES:
-        return "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE; choose a higher one"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "this machine has no such address"
-    return error.strerror or os.strerror(error.errno or 0)

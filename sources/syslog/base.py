@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
 import time
 import zoneinfo
@@ -16,6 +14,7 @@ import pyarrow.compute as pc
 import pydantic
 
 from plugins import Batch, Config, Retry, Source, option
+from sources.listening import listen
 from sources.syslog.columns import Bytes
 from sources.syslog.formats import Format
 from sources.syslog.framing import Intake
@@ -180,25 +179,7 @@ class SyslogSource(Source[C]):
                 yield str(e)
 
     def _listen(self, port: int) -> socket.socket:
-        host = self.config.host
-        listener = None
-        try:
-            family, *_, address = socket.getaddrinfo(host, port, type=self.kind, flags=socket.AI_PASSIVE)[0]
-            listener = socket.socket(family, self.kind)
-            listener.setblocking(False)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            if self.kind == socket.SOCK_STREAM:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            if self.kind == socket.SOCK_STREAM:
-                listener.listen(socket.SOMAXCONN)
-        except OSError as e:
-            if listener is not None:
-                listener.close()
-            protocol = "TCP" if self.kind == socket.SOCK_STREAM else "UDP"
-            raise Retry(f"cannot listen on {host}:{port} ({protocol}): {_reason(e)}") from e
-        return listener
+        return listen(self.config.host, port, self.kind)
 
     def _patience(self) -> float:
         """Seconds to wait for more: 0 when the batch in the making is due."""
@@ -251,13 +232,3 @@ class SyslogSource(Source[C]):
         if now - self._complained.get(about, -60.0) >= 60:
             self._complained[about] = now
             self.log.warning(message, *args)
-
-
-def _reason(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "another program listens there; stop it or choose another port"
-    if error.errno == errno.EACCES:
-        return "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE; choose a higher one"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "this machine has no such address"
-    return error.strerror or os.strerror(error.errno or 0)
