@@ -8,8 +8,10 @@ def components() -> list[type[Component]]:  # type: ignore[type-arg]
     """The built-in sinks."""
     from sinks.avro import AvroSink
     from sinks.file_roll import FileRollSink
+    from sinks.hbase import HBaseSink
     from sinks.hdfs import HdfsSink
     from sinks.logger import LoggerSink
     from sinks.null import NullSink
+    from sinks.solr import SolrSink
 
-    return [AvroSink, FileRollSink, HdfsSink, LoggerSink, NullSink]
+    return [AvroSink, FileRollSink, HBaseSink, HdfsSink, LoggerSink, NullSink, SolrSink]

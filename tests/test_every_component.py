@@ -179,7 +179,9 @@ HERE: dict[str, Check] = {
 
 ELSEWHERE = {
     "channel kafka": "tests/system/test_conformance.py",
+    "sink hbase": "tests/system/test_hbase_sink.py",
     "sink hdfs": "tests/system/test_conformance.py",
+    "sink solr": "tests/system/test_solr_sink.py",
 }
 
 

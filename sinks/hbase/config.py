@@ -1,0 +1,212 @@
+"""Options of the HBase sink."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import pydantic
+
+from plugins import Config, option
+from plugins.regex import Regex
+from sinks.templates import Template
+
+_ACCEPTED = "Accepted from Flume's files; "
+_SERIALIZERS = {
+    "simple": "simple",
+    "regex": "regex",
+    "org.apache.flume.sink.hbase.simplehbaseeventserializer": "simple",
+    "org.apache.flume.sink.hbase.simpleasynchbaseeventserializer": "simple",
+    "org.apache.flume.sink.hbase2.simplehbase2eventserializer": "simple",
+    "org.apache.flume.sink.hbase.regexhbaseeventserializer": "regex",
+    "org.apache.flume.sink.hbase2.regexhbase2eventserializer": "regex",
+}
+"""What is meant, by the name in lower case."""
+ROW_KEY = "ROW_KEY"
+"""Flume's name for the column that is no column but the row's key."""
+
+
+class HBaseConfig(Config):
+    """Options of the HBase sink."""
+
+    table: str = option(name="table", min_length=1, description="Name of the table, as `namespace:table` or `table`")
+    column_family: str = option(
+        name="columnFamily", min_length=1, pattern="^[^:/]+$", description="Column family that is written to"
+    )
+    zookeeper_quorum: str | None = option(
+        None, name="zookeeperQuorum", description=_ACCEPTED + "HBase is reached through its Thrift server"
+    )
+    hbase_zookeeper: str | None = option(
+        None, name="hbase.zookeeper", description=_ACCEPTED + "HBase is reached through its Thrift server"
+    )
+    znode_parent: str = option(
+        "/hbase", name="znodeParent", description=_ACCEPTED + "HBase is reached through its Thrift server"
+    )
+    async_: dict[str, str] = option({}, name="async.", description=_ACCEPTED + "they are settings of a Java library")
+    thrift: str | None = option(
+        None,
+        name="thrift",
+        validate_default=True,
+        description="`host:port` of HBase's Thrift server (version 1, port 9090); of several, with commas between",
+    )
+    thrift_transport: Literal["buffered", "framed"] = option(
+        "buffered",
+        name="thriftTransport",
+        description="`framed` where the server has hbase.regionserver.thrift.framed",
+    )
+    thrift_protocol: Literal["binary", "compact"] = option(
+        "binary",
+        name="thriftProtocol",
+        description="`compact` where the server has hbase.regionserver.thrift.compact",
+    )
+    connections: int = option(
+        4, name="connections", ge=1, le=64, description="Connections, on which records are written side by side"
+    )
+    timeout: int = option(60_000, name="timeout", unit="ms", ge=100, description="Longest wait for an answer")
+    create_table: bool = option(
+        False, name="createTable", description="Create the table, with columnFamily, where it is missing"
+    )
+    row_key: str | None = option(
+        None,
+        name="rowKey",
+        description="Key of an event's row: text with `%{header}`, `%[id]` (the event's id) and `%[timestamp]`. "
+        "Events with the same key share a row. Default: serializer.rowPrefix and `%[id]`",
+    )
+    batch_size: int = option(
+        1000, name="batchSize", unit="events", gt=0, description="Events per flush, at least; Flume's default is 100"
+    )
+    enable_wal: bool = option(
+        True, name="enableWal", description="`false` skips HBase's write-ahead log: faster, and lost with a server"
+    )
+    coalesce_increments: bool = option(
+        False, name="coalesceIncrements", description=_ACCEPTED + "there are no increments"
+    )
+    serializer: str = option(
+        "simple",
+        name="serializer",
+        description="`simple`: the body in one column; `regex`: each group of a pattern in a column of its own. "
+        "Flume's class names of the two work too",
+    )
+    payload_column: str = option(
+        "pCol", name="serializer.payloadColumn", min_length=1, description="simple: column that holds the body"
+    )
+    row_prefix: str = option("", name="serializer.rowPrefix", description="Start of the default row key")
+    suffix: str = option(
+        "uuid",
+        name="serializer.suffix",
+        description="`timestamp` and `nano` put the time of arrival, in ms, between prefix and id of the default row "
+        "key; `uuid` and `random` do nothing, since a key by chance would write a redelivery twice",
+    )
+    increment_column: str | None = option(
+        None,
+        name="serializer.incrementColumn",
+        description=_ACCEPTED + "nothing is counted, since a redelivery would be counted twice",
+    )
+    increment_row: str = option(
+        "incRow", name="serializer.incrementRow", description=_ACCEPTED + "see serializer.incrementColumn"
+    )
+    allow_backtracking: bool = option(
+        False,
+        name="serializer.allowBacktracking",
+        description="regex: run the pattern event by event, with look-around and no bound on its time",
+    )
+    regex: str = option(
+        "(.*)",
+        name="serializer.regex",
+        description="regex: pattern for the whole body, in Java's spelling; `.` matches newlines too. Events that do "
+        "not match are rejected",
+    )
+    regex_ignore_case: bool = option(
+        False, name="serializer.regexIgnoreCase", description="regex: upper and lower case are the same"
+    )
+    col_names: str = option(
+        "payload",
+        name="serializer.colNames",
+        description="regex: a column for each group, with commas between; ROW_KEY for the one that is the row's key",
+    )
+    row_key_index: int = option(
+        -1, name="serializer.rowKeyIndex", description="regex: which of colNames is ROW_KEY, from 0; -1: none"
+    )
+    deposit_headers: bool = option(
+        False, name="serializer.depositHeaders", description="Write each header into the column of its name, too"
+    )
+    charset: str = option("UTF-8", name="serializer.charset", description="`UTF-8`")
+    kerberos_principal: str | None = option(None, name="kerberosPrincipal", description="Not built yet")
+    kerberos_keytab: str | None = option(None, name="kerberosKeytab", description="Not built yet")
+
+    @property
+    def hosts(self) -> list[tuple[str, int]]:
+        """The Thrift servers."""
+        found = (host.strip().rpartition(":") for host in (self.thrift or "").split(","))
+        return [(host, int(port)) for host, _, port in found]
+
+    @property
+    def columns(self) -> list[str]:
+        """A column for each group of the pattern; trailing empty ones fall away, as in Java."""
+        return re.sub(",+$", "", self.col_names).split(",")
+
+    def key_template(self) -> Template:
+        """What makes the rows' keys."""
+        if self.row_key is not None:
+            return Template(self.row_key)
+        time = "%[timestamp]-" if self.suffix in ("timestamp", "nano") else ""
+        return Template(f"{self.row_prefix}{time}%[id]")
+
+    def pattern(self) -> Regex:
+        """The pattern, for whole bodies."""
+        flags = "(?si)" if self.regex_ignore_case else "(?s)"
+        return Regex(rf"{flags}\A(?:{self.regex})\z", backtracking=self.allow_backtracking)
+
+    @pydantic.field_validator("thrift")
+    @classmethod
+    def _check_thrift(cls, value: str | None, info: pydantic.ValidationInfo) -> str:
+        if value is None:
+            quorum = info.data.get("zookeeper_quorum") or info.data.get("hbase_zookeeper") or ""
+            host = re.split("[,:/]", quorum)[0].strip() or "host"
+            raise ValueError(
+                "is needed, as HBase is reached through its Thrift server and not through ZooKeeper: start one with "
+                f"`hbase thrift start`, and add thrift = {host}:9090"
+            )
+        for host in value.split(","):
+            if not re.fullmatch(r"[^\s/:]+:[0-9]{1,5}", host.strip()):
+                raise ValueError(f"must be host:port, or several with commas between them, not {value!r}")
+        return value
+
+    @pydantic.field_validator("row_key")
+    @classmethod
+    def _check_row_key(cls, value: str | None) -> str | None:
+        if value is not None:
+            Template(value)
+        return value
+
+    @pydantic.field_validator("serializer")
+    @classmethod
+    def _check_serializer(cls, value: str) -> str:
+        if value.lower() not in _SERIALIZERS:
+            raise ValueError(f"{value!r} cannot run here; built are: simple, regex, and Flume's own two")
+        return _SERIALIZERS[value.lower()]
+
+    @pydantic.field_validator("charset")
+    @classmethod
+    def _check_charset(cls, value: str) -> str:
+        if value.upper() not in ("UTF-8", "UTF8"):
+            raise ValueError(f"only UTF-8 is built, not {value}")
+        return value
+
+    @pydantic.field_validator("kerberos_principal", "kerberos_keytab")
+    @classmethod
+    def _refuse_kerberos(cls, value: str | None) -> str | None:
+        if value is not None:
+            raise ValueError("is not built yet: remove it, and let the Thrift server log in to HBase")
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def _check_groups(self) -> HBaseConfig:
+        if self.serializer != "regex":
+            return self
+        groups, columns, index = len(self.pattern().groups), self.columns, self.row_key_index
+        if groups != len(columns):
+            raise ValueError(f"serializer.regex has {groups} groups and serializer.colNames {len(columns)} names")
+        if index >= len(columns) or (index >= 0 and columns[index].upper() != ROW_KEY):
+            raise ValueError(f"serializer.rowKeyIndex = {index}: that one of serializer.colNames must be {ROW_KEY}")
+        return self

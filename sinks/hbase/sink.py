@@ -1,0 +1,225 @@
+"""The HBase sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import NamedTuple
+
+from plugins import Batch, Caution, EventId, FlafkaError, Rejected, Retry, Sink
+from sinks.hbase.config import HBaseConfig
+from sinks.hbase.thrift import Cells, HBase, Refused
+
+LONGEST_KEY = 32_767
+"""Bytes of a row's key, in HBase."""
+MOST_ROWS, MOST_BYTES = 1000, 4 << 20
+"""Of one call."""
+
+
+class Row(NamedTuple):
+    """An event, as HBase gets it."""
+
+    id: EventId
+    key: bytes
+    cells: Cells
+
+
+class HBaseSink(Sink[HBaseConfig]):
+    """Writes each event into a row of an HBase table, exactly once: what is delivered again overwrites itself.
+
+    The row's key holds the event's id, and its cells have the time at which the channel took the event, so that a
+    redelivery is the same cells once more. With a rowKey without `%[id]`, events of one key share a row, the latest
+    event last. Rows that HBase can never take, and events without a header that rowKey needs, are rejected.
+    """
+
+    type_name = "hbase"
+    aliases = (
+        "hbase2",
+        "asynchbase",
+        "org.apache.flume.sink.hbase.HBaseSink",
+        "org.apache.flume.sink.hbase.AsyncHBaseSink",
+        "org.apache.flume.sink.hbase2.HBase2Sink",
+    )
+
+    def __init__(self, config: HBaseConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self.batch_size = config.batch_size
+        self._key = config.key_template()
+        self._regex = config.pattern() if config.serializer == "regex" else None
+        self._keyed = self._regex is not None and config.row_key_index >= 0
+        names = config.columns if self._regex is not None else [config.payload_column]
+        self._columns = [self._column(name) for name in names]
+        if self._keyed:
+            self._columns[config.row_key_index] = _KEY
+        self._rows: dict[int, list[Row]] = {}  # by timestamp: a call of Thrift's takes one for all its rows
+        self._hbase: HBase | None = None
+        self._threads: ThreadPoolExecutor | None = None
+
+    # --- life
+
+    def open(self) -> None:
+        """Reach the Thrift server and look at the table; create it where that is asked for."""
+        if self.config.increment_column:
+            self.log.warning("%s", _NO_INCREMENTS)
+        self._hbase = self._connect()
+        if self.config.create_table and self._hbase.families(self.config.table) is None:
+            self._hbase.create(self.config.table, self.config.column_family)
+            self.log.info("created table %s", self.config.table)
+        if trouble := self._trouble(self._hbase):
+            raise Retry(trouble)
+        self._threads = ThreadPoolExecutor(self.config.connections, thread_name_prefix="hbase")
+
+    def close(self) -> None:
+        """Drop what was not flushed, and close the connections."""
+        self.reset()
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+        if self._hbase is not None:
+            self._hbase.close()
+            self._hbase = None
+
+    def probe(self) -> Iterator[str]:
+        """Whether the Thrift server answers, and has the table with its column family."""
+        if self.config.increment_column:
+            yield Caution(_NO_INCREMENTS)
+        hbase = self._connect()
+        try:
+            if self.config.create_table and hbase.families(self.config.table) is None:
+                return
+            if trouble := self._trouble(hbase):
+                yield trouble
+        except FlafkaError as e:
+            yield str(e)
+        finally:
+            hbase.close()
+
+    def _connect(self) -> HBase:
+        config = self.config
+        return HBase(
+            config.hosts,
+            transport=config.thrift_transport,
+            protocol=config.thrift_protocol,
+            timeout=config.timeout,
+        )
+
+    def _trouble(self, hbase: HBase) -> str | None:
+        """What is wrong with the table."""
+        table, family = self.config.table, self.config.column_family
+        families = hbase.families(table)
+        if families is None:
+            return (
+                f"HBase has no table {table!r}: add createTable = true, or write into its shell: "
+                f"create '{table}', '{family}'"
+            )
+        if family not in families:
+            return (
+                f"HBase's table {table!r} has no column family {family!r}, only {', '.join(sorted(families))}: write "
+                f"into its shell: alter '{table}', '{family}'"
+            )
+        return None
+
+    # --- writing
+
+    def write(self, batch: Batch) -> None:
+        """Make rows of these events; those that make none are rejected."""
+        assert batch.origin is not None
+        rejected: dict[EventId, str] = {}
+        timestamps = batch.origin.timestamps.tolist()
+        headers = self._headers(batch) if self.config.deposit_headers else None
+        for row, (key, cells) in enumerate(zip(self._key.texts(batch), self._cells(batch), strict=True)):
+            if cells is None:
+                rejected[batch.id(row)] = "its body does not match serializer.regex"
+                continue
+            if self._keyed:
+                key = cells.pop(_KEY, b"").decode()
+            if isinstance(key, ValueError):
+                rejected[batch.id(row)] = str(key)
+                continue
+            encoded = key.encode("utf-8", "surrogateescape")
+            if not 0 < len(encoded) <= LONGEST_KEY:
+                rejected[batch.id(row)] = (
+                    f"the key of its row has {len(encoded)} bytes; HBase takes 1 to {LONGEST_KEY}"
+                )
+                continue
+            if headers is not None:
+                cells |= headers[row]
+            self._rows.setdefault(timestamps[row], []).append(Row(batch.id(row), encoded, cells))
+        if rejected:
+            raise Rejected(rejected)
+
+    def flush(self) -> None:
+        """Return when HBase holds all rows. Rows of one timestamp are written in order, others side by side."""
+        assert self._threads is not None
+        futures = [self._threads.submit(self._put_all, timestamp, rows) for timestamp, rows in self._rows.items()]
+        wait(futures)  # also after a failure: nothing may be under way when the events are offered again
+        rejected: dict[EventId, str] = {}
+        for future in futures:
+            rejected |= future.result()
+        self._rows.clear()
+        if rejected:
+            raise Rejected(rejected)
+
+    def reset(self) -> None:
+        """Drop what was not flushed."""
+        self._rows.clear()
+
+    def _put_all(self, timestamp: int, rows: list[Row]) -> dict[EventId, str]:
+        rejected: dict[EventId, str] = {}
+        for some in _pieces(rows):
+            rejected |= self._put(timestamp, some)
+        return rejected
+
+    def _put(self, timestamp: int, rows: Sequence[Row]) -> dict[EventId, str]:
+        """Write these rows; those that HBase refuses are found by halves, as it does not name them."""
+        assert self._hbase is not None
+        config = self.config
+        try:
+            self._hbase.put(config.table, timestamp, [row[1:] for row in rows], wal=config.enable_wal)
+        except Refused as e:
+            if len(rows) == 1:
+                return {rows[0].id: f"HBase refuses its row: {e}"}
+            middle = len(rows) // 2
+            return self._put(timestamp, rows[:middle]) | self._put(timestamp, rows[middle:])
+        return {}
+
+    # --- cells
+
+    def _cells(self, batch: Batch) -> Iterator[Cells | None]:
+        """Of each event; None where its body does not match."""
+        if self._regex is None:
+            (column,) = self._columns
+            yield from ({column: body} for body in batch.bodies.to_pylist())
+            return
+        found, groups = self._regex.extract(batch.bodies)
+        for matched, *texts in zip(found.to_pylist(), *(group.to_pylist() for group in groups), strict=True):
+            held = zip(self._columns, texts, strict=True)
+            yield {column: text.encode() for column, text in held if text is not None} if matched else None
+
+    def _headers(self, batch: Batch) -> list[Cells]:
+        return [{self._column(name): value.encode() for name, value in event.headers.items()} for event in batch]
+
+    def _column(self, qualifier: str) -> bytes:
+        return f"{self.config.column_family}:{qualifier}".encode()
+
+
+_KEY = b""
+"""Where the group that is a row's key stands among its cells."""
+_NO_INCREMENTS = (
+    "serializer.incrementColumn is ignored: nothing is counted, since a redelivery would be counted twice; count rows"
+)
+
+
+def _pieces(rows: list[Row]) -> Iterator[list[Row]]:
+    """Runs of at most so many rows and bytes; a larger row is a run of its own."""
+    piece: list[Row] = []
+    size = 0
+    for row in rows:
+        length = len(row.key) + sum(len(name) + len(value) for name, value in row.cells.items())
+        if piece and (len(piece) == MOST_ROWS or size + length > MOST_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(row)
+        size += length
+    if piece:
+        yield piece

@@ -1,0 +1,153 @@
+"""HBase through its Thrift server: connections that are made anew when they break, and every failure in words."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from plugins import Retry, require
+
+R = TypeVar("R")
+
+Cells = dict[bytes, bytes]
+"""Values by `family:qualifier`."""
+
+TROUBLES = {
+    "TableNotFoundException": "there is no such table",
+    "NoSuchColumnFamilyException": "the table has no such column family",
+    "TableNotEnabledException": "the table is disabled",
+    "AccessDeniedException": "access is denied",
+}
+"""Answers about the table rather than a row, by a name in them. Someone can mend these: nothing is rejected."""
+
+
+class Refused(Exception):
+    """HBase will never take one of these rows; it does not say which."""
+
+
+class HBase:
+    """The Thrift servers of one HBase, safe for threads. Raises Retry with a sentence for whatever may pass.
+
+    A call that raises may or may not have been executed.
+    """
+
+    def __init__(self, hosts: Sequence[tuple[str, int]], *, transport: str, protocol: str, timeout: int) -> None:
+        """`timeout` is the longest wait for an answer, in ms."""
+        self._happybase = require("happybase", "hbase")
+        self._errors = require("Hbase_thrift", "hbase")  # happybase makes it from the interface's description
+        self._broken = (require("thriftpy2.thrift", "hbase").TException, OSError, EOFError)
+        logging.getLogger("happybase").setLevel(logging.ERROR)
+        self._hosts, self._timeout = list(hosts), timeout
+        self._dialect = {"transport": transport, "protocol": protocol}
+        self._idle: deque[Any] = deque()
+
+    def close(self) -> None:
+        """Close its connections."""
+        while self._idle:
+            self._close(self._idle.pop())
+
+    def families(self, table: str) -> set[str] | None:
+        """The table's column families; None where there is no such table."""
+        try:
+            found = self._call(lambda connection: connection.table(table).families())
+        except _Answer as answer:
+            if "TableNotFoundException" in answer.line:
+                return None
+            raise answer.retry(f"look at table {table!r}") from answer
+        return {name.decode() for name in found}
+
+    def create(self, table: str, family: str) -> None:
+        """Create the table, unless another one was faster."""
+        try:
+            self._call(lambda connection: connection.create_table(table, {family: {"max_versions": 1}}))
+        except _Answer as answer:
+            if answer.kind != "AlreadyExists" and "TableExistsException" not in answer.line:
+                raise answer.retry(f"create table {table!r}") from answer
+
+    def put(self, table: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
+        """Write these rows with one timestamp, in ms. Raises Refused where one of them can never be written."""
+
+        def write(connection: Any) -> None:
+            with connection.table(table).batch(timestamp=timestamp, wal=wal) as batch:
+                for key, cells in rows:
+                    batch.put(key, cells)
+
+        try:
+            self._call(write)
+        except _Answer as answer:
+            if answer.final:
+                raise Refused(answer.line) from answer
+            raise answer.retry(f"write to table {table!r}") from answer
+
+    def _call(self, work: Callable[[Any], R]) -> R:
+        """`work` on a connection of its own. One that was idle may have died meanwhile: then a new one is tried."""
+        while True:
+            reused = bool(self._idle)
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                reused, connection = False, self._connect()
+            try:
+                result = work(connection)
+            except (self._errors.IOError, self._errors.IllegalArgument, self._errors.AlreadyExists) as e:
+                self._idle.append(connection)
+                raise _Answer(e) from e
+            except self._broken as e:
+                self._close(connection)
+                if reused and not isinstance(e, TimeoutError):
+                    continue
+                raise Retry(f"HBase's Thrift server {_at(connection)} broke off: {_words(e)}{self._hint(e)}") from e
+            except BaseException:
+                self._close(connection)
+                raise
+            self._idle.append(connection)
+            return result
+
+    def _connect(self) -> Any:
+        reasons = []
+        for host, port in self._hosts:
+            try:
+                return self._happybase.Connection(host, port, timeout=self._timeout, **self._dialect)
+            except self._broken as e:
+                reasons.append(f"{host}:{port}: {_words(e)}")
+        raise Retry(f"HBase is away: no Thrift server answers at {'; '.join(reasons)}")
+
+    def _hint(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError):
+            return ""
+        return f" (does it speak {self._dialect['transport']} and {self._dialect['protocol']}?)"
+
+    def _close(self, connection: Any) -> None:
+        with contextlib.suppress(*self._broken):
+            connection.close()
+
+
+class _Answer(Exception):
+    """The Thrift server answered that the call failed, and why."""
+
+    def __init__(self, error: Any) -> None:
+        message = getattr(error, "message", b"") or b""
+        text = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
+        self.kind = type(error).__name__
+        self.line = text.partition("\n")[0][:500]
+        """Java's message without its stack."""
+        self.final = self.kind == "IllegalArgument" or (
+            "DoNotRetryIOException" in self.line and not any(name in self.line for name in TROUBLES)
+        )
+        super().__init__(self.line)
+
+    def retry(self, doing: str) -> Retry:
+        known = next((sentence for name, sentence in TROUBLES.items() if name in self.line), None)
+        return Retry(f"HBase cannot {doing}: {known or self.line.rpartition('Exception: ')[2]}")
+
+
+def _at(connection: Any) -> str:
+    return f"{connection.host}:{connection.port}"
+
+
+def _words(error: BaseException) -> str:
+    text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
+    return text if isinstance(text, str) and text else type(error).__name__

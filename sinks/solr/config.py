@@ -1,0 +1,116 @@
+"""Options of the Solr sink."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pydantic
+from pydantic import SecretStr
+
+from plugins import Config, option
+from sinks.templates import Template
+
+_MORPHLINE = "Morphlines do not run here"
+
+
+class SolrConfig(Config):
+    """Options of the Solr sink."""
+
+    url: str | None = option(
+        None,
+        name="url",
+        validate_default=True,
+        description="The collection or core: `http://host:8983/solr/<collection>`; `https` too",
+    )
+    id_field: str = option("id", name="idField", min_length=1, description="The schema's unique key; it gets the id")
+    body_field: str = option(
+        "body_t",
+        name="bodyField",
+        description=r"Field of the body as text; a byte that is not UTF-8 becomes `\xff`. `none`: no field",
+    )
+    index_headers: bool = option(
+        True, name="indexHeaders", description="Every header in a field of its name, with headerSuffix behind"
+    )
+    header_suffix: str = option(
+        "_s", name="headerSuffix", description="Ending of the headers' fields; Solr's own schemas know `_s` as text"
+    )
+    fields: dict[str, str] = option(
+        {},
+        name="field.",
+        description="`field.<name>`: text with `%{header}`, `%[body]`, `%[id]`, `%[time]` (of arrival, for a date) "
+        "and `%[timestamp]` (the same in ms); a document lacks the field where its event lacks the header",
+    )
+    commit_within: int = option(
+        1000, name="commitWithin", unit="ms", gt=0, description="Documents are found by searches after so long"
+    )
+    update_chain: str | None = option(
+        None,
+        name="updateChain",
+        description="Solr's update.chain; one with a TolerantUpdateProcessor spares the search for refused documents",
+    )
+    batch_size: int = option(1000, name="batchSize", unit="events", gt=0, description="Events per flush, at least")
+    batch_duration: int = option(
+        1000, name="batchDurationMillis", unit="ms", gt=0, description="Flush after so long, at the latest"
+    )
+    timeout: int = option(30_000, name="timeout", unit="ms", ge=100, description="Longest wait for an answer")
+    username: str | None = option(None, name="username", description="User, where Solr asks for one")
+    password: SecretStr | None = option(None, name="password", description="The user's password")
+    morphline_file: str | None = option(None, name="morphlineFile", description=_MORPHLINE)
+    morphline_id: str | None = option(None, name="morphlineId", description=_MORPHLINE)
+    handler_class: str | None = option(None, name="handlerClass", description=_MORPHLINE)
+    production_mode: str | None = option(None, name="isProductionMode", description=_MORPHLINE)
+    recoverable: str | None = option(None, name="recoverableExceptionClasses", description=_MORPHLINE)
+    ignoring: str | None = option(None, name="isIgnoringRecoverableExceptions", description=_MORPHLINE)
+
+    def templates(self) -> dict[str, Template]:
+        """What makes the fields that are mapped one by one."""
+        return {name: Template(text) for name, text in self.fields.items()}
+
+    @pydantic.field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str | None) -> str:
+        if value is None:
+            raise ValueError("is needed: add url = http://host:8983/solr/<collection>")
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or len(parts.path.strip("/")) == 0:
+            raise ValueError(f"must be http://host:8983/solr/<collection>, not {value!r}")
+        if parts.username or parts.query:
+            raise ValueError("holds more than the address: write username and password as options of their own")
+        if parts.path.strip("/") == "solr":
+            raise ValueError(f"lacks the collection: {value.rstrip('/')}/<collection>")
+        return value.rstrip("/")
+
+    @pydantic.field_validator("fields")
+    @classmethod
+    def _check_fields(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            try:
+                Template(text)
+            except ValueError as e:
+                raise ValueError(f"{name}: {e}") from None
+        return value
+
+    @pydantic.field_validator("morphline_file", "morphline_id", "handler_class")
+    @classmethod
+    def _refuse_morphlines(cls, value: str | None) -> str | None:
+        if value is not None:
+            raise ValueError(
+                "morphlines do not run here: remove it, and say with url, bodyField and field.<name> which fields a "
+                "document has; regex_extractor on the source turns parts of a body into headers"
+            )
+        return value
+
+    @pydantic.field_validator("production_mode", "recoverable", "ignoring")
+    @classmethod
+    def _refuse_modes(cls, value: str | None) -> str | None:
+        if value is not None:
+            raise ValueError(
+                "is not needed: remove it. What Solr refuses goes to the dead letters, other failures are tried again"
+            )
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def _check_password(self) -> SolrConfig:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password belong together: one of them is missing")
+        return self

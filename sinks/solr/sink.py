@@ -1,0 +1,206 @@
+"""The Solr sink."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from plugins import Batch, Caution, EventId, FlafkaError, Rejected, Retry, Sink, require
+from sinks.solr.config import SolrConfig
+from sinks.templates import readable
+
+MOST_DOCUMENTS, MOST_CHARACTERS = 1000, 4 << 20
+"""Of one request."""
+_NOT_IN_NAMES = re.compile(r"[^\w.]")
+_STATUS = re.compile(r"\(HTTP (\d+)\)")
+
+
+class Document(NamedTuple):
+    """An event, as Solr gets it."""
+
+    id: EventId
+    fields: dict[str, str]
+
+    @property
+    def size(self) -> int:
+        """Characters, about."""
+        return sum(len(name) + len(value) + 8 for name, value in self.fields.items())
+
+
+class SolrSink(Sink[SolrConfig]):
+    """Makes each event a document of a Solr collection, exactly once: one that is delivered again replaces itself.
+
+    The document's id is the event's. An update is as durable as Solr's log of updates: it survives a Solr that is
+    killed, committed or not. Documents that Solr refuses, such as text in a field of numbers, are rejected; the
+    others of their request are delivered.
+    """
+
+    type_name = "solr"
+    aliases = (
+        "morphline_solr",
+        "org.apache.flume.sink.solr.morphline.MorphlineSolrSink",
+    )
+
+    def __init__(self, config: SolrConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self.batch_size = config.batch_size
+        self.flush_interval = config.batch_duration / 1000
+        self._templates = config.templates()
+        self._documents: list[Document] = []
+        self._solr: Any = None
+        self._errors: tuple[type[Exception], ...] = ()
+
+    # --- life
+
+    def open(self) -> None:
+        """Reach the collection, with an update of nothing."""
+        pysolr, requests = require("pysolr", "solr"), require("requests", "solr")
+        logging.getLogger("pysolr").setLevel(logging.CRITICAL)  # it logs a traceback for what is told here in words
+        session = requests.Session()
+        session.trust_env = False  # a proxy out of this network is no way to Solr
+        session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
+        if self.config.update_chain:
+            session.params = {"update.chain": self.config.update_chain}
+        login = None
+        if self.config.username is not None and self.config.password is not None:
+            login = (self.config.username, self.config.password.get_secret_value())
+        self._errors = (pysolr.SolrError, requests.RequestException)
+        self._solr = pysolr.Solr(self.config.url, timeout=self.config.timeout / 1000, auth=login, session=session)
+        try:
+            self._add([])
+        except _Refused as e:
+            raise Retry(f"{self.config.url} takes no updates: {e}") from e
+
+    def close(self) -> None:
+        """Drop what was not flushed, and close the connections."""
+        self.reset()
+        if self._solr is not None:
+            self._solr.get_session().close()
+            self._solr = None
+
+    def probe(self) -> Iterator[str]:
+        """Whether the collection takes an update of nothing, and its schema has the fields."""
+        try:
+            self.open()
+            yield from self._unknown_fields()
+        except FlafkaError as e:
+            yield str(e)
+        finally:
+            self.close()
+
+    def _unknown_fields(self) -> Iterator[Caution]:
+        """Cautions only, as some update chains add unknown fields to the schema."""
+        try:
+            schema = json.loads(self._solr._send_request("get", "schema?wt=json")).get("schema", {})
+        except self._errors:  # not everyone may read it
+            return
+        patterns = [field["name"] for kind in ("fields", "dynamicFields") for field in schema.get(kind, ())]
+        body = [] if self.config.body_field == "none" else [self.config.body_field]
+        for name in (self.config.id_field, *body, *self._templates):
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+                yield Caution(f"Solr's schema has no field {name!r}: it will refuse the documents or guess its type")
+        if schema.get("uniqueKey") != self.config.id_field:
+            yield Caution(
+                f"idField is {self.config.id_field!r} and the schema's unique key {schema.get('uniqueKey')!r}: "
+                "what is delivered again is there twice"
+            )
+
+    # --- writing
+
+    def write(self, batch: Batch) -> None:
+        """Make documents of these events."""
+        config = self.config
+        mapped = {name: list(template.texts(batch)) for name, template in self._templates.items()}
+        for row, event in enumerate(batch):
+            id = batch.id(row)
+            fields = {}
+            if config.index_headers:
+                for name, value in event.headers.items():
+                    fields[_NOT_IN_NAMES.sub("_", name) + config.header_suffix] = value
+            if config.body_field != "none":
+                fields[config.body_field] = readable(event.body)
+            for name, texts in mapped.items():
+                if isinstance(text := texts[row], str):
+                    fields[name] = text
+            fields[config.id_field] = str(id)
+            self._documents.append(Document(id, fields))
+
+    def flush(self) -> None:
+        """Return when Solr has all documents."""
+        rejected: dict[EventId, str] = {}
+        for documents in _pieces(self._documents):
+            rejected |= self._put(documents)
+        self._documents.clear()
+        if rejected:
+            raise Rejected(rejected)
+
+    def reset(self) -> None:
+        """Drop what was not flushed."""
+        self._documents.clear()
+
+    def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
+        """Send these; what Solr refuses is named by a tolerant update chain, or else found by halves."""
+        try:
+            answer = self._add([document.fields for document in documents])
+        except _Refused as e:
+            if len(documents) == 1:
+                return {documents[0].id: f"Solr refuses its document: {e}"}
+            middle = len(documents) // 2
+            return self._put(documents[:middle]) | self._put(documents[middle:])
+        errors = json.loads(answer).get("responseHeader", {}).get("errors", [])
+        reasons = {error["id"]: error["message"] for error in errors}
+        return {
+            document.id: f"Solr refuses its document: {_sentence(reasons[text])}"
+            for document in documents
+            if (text := str(document.id)) in reasons
+        }
+
+    def _add(self, documents: list[dict[str, str]]) -> str:
+        """One request. Raises _Refused where Solr cannot take one of the documents, Retry for everything else."""
+        try:
+            answer: str = self._solr.add(documents, commitWithin=self.config.commit_within)
+        except self._errors as e:
+            status = int(found[1]) if (found := _STATUS.search(str(e))) else 0
+            if status in (400, 413):
+                raise _Refused(_sentence(str(e))) from e
+            raise Retry(self._trouble(status, str(e))) from e
+        return answer
+
+    def _trouble(self, status: int, text: str) -> str:
+        url = self.config.url
+        if not status:
+            return f"Solr is away: no answer from {url}"
+        if status in (404, 405):
+            return f"Solr has no collection or core {url}: create it, or mend url"
+        if status in (401, 403):
+            return f"Solr at {url} does not let this user write: check username and password"
+        return f"Solr at {url} answers {status}: {_sentence(text)}"
+
+
+class _Refused(Exception):
+    """Solr will never take one of these documents."""
+
+
+def _sentence(text: str) -> str:
+    """Solr's own words in an error of its, or of pysolr's."""
+    reason = re.search(r"\[Reason: (.*)\]", text, re.DOTALL)
+    return (reason[1] if reason else text).partition("\n")[0].removeprefix("ERROR: ")[:500]
+
+
+def _pieces(documents: list[Document]) -> Iterator[list[Document]]:
+    """Runs of at most so many documents and characters; a larger document is a run of its own."""
+    piece: list[Document] = []
+    size = 0
+    for document in documents:
+        if piece and (len(piece) == MOST_DOCUMENTS or size + document.size > MOST_CHARACTERS):
+            yield piece
+            piece, size = [], 0
+        piece.append(document)
+        size += document.size
+    if piece:
+        yield piece

@@ -1,0 +1,238 @@
+"""The HBase sink on a real HBase: cells and their times, what is refused, servers that go away."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import happybase
+import numpy as np
+import pytest
+
+from agent.services.cluster import HOST, listening
+from agent.services.hbase import THRIFT, HBaseCluster
+from agent.services.jars import ensure
+from agent.services.java import find_java
+from agent.services.process import await_ready
+from plugins import Batch, Event, Origin, Rejected, Retry, conformance
+from sinks.hbase import HBaseConfig, HBaseSink
+from tests.system.running import free_ports, unique
+
+TIME = 1_700_000_000_000
+
+
+class Table:
+    """A table of its own for each test, and sinks that write to it."""
+
+    def __init__(self, cluster: HBaseCluster) -> None:
+        self.cluster = cluster
+        self.name = unique("t")
+        self.made: list[HBaseSink] = []
+
+    def create(self) -> None:
+        with self.connected() as connection:
+            connection.create_table(self.name, {"f": {"max_versions": 10}})
+
+    def properties(self, **options: str) -> dict[str, str]:
+        return {"table": self.name, "columnFamily": "f", "thrift": self.cluster.address, **options}
+
+    def sink(self, **options: str) -> HBaseSink:
+        config, problems = HBaseConfig.parse(self.properties(**options))
+        assert config is not None, problems
+        sink = HBaseSink(config)
+        self.made.append(sink)
+        sink.open()
+        return sink
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[Any]:
+        host, _, port = self.cluster.address.partition(":")
+        with contextlib.closing(happybase.Connection(host, int(port), timeout=60_000)) as connection:
+            yield connection
+
+    def rows(self) -> dict[bytes, dict[bytes, bytes]]:
+        with self.connected() as connection:
+            return dict(connection.table(self.name).scan())
+
+    def versions(self, key: bytes, column: bytes) -> list[tuple[bytes, int]]:
+        with self.connected() as connection:
+            found: list[tuple[bytes, int]] = connection.table(self.name).cells(
+                key, column, versions=10, include_timestamp=True
+            )
+            return found
+
+
+@pytest.fixture
+def table(hbase_cluster: HBaseCluster) -> Iterator[Table]:
+    table = Table(hbase_cluster)
+    yield table
+    for sink in table.made:
+        sink.close()
+
+
+def events(bodies: list[bytes], *, offset: int = 0, headers: dict[str, str] | None = None) -> Batch:
+    """One record for each event, each a millisecond later."""
+    numbers = np.arange(offset, offset + len(bodies))
+    origin = Origin("app", 0, numbers, np.zeros(len(bodies), np.int32), TIME + numbers)
+    return Batch.of([Event(body, headers or {}) for body in bodies], origin)
+
+
+def record(bodies: list[bytes], offset: int = 0) -> Batch:
+    """All events in one record."""
+    return Batch.of([Event(body) for body in bodies], Origin.of_record("app", 0, offset, TIME, len(bodies)))
+
+
+def deliver(sink: HBaseSink, *batches: Batch) -> dict[str, str]:
+    """Write and flush; what was rejected, by id."""
+    rejected: dict[str, str] = {}
+
+    def reasons(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Rejected as e:
+            rejected.update({str(id): reason for id, reason in e.reasons.items()})
+
+    for batch in batches:
+        reasons(lambda batch=batch: sink.write(batch))  # type: ignore[misc]
+    reasons(sink.flush)
+    return rejected
+
+
+def test_conformance(table: Table) -> None:
+    conformance.check_sink(
+        HBaseSink,
+        table.properties(createTable="true"),
+        delivered=lambda: [cells[b"f:pCol"] for cells in table.rows().values()],
+        failing=table.properties(thrift="127.0.0.1:1"),
+    )
+
+
+def test_a_redelivery_is_the_same_cells_once_more(table: Table) -> None:
+    table.create()
+    for _ in range(2):
+        assert deliver(table.sink(), events([b"a", b"\xff\0"]), record([b"c"] * 2500, 9)) == {}
+    rows = table.rows()
+    assert rows.keys() == {b"app-0-0-0", b"app-0-1-0", *(b"app-0-9-%d" % n for n in range(2500))}
+    assert rows[b"app-0-1-0"] == {b"f:pCol": b"\xff\0"}
+    assert table.versions(b"app-0-1-0", b"f:pCol") == [(b"\xff\0", TIME + 1)]
+    assert table.versions(b"app-0-9-7", b"f:pCol") == [(b"c", TIME)]
+
+
+def test_row_keys_and_columns(table: Table) -> None:
+    sink = table.sink(createTable="true", rowKey="%{host}/%[timestamp]", **{"serializer.depositHeaders": "true"})
+    rejected = deliver(sink, events([b"a"], headers={"host": "é"}), events([b"b"], offset=1))
+    assert rejected == {"app-0-1-0": "it has no header 'host', which '%{host}/%[timestamp]' needs"}
+    assert table.rows() == {f"é/{TIME}".encode(): {b"f:pCol": b"a", b"f:host": "é".encode()}}
+    # Flume's options: a prefix, and the time where its keys have it.
+    flume = {"serializer.rowPrefix": "p-", "serializer.suffix": "timestamp", "serializer.payloadColumn": "body"}
+    assert deliver(table.sink(**flume), events([b"c"], offset=2)) == {}
+    assert table.rows()[f"p-{TIME + 2}-app-0-2-0".encode()] == {b"f:body": b"c"}
+
+
+def test_events_of_one_key_leave_the_latest(table: Table) -> None:
+    table.create()
+    sink = table.sink(rowKey="%{host}")
+    assert deliver(sink, events([b"%d" % n for n in range(50)], headers={"host": "h"})) == {}
+    assert table.rows() == {b"h": {b"f:pCol": b"49"}}
+
+
+def test_the_regex_serializer(table: Table) -> None:
+    sink = table.sink(
+        createTable="true",
+        serializer="org.apache.flume.sink.hbase2.RegexHBase2EventSerializer",
+        **{
+            "serializer.regex": r"(\w+) ([A-Z]+)?(.*)",
+            "serializer.regexIgnoreCase": "true",
+            "serializer.colNames": "ROW_KEY,level,message",
+            "serializer.rowKeyIndex": "0",
+        },
+    )
+    rejected = deliver(sink, events([b"k1 info: all\nwell", b"no-match", b"k2 42"]))
+    assert rejected == {"app-0-1-0": "its body does not match serializer.regex"}
+    assert table.rows() == {
+        b"k1": {b"f:level": b"info", b"f:message": b": all\nwell"},
+        b"k2": {b"f:message": b"42"},
+    }
+
+
+def test_what_hbase_refuses_is_found_among_the_rest(table: Table) -> None:
+    sink = table.sink(createTable="true")
+    large = b"x" * (11 << 20)  # HBase takes cells up to 10 MiB
+    bodies = [large if n in (3, 700) else b"%d" % n for n in range(1000)]
+    rejected = deliver(sink, record(bodies))
+    assert rejected.keys() == {"app-0-0-3", "app-0-0-700"}
+    assert all("KeyValue size too large" in reason for reason in rejected.values())
+    assert {cells[b"f:pCol"] for cells in table.rows().values()} == set(bodies) - {large}
+    key = table.sink(rowKey="%[body]")
+    rejected = deliver(key, events([b"", b"k" * 32_767, b"k" * 32_768]))
+    assert list(rejected) == ["app-0-0-0", "app-0-2-0"]
+    assert len(table.rows()) == 999
+
+
+def test_a_family_or_table_that_is_missing_holds_everything_until_it_is_there(table: Table) -> None:
+    with pytest.raises(Retry, match=r"HBase has no table .*: add createTable = true"):
+        table.sink()
+    (sentence,) = table.made[0].probe()
+    assert sentence.endswith(f"or write into its shell: create '{table.name}', 'f'")
+    table.create()
+    with pytest.raises(Retry, match=r"has no column family 'g', only f: .* alter"):
+        table.sink(columnFamily="g")
+    (sentence,) = table.made[-1].probe()
+    assert "no column family 'g'" in sentence
+    sink = table.sink()
+    assert list(sink.probe()) == []
+    with table.connected() as connection:
+        connection.delete_table(table.name, disable=True)
+        connection.create_table(table.name, {"g": {}})
+    sink.write(events([b"a"]))
+    with pytest.raises(Retry, match=r"HBase cannot write .*: the table has no such column family"):
+        sink.flush()
+    sink.reset()
+    with table.connected() as connection:
+        connection.delete_table(table.name, disable=True)
+    table.create()
+    assert deliver(sink, events([b"a"])) == {}
+    assert table.rows() == {b"app-0-0-0": {b"f:pCol": b"a"}}
+
+
+def test_a_thrift_server_that_was_away_is_noticed_only_while_it_is(table: Table) -> None:
+    sink = table.sink(createTable="true", connections="2")
+    assert deliver(sink, events([b"a", b"b"])) == {}
+    cluster = table.cluster
+    try:
+        cluster.restart(THRIFT)  # its connections died while they were idle
+        assert deliver(sink, events([b"c"], offset=2)) == {}
+        cluster.kill(THRIFT)
+        sink.write(events([b"d"], offset=3))
+        with pytest.raises(Retry, match=r"HBase is away: no Thrift server answers at 127\.0\.0\.1"):
+            sink.flush()
+        sink.reset()
+        assert [sentence.partition(":")[0] for sentence in sink.probe()] == ["HBase is away"]
+    finally:
+        cluster.start()
+    assert deliver(sink, events([b"d"], offset=3)) == {}
+    assert len(table.rows()) == 4
+
+
+def test_framed_and_compact(table: Table) -> None:
+    """A second Thrift server of the same HBase speaks the other dialect."""
+    cluster = table.cluster
+    (port,) = free_ports()
+    server = cluster.server("compact")
+    command = cluster.command(THRIFT, find_java(), ensure("hbase"))
+    server.start([*command, "--framed", "--compact", "--port", str(port), "--bind", HOST])
+    try:
+        await_ready(lambda: None if listening(port) else "it does not listen", [server], 60)
+        sink = table.sink(
+            thrift=f"127.0.0.1:1, {HOST}:{port}",
+            createTable="true",
+            thriftTransport="framed",
+            thriftProtocol="compact",
+        )
+        assert deliver(sink, events([b"a"])) == {}
+        with pytest.raises(Retry, match="does it speak buffered and binary"):
+            table.sink(thrift=f"{HOST}:{port}", timeout="2000")
+    finally:
+        server.stop(20)
+    assert len(table.rows()) == 1
