@@ -15,9 +15,18 @@ def op_interceptor(input: dict[str, Any]) -> Any:
 
 
 def op_interceptor_chain(input: dict[str, Any]) -> Any:
-    """The same for a list of interceptors."""
-    chain = input.get("interceptors") or input.get("chain")
-    return _through(chain, input["events"])
+    """The same for several interceptors: a list of them, or properties as they stand in a file."""
+    chain = input.get("interceptors") or input.get("chain") or input["config"]
+    return _through(chain if isinstance(chain, list) else _listed(chain), input["events"])
+
+
+def _listed(properties: dict[str, str]) -> list[dict[str, Any]]:
+    chain = []
+    for name in properties["interceptors"].split():
+        prefix = f"interceptors.{name}."
+        config = {key.removeprefix(prefix): value for key, value in properties.items() if key.startswith(prefix)}
+        chain.append({"type": config.pop("type"), "config": config})
+    return chain
 
 
 def _through(chain: Iterable[dict[str, Any]], given: list[dict[str, Any]]) -> Any:
