@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import selectors
 import socket
@@ -312,6 +313,9 @@ class SyslogStream(SyslogSource[C]):
     def _drop(self, connection: _Connection) -> None:
         assert self._selector is not None
         self._selector.unregister(connection.socket)
+        if isinstance(connection.socket, ssl.SSLSocket) and not connection.shaking:
+            with contextlib.suppress(OSError, ValueError):  # RFC 5425 asks for a farewell, not for waiting for one
+                connection.socket.unwrap()
         connection.socket.close()
         self._connections.discard(connection)
         self._by_address[connection.sender.address] -= 1

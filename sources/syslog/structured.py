@@ -14,8 +14,8 @@ from sources.syslog.columns import Array, Bytes, Ints, Mask, slices, windows
 NAMES = ("appName", "procId", "msgId")
 """Headers of the first three; none for a `-`."""
 PREFIX = "sd."
-"""Of the headers `sd.<SD-ID>`, empty, and `sd.<SD-ID>.<name>`, the parameter's value: senders choose these names, and
-shall not choose another header's."""
+"""Of the headers `sd.<SD-ID>.<name>`, a parameter's value, and `sd.<SD-ID>`, empty, of an element without parameters:
+senders choose these names, and shall not choose another header's."""
 
 _MOST_COLUMNS = 40
 """Parameters in one batch that get a column each; the others share one."""
@@ -23,7 +23,7 @@ _ID = r'[^\s=\]"]+'
 _VALUE = r'(?:[^"\\]|\\.)*'
 _ELEMENT = rf'\[{_ID}(?: +{_ID}="{_VALUE}")* *\]'
 _FIELDS = rf"(?s)^(?P<a>[!-~]+) (?P<p>[!-~]+) (?P<m>[!-~]+) (?P<d>-|(?:{_ELEMENT})+)(?P<e> |$)"
-_TOKEN = re.compile(rf'\[({_ID})|({_ID})="({_VALUE})"', re.DOTALL)
+_TOKEN = re.compile(rf'\[({_ID})( *\])?|({_ID})="({_VALUE})"', re.DOTALL)
 _ESCAPED = re.compile(r'\\(["\\\]])')
 _BOM = np.frombuffer(b"\xef\xbb\xbf", np.uint8)
 
@@ -70,10 +70,11 @@ def _parameters(text: bytes) -> dict[str, str]:
     headers: dict[str, str] = {}
     element = ""
     for token in _TOKEN.finditer(text.decode("utf-8", "replace")):
-        opened, name, value = token.groups()
+        opened, bare, name, value = token.groups()
         if opened is not None:
             element = f"{PREFIX}{opened}"
-            headers.setdefault(element, "")
+            if bare:
+                headers.setdefault(element, "")
         else:
             name, value = f"{element}.{name}", _ESCAPED.sub(r"\1", value)
             headers[name] = f"{headers[name]},{value}" if name in headers else value

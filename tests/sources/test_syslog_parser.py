@@ -170,8 +170,8 @@ LINES = [
 
 
 @st.composite
-def mutated(draw):
-    line = bytearray(draw(st.sampled_from(LINES)))
+def mutated(draw, lines=None):
+    line = bytearray(draw(st.sampled_from(lines or LINES)))
     for _ in range(draw(st.integers(0, 3))):
         place = draw(st.integers(0, len(line)))
         line[place : place + draw(st.integers(0, 2))] = draw(

@@ -234,6 +234,38 @@ def test_connections_beyond_the_limit_wait_and_lose_nothing(caplog):
     assert "maxConnections" in caplog.text
 
 
+def test_one_address_has_so_many_connections_and_no_more(caplog):
+    with Running(make(maxConnectionsPerAddress=2)) as running:
+        first, second = connect(running.source), connect(running.source)
+        eventually(lambda: running.source.metrics.get("OpenConnectionCount") == 2)
+        with connect(running.source) as third:
+            assert third.recv(1) == b""
+        eventually(lambda: running.source.metrics.get("ConnectionRefusedCount") == 1)
+        with socket.socket() as other:
+            other.bind(("127.0.0.2", 0))
+            other.connect(("127.0.0.1", running.source.port))
+            other.sendall(b"<13>another address\n")
+            running.wait_for(1)
+        first.close()
+        eventually(lambda: running.source.metrics.get("OpenConnectionCount") == 1)
+        with connect(running.source) as again:
+            again.sendall(b"<13>room again\n")
+            running.wait_for(2)
+        second.close()
+        eventually(lambda: not running.source._by_address)
+    assert "127.0.0.1 has 2 connections already" in caplog.text
+
+
+def test_an_idle_connection_ends_where_that_is_wanted():
+    with Running(make(idleTimeout=0.3)) as running, connect(running.source) as silent:
+        with connect(running.source) as sender:
+            sender.sendall(b"<13>one\n")
+            assert sender.recv(1) == b""
+        assert silent.recv(1) == b""
+        (event,) = running.wait_for(1)
+    assert event.headers.get("flume.syslog.status") is None
+
+
 def test_out_of_file_descriptors_it_goes_on_later(caplog):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with Running(make()) as running, socket.socket() as one, socket.socket() as two:

@@ -1,0 +1,217 @@
+"""multiport_syslogtcp with real sockets, and its parser against a plain one."""
+
+import re
+import socket
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugins import Event, Retry
+from sources.syslog import MultiportSyslogTcp
+from sources.syslog.parser import MULTIPORT, Reading, parse
+from tests.sources.syslog_running import Running
+from tests.sources.test_syslog_parser import NOW, mutated, reference_time
+
+STATUS = "flume.syslog.status"
+
+
+def make(ports="0 0", **options):
+    given = {name: str(value) for name, value in options.items()}
+    config, problems = MultiportSyslogTcp.config_class.parse({"host": "127.0.0.1", "ports": ports} | given)
+    assert not problems, problems
+    return MultiportSyslogTcp(config, "s1")
+
+
+def problems_of(**options):
+    return " ".join(str(p) for p in MultiportSyslogTcp.config_class.parse({"host": "127.0.0.1"} | options)[1])
+
+
+def send(port, data):
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sender:
+        sender.sendall(data)
+
+
+def test_events_say_by_which_port_and_from_whom_they_came():
+    source = make(portHeader="port", clientIPHeader="ip", clientHostnameHeader="name")
+    with Running(source) as running:
+        one, two = source.ports
+        assert one != two
+        send(one, b"<34>1 2003-10-11T22:14:15.003Z h first\n")
+        running.wait_for(1)
+        send(two, b"<13>second\n")
+        first, second = running.wait_for(2)
+    assert first.body == b"first"
+    assert first.headers == {
+        "Facility": "4",
+        "Severity": "2",
+        "Priority": "34",
+        "Version": "1",
+        "timestamp": "1065910455003",
+        "host": "h",
+        "port": str(one),
+        "ip": "127.0.0.1",
+        "name": socket.getnameinfo(("127.0.0.1", 0), 0)[0],
+    }
+    assert second.body == b"<13>second"
+    assert {name: second.headers.get(name) for name in (STATUS, "port", "Facility")} == {
+        STATUS: "Invalid",
+        "port": str(two),
+        "Facility": None,
+    }
+
+
+def test_each_port_has_its_character_set():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    source = make(f"{port} 0", **{f"charset.port.{port}": "ISO-8859-1"})
+    with Running(source) as running:
+        for to in source.ports:
+            send(to, "<13>1 2003-10-11T22:14:15Z hôte déjà\n".encode("latin-1"))
+        first, second = sorted(running.wait_for(2), key=lambda event: STATUS in event.headers)
+    assert first.headers["host"] == "hôte"
+    assert first.body == "déjà".encode("latin-1")
+    # Elsewhere it is UTF-8, which this is not: nothing of it is lost.
+    assert second.headers == {STATUS: "Invalid"}
+    assert second.body == "<13>1 2003-10-11T22:14:15Z hôte déjà".encode("latin-1")
+
+
+def test_the_order_of_a_connection_holds_with_two_character_sets():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    source = make(f"{port} 0", portHeader="port", **{f"charset.port.{port}": "windows-1252"})
+    with Running(source) as running:
+        senders = [socket.create_connection(("127.0.0.1", to)) for to in source.ports]
+        for i in range(2000):
+            senders[i % 2].sendall(b"<13>- h %d\n" % i)
+        events = running.wait_for(2000)
+        for sender in senders:
+            sender.close()
+    for n, to in enumerate(source.ports or []):
+        mine = [int(event.body) for event in events if event.headers["port"] == str(to)]
+        assert mine == sorted(mine) == [i for i in range(2000) if i % 2 == n][: len(mine)]
+    assert sorted(int(event.body) for event in events) == list(range(2000))
+
+
+def test_flumes_other_options_are_taken():
+    make(batchSize=5, numProcessors=4, readBufferBytes=2048, readBufferSize=1024, eventSize=100, keepFields="all")
+
+
+def test_wrong_options_say_what_would_do():
+    assert "not '70000'" in problems_of(ports="514 70000")
+    assert "names a port twice" in problems_of(ports="514 514")
+    assert "is required" in problems_of()
+    assert "has ASCII in it" in problems_of(ports="514", **{"charset.default": "UTF-16"})
+    assert "has ASCII in it" in problems_of(ports="514", **{"charset.port.514": "rot13"})
+    assert "not one of ports" in problems_of(ports="514", **{"charset.port.515": "UTF-8"})
+
+
+def test_one_busy_port_is_a_clear_error_and_leaves_no_port_open():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        source = make(f"0 {taken.getsockname()[1]}")
+        with pytest.raises(Retry, match="another program"):
+            source.open()
+        source.close()
+        assert source._sockets == []
+        assert len(list(source.probe())) == 1
+
+
+# --- the parser
+
+DAY = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+HEAD = re.compile(
+    rb"<(0|[1-9]\d{0,2})>(?:(1) )?"
+    rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,12})?(?:[+-]\d\d:\d\d|Z)|-"
+    rb"|[A-Z][a-z][a-z][ \t\n\f\r]{1,2}\d{1,2}[ \t\n\f\r]\d\d:\d\d:\d\d)"
+    rb" ([^\x00- ]{1,255}) (.*)\Z",
+    re.DOTALL | re.ASCII,
+)
+
+
+def real(stamp):
+    """Whether there is such a day and time."""
+    try:
+        datetime.fromisoformat(stamp[:19])
+    except ValueError:
+        return False
+    return int(stamp[:4]) > 0
+
+
+def plain(frame, reading):
+    frame = frame.removesuffix(b"\n")
+    invalid = Event(frame, {STATUS: "Invalid"})
+    head = HEAD.match(frame)
+    try:
+        frame.decode()
+    except UnicodeDecodeError:
+        return invalid
+    if head is None or int(head[1]) > 191:
+        return invalid
+    priority, version, stamp, host, body = head.groups()
+    text = stamp.decode()
+    if text == "-":
+        millis = round(NOW * 1000)
+    elif text[0].isdigit():
+        if not real(text):
+            return invalid
+        millis = reference_time(stamp, NOW, reading.zone)
+    else:
+        month, day, clock = re.split(r"\s+", text)
+        try:
+            datetime.strptime(f"2024 {month} {day} {clock}", "%Y %b %d %H:%M:%S")
+            millis = reference_time(stamp, NOW, reading.zone)
+        except ValueError:
+            millis = 0
+    headers = {"Facility": str(int(priority) // 8), "Severity": str(int(priority) % 8), "Priority": priority.decode()}
+    headers |= {"Version": "1"} if version else {}
+    headers |= {"timestamp": str(millis), "host": host.decode()}
+    kept = b""
+    if "priority" in reading.keep:
+        kept += b"<%s>" % priority
+    if "version" in reading.keep and version:
+        kept += b"1 "
+    if "timestamp" in reading.keep:
+        kept += stamp + b" "
+    if "hostname" in reading.keep:
+        kept += host + b" "
+    return Event(frame if reading.keep_all or not body else kept + body, headers)
+
+
+LINES = [
+    b"<34>1 2003-10-11T22:14:15.003Z h x",
+    b"<34>1 2023-02-29T22:14:15.003Z h x",
+    b"<34>1 2024-02-29T22:14:15.003456789-23:59 h x",
+    b"<34>1 1900-02-29T22:14:15Z h x",
+    b"<34>1 2000-02-29T22:14:15Z h x",
+    b"<34>1 2024-04-31T22:14:15Z h x",
+    b"<34>1 2024-12-31T24:00:00Z h x",
+    b"<34>1 2024-12-31T23:59:60Z h x",
+    b"<34>2 2024-12-31T23:59:00Z h x",
+    b"<13>Foo 99 99:99:99 h x",
+    b"<13>Feb 30 10:00:00 h x",
+    b"<13>Feb 29 10:00:00 fe80::1%eth0 x",
+    b"<13>Oct  1 10:00:00 - ",
+    b"<1>- - x",
+    b"<1>1 - - x",
+    "<13>1 2003-10-11T22:14:15Z hôte déjà".encode(),
+    b"<13>Hello, this is a text of more than sixteen bytes",
+]
+KEPT = st.sampled_from(["none", "all", "hostname", "priority version timestamp hostname", "timestamp"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(mutated(), mutated(LINES), st.sampled_from(LINES)), max_size=30), KEPT)
+def test_it_reads_as_the_plain_parser_does(frames, keep):
+    reading = Reading.of(keep, ZoneInfo("UTC"), dialect=MULTIPORT, charset="utf-8")
+    batch = parse(pa.array(frames, pa.binary()), NOW, reading)
+    batch.records.validate(full=True)
+    assert list(batch) == [plain(frame, reading) for frame in frames]
+
+
+def test_dates_without_a_year_are_near():
+    reading = Reading.of("none", ZoneInfo("UTC"), dialect=MULTIPORT)
+    (event,) = parse(pa.array([b"<13>Oct 11 22:14:15 h x"], pa.binary()), NOW, reading)
+    assert datetime.fromtimestamp(int(event.headers["timestamp"]) / 1000, UTC).year == 2023

@@ -1,0 +1,194 @@
+"""Syslog over TLS (RFC 5425) with real clients: Python's ssl and openssl."""
+
+import shutil
+import socket
+import ssl
+import subprocess
+
+import pytest
+
+from plugins import Retry
+from sources.syslog import SyslogTcp
+from tests.plugins.certificates import certificate
+from tests.sources.syslog_running import Running, eventually
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+pytestmark = needs_openssl
+LINE = b"<13>1 2024-05-01T10:00:00Z h "
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    return certificate(tmp_path_factory.mktemp("server"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    return certificate(tmp_path_factory.mktemp("stranger"))
+
+
+def make(here, **options):
+    given = {name.replace("_", "-"): str(value) for name, value in options.items()}
+    properties = {"host": "127.0.0.1", "port": "0", "ssl": "true", "keystore": str(here / "server.pem")} | given
+    config, problems = SyslogTcp.config_class.parse(properties)
+    assert not problems, problems
+    return SyslogTcp(config, "s1")
+
+
+def connect(source, here, *, shows=None, version=None):
+    context = ssl.create_default_context(cafile=str(here / "server.crt"))
+    if version is not None:
+        context.minimum_version = context.maximum_version = version
+    if shows is not None:
+        context.load_cert_chain(str(shows / "server.pem"))
+    plain = socket.create_connection(("127.0.0.1", source.port), timeout=10)
+    return context.wrap_socket(plain, server_hostname="localhost")
+
+
+def try_to_send(source, here, shows):
+    with connect(source, here, shows=shows) as sender:
+        sender.sendall(LINE + b"not let in\n")
+        sender.recv(1)  # with TLS 1.3 a client learns only now that it is refused
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("keystore", ["server.pem", "server.p12"])
+def test_many_messages_through_tls(here, keystore, version):
+    source = make(here, keystore=here / keystore, keystore_password="changeit")
+    with Running(source) as running:
+        with connect(source, here, version=version) as sender:
+            sender.sendall(b"".join(LINE + b"%d\n" % i for i in range(30_000)))
+            sender.unwrap().close()
+        events = running.wait_for(30_000)
+    assert [int(event.body) for event in events] == list(range(30_000))
+
+
+def test_octet_counted_frames_as_rfc_5425_has_them(here):
+    messages = [LINE + b"one\nwith a newline", LINE + b"two"]
+    with Running(make(here)) as running, connect(running.source, here) as sender:
+        for message in messages:
+            sender.sendall(b"%d %s" % (len(message), message))
+        events = running.wait_for(2)
+    assert [event.body for event in events] == [b"one\nwith a newline", b"two"]
+
+
+def test_openssl_as_the_client(here):
+    with Running(make(here)) as running:
+        command = ["openssl", "s_client", "-quiet", "-no_ign_eof", "-verify_return_error"]
+        subprocess.run(
+            [*command, "-CAfile", str(here / "server.crt"), "-connect", f"127.0.0.1:{running.source.port}"],
+            input=LINE + b"from openssl\n",
+            check=True,
+            timeout=20,
+            capture_output=True,
+        )
+        (event,) = running.wait_for(1)
+    assert event.body == b"from openssl"
+
+
+def test_only_senders_with_a_certificate_of_the_authority_are_let_in(here, stranger, caplog):
+    source = make(here, truststore=here / "server.crt")
+    with Running(source) as running:
+        for shows, why in ((None, "showed no certificate"), (stranger, "certificate is refused")):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                try_to_send(source, here, shows)
+            eventually(lambda why=why: why in caplog.text, lambda: caplog.text)
+            source._complained.clear()
+        assert source.metrics.get("TlsHandshakeFail") == 2
+        with connect(source, here, shows=here) as sender:
+            sender.sendall(LINE + b"let in\n")
+            (event,) = running.wait_for(1)
+        eventually(lambda: source.metrics.get("OpenConnectionCount") == 0)
+    assert event.body == b"let in"
+
+
+@pytest.mark.parametrize(
+    "text", [LINE + b"in the open\n", b"GET / HTTP/1.0\r\n\r\n", b"\x00" * 100], ids=["syslog", "http", "nuls"]
+)
+def test_plain_text_is_no_event_on_a_tls_port(here, text, caplog):
+    with Running(make(here)) as running:
+        with socket.create_connection(("127.0.0.1", running.source.port), timeout=10) as sender:
+            sender.sendall(text)
+            eventually(lambda: running.source.metrics.get("TlsHandshakeFail") == 1)
+        with connect(running.source, here) as other:
+            other.sendall(LINE + b"fine\n")
+            (event,) = running.wait_for(1)
+    assert event.body == b"fine"
+    assert "no TLS" in caplog.text
+
+
+def test_slow_handshakes_hold_nobody_up_and_end(here, caplog):
+    source = make(here, handshakeTimeout=0.5)
+    with Running(source) as running:
+        slow = [socket.create_connection(("127.0.0.1", source.port), timeout=10) for _ in range(50)]
+        slow[0].sendall(b"\x16\x03\x01")  # the beginning of a hello
+        with connect(source, here) as sender:
+            sender.sendall(LINE + b"meanwhile\n")
+            running.wait_for(1)
+            for connection in slow:
+                assert connection.recv(1) == b""
+                connection.close()
+            sender.sendall(LINE + b"still there\n")
+            running.wait_for(2)
+    assert source.metrics.get("TlsHandshakeFail") == 50
+    assert "not agreed on within 0.5 s" in caplog.text
+
+
+def test_a_connection_cut_off_in_tls_leaves_what_was_read(here):
+    with Running(make(here)) as running:
+        sender = connect(running.source, here)
+        sender.sendall(LINE + b"one\n" + LINE + b"two, unfinished")
+        running.wait_for(1)
+        sender.close()  # without TLS's farewell
+        _, event = running.wait_for(2)
+    assert event.body == b"two, unfinished"
+    assert event.headers["flume.syslog.status"] == "Incomplete"
+
+
+def test_a_hello_in_single_bytes(here):
+    """The handshake waits for bytes without holding the thread."""
+    context = ssl.create_default_context(cafile=str(here / "server.crt"))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    source = make(here)
+    with Running(source) as running, socket.create_connection(("127.0.0.1", source.port), timeout=10) as sender:
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def trickle():
+            for byte in outgoing.read():
+                sender.send(bytes([byte]))
+
+        shaking = True
+        while shaking:
+            try:
+                client.do_handshake()
+                shaking = False
+            except ssl.SSLWantReadError:
+                trickle()
+                incoming.write(sender.recv(65536))
+        client.write(LINE + b"slowly\n")
+        trickle()
+        (event,) = running.wait_for(1)
+    assert event.body == b"slowly"
+
+
+def test_a_keystore_that_will_not_do_is_a_clear_error(here, tmp_path):
+    source = make(here, keystore=tmp_path / "absent.p12")
+    with pytest.raises(Retry, match=r"absent\.p12: No such file"):
+        source.open()
+    source.close()
+    assert "absent.p12" in " ".join(source.probe())
+    source = make(here, truststore=tmp_path / "absent.crt")
+    with pytest.raises(Retry, match=r"truststore .*absent\.crt: No such file"):
+        source.open()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"ssl": "true"}, "needs a keystore"), ({"truststore": "x"}, "needs ssl = true")],
+)
+def test_half_a_configuration_is_an_error(options, why, monkeypatch):
+    monkeypatch.delenv("FLUME_SSL_KEYSTORE_PATH", raising=False)
+    config, (problem,) = SyslogTcp.config_class.parse({"host": "127.0.0.1", "port": "0"} | options)
+    assert config is None
+    assert why in problem.message
