@@ -75,6 +75,10 @@ class PlainFile(Writer):
             begin = stop
         return b"".join(parts) if len(parts) > 1 else parts[0]
 
+    def close(self) -> Buffer:
+        """A last mark, as Flume has it."""
+        return b"\xff\xff\xff\xff" + self._sync if self._since else b""
+
 
 class BlockFile(Blocks):
     """A file of compressed blocks."""

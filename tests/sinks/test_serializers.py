@@ -7,6 +7,7 @@ import gzip
 import io
 import itertools
 import json
+import zlib
 from typing import Any
 
 import fastavro
@@ -131,3 +132,42 @@ def test_marks_of_a_sequence_file_stand_between_records(size: int) -> None:
         at, since = at + 8 + length, since + 8 + length
         assert since < 2 * 102_400 + size
     assert found == [(7 if n % 2 else 9, size.to_bytes(4, "big") + bytes([n]) * size) for n in range(12)]
+
+
+def flumes(events: int) -> Batch:
+    """What a `seq` source of Flume sent when it wrote the files below, version 1.11 with Hadoop 3.4."""
+    origin = Origin.of_record("t", 0, 0, 0, events)
+    return Batch.of((Event(b"%d" % n, {"timestamp": "1704157445006"}) for n in range(events)), origin)
+
+
+def test_a_sequence_file_is_flumes_to_the_byte() -> None:
+    sync = bytes(range(16))
+    record = "0000000d000000080000018cc7b2fb8e00000001"
+    flume = (
+        b"SEQ\x06!org.apache.hadoop.io.LongWritable\x22org.apache.hadoop.io.BytesWritable\0\0\0\0\0\0"
+        + sync
+        + b"".join(bytes.fromhex(record) + b"%d" % n for n in range(7))
+        + b"\xff\xff\xff\xff"
+        + sync
+    )
+    ours = written(SequenceFile("Writable", None), flumes(7))
+    assert ours.replace(ours[-16:], sync) == flume
+
+
+def test_a_block_is_flumes_but_for_zlibs_version() -> None:
+    ours = written(SequenceFile("Text", CODECS["deflate"]), flumes(7), cuts=1)
+    head, sync, block = ours[:113], ours[113:129], ours[129:]
+    assert head[64:] == b"\x01\x01*org.apache.hadoop.io.compress.DeflateCodec\0\0\0\0"
+    assert block[:21] == b"\xff\xff\xff\xff" + sync + b"\x07"
+    rest, columns = block[21:], []
+    while rest:
+        columns.append(zlib.decompress(rest[1 : 1 + rest[0]]))
+        rest = rest[1 + rest[0] :]
+    key = bytes.fromhex("0000018cc7b2fb8e")
+    assert columns == [b"\x08" * 7, key * 7, b"\x02" * 7, b"".join(b"\x01%d" % n for n in range(7))]
+
+
+def test_a_snappy_stream_is_flumes_to_the_byte() -> None:
+    writer = CompressedFile(Text(True).writer(""), CODECS["snappy"])
+    assert not writer.add(Text(True).records(flumes(7)))
+    assert bytes(writer.close()).hex() == "0000000e000000100e34300a310a320a330a340a350a360a"
