@@ -1,0 +1,146 @@
+"""Apache Flume 1.11, from its own jars, and our agent on one topic in one consumer group, in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from agent.services.cluster import java_command
+from agent.services.jars import ensure
+from agent.services.java import find_java
+from agent.services.kafka import KafkaCluster
+from tests.system.running import Agent, free_ports, in_topic, send, unique, until
+
+LOGGING = """
+<Configuration status="ERROR">
+  <Appenders><Console name="out"><PatternLayout pattern="%d %p %c{1}: %m%n"/></Console></Appenders>
+  <Loggers><Root level="INFO"><AppenderRef ref="out"/></Root></Loggers>
+</Configuration>
+"""
+CONFIGURATION = """
+a1.sources = syslog
+a1.channels = shared
+a1.sinks = files
+a1.sources.syslog.type = syslogtcp
+a1.sources.syslog.host = 127.0.0.1
+a1.sources.syslog.port = {port}
+a1.sources.syslog.channels = shared
+a1.channels.shared.type = org.apache.flume.channel.kafka.KafkaChannel
+a1.channels.shared.kafka.bootstrap.servers = {servers}
+a1.channels.shared.kafka.topic = {topic}
+a1.channels.shared.kafka.consumer.group.id = {topic}
+a1.channels.shared.kafka.consumer.auto.offset.reset = earliest
+a1.sinks.files.type = file_roll
+a1.sinks.files.channel = shared
+a1.sinks.files.sink.directory = {directory}
+"""
+"""One file, read by both."""
+
+
+@contextlib.contextmanager
+def flume(directory: Path, configuration: Path) -> Iterator[None]:
+    """Flume's agent `a1`, until the end of the block; then stopped as an operator does."""
+    (directory / "log4j2.xml").write_text(LOGGING)
+    log = directory / "flume.log"
+    options = [f"-Dlog4j2.configurationFile={directory}/log4j2.xml", f"-Djava.io.tmpdir={directory}"]
+    jars = Path(ensure("flume"), "*")
+    command = java_command(find_java(), [jars], "org.apache.flume.node.Application", heap_mb=256, options=options)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*command, "--name", "a1", "--conf-file", str(configuration), "--no-reload-conf"],
+            stdout=output,
+            stderr=output,
+            cwd=directory,
+        )
+    try:
+        yield
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+    except (AssertionError, subprocess.TimeoutExpired) as e:
+        raise AssertionError(f"{e}; Flume's log ends:\n{log.read_text(errors='replace')[-4000:]}") from None
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def listening(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        send(port, b"")
+        return True
+    return False
+
+
+def delivered(directory: Path) -> Counter[bytes]:
+    return Counter(line for file in directory.iterdir() for line in file.read_bytes().splitlines())
+
+
+def messages(who: str) -> list[bytes]:
+    return [b"%s %d gr\xc3\xbc\xc3\x9fe" % (who.encode(), number) for number in range(300)]
+
+
+def frames(bodies: list[bytes]) -> bytes:
+    return b"".join(b"<13>1 2026-01-02T03:04:05Z web-%d %s\n" % (n % 5, body) for n, body in enumerate(bodies))
+
+
+def test_a_group_goes_on_from_flume_to_us_and_back(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+    """Flume stops and ours goes on, ours stops and Flume goes on: each event is delivered once, by one of the two."""
+    topic = unique("flume")
+    (port,) = free_ports()
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(30)
+    homes = {who: tmp_path / who for who in ("theirs", "ours")}
+    out = {who: tmp_path / f"{who}-out" for who in homes}
+    files = {}
+    for who, home in homes.items():
+        home.mkdir()
+        out[who].mkdir()
+        files[who] = home / "flume.conf"
+        text = CONFIGURATION.format(
+            port=port, servers=kafka_cluster.bootstrap_servers, topic=topic, directory=out[who]
+        )
+        files[who].write_text(text + "a1.monitoring.port = 0\n" * (who == "ours"))
+    both = Counter[bytes]()
+
+    def everywhere() -> Counter[bytes]:
+        return delivered(out["theirs"]) + delivered(out["ours"])
+
+    with flume(homes["theirs"], files["theirs"]):
+        until(lambda: listening(port), "Flume to listen")
+        send(port, frames(messages("first")))
+        until(lambda: delivered(out["theirs"]).total() == 300, "Flume to deliver")
+    both.update(messages("first"))
+    assert everywhere() == both
+
+    with Agent(homes["ours"], files["ours"]) as agent:
+        send(agent.port("syslog"), frames(messages("second")))
+        agent.until(lambda: agent.count("SINK.files", "EventDrainSuccessCount") >= 300, "ours to go on")
+        assert agent.stop() == 0
+    both.update(messages("second"))
+    assert everywhere() == both, "ours did not go on where Flume stopped"
+
+    # Without a sink what ours takes in stays in the topic, for Flume.
+    files["ours"].write_text(files["ours"].read_text().replace("a1.sinks = files", "a1.sinks ="))
+    with Agent(homes["ours"], files["ours"]) as agent:
+        send(agent.port("syslog"), frames(messages("third")))
+        agent.until(lambda: agent.count("SOURCE.syslog", "EventAcceptedCount") == 300, "the channel to hold it")
+        assert agent.stop() == 0
+    with flume(homes["theirs"], files["theirs"]):
+        until(lambda: everywhere().total() >= 900, "Flume to go on", seconds=100)
+        until(lambda: listening(port), "Flume to listen")
+        send(port, frames(messages("fourth")))
+        until(lambda: everywhere().total() >= 1200, "Flume to deliver its own")
+    both.update(messages("third") + messages("fourth"))
+    assert everywhere() == both, "Flume did not go on where ours stopped"
+
+    events = in_topic(kafka_cluster, topic)
+    assert Counter(event.body for event in events) == both
+    for event in events:
+        assert {"Facility": "1", "Severity": "5"}.items() <= event.headers.items()
+        assert event.headers["host"].startswith("web-")
