@@ -66,6 +66,9 @@ class SyslogStreamConfig(SyslogConfig, SyslogTlsConfig):
 
 C = TypeVar("C", bound=SyslogStreamConfig)
 
+_AT_ONCE = 256
+"""Connections taken in a row before those that are open have their turn again."""
+
 
 class _Connection:
     """One sender."""
@@ -170,7 +173,7 @@ class SyslogStream(SyslogSource[C]):
     def _welcome(self) -> None:
         for listener in self._sockets:
             port = int(listener.getsockname()[1])
-            while True:
+            for _ in range(_AT_ONCE):
                 if len(self._connections) >= self.config.max_connections:
                     held = len(self._connections)
                     self._complain("full", "%d connections, as many as maxConnections: new ones wait", held)
