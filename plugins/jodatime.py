@@ -15,6 +15,7 @@ _FIELDS = {
 }  # fmt: skip
 _LEAST = {"month": 1, "day": 1, "day_of_year": 1}
 _MOST = {"month": 12, "day": 31, "day_of_year": 366, "hour": 24, "half_hour": 12, "minute": 59, "second": 59}
+_REMEMBERED = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -49,12 +50,29 @@ class TimePattern:
             self._regex = re.compile("".join(parts), re.ASCII | re.IGNORECASE)
         except re.error:
             raise ValueError(f"the time {pattern!r} names a part of it twice") from None
+        self._fraction = self._regex.groupindex.get("fraction", 0)
+        self._seconds: dict[tuple[str, ...], int | None] = {}
+        """Times read before, without their fraction: lines of a log come many in a second."""
 
     def millis(self, text: str) -> int | None:
         """Milliseconds since the epoch; None for a text that is no time of this pattern."""
         match = self._regex.fullmatch(text)
         if match is None:
             return None
+        parts, fraction = match.groups(), 0
+        if self._fraction:
+            fraction = int(parts[self._fraction - 1][:3].ljust(3, "0"))
+            parts = parts[: self._fraction - 1] + parts[self._fraction :]
+        try:
+            second = self._seconds[parts]
+        except KeyError:  # several threads may be here: none relies on what it stored a moment ago
+            if len(self._seconds) >= _REMEMBERED:
+                self._seconds.clear()
+            second = self._seconds[parts] = self._second(match)
+        return None if second is None else second + fraction
+
+    def _second(self, match: re.Match[str]) -> int | None:
+        """The same without the fraction."""
         found = {name: value for name, value in match.groupdict().items() if value is not None}
         numbers = {name: int(found[name]) for name in _MOST if found.get(name, "").isdigit()}
         if any(not _LEAST.get(name, 0) <= n <= _MOST[name] for name, n in numbers.items()):
@@ -83,15 +101,14 @@ class TimePattern:
             at = datetime(year, 1, 1, at.hour, at.minute, at.second) + timedelta(numbers["day_of_year"] - 1)
             if at.year != year:
                 raise ValueError("day of the year")
-        fraction = int(f"{found.get('fraction', '')[:3]:0<3}")
         offset = found.get("offset")
         if offset is None:
             local = at.replace(tzinfo=self._zone) if self._zone else at.astimezone()
-            return (local - _EPOCH) // timedelta(milliseconds=1) + fraction
+            return (local - _EPOCH) // timedelta(milliseconds=1)
         minutes = 0
         if offset not in "zZ":
             minutes = (int(offset[1:3]) * 60 + int(offset[-2:])) * (-1 if offset[0] == "-" else 1)
-        return (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) + fraction - minutes * 60_000
+        return (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) - minutes * 60_000
 
     def _part(self, pattern: str, letters: str, digits_follow: bool) -> str:
         letter, count = letters[0], len(letters)
