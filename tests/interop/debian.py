@@ -1,0 +1,55 @@
+"""Programs of Debian's packages for tests, where the machine has not got them: unpacked beside it, not installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agent.services.jars import cache_directory
+
+
+def program(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
+    """A program and the environment it runs in; the calling test is skipped where it cannot be had.
+
+    `packages` are those to unpack: its own, and libraries that no base system has. They are fetched once into the
+    cache, `apt-get update` included where apt has no lists yet and we may.
+    """
+    if found := shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin"):
+        return Path(found), dict(os.environ)
+    root = cache_directory() / "debian" / "-".join(packages)
+    if not root.exists() and (reason := _fetch(root, packages)):
+        pytest.skip(f"{name} is not here and cannot be fetched ({reason}): apt-get install {packages[0]}")
+    libraries = {str(path.parent) for path in root.rglob("*.so*")}
+    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(sorted(libraries))}
+    return next(path for path in root.rglob(f"*bin/{name}")), environment
+
+
+def _fetch(root: Path, packages: tuple[str, ...]) -> str:
+    """Fetch and unpack; answer why that was not possible."""
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        return "no apt-get here"
+    downloads = root.with_name(f"{root.name}.{os.getpid()}")
+    downloads.mkdir(parents=True)
+    try:
+        download = ["apt-get", "download", "-qq", *packages]
+        if _run(download, downloads) and (os.geteuid() or _run(["apt-get", "update", "-qq"], downloads)):
+            return "apt-get does not find it"
+        if not list(downloads.glob("*.deb")) and (problem := _run(download, downloads)):
+            return problem
+        for archive in list(downloads.glob("*.deb")):
+            if problem := _run(["dpkg", "-x", str(archive), str(downloads / "root")], downloads):
+                return problem
+        (downloads / "root").rename(root)
+    finally:
+        shutil.rmtree(downloads)
+    return ""
+
+
+def _run(command: list[str], directory: Path) -> str:
+    """Run it; answer its last words where it failed."""
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
+    return (done.stderr.strip().splitlines() or ["no reason given"])[-1] if done.returncode else ""

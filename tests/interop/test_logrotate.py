@@ -1,0 +1,131 @@
+"""`logrotate` itself rotating files that writers write to and a real agent tails: every line is looked for."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.debian import program
+from tests.system.running import Agent
+
+ROTATIONS = 6
+RULES = {
+    "create": "create\n delaycompress\n compress",
+    "create, compressed at once": "create\n compress",
+    "copytruncate": "copytruncate",
+    "copytruncate, compressed at once": "copytruncate\n compress",
+}
+CONFIGURATION = """
+a1.sources = files
+a1.channels = memory
+a1.sinks = out
+a1.channels.memory.type = memory
+a1.channels.memory.capacity = 1000000
+a1.sources.files.type = TAILDIR
+a1.sources.files.channels = memory
+a1.sources.files.filegroups = logs
+a1.sources.files.filegroups.logs = {logs}/{pattern}
+a1.sources.files.positionFile = {home}/positions.json
+a1.sources.files.backoffSleepIncrement = 100
+a1.sources.files.maxBackoffSleep = 200
+a1.sinks.out.type = file_roll
+a1.sinks.out.channel = memory
+a1.sinks.out.sink.directory = {out}
+a1.sinks.out.sink.rollInterval = 0
+"""
+
+
+class Writer(threading.Thread):
+    """Writes numbered lines into one file as a daemon does: it goes on with an open file until told to reopen."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self.path = path
+        self.written = 0
+        self.reopen, self.end = threading.Event(), threading.Event()
+        self.pause, self.paused = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        file = self.path.open("ab", buffering=0)
+        while not self.end.is_set():
+            if self.reopen.is_set():
+                file.close()
+                file = self.path.open("ab", buffering=0)
+                self.reopen.clear()
+            if self.pause.is_set():
+                self.paused.set()
+                time.sleep(0.001)
+                continue
+            self.paused.clear()
+            lines = [
+                b"%s %08d %s\n" % (self.path.name.encode(), self.written + i, b"." * (i % 90)) for i in range(20)
+            ]
+            file.write(b"".join(lines))
+            self.written += len(lines)
+            time.sleep(0.002)
+        file.close()
+
+
+def written_by(writer: Writer) -> set[bytes]:
+    return {b"%s %08d" % (writer.path.name.encode(), number) for number in range(writer.written)}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_under_load(rule: str, tmp_path: Path) -> None:
+    logrotate, environment = program("logrotate", "logrotate", "libpopt0")
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    logs.mkdir()
+    out.mkdir()
+    writers = [Writer(logs / "app.log"), Writer(logs / "db.log")]
+    script = tmp_path / "rotate.conf"
+    script.write_text(f'"{logs}/*.log" {{\n rotate 20\n size 1\n {RULES[rule]}\n}}\n')
+    truncates = "copytruncate" in rule
+    # A copy that matches is a file of its own, in Flume as here; a renamed file is still the same one.
+    pattern = "[a-z]+[.]log" if truncates else "[a-z]+[.]log([.][0-9]+)?([.]gz)?"
+    configuration = CONFIGURATION.format(logs=logs, pattern=pattern, home=tmp_path, out=out)
+
+    def delivered() -> Iterator[bytes]:
+        for file in out.iterdir():
+            yield from file.read_bytes().splitlines()
+
+    def lines() -> int:
+        return sum(writer.written for writer in writers)
+
+    for writer in writers:
+        writer.start()
+    with Agent(tmp_path / "a", configuration) as agent:
+        for _ in range(ROTATIONS):
+            more = lines() + 1000
+            # Compressing ends what can be read of a file, so the agent must have found it before; as on any host.
+            agent.until(lambda more=more: agent.count("SOURCE.files", "EventAcceptedCount") >= more, "it keeps up")
+            if truncates:
+                # Between its copy and its truncation logrotate throws away what is written: nobody could read that.
+                for writer in writers:
+                    writer.pause.set()
+                assert all(writer.paused.wait(10) for writer in writers)
+                agent.until(lambda: agent.count("SOURCE.files", "EventAcceptedCount") >= lines(), "all is read")
+            command = [str(logrotate), "--force", "--state", str(tmp_path / "state"), str(script)]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+            for writer in writers:
+                writer.reopen.set()
+                writer.pause.clear()
+        for writer in writers:
+            writer.end.set()
+            writer.join()
+        agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") >= lines(), "every line is delivered")
+        assert agent.stop() == 0
+
+    rotated = [path for path in logs.iterdir() if re.search(r"\.log\.\d+", path.name)]
+    assert len(rotated) == 2 * ROTATIONS
+    # Compressed at once, what its writer still adds to a file is in none that is left: it was read before that.
+    seen = Counter(line.rpartition(b" ")[0] for line in delivered())
+    assert set(seen) == written_by(writers[0]) | written_by(writers[1])
+    assert max(seen.values()) == 1
