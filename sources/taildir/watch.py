@@ -18,7 +18,7 @@ from watchdog.events import (
     FileSystemEventHandler,
 )
 from watchdog.observers import Observer
-from watchdog.observers.api import ObservedWatch
+from watchdog.observers.api import BaseObserver, ObservedWatch
 
 _EVENTS: list[type[FileSystemEvent]] = [FileModifiedEvent, FileCreatedEvent, FileDeletedEvent, FileMovedEvent]
 _BUSY_EVENTS = 256
@@ -47,7 +47,6 @@ class Watch(FileSystemEventHandler):
 
     def __init__(self, log: logging.Logger, *, inotify: bool) -> None:
         self._log = log
-        self._inotify = inotify
         self._told = False
         self._lock = threading.Lock()
         self._hinted = threading.Event()
@@ -57,10 +56,16 @@ class Watch(FileSystemEventHandler):
         self._busy: set[str] = set()
         self._busy_until = 0.0
         self._watches: dict[str, tuple[ObservedWatch, tuple[int, int]]] = {}
-        self._observer = Observer()
-        self._observer.daemon = True
-        if inotify:
+        self._observer: BaseObserver | None = None
+        if not inotify:
+            return
+        try:
+            self._observer = Observer()  # takes one of the user's inotify instances at once
+            self._observer.daemon = True
             self._observer.start()
+        except OSError as e:
+            self._observer = None
+            log.warning("the kernel gives no hints (%s): new lines are found by looking periodically", e)
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         """Note what an event is about, on watchdog's thread."""
@@ -74,7 +79,7 @@ class Watch(FileSystemEventHandler):
 
     def add(self, directory: str) -> None:
         """Watch that directory, if it is there; doing so again costs a stat."""
-        if self._busy or not self._inotify:
+        if self._busy or self._observer is None:
             return
         try:
             status = Path(directory).stat()
@@ -116,7 +121,7 @@ class Watch(FileSystemEventHandler):
             renamed, self._renamed = self._renamed, set()
             count, self._count = self._count, 0
             self._hinted.clear()
-        if count > _BUSY_EVENTS and grown:
+        if count > _BUSY_EVENTS and grown and self._observer is not None:
             self._observer.unschedule_all()
             self._watches.clear()
             self._busy, self._busy_until = grown, time.monotonic() + _BUSY_SECONDS
@@ -124,6 +129,6 @@ class Watch(FileSystemEventHandler):
 
     def close(self) -> None:
         """Stop watching; its threads have ended on return."""
-        if self._inotify:
+        if self._observer is not None:
             self._observer.stop()
             self._observer.join()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import errno
+import gzip
 import json
 import logging
+import lzma
 import os
 import random
 import resource
@@ -15,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -304,6 +308,41 @@ def test_what_skip_to_end_skips_is_decided_once(logs: Path, tmp_path: Path) -> N
     source = start(tmp_path, skipToEnd="true")
     assert bodies(source) == [b"written after the first start"]
     source.close()
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_compressed_files_are_left_alone(
+    compress: Callable[[bytes], bytes], logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    (logs / "log").write_bytes(b"1\n")
+    (logs / "log.gz").write_bytes(compress(b"0\n" * 99) + b"\n")
+    source = start(tmp_path, idleTimeout="0")
+    assert bodies(source) == [b"1"]
+    append(logs / "log.gz", b"\n")
+    assert bodies(source) == []
+    assert caplog.text.count("log.gz is compressed: it is not read") == 1
+    (logs / "log.gz").write_bytes(b"text\n")  # the same inode
+    assert bodies(source) == [b"text"]
+    source.close()
+
+
+def test_ten_thousand_files(logs: Path, tmp_path: Path) -> None:
+    for i in range(10_000):
+        (logs / f"log.{i}").write_bytes(b"%d\n" % i)
+    source = start(tmp_path)
+    assert sorted(map(int, bodies(source))) == list(range(10_000))
+    journal = tmp_path / "positions" / "taildir.json.journal"
+    size = journal.stat().st_size
+    append(logs / "log.77", b"more\n")
+    assert bodies(source) == [b"more"]
+    assert 0 < journal.stat().st_size - size < 1000, "saving one position costs one position"
+    kill(source)
+    append(logs / "log.77", b"again\n")
+    source = start(tmp_path)
+    assert bodies(source) == [b"again"]
+    source.close()
+    assert len(positions(tmp_path)) == 10_000
 
 
 # --- what becomes of files
@@ -828,13 +867,18 @@ def test_it_wakes_for_new_lines_and_stops_when_idle(logs: Path, tmp_path: Path) 
     assert threading.active_count() == threads
 
 
-def test_it_works_without_hints(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class NoInotify:
-        def inotify_init1(self, flags: int) -> int:
-            return -1
+@pytest.mark.parametrize("why", ["not wanted", "too many instances"])
+def test_it_works_without_hints(
+    why: str, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused() -> None:
+        raise OSError(errno.EMFILE, "inotify instance limit reached")
 
-    monkeypatch.setattr("ctypes.CDLL", lambda *args, **kwargs: NoInotify())
-    source = start(tmp_path)
+    if why == "too many instances":
+        monkeypatch.setattr("sources.taildir.watch.Observer", refused)
+    source = start(tmp_path, inotify=str(why != "not wanted"))
+    assert [path for path in open_files(tmp_path) if "inotify" in path] == []
+    assert caplog.text.count("found by looking periodically") == (why != "not wanted")
     (logs / "log").write_bytes(b"1\n")
     for batch in source.batches():
         assert batch.bodies.to_pylist() == [b"1"]

@@ -6,16 +6,19 @@ Two machines: one whose files stay open, one that closes each file as soon as it
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from sources.taildir import TaildirSource
 from tests.sources.test_taildir import kill, open_files, process, start
@@ -44,7 +47,7 @@ class Log:
 
 
 class Machine(RuleBasedStateMachine):
-    idle = "3600000"
+    options: ClassVar[dict[str, str]] = {"batchSize": "3", "idleTimeout": "3600000"}
     closes = False
 
     def __init__(self) -> None:
@@ -66,7 +69,7 @@ class Machine(RuleBasedStateMachine):
     # --- the source
 
     def begin(self) -> None:
-        self.source = start(self.directory, r"[ab](\.\d+)?", batchSize="3", idleTimeout=self.idle)
+        self.source = start(self.directory, r"[ab](\.\d+)?(\.gz)?", **self.options)
 
     @rule()
     def read(self) -> None:
@@ -199,6 +202,14 @@ class Machine(RuleBasedStateMachine):
         if copies:
             log.write(b"".join(self.line(width) + b"\n" for _ in range(copies)))
 
+    @precondition(lambda self: any(log.read and not log.partial for log in self.logs.values()))
+    @rule(data=st.data())
+    def compress(self, data: st.DataObject) -> None:
+        done = sorted(name for name, log in self.logs.items() if log.read and not log.partial)
+        log = self.logs.pop(data.draw(st.sampled_from(done)))
+        log.path.with_name(f"{log.path.name}.gz").write_bytes(gzip.compress(log.path.read_bytes() + b"\n" * 9))
+        log.path.unlink()
+
     # --- what must hold
 
     @invariant()
@@ -222,13 +233,14 @@ class Machine(RuleBasedStateMachine):
 
 
 class ClosingMachine(Machine):
-    idle = "0"
+    """Its files are closed once they are read, and the kernel gives no hints."""
+
+    options: ClassVar[dict[str, str]] = {"batchSize": "3", "idleTimeout": "0", "inotify": "false"}
     closes = True
 
 
-EXAMPLES = int(os.environ.get("TAILDIR_EXAMPLES", "12"))
 SETTINGS = settings(
-    max_examples=EXAMPLES,
+    max_examples=20,
     stateful_step_count=25,
     deadline=None,
     print_blob=True,
@@ -240,3 +252,10 @@ TestOpen = Machine.TestCase
 TestOpen.settings = SETTINGS
 TestClosing = ClosingMachine.TestCase
 TestClosing.settings = SETTINGS
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("machine", [Machine, ClosingMachine])
+def test_ten_thousand_sequences(machine: type[Machine]) -> None:
+    run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=10_000, database=None))
