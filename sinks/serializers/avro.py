@@ -127,12 +127,11 @@ class AvroBody(Serializer):
 
     def kinds(self, batch: Batch) -> tuple[list[str | ValueError], npt.NDArray[np.int64]]:
         """The schemas, as they are written into files. Raises Retry where one cannot be fetched now."""
-        url, literal = (batch.header(name).dictionary_decode() for name in (SCHEMA_URL, SCHEMA_LITERAL))
-        found: dict[tuple[str | None, str | None], int] = {}
-        codes = [
-            found.setdefault(pair, len(found)) for pair in zip(url.to_pylist(), literal.to_pylist(), strict=True)
-        ]
-        return [self._schema(*pair) for pair in found], np.array(codes, np.int64)
+        url, literal = batch.header(SCHEMA_URL), batch.header(SCHEMA_LITERAL)
+        width = len(literal.dictionary) + 1
+        different, which = np.unique(_codes(url) * width + _codes(literal), return_inverse=True)
+        pairs = (divmod(int(code), width) for code in different)
+        return [self._schema(_value(url, u), _value(literal, v)) for u, v in pairs], which.astype(np.int64)
 
     def writer(self, kind: str) -> Container:
         """A container of that schema."""
@@ -168,6 +167,16 @@ def fetch(url: str) -> bytes:
 def schema_name(schema: str) -> str:
     """Tells files of this schema from others of the same place."""
     return hashlib.sha256(schema.encode()).hexdigest()[:8]
+
+
+def _codes(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Which of its values each row has; one past them where it has none."""
+    codes = column.indices.fill_null(len(column.dictionary)).to_numpy(zero_copy_only=False)
+    return np.asarray(codes).astype(np.int64)
+
+
+def _value(column: pa.Array, code: int) -> str | None:
+    return str(column.dictionary[code].as_py()) if code < len(column.dictionary) else None
 
 
 def _checked(schema: bytes, where: str) -> str:

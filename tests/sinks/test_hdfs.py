@@ -323,7 +323,7 @@ def test_each_schema_has_files_of_its_own_and_an_event_without_one_is_rejected(s
     with pytest.raises(Rejected) as rejected:
         sink.write(batch)
     reasons = rejected.value.reasons
-    assert list(reasons) == [batch.id(2), batch.id(3)]
+    assert set(reasons) == {batch.id(2), batch.id(3)}
     assert "no serializer.schemaURL" in reasons[batch.id(2)]
     assert "is no Avro schema" in reasons[batch.id(3)]
     sink.commit(sink.stage(CLAIM, 0, 1))
