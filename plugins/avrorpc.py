@@ -9,14 +9,14 @@ from __future__ import annotations
 import enum
 import json
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from plugins.batch import HEADER_TYPE, MAX_HEADER_COLUMNS, OVERFLOW_TYPE, Array, Batch
-from plugins.event import Event
+from plugins import flumeevent
+from plugins.batch import Batch
+from plugins.flumeevent import varint
 
 PROTOCOL_HASH = bytes.fromhex("86aadae2c45474c0fe93ffd0f2350a65")
 """MD5 of Flume's own text of the protocol, comments included: what its clients and servers know it by."""
@@ -227,6 +227,10 @@ def _plain(schema: Any) -> Any:
 # --- events
 
 
+FEW = 64
+"""Different headers that are decoded one by one: columns pay from there on."""
+
+
 class Events:
     """Gathers the events of several requests into one batch, column by column."""
 
@@ -252,20 +256,10 @@ class Events:
         """All of them, in their order."""
         codes: dict[bytes, int] = {}
         rows = [codes.setdefault(head, len(codes)) for head in self._heads]
-        distinct = _columns(codes)
-        if len(distinct) > MAX_HEADER_COLUMNS:
-            names = [_text(name) for name in distinct]
-            headers = [
-                {name: _text(value) for name, value in zip(names, values, strict=True) if value is not None}
-                for values in zip(*distinct.values(), strict=True)
-            ]
-            return Batch.of(Event(body, headers[row]) for body, row in zip(self._bodies, rows, strict=True))
-        indices = None if len(codes) == len(rows) else pa.array(np.array(rows, np.int32))
-        columns: dict[str, Any] = {}
-        for name, values in distinct.items():
-            column = _texts(values).dictionary_encode()
-            columns[_text(name)] = column if indices is None else column.take(indices)
-        return Batch.of_columns(pa.array(self._bodies, pa.binary()), columns)
+        headers = _headers(list(codes))
+        if len(codes) < len(rows):
+            headers = Batch(headers.records.take(pa.array(rows, pa.int32())))
+        return headers.with_bodies(pa.array(self._bodies, pa.binary()))
 
 
 def _scan(data: bytes, at: int, *, many: bool) -> tuple[list[bytes], list[bytes]]:
@@ -340,42 +334,11 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number of more than ten bytes")
 
 
-def _columns(heads: Iterable[bytes]) -> dict[bytes, list[bytes | None]]:
-    """For each header name its value in each of these encoded maps; of a name that occurs twice the last counts."""
-    columns: dict[bytes, list[bytes | None]] = {}
-    for row, head in enumerate(heads):
-        at = entries = 0
-        while count := head[at]:
-            count, at = _block(head, at)
-            entries += count
-            for _ in range(count):
-                name, at = _slice(head, at)
-                value, at = _slice(head, at)
-                column = columns.get(name)
-                if column is None:
-                    column = columns[name] = [None] * row
-                if len(column) > row:
-                    column[row] = value
-                else:
-                    column.append(value)
-        if entries != len(columns):
-            for column in columns.values():
-                if len(column) <= row:
-                    column.append(None)
-    return columns
-
-
-def _texts(values: list[bytes | None]) -> Array:
-    """As text; what is none becomes one, as Java does it: the event gets through."""
-    column = pa.array(values, pa.binary())
-    try:
-        return column.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([None if value is None else _text(value) for value in values], pa.string())
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace")
+def _headers(heads: list[bytes]) -> Batch:
+    """Events without bodies that have these headers."""
+    values = [head + b"\0" for head in heads]
+    batch = flumeevent.decode(values) if len(values) >= FEW else None
+    return batch or Batch.of(flumeevent.decode_event(value) for value in values)
 
 
 def _slice(data: bytes, at: int) -> tuple[bytes, int]:
@@ -433,55 +396,6 @@ class _Reader:
                 self.text()
 
 
-# --- encoding
-
-
-def encode(batch: Batch) -> list[bytes]:
-    """Each event of the batch as AvroFlumeEvent."""
-    bodies = batch.bodies.to_pylist()
-    if HEADER_TYPE not in batch.records.schema.types and OVERFLOW_TYPE not in batch.records.schema.types:
-        return [b"\0" + varint(len(body)) + body for body in bodies]
-    if OVERFLOW_TYPE in batch.records.schema.types:
-        return [_encode_headers(e.headers) + varint(len(e.body)) + e.body for e in batch]
-    entries = []
-    for name, column in zip(batch.records.schema.names[1:], batch.records.columns[1:], strict=True):
-        key = _string(name)
-        encoded = [None if text is None else key + _string(text) for text in column.dictionary.to_pylist()]
-        entries.append([None if i is None else encoded[i] for i in column.indices.to_pylist()])
-    events = []
-    for body, *fragments in zip(bodies, *entries, strict=True):
-        present = [f for f in fragments if f is not None]
-        end = b"\0" if present else b""
-        events.append(b"".join((varint(len(present)), *present, end, varint(len(body)), body)))
-    return events
-
-
 def array(events: Sequence[bytes]) -> bytes:
-    """Encoded events as one array."""
+    """Events, each encoded by `flumeevent`, as one array."""
     return b"".join((varint(len(events)), *events, b"\0")) if events else b"\0"
-
-
-def _encode_headers(headers: dict[str, str]) -> bytes:
-    entries = [_string(text) for entry in headers.items() for text in entry]
-    return b"".join((varint(len(headers)), *entries, b"\0")) if headers else b"\0"
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return varint(len(data)) + data
-
-
-def varint(number: int) -> bytes:
-    """Avro's long: zig-zag, seven bits a byte, the lowest first."""
-    left = (number << 1) ^ (number >> 63)
-    if left < 0x80:
-        return _SHORT[left]
-    data = bytearray()
-    while left > 0x7F:
-        data.append(left & 0x7F | 0x80)
-        left >>= 7
-    data.append(left)
-    return bytes(data)
-
-
-_SHORT = [bytes([byte]) for byte in range(0x80)]

@@ -13,7 +13,8 @@ from typing import Literal
 import pydantic
 
 from plugins import Batch, Retry, Sink, option
-from plugins.avrorpc import Frames, Status, array, encode, frame, opening, read_answer
+from plugins.avrorpc import Frames, Status, array, frame, opening, read_answer
+from plugins.flumeevent import encode
 from plugins.tls import TlsClientConfig
 
 WINDOW = 8
@@ -81,7 +82,7 @@ class AvroSink(Sink[AvroSinkConfig]):
 
     def write(self, batch: Batch) -> None:
         """Keep the events, encoded, for the next flush."""
-        self._events += encode(batch)
+        self._events += encode(batch).to_pylist()
 
     def flush(self) -> None:
         """Return when the source has answered OK to all events."""

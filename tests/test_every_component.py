@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from plugins import Batch, Component, Components, Event, conformance
-from plugins.avrorpc import array, encode, frame, opening
+from plugins.avrorpc import array, frame, opening
+from plugins.flumeevent import encode
 from tests.sources.test_avro import Running
 
 REPOSITORY = Path(__file__).parents[1]
@@ -73,7 +74,7 @@ def syslog(kind: socket.SocketKind, port: str = "port", **others: str) -> Check:
 
 def avro_source(cls: type[Any], _: Path) -> None:
     def send(source: Any, bodies: Sequence[bytes]) -> None:
-        events = encode(Batch.of(Event(body) for body in bodies))
+        events = encode(Batch.of(Event(body) for body in bodies)).to_pylist()
         client = clients.enter_context(socket.create_connection(("127.0.0.1", source.port)))
         client.sendall(frame(1, [opening(first=True, message="appendBatch"), array(events)]))
 

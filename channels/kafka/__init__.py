@@ -16,7 +16,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
     ResourceType,
 )
 
-from channels.kafka import flume
 from channels.kafka.config import QUIET, KafkaChannelConfig, settable
 from channels.kafka.reader import CONSUMER, KafkaReader, epoch_of
 from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, decode, encode, raw_headers
@@ -34,6 +33,7 @@ from plugins import (
     Rejected,
     Retry,
     Taken,
+    flumeevent,
 )
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
@@ -154,7 +154,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
     def _put_events(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:
         """One event a record."""
         config = self.config
-        values: list[bytes] = (flume.encode(batch) if config.format == "flume" else batch.bodies).to_pylist()
+        values: list[bytes] = (flumeevent.encode(batch) if config.format == "flume" else batch.bodies).to_pylist()
         keys: list[str | None] = batch.header(KEY).to_pylist()
         headers = raw_headers(batch) if config.format == "raw" else None
         partitions, rejected = self._partitions_of(batch)

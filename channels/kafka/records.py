@@ -16,8 +16,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from channels.kafka import flume
-from plugins import Batch, Claim, Event, EventId, Origin, Record, Taken, Undecodable
+from plugins import Batch, Claim, Event, EventId, Origin, Record, Taken, Undecodable, flumeevent
 from plugins.batch import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
 
 Format = Literal["arrow", "flume", "raw"]
@@ -144,14 +143,14 @@ class _Gathered:
     def _flume(self, records: list[Record]) -> None:
         values = [record.value for record in records]
         if len(values) > FEW and None not in values:
-            batch = flume.decode(values)  # type: ignore[arg-type]  # None was looked for
+            batch = flumeevent.decode(values)  # type: ignore[arg-type]  # None was looked for
             if batch is not None:
                 self._single_events(batch, records)
                 return
         events, kept = [], []
         for record in records:
             try:
-                events.append(flume.decode_event(record.value or b""))
+                events.append(flumeevent.decode_event(record.value or b""))
                 kept.append(record)
             except ValueError as e:
                 why = f"it has no {FORMAT} header, and is no AvroFlumeEvent either: {e}"

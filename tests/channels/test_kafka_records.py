@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.kafka import KafkaChannelConfig, flume, records
-from plugins import Batch, Claim, Event, Record
+from channels.kafka import KafkaChannelConfig, records
+from plugins import Batch, Claim, Event, Record, flumeevent
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
 EVENTS = st.builds(Event, st.binary(max_size=200), st.dictionaries(TEXT, TEXT, max_size=4))
@@ -25,7 +25,7 @@ def read(given: list[Record], *, parse: bool = True) -> list[records.Taken]:
 
 
 def of_flume(offset: int, event: Event) -> Record:
-    return Record(offset, 7, None, flume.encode_event(event), ())
+    return Record(offset, 7, None, flumeevent.encode_event(event), ())
 
 
 def of_raw(offset: int, event: Event) -> Record:
@@ -40,9 +40,9 @@ def of_arrow(offset: int, *events: Event) -> Record:
 @settings(deadline=None)
 @given(st.lists(EVENTS, min_size=1, max_size=40))
 def test_columns_and_single_events_are_encoded_and_decoded_alike(events: list[Event]) -> None:
-    values = flume.encode(Batch.of(events)).to_pylist()
-    assert [flume.decode_event(value) for value in values] == events
-    decoded = flume.decode(values)
+    values = flumeevent.encode(Batch.of(events)).to_pylist()
+    assert [flumeevent.decode_event(value) for value in values] == events
+    decoded = flumeevent.decode(values)
     assert decoded is None or list(decoded) == events
     names = {name for event in events for name in event.headers}
     assert (decoded is None) == (len(names) > 64)
@@ -51,28 +51,28 @@ def test_columns_and_single_events_are_encoded_and_decoded_alike(events: list[Ev
 @settings(deadline=None)
 @given(EVENTS, st.data())
 def test_an_event_cut_off_or_with_something_behind_it_is_damage(event: Event, data: st.DataObject) -> None:
-    value = flume.encode_event(event)
+    value = flumeevent.encode_event(event)
     cut = data.draw(st.integers(0, len(value) - 1))
     for damaged in (value[:cut], value + b"\0"):
         with pytest.raises(ValueError, match=r"ends within|follow the event"):
-            flume.decode_event(damaged)
-        assert flume.decode([value, damaged]) is None
+            flumeevent.decode_event(damaged)
+        assert flumeevent.decode([value, damaged]) is None
 
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=8))
 def test_any_bytes_are_decoded_by_columns_as_one_by_one_or_not_at_all(values: list[bytes]) -> None:
-    decoded = flume.decode(values)
+    decoded = flumeevent.decode(values)
     if decoded is not None:
-        assert list(decoded) == [flume.decode_event(value) for value in values]
+        assert list(decoded) == [flumeevent.decode_event(value) for value in values]
 
 
 def test_numbers_of_every_size() -> None:
     sizes = [0, 63, 64, 8191, 8192, 1 << 20]
     events = [Event(b"x" * size, {"h": "y" * size}) for size in sizes]
-    values = flume.encode(Batch.of(events)).to_pylist()
-    assert values == [flume.encode_event(event) for event in events]
-    batch = flume.decode(values)
+    values = flumeevent.encode(Batch.of(events)).to_pylist()
+    assert values == [flumeevent.encode_event(event) for event in events]
+    batch = flumeevent.decode(values)
     assert batch is not None
     assert list(batch) == events
 
@@ -165,7 +165,7 @@ def test_more_headers_than_columns() -> None:
         (taken,) = read([make(n, event) for n, event in enumerate(events)])
         assert list(taken.batch) == events
     overflowing = Batch.of(events)
-    assert flume.encode(overflowing).to_pylist() == [flume.encode_event(event) for event in overflowing]
+    assert flumeevent.encode(overflowing).to_pylist() == [flumeevent.encode_event(event) for event in overflowing]
 
 
 # --- options

@@ -16,10 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugins import Batch, Event, avrorpc
-from plugins.avrorpc import PROTOCOL_HASH, Events, Frames, Status, array, encode, frame, opening, read_answer
+from plugins.avrorpc import PROTOCOL_HASH, Events, Frames, Status, array, frame, opening, read_answer
+from plugins.flumeevent import encode, varint
 from sources.avro import AvroConfig, AvroSource
 from sources.avro.config import Rule, admitted
 from tests.plugins.certificates import certificate
+
+
+def encoded(batch):
+    return encode(batch).to_pylist()
+
 
 HELLO = Event(b"hello", {"k": "v"})
 
@@ -100,7 +106,7 @@ class Client:
         return self.arrived.pop(0)
 
     def request(self, *events):
-        self.send(opening(first=self.serial == 0, message="appendBatch"), array(encode(Batch.of(events))))
+        self.send(opening(first=self.serial == 0, message="appendBatch"), array(encoded(Batch.of(events))))
 
     def append(self, *events):
         self.request(*events)
@@ -128,7 +134,7 @@ EVENTS = st.lists(
 def test_events_come_back_as_they_were(first, second):
     events = Events()
     for some in (first, second):
-        events.add(array(encode(Batch.of(some))), 0, many=True)
+        events.add(array(encoded(Batch.of(some))), 0, many=True)
     assert list(events.batch()) == first + second
     assert len(events) == len(first + second)
 
@@ -141,7 +147,7 @@ def test_garbage_is_a_value_error(data, many):
 
 @given(EVENTS, st.data())
 def test_damage_is_told_and_adds_nothing(events, data):
-    whole = array(encode(Batch.of(events)))
+    whole = array(encoded(Batch.of(events)))
     cut = data.draw(st.integers(0, len(whole) - 1))
     gathered = Events()
     with pytest.raises(ValueError):
@@ -152,15 +158,13 @@ def test_damage_is_told_and_adds_nothing(events, data):
 def test_more_headers_than_columns():
     events = [Event(b"x", {f"h{i}": str(i) for i in range(70)}), Event(b"y", {})]
     gathered = Events()
-    gathered.add(array(encode(Batch.of(events))), 0, many=True)
+    gathered.add(array(encoded(Batch.of(events))), 0, many=True)
     assert list(gathered.batch()) == events
 
 
 def test_other_ways_to_write_the_same():
     entry = b"\x02k\x02v"
-    blocks = (
-        b"\x01" + avrorpc.varint(len(entry)) + entry + b"\x02" + b"\x02k\x02w" + b"\0"
-    )  # two blocks, one with its size
+    blocks = b"\x01" + varint(len(entry)) + entry + b"\x02" + b"\x02k\x02w" + b"\0"  # two blocks, one with its size
     gathered = Events()
     gathered.add(b"\x01\x02" + blocks + b"\x02a" + b"\0", 0, many=True)  # an array's block with its size
     gathered.add(b"\x02\x02\xff\x04\xc3\x28\0\x02b", 0, many=False)  # bytes that are no UTF-8
@@ -244,7 +248,7 @@ def test_single_appends_travel_together():
     with Running(store=False) as running, Client(running) as client:
         running.source.in_flight = 1
         for number in range(500):
-            client.send(opening(first=number == 0, message="append"), encode(Batch.of([Event(b"%d" % number)]))[0])
+            client.send(opening(first=number == 0, message="append"), encoded(Batch.of([Event(b"%d" % number)]))[0])
         running.until(lambda: len(running.events) == 500)
         assert [event.body for event in running.events] == [b"%d" % number for number in range(500)]
         for batch in running.batches:
@@ -314,7 +318,7 @@ def java_strings(protocol):
 
 def greeting(text, client_hash=None, server_hash=PROTOCOL_HASH):
     client_hash = client_hash or hashlib.md5(text or b"unknown").digest()
-    known = b"\2" + avrorpc.varint(len(text)) + text if text else b"\0"
+    known = b"\2" + varint(len(text)) + text if text else b"\0"
     return client_hash + known + server_hash + b"\0"
 
 
@@ -323,7 +327,7 @@ CALL = b"\0\x16appendBatch"
 
 def test_a_client_with_another_text_of_the_protocol_is_asked_for_it():
     with Running() as running, Client(running) as client:
-        events = array(encode(Batch.of([HELLO])))
+        events = array(encoded(Batch.of([HELLO])))
         client.send(greeting(b"") + CALL, events)
         _, content = client.receive()
         assert content[0] == 4  # NONE
@@ -339,7 +343,7 @@ def test_a_client_with_another_text_of_the_protocol_is_asked_for_it():
 
 def test_a_client_that_guesses_our_hash_wrong_is_told_it():
     with Running() as running, Client(running) as client:
-        client.send(greeting(b"", PROTOCOL_HASH, bytes(16)) + CALL, array(encode(Batch.of([HELLO]))))
+        client.send(greeting(b"", PROTOCOL_HASH, bytes(16)) + CALL, array(encoded(Batch.of([HELLO]))))
         _, content = client.receive()
         assert content[0] == 2  # CLIENT
         assert PROTOCOL_HASH in content
@@ -379,7 +383,7 @@ def test_an_unknown_message_is_an_error_of_the_call_only():
 # --- bad input
 
 
-GOOD = frame(1, [opening(first=True, message="appendBatch"), array(encode(Batch.of([HELLO])))])
+GOOD = frame(1, [opening(first=True, message="appendBatch"), array(encoded(Batch.of([HELLO])))])
 
 
 @pytest.mark.parametrize(

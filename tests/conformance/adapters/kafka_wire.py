@@ -3,20 +3,19 @@
 import base64
 from typing import Any
 
-from channels.kafka import flume
-from plugins import Batch, Event
+from plugins import Batch, Event, flumeevent
 
 
 def op_kafka_wire(input: dict[str, Any]) -> Any:
     """The value of one event; by columns, as the channel writes it."""
-    (value,) = flume.encode(Batch.of([_event(input)])).to_pylist()
+    (value,) = flumeevent.encode(Batch.of([_event(input)])).to_pylist()
     return {"value_hex": value.hex()}
 
 
 def op_kafka_unwire(input: dict[str, Any]) -> Any:
     """The event of one value."""
     try:
-        event = flume.decode_event(bytes.fromhex(input["value_hex"]))
+        event = flumeevent.decode_event(bytes.fromhex(input["value_hex"]))
     except ValueError as e:
         return {"error": type(e).__name__, "message": str(e)}
     return {"headers": event.headers, "body": event.body}
@@ -31,7 +30,7 @@ def normalise(op: str, value: Any) -> Any:
         return event.headers, event.body
     if value["value_hex"][:2] in ("00", "02"):  # no header or one: only one encoding
         return value
-    event = flume.decode_event(bytes.fromhex(value["value_hex"]))
+    event = flumeevent.decode_event(bytes.fromhex(value["value_hex"]))
     return len(value["value_hex"]), event.headers, event.body
 
 

@@ -1,4 +1,4 @@
-"""Flume's own record: one event, the Avro binary of AvroFlumeEvent {headers: map<string>, body: bytes}.
+"""Flume's event on the wire: the Avro binary of AvroFlumeEvent {headers: map<string>, body: bytes}.
 
 Whole batches are encoded and decoded by columns: fastavro takes 3.5 µs an event, this a tenth of it. Records that the
 columns cannot hold (several map blocks, bytes that are no text, damage) are decoded one by one.
