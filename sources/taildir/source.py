@@ -49,9 +49,9 @@ class _Due(NamedTuple):
 class TaildirSource(Source[TaildirConfig]):
     """Follows growing files through rotation, at least once: a kill repeats at most the one batch not yet stored.
 
-    A line is read once a newline ends it, or once its file was renamed or deleted and has been idle. What
-    `copytruncate` throws away between its copy and its truncation cannot be read by anyone, and a copy whose name
-    matches is a file of its own. Compressed files are not read: what they hold was read before.
+    A line is read once a newline ends it, or once its file was renamed or deleted and has been idle. What was not
+    read when `copytruncate` truncates its file is lost, and a copy whose name matches is a file of its own.
+    Compressed files are not read, so a file must have been found before it is compressed.
     """
 
     type_name = "taildir"
