@@ -302,7 +302,7 @@ class Batch:
             base = int(ends[start - 1]) if start else 0
             stop = int(np.searchsorted(ends, base + max_bytes, side="right"))
             stop = min(max(stop, start + 1), start + max_events, len(self))
-            yield self.slice(start, stop - start)
+            yield self.slice(start, stop - start)._with_own_texts()
             start = stop
 
     # --- travelling
@@ -331,6 +331,16 @@ class Batch:
         return batch
 
     # --- within
+
+    def _with_own_texts(self) -> Batch:
+        """The same without the header values of rows that were sliced off, which would travel with it."""
+        columns = [
+            column.dictionary_decode().dictionary_encode()
+            if column.type == HEADER_TYPE and len(column.dictionary) > 1
+            else column
+            for column in self.records.columns
+        ]
+        return Batch(pa.RecordBatch.from_arrays(columns, schema=self.records.schema), self.origin)
 
     def _check(self) -> None:
         """ValueError where its columns are not those of a batch."""

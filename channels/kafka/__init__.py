@@ -141,14 +141,20 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
     def _put_batches(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:
         """Many events a record."""
         rejected: dict[int, str] = {}
+        pieces = list(batch.split(self.config.batch_events, self.config.batch_bytes))
+        pieces.reverse()
         start = 0
-        for piece in batch.split(self.config.batch_events, min(self.config.batch_bytes, self._record_bytes)):
-            value = encode(piece)
+        while pieces:
+            piece = pieces.pop()
+            value, rows = encode(piece), len(piece)
+            if len(value) > self._record_bytes and rows > 1:  # what does not compress, in a topic that takes less
+                pieces += reversed(list(piece.split((rows + 1) // 2, piece.nbytes)))
+                continue
             if len(value) > self._record_bytes:
-                rejected.update(dict.fromkeys(range(start, start + len(piece)), self._too_large(len(value))))
+                rejected[start] = self._too_large(len(value))
             else:
                 self._produce(value, None, self._default_partition, [(FORMAT, ARROW)], delivery)
-            start += len(piece)
+            start += rows
         return rejected
 
     def _put_events(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:

@@ -72,7 +72,7 @@ class KafkaChannelConfig(Config):
     )
     batch_events: int = option(10_000, name="batchEvents", unit="events", gt=0, description="Most events in a record")
     batch_bytes: int = option(
-        900_000,
+        1_250_000,  # a batch of syslog: 768 KiB as sent, and what its headers take in columns
         name="batchBytes",
         unit="bytes",
         gt=0,

@@ -286,3 +286,10 @@ def test_a_stream_with_flipped_bytes_is_a_value_error_or_a_batch(compression: st
         for name in batch.header_names:
             batch.header(name).to_pylist()
         Batch.from_ipc(batch.to_ipc())
+
+
+def test_a_piece_of_a_split_batch_carries_its_own_header_values_only():
+    batch = Batch.of([Event(b"b", {"n": str(n), "same": "s"}) for n in range(1000)])
+    pieces = list(batch.split(300, 1 << 20))
+    assert [event for piece in pieces for event in piece] == list(batch)
+    assert [len(piece.header("n").dictionary) for piece in pieces] == [300, 300, 300, 100]

@@ -316,6 +316,18 @@ def test_a_topic_that_takes_less_rejects_earlier(kafka_cluster, topic, form):
     channel.close()
 
 
+def test_what_does_not_compress_is_divided_until_the_topic_takes_it(kafka_cluster, topic):
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 3, 3, config={"max.message.bytes": "300000"})])[topic].result(30)
+    channel = open_channel(kafka_cluster, topic)
+    bodies = [b"%02d" % n + os.urandom(60_000) for n in range(20)]
+    channel.put(Batch.of([Event(body, {"n": str(n)}) for n, body in enumerate(bodies)]))
+    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    assert sorted(event.body for one in take(reader, 20) for event in one.batch) == bodies
+    reader.close()
+    channel.close()
+
+
 def test_any_topic_is_read_as_bodies(kafka_cluster, topic):
     channel = open_channel(kafka_cluster, topic, format="raw", parseAsFlumeEvent="false")
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})

@@ -1,0 +1,51 @@
+"""A topic that holds all three formats, delivered into HDFS by both runners: every event once, unchanged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from plugins import Batch, Event
+from tests.system.running import KAFKA, Agent, books, hdfs_sink, in_hdfs, kafka_channel, unique
+
+
+def put(kafka: KafkaCluster, topic: str, form: str, bodies: list[bytes]) -> None:
+    properties = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic, "format": form}
+    config, problems = KAFKA.config_class.parse({**properties, "partitions": "2"})
+    assert config is not None, problems
+    channel: Any = KAFKA(config, "c1")
+    channel.open()
+    channel.put(Batch.of([Event(body, {"host": "web", "key": f"{form}"}) for body in bodies]))
+    channel.close()
+
+
+@pytest.mark.parametrize("runner", ["local", "spark"])
+def test_both_runners_deliver_all_formats(
+    runner: str, tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
+) -> None:
+    topic, written = unique("formats"), Counter[bytes]()
+    for number in range(3):
+        for form in ("flume", "arrow", "raw"):
+            bodies = [b"%s %d-%d \xff" % (form.encode(), number, n) for n in range(500)]
+            put(kafka_cluster, topic, form, bodies)
+            written.update(bodies)
+    configuration = f"""
+a1.channels = c1
+a1.sinks = k1
+a1.runner = {runner}
+a1.spark.triggerInterval = 2
+{kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=2)}
+{hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}/%{{host}}/%{{key}}")}
+"""
+    with Agent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
+        assert agent.ended() == 0, agent.log[-4000:]
+        assert "Traceback" not in agent.log
+    assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == written
+    found = books(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
+    assert found.differences == []
+    assert found.channel_events == found.delivered_events == 4500
