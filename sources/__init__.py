@@ -7,9 +7,10 @@ from plugins import Component, hookimpl
 def components() -> list[type[Component]]:  # type: ignore[type-arg]
     """The built-in sources."""
     from sources.avro import AvroSource
+    from sources.exec import ExecSource
     from sources.netcat import NetcatSource
     from sources.seq import SeqSource
     from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
     from sources.taildir import TaildirSource
 
-    return [AvroSource, MultiportSyslogTcp, NetcatSource, SeqSource, SyslogTcp, SyslogUdp, TaildirSource]
+    return [AvroSource, ExecSource, MultiportSyslogTcp, NetcatSource, SeqSource, SyslogTcp, SyslogUdp, TaildirSource]

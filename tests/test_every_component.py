@@ -90,6 +90,18 @@ def avro_sink(cls: type[Any], _: Path) -> None:
         conformance.check_sink(cls, there, lambda: [event.body for event in running.events], failing=missing)
 
 
+def exec_source(cls: type[Any], directory: Path) -> None:
+    log = directory / "app.log"
+    log.touch()
+
+    def send(source: Any, bodies: Sequence[bytes]) -> None:
+        with log.open("ab") as file:
+            file.writelines(body + b"\n" for body in bodies)
+
+    failing = {"command": "/no/such/program"}
+    conformance.check_source(cls, {"command": f"tail -n +1 -F {log}"}, send, failing=failing)
+
+
 def netcat(cls: type[Any], _: Path) -> None:
     def send(source: Any, bodies: Sequence[bytes]) -> None:
         with socket.create_connection(("127.0.0.1", source.port)) as sender, sender.makefile("rb") as answers:
@@ -142,6 +154,7 @@ def logger(cls: type[Any], _: Path) -> None:
 
 
 HERE: dict[str, Check] = {
+    "source exec": exec_source,
     "source netcat": netcat,
     "source seq": lambda cls, _: conformance.check_component(cls, {"totalEvents": "10"}),
     "source avro": avro_source,

@@ -1,0 +1,178 @@
+"""The source `exec`: the lines that a command prints."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pydantic
+
+from plugins import Batch, Config, Retry, Source, option
+
+READ_SIZE = 256 * 1024
+MAX_EVENTS = 10_000
+MAX_LINE = 1 << 20
+"""A longer line is cut into events of so many bytes: a command that prints no newline must not fill the memory."""
+MAX_WAIT = 0.02
+"""Seconds that a line waits for more."""
+TICK = 0.2
+"""Seconds after which an idle source looks whether it shall stop."""
+FAREWELL = 2.0
+"""Seconds that a command has to end when it is told to."""
+
+
+class ExecConfig(Config):
+    """Options of the source `exec`."""
+
+    command: str = option(name="command", min_length=1, description="what to run")
+    shell: str | None = option(
+        None,
+        name="shell",
+        description="what runs it, such as /bin/sh -c; needed for pipes, wildcards and variables. Without it the "
+        "command is split at blanks",
+    )
+    restart: bool = option(False, name="restart", description="whether to run it again when it ends")
+    restart_throttle: int = option(
+        10_000, name="restartThrottle", unit="ms", ge=0, description="how long to wait before that"
+    )
+    log_stderr: bool = option(False, name="logStdErr", description="whether to log what it prints to standard error")
+    charset: str = option("UTF-8", name="charset", description="how its lines are encoded; bodies are UTF-8")
+    batch_size: int = option(
+        20, name="batchSize", unit="events", ge=1, description="accepted as Flume has it; batches form by themselves"
+    )
+    batch_timeout: int = option(3000, name="batchTimeout", unit="ms", ge=0, description="the same")
+
+    @pydantic.field_validator("charset")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        try:
+            "".encode(name)  # codecs that are not for text are refused
+            return name
+        except (LookupError, ValueError):
+            raise ValueError(f"no charset {name!r} is known here") from None
+
+
+class ExecSource(Source[ExecConfig]):
+    """Runs a command, each line it prints is an event: what is read is never dropped while the agent lives.
+
+    A command cannot be told what was stored: what it prints around a stop or a crash of the agent is lost, or comes
+    again where it starts over. To follow files, `taildir` loses nothing.
+    """
+
+    type_name = "exec"
+    aliases = ("org.apache.flume.source.ExecSource",)
+
+    def __init__(self, config: ExecConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def open(self) -> None:
+        """Run the command. Retry says why that is not possible."""
+        words = self._words()
+        try:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE if self.config.log_stderr else subprocess.DEVNULL,
+                start_new_session=True,  # so that what it starts ends with it
+            )
+        except (OSError, ValueError) as e:
+            raise Retry(f"{words[0]!r} cannot be run: {getattr(e, 'strerror', None) or e}") from e
+
+    def close(self) -> None:
+        """End the command and all that it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(FAREWELL)
+        with contextlib.suppress(ProcessLookupError):  # its children may ignore what it obeyed
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def probe(self) -> Iterator[str]:
+        """Whether there is such a program."""
+        if shutil.which(program := self._words()[0]) is None:
+            yield f"{program!r} cannot be run: there is no such program"
+
+    def _words(self) -> list[str]:
+        shell, command = self.config.shell, self.config.command
+        return [*shell.split(), command] if shell else command.split()
+
+    def batches(self) -> Iterator[Batch]:
+        """The lines it prints, until it ends for good or the agent stops."""
+        while not self.stopping.is_set():
+            yield from self._lines()
+            if self.stopping.is_set():
+                return
+            assert self._process is not None
+            code = self._process.wait()
+            self.close()
+            (self.log.warning if code else self.log.info)("the command ended with code %d", code)
+            if not self.config.restart or self.stopping.wait(self.config.restart_throttle / 1000):
+                return
+            self.open()
+
+    def _lines(self) -> Iterator[Batch]:
+        """Batches of one run of the command."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        cutter = _Cutter(self.config.charset)
+        lines: list[bytes] = []
+        since, running = 0.0, True
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if process.stderr is not None:
+                selector.register(process.stderr, selectors.EVENT_READ)
+            while running and not self.stopping.is_set():
+                for key, _ in selector.select(MAX_WAIT if lines else TICK):
+                    data = os.read(key.fd, READ_SIZE)
+                    if key.fileobj is process.stdout:
+                        running = bool(data)
+                        since = since if lines else time.monotonic()
+                        lines += cutter.cut(data)
+                    elif data:
+                        self.log.warning("%s", data.decode(errors="replace").rstrip())
+                    else:
+                        selector.unregister(key.fileobj)
+                if lines and (not running or len(lines) >= MAX_EVENTS or time.monotonic() >= since + MAX_WAIT):
+                    yield Batch.of_columns(pa.array(lines, pa.binary()), {})
+                    lines = []
+        if lines:
+            yield Batch.of_columns(pa.array(lines, pa.binary()), {})
+
+
+class _Cutter:
+    """Cuts what comes in pieces into lines."""
+
+    def __init__(self, charset: str) -> None:
+        # UTF-8 is passed on as it came, whatever it holds.
+        unchanged = codecs.lookup(charset).name == "utf-8"
+        self._decoder = None if unchanged else codecs.getincrementaldecoder(charset)("replace")
+        self._held = b""
+
+    def cut(self, data: bytes) -> list[bytes]:
+        """The lines that this completes; without data also the last one, that has no newline."""
+        text = self._decoder.decode(data, not data).encode() if self._decoder else data
+        *lines, held = (self._held + text).split(b"\n")
+        lines = [line.removesuffix(b"\r") for line in lines]
+        while len(held) >= MAX_LINE or (held and not data):
+            lines.append(held[:MAX_LINE])
+            held = held[MAX_LINE:]
+        self._held = held
+        return lines

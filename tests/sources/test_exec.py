@@ -1,0 +1,67 @@
+"""The source `exec`: real commands."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from plugins import Retry
+from sources.exec import MAX_LINE, ExecConfig, ExecSource
+from tests.sources.syslog_running import Running, eventually
+
+
+def made(command: str, **properties: str) -> ExecSource:
+    config, problems = ExecConfig.parse({"command": command} | properties)
+    assert config is not None, problems
+    return ExecSource(config)
+
+
+def printed(command: str, **properties: str) -> list[bytes]:
+    """All that a command brings that ends by itself."""
+    source = made(command, **properties)
+    source.open()
+    try:
+        return [event.body for batch in source.batches() for event in batch]
+    finally:
+        source.close()
+
+
+def test_lines_are_events() -> None:
+    assert printed("echo  a   b") == [b"a b"]
+    lines = [b"one", b"", b"\xff", b"not ended"]
+    assert printed(r"printf 'one\r\n\n\377\nnot ended'", shell="/bin/sh -c") == lines
+    assert printed(r"printf '\351\n'", shell="/bin/sh -c", charset="ISO-8859-1") == ["é".encode()]
+    assert printed("seq 100000", shell="/bin/sh -c") == [b"%d" % n for n in range(1, 100001)]
+
+
+def test_a_line_without_end_is_cut() -> None:
+    pieces = printed(f"head -c {2 * MAX_LINE + 5} /dev/zero")
+    assert [len(piece) for piece in pieces] == [MAX_LINE, MAX_LINE, 5]
+
+
+def test_it_is_run_again_where_that_is_wanted(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    command = f"echo run >> {count}; cat {count} | wc -l; exit 3"
+    with Running(made(command, shell="/bin/sh -c", restart="true", restartThrottle="1")) as running:
+        eventually(lambda: running.count >= 3)
+    assert [event.body.strip() for event in running.events[:3]] == [b"1", b"2", b"3"]
+
+
+def test_nothing_it_started_outlives_it() -> None:
+    source = made("trap '' TERM; sleep 1000 & echo $!; wait", shell="/bin/sh -c")
+    with Running(source) as running:
+        child = int(running.wait_for(1)[0].body)
+        os.kill(child, 0)
+    eventually(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text())
+
+
+def test_its_complaints_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert printed("echo oops >&2; echo out", shell="/bin/sh -c", logStdErr="true") == [b"out"]
+    assert "oops" in caplog.text
+
+
+def test_what_cannot_be_run_is_said() -> None:
+    with pytest.raises(Retry, match="'/no/such/program' cannot be run: No such file or directory"):
+        made("/no/such/program x").open()
