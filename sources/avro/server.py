@@ -82,6 +82,11 @@ class Server:
         """Begin to serve."""
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        """Whether it still serves."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """Close all connections; answers given before still leave."""
         self._call(self._stop.set)
@@ -209,7 +214,9 @@ class Server:
     def _drop_overdue(self) -> None:
         now, config = time.monotonic(), self.config
         for connection in list(self.connections):
-            if connection.frames.held and not self.full and now > connection.began + config.frame_timeout:
+            if connection.stuck and now > connection.last + config.frame_timeout:
+                connection.transport.abort()
+            elif connection.frames.held and not self.full and now > connection.began + config.frame_timeout:
                 connection.drop(f"left a request unfinished for {config.frame_timeout:g} s")
             elif config.idle_timeout and not connection.unanswered and now > connection.last + config.idle_timeout:
                 connection.transport.close()
@@ -235,8 +242,6 @@ class Server:
         for request in requests:
             if not request.answered:
                 self._reply(request, answer(request.handshake, status))
-        while self._unanswered and self._unanswered[0].answered:
-            self._unanswered.popleft()
 
     def _refuse(self, request: Request, reason: str) -> None:
         if not request.answered:
@@ -249,6 +254,8 @@ class Server:
         request.connection.unanswered -= 1
         request.connection.send(request.serial, buffers)
         self._holds(-request.size)
+        while self._unanswered and self._unanswered[0].answered:
+            self._unanswered.popleft()
 
 
 class Connection(asyncio.Protocol):
@@ -305,6 +312,11 @@ class Connection(asyncio.Protocol):
                 self.server._loop.call_soon(self.data_received, b"")
         else:
             self.transport.pause_reading()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it waits for a client that does not read its answers."""
+        return not self._writable or self.transport.is_closing()
 
     @property
     def _may_read(self) -> bool:

@@ -65,6 +65,8 @@ class AvroSource(Source[AvroConfig]):
         while not self.stopping.is_set():
             if requests := self._server.take(IDLE, MAX_BYTES):
                 yield from self._gather(self._server, requests)
+            elif not self._server.alive:
+                raise Retry("the thread that serves the clients has ended; what it said is in the log")
 
     def stored(self, batch: Batch) -> None:
         """Tell the clients OK."""

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugins import Batch, Event, avrorpc
+from plugins import Batch, Event, Retry, avrorpc
 from plugins.avrorpc import PROTOCOL_HASH, Events, Frames, Status, array, frame, opening, read_answer
 from plugins.flumeevent import encode, varint
 from sources.avro import AvroConfig, AvroSource
@@ -452,6 +452,30 @@ def test_half_a_request_is_closed_in_time_a_silent_client_is_not():
         client.socket.sendall(GOOD[:20])
         assert client.closed()
         assert silent.append(HELLO) == Status.OK
+
+
+def test_a_client_that_never_reads_its_answers_is_read_no_more_and_closed_in_time():
+    with Running(frameTimeout="0.5") as running, Client(running) as client, Client(running) as healthy:
+        client.send(opening(first=True, message=""))
+        requests = frame(2, [opening(first=False, message="x" * 100)]) * 1000  # the answers are longer
+
+        def flood():
+            while True:
+                client.socket.sendall(requests)
+
+        with pytest.raises(ConnectionError):
+            flood()
+        assert healthy.append(HELLO) == Status.OK
+
+
+def test_a_source_whose_thread_has_ended_says_so():
+    with Running() as running:
+        running.source.stopping.set()
+        running.thread.join(10)
+        running.source.stopping.clear()
+        running.source._server.stop()
+        with pytest.raises(Retry, match="has ended"):
+            next(running.source.batches())
 
 
 def test_a_silent_client_is_closed_where_that_is_wished():
