@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import io
 import json
@@ -80,6 +81,7 @@ HADOOP: dict[str, tuple[dict[str, str], Callable[[int], bytes]]] = {
 """What Hadoop reads here, and the line it makes of an event."""
 
 
+@functools.cache
 def batch(offset: int, events: int, bodies: Callable[[int], bytes]) -> Batch:
     numbers = range(offset, offset + events)
     origin = Origin(
