@@ -290,7 +290,7 @@ class Batch:
 
     def split(self, max_events: int, max_bytes: int) -> Iterator[Batch]:
         """Runs of at most so many events and bytes each; a single larger event is a run of its own."""
-        if len(self) <= max_events and self.nbytes <= max_bytes:
+        if len(self) <= 1 or (len(self) <= max_events and self.nbytes <= max_bytes):
             yield self
             return
         sizes = pc.binary_length(self.bodies).to_numpy(zero_copy_only=False).astype(np.int64)
