@@ -8,9 +8,20 @@ def components() -> list[type[Component]]:  # type: ignore[type-arg]
     """The built-in sources."""
     from sources.avro import AvroSource
     from sources.exec import ExecSource
+    from sources.log4j import Log4jSource
     from sources.netcat import NetcatSource
     from sources.seq import SeqSource
     from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
     from sources.taildir import TaildirSource
 
-    return [AvroSource, ExecSource, MultiportSyslogTcp, NetcatSource, SeqSource, SyslogTcp, SyslogUdp, TaildirSource]
+    return [
+        AvroSource,
+        ExecSource,
+        Log4jSource,
+        MultiportSyslogTcp,
+        NetcatSource,
+        SeqSource,
+        SyslogTcp,
+        SyslogUdp,
+        TaildirSource,
+    ]

@@ -83,6 +83,17 @@ def avro_source(cls: type[Any], _: Path) -> None:
         conformance.check_source(cls, local, send, failing=local | {"port": str(taken.getsockname()[1])})
 
 
+def log4j(cls: type[Any], _: Path) -> None:
+    def send(source: Any, bodies: Sequence[bytes]) -> None:
+        # What is no JSON, such as bytes that are not UTF-8, is kept as it came.
+        with socket.create_connection(("127.0.0.1", source.port)) as client:
+            client.sendall(b"".join(body + b"\n" for body in bodies))
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        local = {"bind": "127.0.0.1", "port": "0"}
+        conformance.check_source(cls, local, send, failing=local | {"port": str(taken.getsockname()[1])})
+
+
 def avro_sink(cls: type[Any], _: Path) -> None:
     with Running() as running:
         there = {"hostname": "127.0.0.1", "port": str(running.source.port)}
@@ -158,6 +169,7 @@ HERE: dict[str, Check] = {
     "source netcat": netcat,
     "source seq": lambda cls, _: conformance.check_component(cls, {"totalEvents": "10"}),
     "source avro": avro_source,
+    "source log4j": log4j,
     "source multiport_syslogtcp": syslog(socket.SOCK_STREAM, "ports", **{"charset.default": "latin-1"}),
     "source syslogtcp": syslog(socket.SOCK_STREAM),
     "source syslogudp": syslog(socket.SOCK_DGRAM),

@@ -69,6 +69,7 @@ class Server:
         """Bytes of requests that have begun and not ended."""
         self.connections: dict[Connection, None] = {}
         self._listener, self._tls, self._rules = listener, tls, config.rules()
+        self._deflates = config.compression_type == "deflate"
         self._arrived = threading.Condition()
         self._waiting: deque[Request] = deque()
         self._unanswered: deque[Request] = deque()
@@ -177,7 +178,8 @@ class Server:
         except OSError as e:
             self.metrics.add("EventReadFail")
             if any(sign in str(e) for sign in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")):
-                self.complain("tls", "%s does not speak TLS, as ssl = true asks for", peer)
+                hint = "; Flume 1.11 deflates outside of TLS: switch compression off" if self._deflates else ""
+                self.complain("tls", "%s does not speak TLS, as ssl = true asks for%s", peer, hint)
             else:
                 self.complain("tls", "%s: TLS has not come about: %s", peer, e)
         except asyncio.CancelledError:
@@ -274,9 +276,9 @@ class Connection(asyncio.Protocol):
         self._writable = True
         self._unread = b""
         """Deflated bytes that came and are not inflated yet."""
-        deflate = server.config.compression_type == "deflate"
-        self._inflate = zlib.decompressobj() if deflate else None
-        self._deflate = zlib.compressobj() if deflate else None
+        deflates = server.config.compression_type == "deflate"
+        self._inflate = zlib.decompressobj() if deflates else None
+        self._deflate = zlib.compressobj() if deflates else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio calls this first."""

@@ -1,0 +1,85 @@
+"""Java programs of the tests: compiled when they are needed, with whatever Java there is, and run beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from pathlib import Path
+
+from agent.services.cluster import java_command
+from agent.services.jars import ensure
+from agent.services.java import find_java
+
+SOURCES = Path(__file__).parent / "java"
+COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"
+"""Eclipse's, a jar like others: not every Java has one of its own."""
+
+
+def java_keystore(path: Path, password: str = "changeit") -> Path:
+    """A JKS keystore of keytool's own, with a key for this machine; as a truststore it trusts just that."""
+    command = [
+        "-m",
+        "java.base/sun.security.tools.keytool.Main",
+        "-genkeypair",
+        "-storetype",
+        "JKS",
+        "-keyalg",
+        "RSA",
+    ]
+    command += ["-keystore", str(path), "-storepass", password, "-keypass", password, "-alias", "here"]
+    command += ["-dname", "CN=localhost", "-ext", "SAN=DNS:localhost,IP:127.0.0.1", "-validity", "30"]
+    subprocess.run([find_java().path, *command], check=True, capture_output=True)
+    return path
+
+
+class Application:
+    """`java/Application.java`, told what to do through its standard input; `with` it."""
+
+    def __init__(self, directory: Path, **properties: object) -> None:
+        self._classes = directory / "classes"
+        self._log = directory / "application.log"
+        self._properties = [f"-D{name.replace('_', '.')}={value}" for name, value in properties.items()]
+        self.process: subprocess.Popen[str]
+
+    def __enter__(self) -> Application:
+        java, jars = find_java(), ensure("appenders")
+        compiler = java_command(java, [jars / "*"], COMPILER, heap_mb=128, options=[])
+        names = ":".join(map(str, jars.iterdir()))
+        arguments = ["-17", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", names, "-d", str(self._classes)]
+        subprocess.run([*compiler, *arguments, str(SOURCES / "Application.java")], check=True)
+        path = [self._classes, jars / "*"]
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                java_command(java, path, "Application", heap_mb=256, options=self._properties),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    @property
+    def log(self) -> str:
+        """What it and its libraries said."""
+        return self._log.read_text()
+
+    def tell(self, command: str) -> str:
+        """Give a command and wait for what it says to it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(f"{command}\n")
+            self.process.stdin.flush()
+        answer = self.process.stdout.readline().strip()
+        assert answer, f"the application ended:\n{self.log[-4000:]}"
+        return answer
+
+    def end(self) -> None:
+        """Let it end by itself."""
+        assert self.tell("end") == "ended"
+        assert self.process.wait(60) == 0

@@ -1,0 +1,173 @@
+"""The avro source under the clients that Flume's users have: flume-ng-sdk, log4j 1, log4j 2."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plugins import Event
+from tests.interop.jvm import Application, java_keystore
+from tests.sources.test_avro import Running
+from tests.system.running import Agent, free_ports, until
+
+LOG4J = Path(__file__).parents[2] / "conf" / "log4j"
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def keystore(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return java_keystore(tmp_path_factory.mktemp("keystore") / "server.jks")
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    """Where the appenders of the application believe the agent to be."""
+    return free_ports()[0]
+
+
+@pytest.fixture(scope="module")
+def application(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Application]:
+    with Application(
+        tmp_path_factory.mktemp("application"),
+        flafka_host="127.0.0.1",
+        flafka_port=port,
+        log4j_configuration=(LOG4J / "log4j.xml").as_uri(),
+        log4j2_configurationFile=LOG4J / "log4j2.xml",
+    ) as application:
+        yield application
+
+
+@pytest.fixture
+def collector() -> Iterator[Running]:
+    """Another avro source, at the end of the agent's avro sink: what came through, headers included."""
+    with Running() as running:
+        yield running
+
+
+def configuration(collector: Running, sources: dict[str, str]) -> str:
+    text = f"""
+a1.sources = {" ".join(sources)}
+a1.channels = c1
+a1.channels.c1.type = memory
+a1.sinks = k1
+a1.sinks.k1.type = avro
+a1.sinks.k1.channel = c1
+a1.sinks.k1.hostname = 127.0.0.1
+a1.sinks.k1.port = {collector.source.port}
+"""
+    for name, more in sources.items():
+        text += (
+            f"a1.sources.{name}.type = avro\na1.sources.{name}.channels = c1\na1.sources.{name}.bind = 127.0.0.1\n"
+        )
+        text += "".join(f"a1.sources.{name}.{line}\n" for line in more.split("; "))
+    return text
+
+
+def test_every_client_of_the_sdk(
+    tmp_path: Path, application: Application, collector: Running, keystore: Path
+) -> None:
+    sources = {
+        "plain": "port = 0",
+        "second": "port = 0",
+        "deflate": "port = 0; compression-type = deflate",
+        "tls": f"port = 0; ssl = true; keystore = {keystore}; keystore-password = changeit",
+    }
+    (nobody,) = free_ports()
+    with Agent(tmp_path, configuration(collector, sources)) as agent:
+        at = {name: f"127.0.0.1:{agent.port(name)}" for name in sources}
+        trust = f"ssl=true truststore={keystore} truststore-password=changeit truststore-type=JKS"
+        clients = {
+            "default": f"hosts=h1 hosts.h1={at['plain']} batch-size=50",
+            "deflate": f"hosts=h1 hosts.h1={at['deflate']} compression-type=deflate compression-level=9",
+            "tls": f"hosts=h1 hosts.h1={at['tls']} {trust}",
+            "failover": "client.type=default_failover hosts=h1+h2 "
+            f"hosts.h1=127.0.0.1:{nobody} hosts.h2={at['plain']} max-attempts=2",
+            "balance": f"client.type=default_loadbalance hosts=h1+h2 hosts.h1={at['plain']} "
+            f"hosts.h2={at['second']} host-selector=round_robin backoff=true",
+        }
+        for tag, properties in clients.items():
+            assert application.tell(f"rpc {COUNT} {tag} {properties}") == f"stored {COUNT}", application.log[-3000:]
+        agent.until(lambda: len(collector.events) >= len(clients) * COUNT, "all events at the collector")
+        assert agent.count("SOURCE.second", "EventAcceptedCount") > COUNT // 4  # its part of the balance
+        assert agent.count("SOURCE.plain", "AppendAcceptedCount") > COUNT
+        assert agent.stop() == 0
+    headers = [{"number": str(number), "grüße": "世界"} for number in range(COUNT)]
+    wanted = {f"{tag}-rpc-{number}": headers[number] for tag in clients for number in range(COUNT)}
+    assert Counter(event.body.decode() for event in collector.events) == Counter(wanted.keys())
+    for event in collector.events:
+        assert event.headers == wanted[event.body.decode()]
+
+
+def test_a_client_is_told_when_the_channel_is_away(tmp_path: Path, application: Application) -> None:
+    with Running(store=False, **{"request-timeout": "500"}) as source:
+        properties = f"hosts=h1 hosts.h1=127.0.0.1:{source.source.port}"
+        assert application.tell(f"rpc 10 away {properties}") == "stored 0"
+        assert "FAILED" in application.log
+
+
+def test_log4j_goes_on_whatever_the_agent_does(
+    tmp_path: Path, application: Application, collector: Running, port: int
+) -> None:
+    text = configuration(collector, {"logs": f"port = {port}"})
+
+    def arrived(tag: str) -> list[Event]:
+        return [event for event in collector.events if event.body.startswith(tag.encode())]
+
+    def log(tag: str) -> None:
+        assert application.tell(f"log {COUNT} {tag}") == "logged"
+
+    def all_arrive(agent: Agent, tag: str) -> None:
+        """Perhaps not the first ones: the appender finds out with one of them that its connection has gone."""
+        agent.until(lambda: bodies(arrived(tag)) >= last(tag), f"the last events of {tag} at the collector")
+
+    log("down")
+    with Agent(tmp_path, text) as agent:
+        agent.healthy()
+        log("up")
+        all_arrive(agent, "up")
+        check(arrived("up"))
+        agent.process.send_signal(signal.SIGSTOP)  # a connection that never answers
+        log("stopped")
+        agent.process.send_signal(signal.SIGCONT)
+        all_arrive(agent, "stopped")
+        agent.stop(signal.SIGKILL)
+    log("killed")
+    with Agent(tmp_path, text) as agent:
+        agent.healthy()
+        until(lambda: log("again") or bodies(arrived("again")) >= last("again"), "the appenders to come back", 60)
+        assert agent.stop() == 0
+    with silent(port):
+        log("silent")
+        application.end()
+
+
+def bodies(events: list[Event]) -> set[str]:
+    return {event.body.decode() for event in events}
+
+
+def last(tag: str) -> set[str]:
+    return {f"{tag}-{api}-{COUNT - 1}" for api in ("log4j1", "log4j2")}
+
+
+def check(events: list[Event]) -> None:
+    """The headers of either appender, and nothing around the message."""
+    by_api = {event.body.split(b"-")[1]: event.headers for event in events}
+    one, two = by_api[b"log4j1"], by_api[b"log4j2"]
+    assert one["flume.client.log4j.logger.name"] == "app.one"
+    assert one["flume.client.log4j.log.level"] == "30000"
+    assert int(one["flume.client.log4j.timestamp"]) > 1_600_000_000_000
+    assert two["user"] == "jane"
+    assert "guId" in two
+
+
+@contextlib.contextmanager
+def silent(port: int) -> Iterator[None]:
+    """Something that lets clients connect, and says nothing."""
+    with socket.create_server(("127.0.0.1", port)):
+        yield

@@ -1,0 +1,85 @@
+"""Our avro sink → a real Flume's avro source → its avro sink → our avro source: plain, and with deflate and TLS."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from plugins import Batch, Event, Retry
+from sinks.avro import AvroSink, AvroSinkConfig
+from tests.interop.jvm import java_keystore
+from tests.interop.test_flume import flume
+from tests.sources.test_avro import Running
+from tests.system.running import free_ports, until
+
+EVENTS = [Event(b"event %d \xff" % n, {"number": str(n), "grüße": "世界"} if n % 3 else {}) for n in range(2000)]
+
+
+def sent(port: int, **properties: str) -> AvroSink:
+    """A sink that has delivered all events there, as soon as Flume listened."""
+    config, problems = AvroSinkConfig.parse({"hostname": "127.0.0.1", "port": str(port)} | properties)
+    assert config is not None, problems
+    sink = AvroSink(config)
+    sink.open()
+
+    def flushed() -> bool:
+        sink.write(Batch.of(EVENTS))
+        try:
+            sink.flush()
+        except Retry:
+            sink.reset()
+            return False
+        return True
+
+    until(flushed, "Flume to take all events")
+    return sink
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    keystore = java_keystore(tmp_path / "server.jks")
+    server = {"ssl": "true", "keystore": str(keystore), "keystore-password": "changeit"}
+    client = {"ssl": "true", "truststore": str(keystore), "truststore-password": "changeit"}
+    deflate = {"compression-type": "deflate"}
+    plain_port, secret_port = free_ports(2)
+    file = tmp_path / "flume.conf"
+    with Running() as plain, Running(**server, **deflate) as secret:
+        file.write_text(
+            hop("1", plain_port, {}, plain.source.port, {})
+            + hop("2", secret_port, server | deflate, secret.source.port, client | deflate)
+            + "a1.sources = r1 r2\na1.channels = c1 c2\na1.sinks = k1 k2\n"
+        )
+        with flume(tmp_path, file):
+            sent(plain_port).close()
+            sent(secret_port, **client, **deflate).close()
+            for running in (plain, secret):
+                until(lambda running=running: len(running.events) >= len(EVENTS), "all events back from Flume")
+        for running in (plain, secret):
+            # A channel that is full makes Flume answer FAILED, and what it had taken of the flush comes again.
+            assert {key(event) for event in running.events} == {key(event) for event in EVENTS}
+            repeated = Counter(map(key, running.events))
+            assert max(repeated.values()) == 1, "sent again without need"
+
+
+def hop(number: str, port: int, source: dict[str, str], next_port: int, sink: dict[str, Any]) -> str:
+    """Lines for one way through Flume."""
+    lines = [
+        f"a1.channels.c{number}.type = memory",
+        f"a1.channels.c{number}.capacity = 10000",
+        f"a1.channels.c{number}.transactionCapacity = 1000",
+        f"a1.sources.r{number}.type = avro",
+        f"a1.sources.r{number}.channels = c{number}",
+        f"a1.sources.r{number}.bind = 127.0.0.1",
+        f"a1.sources.r{number}.port = {port}",
+        f"a1.sinks.k{number}.type = avro",
+        f"a1.sinks.k{number}.channel = c{number}",
+        f"a1.sinks.k{number}.hostname = 127.0.0.1",
+        f"a1.sinks.k{number}.port = {next_port}",
+        *(f"a1.sources.r{number}.{name} = {value}" for name, value in source.items()),
+        *(f"a1.sinks.k{number}.{name} = {value}" for name, value in sink.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def key(event: Event) -> tuple[bytes, tuple[tuple[str, str], ...]]:
+    return event.body, tuple(sorted(event.headers.items()))

@@ -1,0 +1,188 @@
+"""The source `log4j`: lines as the layouts of log4j 2 and logback write them, over a real socket."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugins import Event
+from sources.log4j import Log4jConfig, Log4jSource
+from sources.log4j.reading import parse, read
+
+STACK = "java.lang.IllegalStateException: no\n\tat app.Main.run(Main.java:7)\n"
+SAME = {"level": "WARN", "logger": "app.Main", "thread": "main", "timestamp": "1700000000123", "user": "jane"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param(
+            {
+                "@timestamp": "2023-11-14T22:13:20.123Z",
+                "ecs.version": "1.2.0",
+                "log.level": "WARN",
+                "message": "hello",
+                "process.thread.name": "main",
+                "log.logger": "app.Main",
+                "labels": {"user": "jane"},
+                "error.stack_trace": STACK,
+            },
+            id="JsonTemplateLayout",
+        ),
+        pytest.param(
+            {
+                "instant": {"epochSecond": 1700000000, "nanoOfSecond": 123456789},
+                "thread": "main",
+                "level": "WARN",
+                "loggerName": "app.Main",
+                "message": "hello",
+                "thrown": {"name": "java.lang.IllegalStateException", "message": "no", "extendedStackTrace": STACK},
+                "endOfBatch": False,
+                "loggerFqcn": "org.apache.logging.log4j.spi.AbstractLogger",
+                "contextMap": {"user": "jane"},
+                "threadId": 1,
+                "threadPriority": 5,
+            },
+            id="JsonLayout",
+        ),
+        pytest.param(
+            {
+                "timeMillis": 1700000000123,
+                "thread": "main",
+                "level": "WARN",
+                "loggerName": "app.Main",
+                "message": "hello",
+                "thrown": {
+                    "name": "java.lang.IllegalStateException",
+                    "message": "no",
+                    "extendedStackTrace": [{"class": "app.Main", "method": "run", "file": "Main.java", "line": 7}],
+                },
+                "contextMap": {"user": "jane"},
+            },
+            id="JsonLayout with its stack trace as objects",
+        ),
+        pytest.param(
+            {
+                "@timestamp": "2023-11-14T23:13:20.123456+01:00",
+                "@version": "1",
+                "message": "hello",
+                "logger_name": "app.Main",
+                "thread_name": "main",
+                "level": "WARN",
+                "level_value": 30000,
+                "user": "jane",
+                "stack_trace": STACK,
+            },
+            id="logstash-logback-encoder",
+        ),
+    ],
+)
+def test_every_layout_gives_the_same_event(fields):
+    assert read(json.dumps(fields).encode()) == Event(b"hello\n" + STACK.rstrip().encode(), SAME)
+
+
+def test_odd_fields():
+    fields = {
+        "message": {"a": 1},
+        "level": 3,
+        "@timestamp": "yesterday",
+        "mdc": {"level": "mine", "n": None},
+        "x": [1],
+    }
+    assert read(json.dumps(fields).encode()) == Event(b'{"a":1}', {"level": "3", "x": "[1]"})
+    assert read(b"{}") == Event(b"", {})
+    nested = b'{"thrown": {"name": "E", "cause": {"name": "F"}}}'
+    assert read(nested) == Event(b"E\nCaused by: F", {})
+
+
+@given(st.lists(st.binary(max_size=50), max_size=5))
+@settings(deadline=None)
+def test_what_is_no_json_stays_as_it_is(lines):
+    batch, invalid = parse(lines, set())
+    assert len(batch) == len(lines)
+    assert invalid <= len(lines)
+
+
+@contextlib.contextmanager
+def running(**properties):
+    config, problems = Log4jConfig.parse({"bind": "127.0.0.1", "port": "0"} | properties)
+    assert not problems
+    source, events = Log4jSource(config), []
+    source.open()
+
+    def pump():
+        for batch in source.batches():
+            events.extend(batch)
+
+    thread = threading.Thread(target=pump)
+    thread.start()
+    try:
+        yield source, events
+    finally:
+        source.stopping.set()
+        thread.join(10)
+        source.close()
+    assert not thread.is_alive()
+
+
+def send(source, *pieces):
+    with socket.create_connection(("127.0.0.1", source.port), 10) as client:
+        for piece in pieces:
+            client.sendall(piece)
+
+
+def until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_lines_however_they_come():
+    with running() as (source, events):
+        send(
+            source,
+            b'{"message": "o',
+            b'ne"}\r\n{"message":"two"}\n\0\n[\n, {"message":"three"}\n]\n{"message":"four"}',
+        )
+        until(lambda: len(events) == 4)
+        assert [event.body for event in events] == [b"one", b"two", b"three", b"four"]
+        send(source, b"no json \xff\n")
+        until(lambda: len(events) == 5)
+        assert events[4] == Event(b"no json \xff", {"log4j.status": "Invalid"})
+        assert source.metrics.get("EventReadFail") == 1
+
+
+def test_a_line_without_end_is_cut():
+    with running(maxLineBytes="1024") as (source, events):
+        send(source, b"x" * 5000, b"y" * 5000 + b'\n{"message":"next"}\n')
+        until(lambda: len(events) == 2)
+        assert events[0] == Event(b"x" * 1024, {"log4j.status": "Incomplete"})
+        assert events[1].body == b"next"
+
+
+def test_java_objects_are_refused_with_the_way_out(caplog):
+    with running() as (source, events):
+        with socket.create_connection(("127.0.0.1", source.port), 10) as client:
+            client.sendall(b"\xac\xed")
+            client.sendall(b"\x00\x05sr\x00!org.apache.log4j.spi.LoggingEvent")
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+        send(source, b'{"message":"next"}\n')
+        until(lambda: events)
+        assert [event.body for event in events] == [b"next"]
+    assert "flume-ng-log4jappender" in caplog.text
+
+
+def test_connections_wait_for_their_turn():
+    with running(maxConnections="1") as (source, events):
+        with socket.create_connection(("127.0.0.1", source.port), 10) as first:
+            first.sendall(b'{"message":"first"}\n')
+            until(lambda: len(events) == 1)
+            threading.Thread(target=send, args=(source, b'{"message":"second"}\n')).start()
+        until(lambda: len(events) == 2)

@@ -1,0 +1,84 @@
+"""The avro source of a real agent on a real Kafka channel: what was answered OK is stored, whatever is killed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+from agent.services.kafka import KafkaCluster
+from plugins import Batch, Event, Retry
+from sinks.avro import AvroSink, AvroSinkConfig
+from tests.system.running import Agent, free_ports, in_topic, kafka_channel, unique
+
+CLIENTS = 4
+KILLS = 3
+
+
+class Sender(threading.Thread):
+    """An application that goes on sending, and knows what was acknowledged."""
+
+    def __init__(self, name: str, port: int) -> None:
+        super().__init__(name=name, daemon=True)
+        config, problems = AvroSinkConfig.parse({"hostname": "127.0.0.1", "port": str(port), "batch-size": "20"})
+        assert config is not None, problems
+        self.sink = AvroSink(config)
+        self.acknowledged: list[bytes] = []
+        self.failures = 0
+        self.enough = threading.Event()
+
+    def run(self) -> None:
+        number = 0
+        self.sink.open()
+        while not self.enough.is_set():
+            bodies = [b"%s-%d" % (self.name.encode(), number + i) for i in range(100)]
+            number += len(bodies)
+            try:
+                self.sink.write(Batch.of(Event(body, {"sender": self.name}) for body in bodies))
+                self.sink.flush()
+                self.acknowledged += bodies
+            except Retry:
+                self.failures += 1
+                self.sink.reset()
+                self.enough.wait(0.05)
+        self.sink.close()
+
+
+def test_what_was_answered_ok_survives_a_kill(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+    topic, (port,) = unique("avro"), free_ports()
+    configuration = f"""
+a1.sources = s1
+a1.channels = c1
+a1.sources.s1.type = avro
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = {port}
+a1.sources.s1.channels = c1
+a1.sinks = k1
+a1.sinks.k1.type = null
+a1.sinks.k1.channel = c1
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+"""
+    senders = [Sender(f"sender{n}", port) for n in range(CLIENTS)]
+
+    def acknowledged() -> int:
+        return sum(len(sender.acknowledged) for sender in senders)
+
+    for sender in senders:
+        sender.start()
+    for _ in range(KILLS):
+        with Agent(tmp_path, configuration) as agent:
+            before = acknowledged()
+            agent.until(lambda before=before: acknowledged() > before + 2000, "events to be acknowledged")
+            agent.stop(signal.SIGKILL)
+    with Agent(tmp_path, configuration) as agent:
+        before = acknowledged()
+        agent.until(lambda: acknowledged() > before + 2000, "events to be acknowledged again")
+        for sender in senders:
+            sender.enough.set()
+        for sender in senders:
+            sender.join(30)
+        assert agent.stop() == 0
+    assert all(sender.failures for sender in senders), "nobody noticed the kills"
+    stored = {event.body for event in in_topic(kafka_cluster, topic)}
+    missing = {body for sender in senders for body in sender.acknowledged} - stored
+    assert not missing, f"{len(missing)} acknowledged events are not stored, such as {sorted(missing)[:3]}"
