@@ -15,6 +15,7 @@ COMMANDS = {
     "check": "Check a configuration; start nothing.",
     "demo": "See it work: a pipeline with everything it needs, on this machine.",
     "cluster": "Run the project's own Kafka cluster.",
+    "sandbox": "Run Kafka, HDFS, HBase and Solr on this machine.",
     "topic": "Look after Kafka topics.",
     "group": "Look after consumer groups: lag, offsets, resets.",
 }

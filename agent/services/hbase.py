@@ -1,7 +1,7 @@
 """HBase on this machine: one process with all its parts, and a Thrift server (the first version) beside it."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,6 +26,16 @@ OPENED = [
     ),
     "-Dorg.apache.hbase.thirdparty.io.netty.tryReflectionSetAccessible=true",
 ]
+
+
+TOOLS = {
+    "version": "org.apache.hadoop.hbase.util.VersionInfo",
+    "canary": "org.apache.hadoop.hbase.tool.CanaryTool",
+    "hfile": "org.apache.hadoop.hbase.io.hfile.HFilePrettyPrinter",
+    "wal": "org.apache.hadoop.hbase.wal.WALPrettyPrinter",
+    "zkcli": "org.apache.hadoop.hbase.zookeeper.ZKMainServer",
+}
+"""What HBase's own script calls its tools, and their classes."""
 
 
 class HBaseCluster(Cluster):
@@ -111,6 +121,26 @@ class HBaseCluster(Cluster):
             *java_command(java, [self.directory / "conf", lib / "*"], main, heap_mb=heap, options=options),
             "start",
         ]
+
+    def shell(self, arguments: Sequence[str], java: Java, lib: Path) -> list[str]:
+        """The command line of `hbase`, by a name of `TOOLS` or a class. Raises `ServiceError`."""
+        tool, *rest = arguments or ["shell"]
+        if tool not in TOOLS and "." not in tool:
+            host, _, port = self.address.partition(":")
+            raise ServiceError(
+                (
+                    "HBase's shell needs JRuby, which is larger than all of HBase's own jars and is not brought\n"
+                    if tool == "shell"
+                    else f"no command {tool!r}\n"
+                )
+                + f"  there are {', '.join(TOOLS)}, or a class of HBase's by its full name\n"
+                f"  tables, from Python: happybase.Connection({host!r}, {port}).table('name').scan()"
+            )
+        options = [*OPENED, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        command = java_command(
+            java, [self.directory / "conf", lib / "*"], TOOLS.get(tool, tool), heap_mb=128, options=options
+        )
+        return [*command, *rest]
 
     def waiting_for(self) -> str | None:
         """Ready is: the master takes orders, and every region of every table answers the Thrift server."""

@@ -4,7 +4,7 @@ import getpass
 import http.client
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -160,6 +160,20 @@ class HdfsCluster(Cluster):
         ]
         heap = NAMENODE_HEAP_MB if name == NAMENODE else DATANODE_HEAP_MB
         return java_command(java, [self._conf(name), lib / "*"], main, heap_mb=heap, options=options)
+
+    def shell(self, arguments: Sequence[str], java: Java, lib: Path) -> list[str]:
+        """The command line of `hdfs`: `-ls /` or `dfs -ls /`, `dfsadmin …`, `fsck …`. Raises `ServiceError`."""
+        tools = {
+            "dfs": "org.apache.hadoop.fs.FsShell",
+            "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
+            "fsck": "org.apache.hadoop.hdfs.tools.DFSck",
+        }
+        tool, *rest = arguments if arguments and not arguments[0].startswith("-") else ["dfs", *arguments]
+        if tool not in tools:
+            raise ServiceError(f"no command {tool!r}: there are {', '.join(tools)}, and dfs is meant by -ls / alone")
+        options = [f"-Dflafka.log={self.server('shell').log}", "--add-opens=java.base/java.lang=ALL-UNNAMED"]
+        command = java_command(java, [self._conf(NAMENODE), lib / "*"], tools[tool], heap_mb=128, options=options)
+        return [*command, *rest]
 
     def waiting_for(self) -> str | None:
         """Ready is: the NameNode is out of safe mode, counts every DataNode, and every DataNode is registered."""

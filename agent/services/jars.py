@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -96,6 +97,23 @@ def ensure_all(*services: str) -> dict[str, Path]:
     return folders
 
 
+def bundle(directory: Path, *services: str) -> int:
+    """Copy these services' jars into a directory that FLAFKA_MAVEN_REPO can name elsewhere; their bytes in all."""
+    ensure_all(*services)
+    jars = {jar for service in services for jar in read_lock(service)}
+    try:
+        for jar in sorted(jars):
+            target = directory / jar.path
+            if _size(target) != jar.size:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                draft = target.with_suffix(".part")
+                shutil.copyfile(cache_directory() / "maven" / jar.path, draft)
+                draft.rename(target)
+    except OSError as error:
+        raise ServiceError(f"cannot write the bundle into {directory}: {error.strerror}") from None
+    return sum(jar.size for jar in jars)
+
+
 def _digest(jars: list[Jar]) -> str:
     """In the folder's name, so that a new lock does not change the folder under a running server."""
     return hashlib.sha256("\n".join(map(str, jars)).encode()).hexdigest()[:12]
@@ -136,7 +154,8 @@ def _download(jars: set[Jar], store: Path) -> None:
     repository = find_repository()
     total = sum(jar.size - _size(_part(store, jar)) for jar in missing)
     print(f"Downloading {len(missing)} jars, {total / 1e6:.1f} MB, once, into {store.parent}", file=sys.stderr)
-    with repository.session() as session, _progress(total) as advance, ThreadPoolExecutor(THREADS) as pool:
+    session_of_it = contextlib.nullcontext() if repository.directory else repository.session()
+    with session_of_it as session, _progress(total) as advance, ThreadPoolExecutor(THREADS) as pool:
         stop = threading.Event()
         fetch = _Fetch(session, repository, store, advance, stop)
         futures = [pool.submit(fetch, jar) for jar in missing]
@@ -145,7 +164,7 @@ def _download(jars: set[Jar], store: Path) -> None:
                 future.result()
         except _Failed as failure:
             left = [jar.name for jar in missing if _size(store / jar.path) != jar.size]
-            raise ServiceError(_explain(repository, failure, left, store.parent)) from None
+            raise ServiceError(_explain(repository, failure, left)) from None
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -163,26 +182,29 @@ class _Failed(Exception):
 class _Fetch:
     """Downloads one jar at a call, in any thread; what an earlier run left half done is continued."""
 
-    session: "requests.Session"
+    session: "requests.Session | None"  # None where the repository is a directory
     repository: Repository
     store: Path
     advance: Callable[[int], None]
     stop: threading.Event
 
     def __call__(self, jar: Jar) -> None:
-        import requests
-
         part = _part(self.store, jar)
         part.parent.mkdir(parents=True, exist_ok=True)
         failure = ""
         for attempt in range(ATTEMPTS):
             if attempt and self.stop.wait(PAUSE * 2 ** (attempt - 1)):
                 return
-            try:
-                self._continue(jar, part)
-            except requests.RequestException as error:
-                failure = _reason(error)
-                continue
+            if self.session is None:
+                self._copy(jar, part)
+            else:
+                import requests
+
+                try:
+                    self._continue(self.session, jar, part)
+                except requests.RequestException as error:
+                    failure = _reason(error)
+                    continue
             if self.stop.is_set():
                 return
             with part.open("rb") as file:
@@ -195,7 +217,16 @@ class _Fetch:
             failure = f"has SHA-256 {sha256[:12]}…, the lock says {jar.sha256[:12]}…"
         raise _Failed(f"{jar.name}: {failure}")
 
-    def _continue(self, jar: Jar, part: Path) -> None:
+    def _copy(self, jar: Jar, part: Path) -> None:
+        assert self.repository.directory is not None
+        self.advance(-_size(part))
+        try:
+            shutil.copyfile(self.repository.directory / jar.path, part)
+        except OSError as error:
+            raise _Failed(f"{jar.name}: {error.strerror}") from None
+        self.advance(_size(part))
+
+    def _continue(self, session: "requests.Session", jar: Jar, part: Path) -> None:
         import requests
 
         have = _size(part)
@@ -203,7 +234,7 @@ class _Fetch:
             return
         headers = {"Range": f"bytes={have}-"} if have else {}
         url = f"{self.repository.url}/{jar.path}"
-        with self.session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
+        with session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
             if have and answer.status_code in (200, 416):  # ranges are not served, or not this one
                 self.advance(-have)
                 part.unlink()
@@ -227,14 +258,14 @@ def _reason(error: Exception) -> str:
     return str(error).rpartition(": ")[2] or type(error).__name__
 
 
-def _explain(repository: Repository, failure: _Failed, left: list[str], cache: Path) -> str:
+def _explain(repository: Repository, failure: _Failed, left: list[str]) -> str:
     names = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
     return (
-        f"cannot download from {repository}: {failure}\n"
+        f"cannot get the jars from {repository}: {failure}\n"
         f"  missing: {names}\n"
         "  behind a proxy: set HTTPS_PROXY; a company's certificate: set REQUESTS_CA_BUNDLE\n"
         "  a mirror of Maven Central: set FLAFKA_MAVEN_REPO to its URL, or a <mirror> in ~/.m2/settings.xml\n"
-        f"  no network at all: copy {cache} from a machine that has it"
+        "  no network at all: `agent sandbox fetch DIR` on a machine that has it, then FLAFKA_MAVEN_REPO=DIR here"
     )
 
 

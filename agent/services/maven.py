@@ -1,7 +1,8 @@
 """Which Maven repository to download from, and how to reach it.
 
 Users configured this long ago for other tools; their settings are honoured, not repeated:
-the repository from FLAFKA_MAVEN_REPO, else a mirror of Central in `~/.m2/settings.xml`, else Maven Central itself;
+the repository from FLAFKA_MAVEN_REPO (a URL, or a directory of `agent sandbox fetch`), else a mirror of Central in
+`~/.m2/settings.xml`, else Maven Central itself;
 proxies from HTTPS_PROXY and NO_PROXY; certificate authorities as for requests, curl and pip.
 """
 
@@ -31,6 +32,11 @@ class Repository:
     url: str
     credentials: tuple[str, str] | None = None
 
+    @property
+    def directory(self) -> Path | None:
+        """Where it is, if it is one of this machine's directories."""
+        return None if "://" in self.url else Path(self.url)
+
     def __str__(self) -> str:
         """The URL without a user name or password that may be in it."""
         parts = urlsplit(self.url)
@@ -52,7 +58,7 @@ class Repository:
 def find_repository() -> Repository:
     """The repository to use. Raises `ServiceError` for settings that cannot be understood."""
     if url := os.environ.get("FLAFKA_MAVEN_REPO"):
-        return Repository(url.rstrip("/"))
+        return Repository(url.rstrip("/") if "://" in url else str(Path(url).expanduser().absolute()))
     settings = Path.home() / ".m2" / "settings.xml"
     mirror = _mirror(settings) if settings.is_file() else None
     return mirror or Repository(f"https://{CENTRAL}")

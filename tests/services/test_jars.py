@@ -132,7 +132,7 @@ def test_a_missing_jar_is_named_and_not_asked_for_again(mirror: Mirror) -> None:
     del mirror.files[jar.path]
     with pytest.raises(ServiceError, match=r"part3-1\.0\.jar: the server answers 404") as failure:
         jars.ensure("tiny")
-    assert f"cannot download from {mirror.url}" in str(failure.value)
+    assert f"cannot get the jars from {mirror.url}" in str(failure.value)
     assert "FLAFKA_MAVEN_REPO" in str(failure.value)
     assert mirror.requests[jar.path] == 1
 
@@ -178,3 +178,24 @@ def test_the_cached_jars_are_those_of_the_lock() -> None:
     folder = jars.ensure("spark")
     for jar in jars.read_lock("spark"):
         assert hashlib.sha256((folder / jar.name).read_bytes()).hexdigest() == jar.sha256
+
+
+def test_a_bundle_serves_a_machine_without_network(
+    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "a bundle"
+    for _ in range(2):  # the second time there is nothing to do
+        assert jars.bundle(bundle, "tiny") == sum(jar.size for jar in jars.read_lock("tiny"))
+    mirror.shutdown()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another cache"))
+    monkeypatch.setenv("FLAFKA_MAVEN_REPO", str(bundle))
+    first, *others = jars.read_lock("tiny")
+    (bundle / first.path).rename(bundle / "hidden")
+    with pytest.raises(ServiceError, match=f"cannot get the jars from {bundle}: {first.name}: No such file"):
+        jars.ensure("tiny")
+    (bundle / first.path).write_bytes(b"tampered with")
+    with pytest.raises(ServiceError, match="has SHA-256"):
+        jars.ensure("tiny")
+    (bundle / "hidden").rename(bundle / first.path)
+    folder = jars.ensure("tiny")
+    assert {path.name for path in folder.iterdir()} == {jar.name for jar in (first, *others)}
