@@ -161,7 +161,9 @@ class HBaseConfig(Config):
     @classmethod
     def _check_thrift(cls, value: str | None, info: pydantic.ValidationInfo) -> str:
         if value is None:
-            quorum = info.data.get("zookeeper_quorum") or info.data.get("hbase_zookeeper") or ""
+            given = info.data
+            quorum = given.get("zookeeper_quorum") or given.get("hbase_zookeeper") or ""
+            quorum = quorum or given.get("async_", {}).get("hbase.zookeeper.quorum", "")
             host = re.split("[,:/]", quorum)[0].strip() or "host"
             raise ValueError(
                 "is needed, as HBase is reached through its Thrift server and not through ZooKeeper: start one with "

@@ -1,0 +1,83 @@
+"""Options of the HBase sink; what it does with them is tests/system/test_hbase_sink.py."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from sinks.hbase import HBaseConfig, HBaseSink
+
+NEEDED = {"table": "t", "columnFamily": "f", "thrift": "h:9090"}
+
+
+def problems(properties: dict[str, str]) -> list[str]:
+    return [f"{problem.option}: {problem.message}" for problem in HBaseConfig.parse(properties)[1]]
+
+
+@pytest.mark.parametrize(
+    ("quorum", "host"),
+    [
+        ({"zookeeperQuorum": "zk1:2181,zk2:2181"}, "zk1"),
+        ({"hbase.zookeeper": "zk3"}, "zk3"),
+        ({"async.hbase.zookeeper.quorum": "zk4"}, "zk4"),
+        ({}, "host"),
+    ],
+)
+def test_an_address_of_zookeeper_is_answered_with_the_line_to_add(quorum: dict[str, str], host: str) -> None:
+    (problem,) = problems({"table": "t", "columnFamily": "f", **quorum})
+    assert problem.startswith("thrift: is needed, as HBase is reached through its Thrift server and not through Zoo")
+    assert problem.endswith(f"add thrift = {host}:9090")
+    assert problems({**NEEDED, **quorum}) == []
+
+
+def test_flumes_files_are_read() -> None:
+    flume = {
+        "znodeParent": "/hbase",
+        "batchSize": "100",
+        "coalesceIncrements": "true",
+        "enableWal": "false",
+        "timeout": "60000",
+        "serializer.incrementColumn": "iCol",
+        "serializer.incrementRow": "incRow",
+    }
+    for serializer in (
+        "org.apache.flume.sink.hbase.SimpleHbaseEventSerializer",
+        "org.apache.flume.sink.hbase.SimpleAsyncHbaseEventSerializer",
+        "org.apache.flume.sink.hbase2.RegexHBase2EventSerializer",
+        "org.apache.flume.sink.hbase.RegexHbaseEventSerializer",
+    ):
+        assert problems({**NEEDED, **flume, "serializer": serializer}) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"thrift": "h"}, "thrift: must be host:port"),
+        ({"thrift": "h:1,h"}, "thrift: must be host:port"),
+        ({"columnFamily": "a:b"}, "columnFamily: must match"),
+        ({"rowKey": "%[uuid]"}, "rowKey: %[uuid] is none of %[id]"),
+        ({"serializer": "com.acme.Mine"}, "serializer: 'com.acme.Mine' cannot run here"),
+        ({"serializer.charset": "latin-1"}, "serializer.charset: only UTF-8"),
+        ({"kerberosPrincipal": "flume/h@R"}, "kerberosPrincipal: is not built yet"),
+        (
+            {"serializer": "regex", "serializer.colNames": "a,b"},
+            ": serializer.regex has 1 groups and serializer.colN",
+        ),
+        ({"serializer": "regex", "serializer.rowKeyIndex": "0"}, ": serializer.rowKeyIndex = 0: that one of"),
+        ({"serializer": "regex", "serializer.rowKeyIndex": "1"}, ": serializer.rowKeyIndex = 1: that one of"),
+        ({"serializer": "regex", "serializer.regex": "(a"}, ": the regular expression"),
+        ({"serializer": "regex", "serializer.regex": "(a)(?=b)"}, ": the regular expression"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:
+    (problem,) = problems({**NEEDED, **wrong})
+    assert problem.startswith(message), problem
+
+
+def test_it_travels_to_an_executor() -> None:
+    config, _ = HBaseConfig.parse({**NEEDED, "serializer": "regex", "serializer.regex": "(?<a>.*)"})
+    assert config is not None
+    sent: HBaseConfig = pickle.loads(pickle.dumps(config))
+    assert sent == config
+    HBaseSink(sent).close()

@@ -1,0 +1,56 @@
+"""Options of the Solr sink; what it does with them is tests/system/test_solr_sink.py."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from sinks.solr import SolrConfig, SolrSink
+
+URL = "http://h:8983/solr/logs"
+
+
+def problems(properties: dict[str, str]) -> list[str]:
+    return [f"{problem.option}: {problem.message}" for problem in SolrConfig.parse(properties)[1]]
+
+
+def test_what_carries_over_from_a_morphline_sink() -> None:
+    config, found = SolrConfig.parse({"url": URL + "/", "batchSize": "500", "batchDurationMillis": "2000"})
+    assert found == []
+    assert config is not None
+    assert config.url == URL
+    sink = SolrSink(config)
+    assert (sink.batch_size, sink.flush_interval) == (500, 2.0)
+
+
+def test_what_does_not_is_refused_with_the_way_out() -> None:
+    found = problems({"morphlineFile": "/etc/m.conf", "morphlineId": "m1", "isProductionMode": "true"})
+    assert found[0] == "url: is needed: add url = http://host:8983/solr/<collection>"
+    assert ["morphlines do not run here" in problem for problem in found] == [False, True, True, False]
+    assert found[3].startswith("isProductionMode: is not needed: remove it")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"url": "h:8983/solr/logs"}, "url: must be http://"),
+        ({"url": "http://h:8983"}, "url: must be http://"),
+        ({"url": "http://h:8983/solr"}, "url: lacks the collection: http://h:8983/solr/<collection>"),
+        ({"url": "http://u:p@h/solr/c"}, "url: holds more than the address"),
+        ({"field.a_s": "%[uuid]"}, "field.a_s: %[uuid] is none of"),
+        ({"username": "u"}, ": username and password belong together"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:
+    (problem,) = problems({"url": URL, **wrong})
+    assert problem.startswith(message), problem
+
+
+def test_it_travels_to_an_executor_and_keeps_its_secret() -> None:
+    config, _ = SolrConfig.parse({"url": URL, "username": "u", "password": "hunter2", "field.a_s": "%{a}"})
+    assert config is not None
+    assert "hunter2" not in repr(config)
+    sent: SolrConfig = pickle.loads(pickle.dumps(config))
+    assert sent == config
+    SolrSink(sent).close()
