@@ -188,6 +188,8 @@ class SinkRunner(Worker):
                 self.sink.flush()
             except Rejected as e:
                 self.reject(e, [batch for r in self.ranges.values() for batch in r.taken])
+                for id in e.reasons:
+                    self.ranges[id.partition].events -= 1
             self.delivered({p: r for p, r in self.ranges.items() if r.end is not None})  # a flush covers all of them
         self.show_lag()
         self.recovered()

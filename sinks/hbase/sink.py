@@ -101,6 +101,7 @@ class HBaseSink(Sink[HBaseConfig]):
             transport=config.thrift_transport,
             protocol=config.thrift_protocol,
             timeout=config.timeout,
+            metrics=self.metrics,
         )
 
     def _trouble(self, hbase: HBase) -> str | None:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from plugins import Retry, require
+from plugins import Metrics, Retry, require
 
 R = TypeVar("R")
 
@@ -34,12 +34,15 @@ class HBase:
     A call that raises may or may not have been executed.
     """
 
-    def __init__(self, hosts: Sequence[tuple[str, int]], *, transport: str, protocol: str, timeout: int) -> None:
+    def __init__(
+        self, hosts: Sequence[tuple[str, int]], *, transport: str, protocol: str, timeout: int, metrics: Metrics
+    ) -> None:
         """`timeout` is the longest wait for an answer, in ms."""
         self._happybase = require("happybase", "hbase")
         self._errors = require("Hbase_thrift", "hbase")  # happybase makes it from the interface's description
         self._broken = (require("thriftpy2.thrift", "hbase").TException, OSError, EOFError)
         logging.getLogger("happybase").setLevel(logging.ERROR)
+        self._metrics = metrics
         self._hosts, self._timeout = list(hosts), timeout
         self._dialect = {"transport": transport, "protocol": protocol}
         self._idle: deque[Any] = deque()
@@ -110,8 +113,11 @@ class HBase:
         reasons = []
         for host, port in self._hosts:
             try:
-                return self._happybase.Connection(host, port, timeout=self._timeout, **self._dialect)
+                connection = self._happybase.Connection(host, port, timeout=self._timeout, **self._dialect)
+                self._metrics.add("ConnectionCreatedCount")
+                return connection
             except self._broken as e:
+                self._metrics.add("ConnectionFailedCount")
                 reasons.append(f"{host}:{port}: {_words(e)}")
         raise Retry(f"HBase is away: no Thrift server answers at {'; '.join(reasons)}")
 
@@ -121,6 +127,7 @@ class HBase:
         return f" (does it speak {self._dialect['transport']} and {self._dialect['protocol']}?)"
 
     def _close(self, connection: Any) -> None:
+        self._metrics.add("ConnectionClosedCount")
         with contextlib.suppress(*self._broken):
             connection.close()
 

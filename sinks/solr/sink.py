@@ -75,12 +75,14 @@ class SolrSink(Sink[SolrConfig]):
             self._add([])
         except _Refused as e:
             raise Retry(f"{self.config.url} takes no updates: {e}") from e
+        self.metrics.add("ConnectionCreatedCount")
 
     def close(self) -> None:
         """Drop what was not flushed, and close the connections."""
         self.reset()
         if self._solr is not None:
             self._solr.get_session().close()
+            self.metrics.add("ConnectionClosedCount")
             self._solr = None
 
     def probe(self) -> Iterator[str]:
@@ -168,6 +170,8 @@ class SolrSink(Sink[SolrConfig]):
             status = int(found[1]) if (found := _STATUS.search(str(e))) else 0
             if status in (400, 413):
                 raise _Refused(_sentence(str(e))) from e
+            if not status:
+                self.metrics.add("ConnectionFailedCount")
             raise Retry(self._trouble(status, str(e))) from e
         return answer
 

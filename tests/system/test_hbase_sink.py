@@ -213,6 +213,8 @@ def test_a_thrift_server_that_was_away_is_noticed_only_while_it_is(table: Table)
         cluster.start()
     assert deliver(sink, events([b"d"], offset=3)) == {}
     assert len(table.rows()) == 4
+    assert sink.metrics.get("ConnectionCreatedCount") >= 3
+    assert sink.metrics.get("ConnectionFailedCount") >= 2
 
 
 def test_framed_and_compact(table: Table) -> None:
