@@ -158,6 +158,26 @@ def test_rejected_events_are_kept_and_the_rest_is_delivered(pipeline):
     assert sink.metrics.get("EventRejectedCount") == 1
 
 
+def test_what_a_flush_rejects_is_a_dead_letter_and_not_counted_as_delivered(pipeline):
+    class Late(Store):
+        """Learns at the flush only what its store refuses."""
+
+        type_name = "late"
+
+        def write(self, batch):
+            self.batch = batch
+
+        def flush(self):
+            raise Rejected({self.batch.id(0): "not wanted"})
+
+    sink, channel, letters = pipeline(Late)
+    put(channel, b"bad", b"1", b"2")
+    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert [letter.event.body for letter in letters] == [b"bad"]
+    assert sink.metrics.get("EventDrainSuccessCount") == 2
+    assert sink.metrics.get("EventRejectedCount") == 1
+
+
 def test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit(pipeline):
     class Lossy(Record):
         """Commits, then fails to say so."""
