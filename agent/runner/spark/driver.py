@@ -211,9 +211,7 @@ def _supervise(spark: Any, sink: SinkJob, job: Job, stopping: threading.Event) -
             Query(sink, job.options, letters).run(spark, stopping)
             return
         except Exception as e:  # noqa: BLE001  # one sink's failure must not take the others down
-            text = str(e) if isinstance(e, FlafkaError) else f"{type(e).__name__}: {e}"
-            # A query's failure carries the whole Java trace: its first lines say what happened.
-            text = " ".join(line.strip() for line in text.splitlines()[:3])
+            text = reason(str(e) if isinstance(e, FlafkaError) else f"{type(e).__name__}: {e}")
             report(sink.sink.name, {"FailureCount": 1}, error=text)
             if text != last:
                 log.warning("%s: %s", sink.sink.path, text)
@@ -221,6 +219,16 @@ def _supervise(spark: Any, sink: SinkJob, job: Job, stopping: threading.Event) -
         if time.monotonic() - started > 60:
             backoff.reset()
         backoff.wait(stopping)
+
+
+def reason(failure: str) -> str:
+    """What happened, out of a failure's text: Spark wraps Python's trace in its own and in Java's."""
+    _, trace, end = failure.rpartition("Traceback (most recent call last):")
+    if trace:
+        for line in end.splitlines():
+            if line.strip() and not line[0].isspace():
+                return line.strip().removeprefix("plugins.errors.")
+    return " ".join(line.strip() for line in failure.splitlines()[:3])
 
 
 def _end_with_the_agent(directory: str) -> None:
