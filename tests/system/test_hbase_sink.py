@@ -17,7 +17,7 @@ from agent.services.java import find_java
 from agent.services.process import await_ready
 from plugins import Batch, Event, Origin, Rejected, Retry, conformance
 from sinks.hbase import HBaseConfig, HBaseSink
-from tests.system.running import free_ports, unique
+from tests.system.running import free_ports, unique, until
 
 TIME = 1_700_000_000_000
 
@@ -204,6 +204,7 @@ def test_a_thrift_server_that_was_away_is_noticed_only_while_it_is(table: Table)
         cluster.restart(THRIFT)  # its connections died while they were idle
         assert deliver(sink, events([b"c"], offset=2)) == {}
         cluster.kill(THRIFT)
+        until(lambda: not listening(cluster.ports[THRIFT]), "its port to be closed")
         sink.write(events([b"d"], offset=3))
         with pytest.raises(Retry, match=r"HBase is away: no Thrift server answers at 127\.0\.0\.1"):
             sink.flush()
