@@ -153,7 +153,8 @@ def _download(jars: set[Jar], store: Path) -> None:
         return
     repository = find_repository()
     total = sum(jar.size - _size(_part(store, jar)) for jar in missing)
-    print(f"Downloading {len(missing)} jars, {total / 1e6:.1f} MB, once, into {store.parent}", file=sys.stderr)
+    doing = "Copying" if repository.directory else "Downloading"
+    print(f"{doing} {len(missing)} jars, {total / 1e6:.1f} MB, once, into {store.parent}", file=sys.stderr)
     session_of_it = contextlib.nullcontext() if repository.directory else repository.session()
     with session_of_it as session, _progress(total) as advance, ThreadPoolExecutor(THREADS) as pool:
         stop = threading.Event()
