@@ -141,7 +141,8 @@ class _Connection:
             raise
         self._first_deadline: float | None = self.since + patience
         self._frames = Frames(MAX_ANSWER)
-        self._sent = self._answered = 0
+        self._sent = 0
+        self._unanswered: set[int] = set()
         deflate = config.compression_type == "deflate"
         self._deflate = zlib.compressobj(config.compression_level) if deflate else None
         self._inflate = zlib.decompressobj() if deflate else None
@@ -155,6 +156,7 @@ class _Connection:
         """Send one request, once few enough are unanswered."""
         self._sent += 1
         first = self._sent == 1
+        self._unanswered.add(self._sent)
         data = frame(self._sent, [opening(first=first, message="appendBatch"), events])
         if self._deflate is not None:
             data = self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
@@ -169,7 +171,7 @@ class _Connection:
 
     def _await(self, unanswered: int) -> None:
         deadline = self._first_deadline or time.monotonic() + self._timeout
-        while self._sent - self._answered > unanswered:
+        while len(self._unanswered) > unanswered:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError("no answer in time")
@@ -184,9 +186,9 @@ class _Connection:
                 deadline = time.monotonic() + self._timeout
 
     def _take(self, serial: int, content: bytes) -> None:
-        self._answered += 1
-        if serial != self._answered:
-            raise ValueError(f"an answer to request {serial}, where one to {self._answered} is due")
+        if serial not in self._unanswered:
+            raise ValueError(f"an answer to request {serial}, which is not awaited")
+        self._unanswered.remove(serial)  # Flume answers in any order
         status = read_answer(content, first=serial == 1)
         self._first_deadline = None
         if status != Status.OK:

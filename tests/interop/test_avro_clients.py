@@ -14,7 +14,7 @@ import pytest
 from plugins import Event
 from tests.interop.jvm import Application, java_keystore
 from tests.sources.test_avro import Running
-from tests.system.running import Agent, free_ports, until
+from tests.system.running import Agent, free_ports
 
 LOG4J = Path(__file__).parents[2] / "conf" / "log4j"
 COUNT = 300
@@ -116,43 +116,40 @@ def test_log4j_goes_on_whatever_the_agent_does(
 ) -> None:
     text = configuration(collector, {"logs": f"port = {port}"})
 
-    def arrived(tag: str) -> list[Event]:
-        return [event for event in collector.events if event.body.startswith(tag.encode())]
+    def arrived(tag: str, count: int = COUNT) -> bool:
+        wanted = {f"{tag}-{api}-{number}" for api in ("log4j1", "log4j2") for number in range(count)}
+        return wanted <= {event.body.decode() for event in list(collector.events)}
 
-    def log(tag: str) -> None:
-        assert application.tell(f"log {COUNT} {tag}") == "logged"
+    def log(tag: str, count: int = COUNT) -> None:
+        """The application logs, and goes on."""
+        assert application.tell(f"log {count} {tag}") == "logged"
 
-    def all_arrive(agent: Agent, tag: str) -> None:
-        """Perhaps not the first ones: the appender finds out with one of them that its connection has gone."""
-        agent.until(lambda: bodies(arrived(tag)) >= last(tag), f"the last events of {tag} at the collector")
+    def come_back(agent: Agent, tag: str) -> None:
+        """The first events may be lost: with them the appenders find out that their connections have gone."""
+        agent.until(lambda: log(tag, 1) or arrived(tag, 1), f"the appenders to come back\n{application.log[-2000:]}")
 
     log("down")
     with Agent(tmp_path, text) as agent:
         agent.healthy()
+        come_back(agent, "hello")
         log("up")
-        all_arrive(agent, "up")
-        check(arrived("up"))
-        agent.process.send_signal(signal.SIGSTOP)  # a connection that never answers
+        agent.until(lambda: arrived("up"), "all events at the collector")
+        check([event for event in collector.events if event.body.startswith(b"up")])
+        agent.process.send_signal(signal.SIGSTOP)  # a connection that does not answer, for a while
         log("stopped")
         agent.process.send_signal(signal.SIGCONT)
-        all_arrive(agent, "stopped")
+        agent.until(lambda: arrived("stopped"), "what was logged meanwhile at the collector")
         agent.stop(signal.SIGKILL)
     log("killed")
-    with Agent(tmp_path, text) as agent:
-        agent.healthy()
-        until(lambda: log("again") or bodies(arrived("again")) >= last("again"), "the appenders to come back", 60)
-        assert agent.stop() == 0
     with silent(port):
         log("silent")
+    with Agent(tmp_path, text) as agent:
+        agent.healthy()
+        come_back(agent, "again")
+        log("end")
         application.end()
-
-
-def bodies(events: list[Event]) -> set[str]:
-    return {event.body.decode() for event in events}
-
-
-def last(tag: str) -> set[str]:
-    return {f"{tag}-{api}-{COUNT - 1}" for api in ("log4j1", "log4j2")}
+        agent.until(lambda: arrived("end"), "what was logged last at the collector")
+        assert agent.stop() == 0
 
 
 def check(events: list[Event]) -> None:

@@ -105,7 +105,7 @@ def impostor(reply):
     ("reply", "message"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak Avro RPC"),
-        (frame(2, answer(bytes(4), Status.OK)), "answer to request 2, where one to 1 is due"),
+        (frame(2, answer(bytes(4), Status.OK)), "answer to request 2, which is not awaited"),
         (frame(1, answer(bytes(4), Status.UNKNOWN)), "answers UNKNOWN"),
         (frame(1, complaint(bytes(4), "out of order")), "reports: out of order"),
         (frame(1, [b"\4\2\x06abc\0\0"]), "speaks another protocol: b'abc'"),
