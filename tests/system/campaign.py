@@ -18,7 +18,7 @@ from kafka import KafkaAdminClient
 from agent.books import HdfsReader, read_topic
 from agent.services.hdfs import NAMENODE, HdfsCluster
 from agent.services.kafka import KafkaCluster
-from channels.kafka.records import FORMAT, encode
+from channels.kafka.records import ARROW, FORMAT, encode
 from plugins import Batch, Components, Event
 from tests.system.evidence import Evidence, Snapshot, line
 from tests.system.running import Agent
@@ -316,7 +316,7 @@ class Campaign:
         producer.begin_transaction()
         for partition in range(3):
             producer.produce(
-                self.topic, encode(Batch.of([Event(b"aborted")])), headers={FORMAT: b"arrow/1"}, partition=partition
+                self.topic, encode(Batch.of([Event(b"aborted")])), headers=[(FORMAT, ARROW)], partition=partition
             )
         producer.flush(PATIENCE)
         producer.abort_transaction(PATIENCE)
