@@ -254,6 +254,8 @@ class Sink(Component[C]):
     """The runner flushes after at least so many events, if not before."""
     flush_interval: float = 1.0
     """The runner flushes at the latest so many seconds after the first unflushed write."""
+    remote: ClassVar[bool] = True
+    """Whether it may work on another host than the agent's, as Spark's executors do; not with files of its own."""
 
     @abstractmethod
     def write(self, batch: Batch) -> None:

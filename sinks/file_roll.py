@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pydantic
@@ -108,6 +109,7 @@ class FileRollSink(Sink[FileRollConfig]):
 
     type_name = "file_roll"
     aliases = ("org.apache.flume.sink.RollingFileSink",)
+    remote: ClassVar[bool] = False
 
     def __init__(self, config: FileRollConfig, name: str = "") -> None:
         super().__init__(config, name)

@@ -14,19 +14,28 @@ class AgentOptions(Config):
         "local", name="runner", description="Where sinks run that do not say it themselves."
     )
     spark_master: str = option(
-        "local[2]", name="spark.master", description="Spark's master: local[n], spark://host:port, yarn, k8s://…."
+        "local[2]",
+        name="spark.master",
+        description="Spark's master: local[n] (n cores of this host), spark://host:port, yarn, k8s://….",
     )
     spark_trigger_interval: int = option(
-        60, name="spark.triggerInterval", unit="s", ge=1, description="Time from one micro-batch to the next."
+        60,
+        name="spark.triggerInterval",
+        unit="s",
+        ge=1,
+        description="Time from one micro-batch to the next: how old events get before they are delivered.",
     )
     spark_max_records: int = option(
         20_000,
         name="spark.maxRecordsPerTrigger",
         unit="records",
         ge=1,
-        description="Most records in one micro-batch.",
+        description="Most Kafka records in one micro-batch of a sink, over all partitions; a record of format arrow "
+        "holds up to 10,000 events and batchBytes of the channel.",
     )
-    spark_conf: dict[str, str] = option({}, name="spark.conf.", description="Spark's own properties.")
+    spark_conf: dict[str, str] = option(
+        {}, name="spark.conf.", description="Spark's own properties, as in spark.conf.spark.executor.memory = 2g."
+    )
     monitoring_type: Literal["http"] = option("http", name="monitoring.type", description="How metrics are served.")
     monitoring_host: str = option("127.0.0.1", name="monitoring.host", description="Address metrics are served on.")
     monitoring_port: int = option(

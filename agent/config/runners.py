@@ -52,7 +52,17 @@ TABLE: tuple[Support, ...] = (
         "use a channel of type kafka, or runner = local",
     ),
     Support("a sink that commits by itself (hdfs)", BOTH, _commits),
-    Support("a sink that writes and flushes", LOCAL, lambda delivery: not _commits(delivery), "set runner = local"),
+    Support(
+        "a sink that writes and flushes (hbase, solr, avro, logger)",
+        BOTH,
+        lambda delivery: delivery.sink.remote and not _commits(delivery),
+    ),
+    Support(
+        "a sink that writes files of the agent's own host (file_roll)",
+        LOCAL,
+        lambda delivery: not delivery.sink.remote,
+        "set runner = local, or use a sink of type hdfs",
+    ),
     Support("a sink with a group of its own, or alone on its channel", BOTH, lambda delivery: not delivery.competing),
     Support(
         "sinks that compete for the events of one channel",

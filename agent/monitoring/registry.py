@@ -27,7 +27,10 @@ _SINK = (
 FLUME_COUNTERS = {"SOURCE": _SOURCE.split(), "CHANNEL": _CHANNEL.split(), "SINK": _SINK.split()}
 """The names every component of a kind shows, at 0 where nothing was counted, as Flume's dashboards expect."""
 
-GAUGES = frozenset({"ChannelCapacity", "ChannelFillPercentage", "ChannelSize", "OpenConnectionCount", "Lag"})
+_SPARK = "BatchMilliseconds RecordsPerSecond StateRows StateBytes"  # of a query's latest micro-batch
+GAUGES = frozenset(
+    f"ChannelCapacity ChannelFillPercentage ChannelSize OpenConnectionCount Lag {_SPARK}".split()
+)
 
 
 @dataclass

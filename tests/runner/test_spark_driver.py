@@ -1,6 +1,15 @@
-"""What the Spark driver says of failures."""
+"""What the Spark driver says of failures and of progress, and which sinks it runs."""
 
+from types import SimpleNamespace as Progress
+from typing import Any
+
+import pytest
+
+from agent.config.runners import Delivery, objections
 from agent.runner.spark.driver import reason
+from agent.runner.spark.progress import ends_of, gauges_of
+from channels.kafka import KafkaChannel
+from plugins import Components
 
 WRAPPED = """StreamingQueryException: [STREAM_FAILED] Query [id = 4d29] terminated with exception: Reason: \
 An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -24,3 +33,40 @@ def test_a_failure_of_spark_itself_is_told_by_its_first_lines() -> None:
     assert (
         reason("AnalysisException: no such table\n  here\n\nat java\n...") == "AnalysisException: no such table here "
     )
+
+
+def progress(*sources: Progress, state: tuple[Progress, ...] = (), rate: float = 20.0) -> Any:
+    return Progress(batchDuration=50, processedRowsPerSecond=rate, sources=sources, stateOperators=state)
+
+
+def source(read: str, latest: str) -> Progress:
+    return Progress(endOffset=f'{{"t": {read}}}', latestOffset=f'{{"t": {latest}}}')
+
+
+def test_lag_counts_no_records_that_were_delivered_though_no_read_covers_them() -> None:
+    told = progress(source('{"0": 5, "1": 2}', '{"0": 9, "1": 3}'))
+    assert gauges_of(told, {0: 8, 1: None})["Lag"] == 2
+    assert gauges_of(told, {})["Lag"] == 5
+
+
+def test_of_a_join_the_reading_that_lags_counts() -> None:
+    told = progress(source('{"0": 5}', '{"0": 9}'), source('{"0": 7}', '{"0": 9}'), rate=float("inf"))
+    assert ends_of(told) == {0: 5}
+    assert gauges_of(told, {}) == {"BatchMilliseconds": 50, "RecordsPerSecond": 0, "Lag": 4}
+
+
+def test_state_is_summed_over_operators() -> None:
+    told = gauges_of(progress(state=(Progress(numRowsTotal=2, memoryUsedBytes=10),) * 2), {})
+    assert (told["StateRows"], told["StateBytes"], told["Lag"]) == (4, 20, 0)
+
+
+@pytest.mark.parametrize("name", ["hdfs", "hbase", "solr", "avro", "logger", "null"])
+def test_sinks_that_run_on_spark(name: str) -> None:
+    sink: Any = Components().get("sink", name)
+    assert not list(objections("spark", Delivery(sink, KafkaChannel, competing=False)))
+
+
+def test_a_sink_with_files_of_its_own_host_does_not() -> None:
+    sink: Any = Components().get("sink", "file_roll")
+    (objection,) = objections("spark", Delivery(sink, KafkaChannel, competing=False))
+    assert objection.endswith("(file_roll): set runner = local, or use a sink of type hdfs")

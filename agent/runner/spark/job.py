@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from agent.runner.deadletters import DeadLetter, letters_of
+from agent.monitoring.registry import GAUGES
+from agent.runner.deadletters import DeadLetter, DeadLetters, dead_letters_of, letters_of
 from agent.topology import ChannelSpec, SinkSpec
-from plugins import Channel, Claim, CommittingSink, Event, Interceptor, Receipt, Record, Rejected, Taken
+from plugins import Batch, Channel, Claim, CommittingSink, Event, Interceptor, Receipt, Record, Rejected, Sink, Taken
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,15 @@ class Result:
     """What one task made of one partition's records."""
 
     receipt: Receipt
-    dead_letters: list[DeadLetter] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
+    """Of a sink that only writes and flushes: up to where everything is durable; nothing is staged."""
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 class PartitionTask:
-    """Runs a sink over the records of one Kafka partition on an executor: decode, intercept, write, stage."""
+    """Runs a sink over one partition's records on an executor: decode, intercept, write, and stage or flush."""
 
-    def __init__(self, job: SinkJob, claims: Mapping[int, Claim], template: Claim) -> None:
-        self.job = job
+    def __init__(self, job: Job, sink: SinkJob, claims: Mapping[int, Claim], template: Claim) -> None:
+        self.agent, self.options, self.job = job.agent, dict(job.options), sink
         self.claims, self.template = dict(claims), template
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -59,53 +62,29 @@ class PartitionTask:
 
     def run(self, batches: Iterator[Any]) -> Result | None:
         """All records of one task, which are those of one partition; None where there were none."""
+        logging.basicConfig(level=logging.INFO)  # what components say reaches the executor's log
         spec = self.job.sink
-        sink: CommittingSink = spec.make()  # type: ignore[type-arg]
+        channel: Channel = self.job.channel.make()  # type: ignore[type-arg]
+        letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
+        delivery = _Delivery(spec.path, spec.make(), letters)
         interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]  # type: ignore[type-arg]
         opened: list[Any] = []
+        claim, start, end = self.template, -1, -1
         try:
-            for component in (*interceptors, sink):
+            for component in (*interceptors, delivery.sink):
                 opened.append(component)
                 component.open()
-            return self._deliver(self._taken(batches), sink, interceptors)
+            for claim, taken in self._taken(batches, channel):  # noqa: B007  # its last one is used
+                start, end = taken.start if start < 0 else start, taken.end
+                delivery.take(taken, interceptors)
+            return None if start < 0 else delivery.result(claim, start, end)
         finally:
             for component in opened:
                 component.close()
+            letters.close()
 
-    def _deliver(
-        self,
-        takes: Iterator[tuple[Claim, Taken]],
-        sink: CommittingSink,  # type: ignore[type-arg]
-        interceptors: list[Interceptor],  # type: ignore[type-arg]
-    ) -> Result | None:
-        path = self.job.sink.path
-        letters: list[DeadLetter] = []
-        counts = dict.fromkeys(("EventDrainAttemptCount", "EventFilteredCount", "EventRejectedCount"), 0)
-        claim: Claim | None = None
-        start = end = 0
-        for owner, taken in takes:
-            claim = owner
-            start, end = (start if end else taken.start), taken.end
-            letters += [DeadLetter(path, u.id, Event(u.payload), u.reason) for u in taken.undecodable]
-            batch = taken.batch
-            for interceptor in interceptors:
-                if len(batch):
-                    batch = interceptor.intercept(batch)
-            counts["EventFilteredCount"] += len(taken.batch) - len(batch)
-            counts["EventDrainAttemptCount"] += len(batch)
-            if len(batch):
-                try:
-                    sink.write(batch)
-                except Rejected as e:
-                    letters += letters_of(path, e.reasons, [taken.batch])
-        if claim is None:
-            return None
-        counts["EventRejectedCount"] = len(letters)
-        return Result(sink.stage(claim, start, end), letters, counts)
-
-    def _taken(self, batches: Iterator[Any]) -> Iterator[tuple[Claim, Taken]]:
+    def _taken(self, batches: Iterator[Any], channel: Channel) -> Iterator[tuple[Claim, Taken]]:  # type: ignore[type-arg]
         """The records decoded, small ones joined."""
-        channel: Channel = self.job.channel.make()  # type: ignore[type-arg]
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -114,6 +93,67 @@ class PartitionTask:
             records = _records(batch)
             while (taken := channel.decode(records, claim)) is not None:
                 yield claim, taken
+
+
+class _Delivery:
+    """One sink at work on one task's events."""
+
+    def __init__(self, path: str, sink: Sink[Any], dead_letters: DeadLetters) -> None:
+        self.path, self.sink, self.dead_letters = path, sink, dead_letters
+        self.committing = sink if isinstance(sink, CommittingSink) else None
+        self.counts: Counter[str] = Counter()
+        self._unflushed: list[Batch] = []
+        """The events as the channel held them, for dead letters; kept only where a flush may still reject some."""
+
+    def take(self, taken: Taken, interceptors: list[Interceptor[Any]]) -> None:
+        """Intercept and write; flush a simple sink when that is due."""
+        batch = taken.batch
+        for interceptor in interceptors:
+            if len(batch):
+                batch = interceptor.intercept(batch)
+        self.counts["EventFilteredCount"] += len(taken.batch) - len(batch)
+        self.counts["EventDrainAttemptCount"] += len(batch)
+        self._bury(DeadLetter(self.path, u.id, Event(u.payload), u.reason) for u in taken.undecodable)
+        if not len(batch):
+            return
+        if self.committing is None:
+            self._unflushed.append(taken.batch)
+        try:
+            self.sink.write(batch)
+        except Rejected as e:
+            self._reject(e, [taken.batch])
+        self.counts["EventDrainSuccessCount"] += len(batch)
+        if sum(map(len, self._unflushed)) >= self.sink.batch_size:
+            self._flush()
+
+    def result(self, claim: Claim, start: int, end: int) -> Result:
+        """Make everything durable, and say so."""
+        if self.committing is not None:
+            receipt = self.committing.stage(claim, start, end)
+        else:
+            self._flush()
+            receipt = Receipt(claim, start, end, self.counts["EventDrainSuccessCount"], None)
+        del self.counts["EventDrainSuccessCount"]  # the driver counts what is committed
+        own = {name: count for name, count in self.sink.metrics.snapshot().items() if name not in GAUGES}
+        return Result(receipt, {**own, **self.counts})
+
+    def _flush(self) -> None:
+        if self._unflushed:
+            try:
+                self.sink.flush()
+            except Rejected as e:
+                self._reject(e, self._unflushed)
+        self._unflushed = []
+
+    def _reject(self, rejected: Rejected, held: list[Batch]) -> None:
+        self._bury(letters_of(self.path, rejected.reasons, held))
+        self.counts["EventDrainSuccessCount"] -= len(rejected.reasons)
+
+    def _bury(self, letters: Iterable[DeadLetter]) -> None:
+        """Dead letters are durable before the driver may commit past them."""
+        if kept := list(letters):
+            self.dead_letters.put(kept)
+            self.counts["EventRejectedCount"] += len(kept)
 
 
 def _records(batch: Any) -> Iterator[Record]:

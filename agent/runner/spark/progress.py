@@ -1,0 +1,100 @@
+"""What the driver tells the agent of its queries: counters, gauges, failures; and a line of log a micro-batch."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+Offsets = dict[int, int]
+"""By partition."""
+
+
+def report(
+    sink: str, counts: Mapping[str, float], gauges: Mapping[str, float] | None = None, error: str | None = None
+) -> None:
+    """One line for the agent: what to add, what to set, and what failed."""
+    print(json.dumps({"sink": sink, "counts": counts, "gauges": gauges or {}, "error": error}), flush=True)
+
+
+def gauges_of(progress: Any, delivered: Mapping[int, int | None]) -> dict[str, float]:
+    """A micro-batch's figures out of Spark's `StreamingQueryProgress`, under the names of our metrics.
+
+    `delivered` are the positions up to which events are delivered, where they are known apart from Spark.
+    """
+    gauges: dict[str, float] = {
+        "BatchMilliseconds": progress.batchDuration,
+        "RecordsPerSecond": round(_finite(progress.processedRowsPerSecond), 1),
+        "Lag": max((_behind(source, delivered) for source in progress.sources), default=0),
+    }
+    if progress.stateOperators:
+        gauges["StateRows"] = sum(operator.numRowsTotal for operator in progress.stateOperators)
+        gauges["StateBytes"] = sum(operator.memoryUsedBytes for operator in progress.stateOperators)
+    return gauges
+
+
+def ends_of(progress: Any) -> Offsets:
+    """Up to where the query has read; of several readings of one topic (a join), the one that lags."""
+    ends: Offsets = {}
+    for source in progress.sources:
+        for partition, end in _offsets(source.endOffset).items():
+            ends[partition] = min(end, ends.get(partition, end))
+    return ends
+
+
+def listener(log: logging.Logger, on_progress: Callable[[str, Any], None]) -> Any:
+    """A `StreamingQueryListener` that hands over each progress with the query's name, and writes it into the log."""
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Listener(StreamingQueryListener):
+        """Called by Spark, on a thread of its own; starts and ends are known to those who cause them."""
+
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+            """Nothing."""
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+            """Nothing: the latest figures stay true."""
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            """Nothing."""
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            """A micro-batch is over."""
+            progress = event.progress
+            try:
+                on_progress(progress.name, progress)
+                if progress.numInputRows:
+                    log.info("%s: %s", progress.name, _line(progress))
+            except Exception:  # a listener that raises is heard of nowhere else
+                log.exception("the progress of %s cannot be told", progress.name)
+
+    return Listener()
+
+
+def _line(progress: Any) -> str:
+    gauges = gauges_of(progress, {})
+    text = f"batch {progress.batchId}: {progress.numInputRows} records in {gauges['BatchMilliseconds']:.0f} ms"
+    text += f" ({gauges['RecordsPerSecond']:.0f}/s)"
+    if "StateRows" in gauges:
+        text += f", state {gauges['StateRows']:.0f} rows, {gauges['StateBytes'] / 1e6:.1f} MB"
+    return text
+
+
+def _behind(source: Any, delivered: Mapping[int, int | None]) -> int:
+    read = _offsets(source.endOffset)
+    # What was read may end in offsets without records, which no commit covers.
+    return sum(
+        end - max(read.get(partition, 0), delivered.get(partition) or 0)
+        for partition, end in _offsets(source.latestOffset).items()
+    )
+
+
+def _offsets(text: str | None) -> Offsets:
+    """Spark's `{"topic": {"0": 17}}` by partition."""
+    topics: Iterable[dict[str, int]] = json.loads(text or "{}").values()
+    return {int(partition): offset for partitions in topics for partition, offset in partitions.items()}
+
+
+def _finite(rate: float) -> float:
+    return rate if 0 <= rate < float("inf") else 0.0

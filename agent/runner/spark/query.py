@@ -1,0 +1,137 @@
+"""One sink's stream on Spark: executors deliver, the driver commits."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
+from agent.runner.spark.progress import gauges_of, report
+from plugins import Channel, Claim, CommittingSink, FlafkaError, KafkaStream, Retry, Sink
+
+log = logging.getLogger("spark")
+
+TRIGGER_SECONDS = "60"
+MAX_RECORDS_PER_TRIGGER = "20000"
+
+
+class Query:
+    """One sink's stream: its commits happen here, and here only."""
+
+    def __init__(self, job: Job, sink: SinkJob) -> None:
+        self.agent, self.job, self.options = job, sink, job.options
+        made: Sink = sink.sink.make()  # type: ignore[type-arg]
+        self.committing = made if isinstance(made, CommittingSink) else None
+        self.channel: Channel = sink.channel.make()  # type: ignore[type-arg]
+        self.expected: dict[int, int | None] = {}
+        self.claims: dict[int, Claim] = {}
+        self._counted: Counter[str] = Counter()
+
+    def run(self, spark: Any, stopping: threading.Event) -> None:
+        """Stream until stopping; raises what made the stream fail."""
+        directory = tempfile.mkdtemp(prefix="flafka-checkpoint-")
+        try:
+            self.channel.open()
+            if self.committing is not None:
+                self.committing.open()
+            self._resume()
+            query = self._start(spark, directory)
+            try:
+                while not query.awaitTermination(0.2):
+                    if stopping.is_set() and not query.status["isTriggerActive"]:
+                        break
+            finally:
+                query.stop()
+        finally:
+            if self.committing is not None:
+                self.committing.close()
+            self.channel.close()
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _resume(self) -> None:
+        positions = self.channel.positions(self.job.sink.group)
+        self.claims = {claim.partition: claim for claim in positions}
+        resume = self.committing.resume if self.committing is not None else lambda _, committed: committed
+        self.expected = {claim.partition: resume(claim, end) for claim, end in positions.items()}
+
+    def _start(self, spark: Any, checkpoint: str) -> Any:
+        stream = self.channel.stream(self.job.sink.group)
+        assert stream is not None
+        records = read_topic(spark, stream, self.expected, self.options)
+        template = next(iter(self.claims.values()))._replace(epoch=0)
+        task = PartitionTask(self.agent, self.job, self.claims, template)
+        interval = self.options.get("spark.triggerInterval", TRIGGER_SECONDS)
+        return (
+            records.mapInArrow(task, "result binary")
+            .writeStream.foreachBatch(self._commit)
+            .queryName(self.job.sink.path)
+            .option("checkpointLocation", checkpoint)
+            .trigger(processingTime=f"{interval} seconds")
+            .start()
+        )
+
+    def show(self, progress: Any) -> None:
+        """Set the gauges: a micro-batch is over."""
+        report(self.job.sink.name, {}, gauges_of(progress, self.expected))
+
+    def _commit(self, frame: Any, _: int) -> None:
+        """Make one micro-batch visible, partition by partition, then move the group along.
+
+        What a simple sink's task flushed is visible already: there the group's position is the only record.
+        """
+        results: list[Result] = [pickle.loads(row.result) for row in frame.collect()]  # noqa: S301  # our executors'
+        ends: dict[Claim, int] = {}
+        for result in results:
+            receipt = result.receipt
+            partition = receipt.claim.partition
+            expected = self.expected.get(partition)
+            if expected is not None and receipt.start < expected:
+                raise FlafkaError(f"records {receipt.start}–{expected} of partition {partition} were delivered twice")
+            if self.committing is not None:
+                self.committing.commit(receipt)
+            self.expected[partition] = ends[receipt.claim] = receipt.end
+            counts = Counter(result.counts) + self._own_counts()
+            report(self.job.sink.name, {**counts, "EventDrainSuccessCount": receipt.events, "BatchCompleteCount": 1})
+        try:
+            if ends:
+                self.channel.record(ends)
+        except Retry as e:
+            # Nothing that is delivered depends on it while this process lives; the next batch tells the group again.
+            log.info("%s", e)
+
+    def _own_counts(self) -> Counter[str]:
+        """What the sink has counted here, on the driver, since the last time."""
+        now = Counter(self.committing.metrics.snapshot() if self.committing is not None else {})
+        new, self._counted = now - self._counted, now
+        return new
+
+
+def read_topic(
+    spark: Any, stream: KafkaStream, positions: Mapping[int, int | None], options: Mapping[str, str]
+) -> Any:
+    """The channel's records from these positions on (None: from the earliest), as a DataFrame: partition, offset,
+    timestamp in ms, key, value, headers."""
+    earliest = -2
+    offsets = {str(p): earliest if offset is None else offset for p, offset in positions.items()}
+    reader = spark.readStream.format("kafka").options(
+        **{f"kafka.{name}": value for name, value in stream.client.items()},
+        **{
+            "kafka.bootstrap.servers": stream.bootstrap_servers,
+            "kafka.isolation.level": "read_committed",
+            "subscribe": stream.topic,
+            "startingOffsets": json.dumps({stream.topic: offsets}),
+            "includeHeaders": "true",
+            "failOnDataLoss": "true",
+            "maxOffsetsPerTrigger": options.get("spark.maxRecordsPerTrigger", MAX_RECORDS_PER_TRIGGER),
+        },
+    )
+    return reader.load().selectExpr(
+        "partition", "offset", "unix_millis(timestamp) AS timestamp", "key", "value", "headers"
+    )
