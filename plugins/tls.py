@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import selectors
 import ssl
+from typing import Any, Self
 
 import pydantic
 from pydantic import SecretStr
@@ -85,10 +87,20 @@ class TlsServerConfig(_TlsConfig):
         "JKS", name="keystore-type", description="JKS, PKCS12 or PEM; what the file is counts, not this."
     )
 
+    truststore: str | None = option(
+        None,
+        name="truststore",
+        description="File with authorities, a Java keystore (JKS, PKCS12) or PEM: each client must then show a "
+        "certificate that one of them signed.",
+    )
+    truststore_password: SecretStr | None = option(None, name="truststore-password", description="Its password.")
+
     @pydantic.model_validator(mode="after")
-    def _needs_a_key(self) -> TlsServerConfig:
+    def _needs_a_key(self) -> Self:
         if self.tls and not self._keystore:
             raise ValueError("ssl = true needs a keystore with a private key")
+        if self.truststore and not self.tls:
+            raise ValueError("truststore asks clients for certificates, which needs ssl = true")
         return self
 
     @property
@@ -96,7 +108,7 @@ class TlsServerConfig(_TlsConfig):
         return self.keystore or os.environ.get("FLUME_SSL_KEYSTORE_PATH")
 
     def context(self) -> ssl.SSLContext | None:
-        """For `asyncio` or a socket; None without TLS. Retry says what is wrong with the keystore."""
+        """For `asyncio` or a socket; None without TLS. Retry says what is wrong with which file."""
         if not self.tls:
             return None
         assert self._keystore is not None
@@ -105,10 +117,23 @@ class TlsServerConfig(_TlsConfig):
             if not store.key:
                 raise ValueError("it holds no private key")
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            # A client that never reads and closes would find them unread: its TCP then resets the connection, and
+            # what it sent last is lost.
+            context.num_tickets = 0
             self._restrict(context)
             _load(context, store)
         except (OSError, ValueError) as e:
             raise Retry(f"cannot use the keystore {self._keystore}: {getattr(e, 'strerror', None) or e}") from e
+        if self.truststore is not None:
+            # Not FLUME_SSL_TRUSTSTORE_PATH: whom this agent's sinks trust are servers, not clients.
+            password = self.truststore_password
+            try:
+                _trust(context, self.truststore, password.get_secret_value() if password else None)
+            except (OSError, ValueError) as e:
+                raise Retry(
+                    f"cannot use the truststore {self.truststore}: {getattr(e, 'strerror', None) or e}"
+                ) from e
+            context.verify_mode = ssl.CERT_REQUIRED
         return context
 
 
@@ -151,13 +176,7 @@ class TlsClientConfig(_TlsConfig):
             if self.trust_all_certs:
                 context.verify_mode = ssl.CERT_NONE
             elif path:
-                store = read_keystore(path, _password(self.truststore_password, "TRUSTSTORE"))
-                authorities = store.trusted + store.chain
-                if not authorities:
-                    raise ValueError("it holds no certificate")
-                context.load_verify_locations(cadata=b"".join(authorities).decode())
-                # As in Java, a certificate that is in the truststore is trusted, whoever issued it.
-                context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+                _trust(context, path, _password(self.truststore_password, "TRUSTSTORE"))
             else:
                 context.load_default_certs()
         except (OSError, ValueError) as e:
@@ -165,8 +184,48 @@ class TlsClientConfig(_TlsConfig):
         return context
 
 
+def handshake(connection: ssl.SSLSocket) -> int:
+    """Go on agreeing on TLS, without waiting: 0 when it is done, else which of selectors' events it waits for.
+
+    OSError where it does not come about.
+    """
+    try:
+        connection.do_handshake()
+    except ssl.SSLWantReadError:
+        return selectors.EVENT_READ
+    except ssl.SSLWantWriteError:
+        return selectors.EVENT_WRITE
+    return 0
+
+
+def refusal(error: OSError) -> str:
+    """Why a connection has not come about, in a few words."""
+    if not isinstance(error, ssl.SSLError):
+        return error.strerror or str(error)
+    reasons: dict[Any, str] = {
+        "WRONG_VERSION_NUMBER": "it does not speak TLS",
+        "HTTP_REQUEST": "it does not speak TLS",
+        "PACKET_LENGTH_TOO_LONG": "it does not speak TLS",
+        "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it showed no certificate",
+        "CERTIFICATE_VERIFY_FAILED": f"its certificate is refused: {getattr(error, 'verify_message', '')}",
+        "UNSUPPORTED_PROTOCOL": "it speaks a version of TLS that is not spoken here",
+        "NO_SHARED_CIPHER": "there is no cipher suite in common",
+    }
+    return reasons.get(error.reason, (error.reason or str(error)).lower().replace("_", " "))
+
+
 def _password(given: SecretStr | None, store: str) -> str | None:
     return given.get_secret_value() if given else os.environ.get(f"FLUME_SSL_{store}_PASSWORD")
+
+
+def _trust(context: ssl.SSLContext, path: str, password: str | None) -> None:
+    """Trust the certificates of that file. OSError or ValueError says what is wrong with it."""
+    store = read_keystore(path, password)
+    if not (authorities := store.trusted + store.chain):
+        raise ValueError("it holds no certificate")
+    context.load_verify_locations(cadata=b"".join(authorities).decode())
+    # As in Java, a certificate that is in the truststore is trusted, whoever issued it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 def _load(context: ssl.SSLContext, store: Keystore) -> None:

@@ -1,12 +1,21 @@
-"""A socket that listens, and why it cannot."""
+"""A socket that listens, or why it cannot; and what sources share that take connections and read lines from them."""
 
 from __future__ import annotations
 
 import errno
 import os
+import selectors
 import socket
+import ssl
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
-from plugins import Retry
+from plugins import Config, Retry, Source, option
+
+READ_SIZE = 256 * 1024
+"""Bytes of one read."""
 
 
 def listen(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
@@ -39,3 +48,143 @@ def _reason(error: OSError) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return "this machine has no such address"
     return error.strerror or os.strerror(error.errno or 0)
+
+
+class TcpConfig(Config):
+    """Options of those that listen on one TCP port."""
+
+    bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
+    port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
+    max_connections: int = option(
+        1000, name="maxConnections", description="Connections at a time; further ones wait.", ge=1
+    )
+
+
+class Connection:
+    """One sender."""
+
+    def __init__(self, taken: socket.socket, peer: str) -> None:
+        self.socket, self.peer = taken, peer
+        self.held = b""
+        """The beginning of a line."""
+
+
+C = TypeVar("C", bound=TcpConfig)
+K = TypeVar("K", bound=Connection)
+
+
+class TcpSource(Source[C], Generic[C, K]):
+    """A listening socket and the connections taken from it, all on one thread."""
+
+    def __init__(self, config: C, name: str = "") -> None:
+        super().__init__(config, name)
+        self._listener: socket.socket | None = None
+        self._selector: selectors.BaseSelector | None = None
+        self._connections: set[K] = set()
+        self._complained: dict[str, float] = {}
+
+    @abstractmethod
+    def _connection(self, taken: socket.socket, peer: str) -> K:
+        """A new connection. It may raise OSError."""
+
+    @property
+    def port(self) -> int:
+        """The port it listens on: the one configured, or the one it was given for 0."""
+        return int(self._listener.getsockname()[1]) if self._listener is not None else self.config.port
+
+    def open(self) -> None:
+        """Listen. Retry says why that is not possible."""
+        self._listener = self._listen()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self.log.info("listening on %s port %d", self.config.bind, self.port)
+
+    def close(self) -> None:
+        """Stop listening and end all connections."""
+        for connection in list(self._connections):
+            self._drop(connection)
+        if self._selector is not None:
+            self._selector.close()
+            self._selector = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def probe(self) -> Iterator[str]:
+        """Whether the address and the port can be had."""
+        try:
+            self._listen().close()
+        except Retry as e:
+            yield str(e)
+
+    def _listen(self) -> socket.socket:
+        return listen(self.config.bind, self.config.port, socket.SOCK_STREAM)
+
+    def _ready(self, timeout: float) -> list[tuple[K, int]]:
+        """The connections for which selectors' events have come; new ones are taken on the way."""
+        assert self._selector is not None
+        ready = []
+        for key, events in self._selector.select(timeout):
+            if key.data is None:
+                self._accept()
+            else:
+                ready.append((key.data, events))
+        return ready
+
+    def _await(self, connection: K, events: int) -> None:
+        """Wait for these of selectors' events from now on."""
+        assert self._selector is not None
+        self._selector.modify(connection.socket, events, connection)
+
+    def _receive(self, connection: K) -> bytes | None:
+        """What has come; None for nothing yet, and no bytes at the end."""
+        try:
+            return connection.socket.recv(READ_SIZE)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except OSError as e:
+            self.log.debug("%s: %s", connection.peer, e)
+            return b""
+
+    def _accept(self) -> None:
+        assert self._selector is not None
+        assert self._listener is not None
+        try:
+            taken, address = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as e:
+            self._complain("accept", "cannot accept connections for a while: %s", e.strerror)
+            self.stopping.wait(0.05)  # with no file descriptor left, the next try would fail at once
+            return
+        try:
+            taken.setblocking(False)
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # finds out that a silent sender has died
+            connection = self._connection(taken, f"{address[0]}:{address[1]}")
+        except OSError as e:  # it has gone already
+            self.log.debug("%s: %s", address[0], e)
+            taken.close()
+            return
+        self._connections.add(connection)
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        if len(self._connections) >= self.config.max_connections:
+            self._complain("full", "%d connections, as many as maxConnections: new ones wait", len(self._connections))
+            self._selector.unregister(self._listener)
+        self.metrics.set("OpenConnectionCount", len(self._connections))
+
+    def _drop(self, connection: K) -> None:
+        """End a connection."""
+        assert self._selector is not None
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if len(self._connections) >= self.config.max_connections and self._listener is not None:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        self._connections.discard(connection)
+        self.metrics.set("OpenConnectionCount", len(self._connections))
+
+    def _complain(self, about: str, message: str, *args: object) -> None:
+        """Log a warning, one a minute about the same: anyone who can connect can cause them."""
+        now = time.monotonic()
+        if now - self._complained.get(about, -60.0) >= 60:
+            self._complained[about] = now
+            self.log.warning(message, *args)

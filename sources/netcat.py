@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import selectors
 import socket
 from collections.abc import Iterator
@@ -10,21 +11,18 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pydantic
 
-from plugins import Batch, Config, Retry, Source, option
-from sources.listening import listen
+from plugins import Batch, option
+from sources.listening import READ_SIZE, Connection, TcpConfig, TcpSource
 
 MAX_BYTES = 768 * 1024
 """Bytes of one batch, about."""
-READ_SIZE = 256 * 1024
 TICK = 0.2
 """Seconds after which an idle source looks whether it shall stop."""
 
 
-class NetcatConfig(Config):
+class NetcatConfig(TcpConfig):
     """Options of the source `netcat`."""
 
-    bind: str = option(name="bind", description="address or name to listen on; 0.0.0.0 or :: for all addresses")
-    port: int = option(name="port", ge=0, le=65535, description="port to listen on; 0 takes a free one")
     max_line_length: int = option(
         512,
         name="max-line-length",
@@ -37,9 +35,6 @@ class NetcatConfig(Config):
         True, name="ack-every-event", description="whether OK is answered for each line, once it is stored"
     )
     encoding: str = option("utf-8", name="encoding", description="how lines are encoded; bodies are UTF-8")
-    max_connections: int = option(
-        1000, name="maxConnections", ge=1, description="connections at a time; further ones wait"
-    )
 
     @pydantic.field_validator("encoding")
     @classmethod
@@ -51,22 +46,20 @@ class NetcatConfig(Config):
             raise ValueError(f"no encoding {name!r} is known here") from None
 
 
-class _Connection:
-    """One sender."""
+class _Sender(Connection):
+    """One of those that connected."""
 
-    def __init__(self, sender: socket.socket, encoding: str) -> None:
-        self.socket = sender
+    def __init__(self, taken: socket.socket, peer: str, encoding: str) -> None:
+        super().__init__(taken, peer)
         # UTF-8 is passed on as it came, whatever it holds.
         self.decoder = None if encoding == "utf-8" else codecs.getincrementaldecoder(encoding)("replace")
-        self.held = b""
-        """The beginning of a line."""
         self.answer = b""
         """What is still to be sent."""
         self.ended = False
         """Nothing more is read of it; it is closed once its answer is sent."""
 
 
-class NetcatSource(Source[NetcatConfig]):
+class NetcatSource(TcpSource[NetcatConfig, _Sender]):
     """Receives lines over TCP, at least once: a line is answered with OK when every required channel holds it.
 
     A sender that repeats what was not answered loses nothing. A line without a newline at its end is no event.
@@ -75,57 +68,17 @@ class NetcatSource(Source[NetcatConfig]):
     type_name = "netcat"
     aliases = ("org.apache.flume.source.NetcatSource",)
 
-    def __init__(self, config: NetcatConfig, name: str = "") -> None:
-        super().__init__(config, name)
-        self._listener: socket.socket | None = None
-        self._selector: selectors.BaseSelector | None = None
-        self._connections: set[_Connection] = set()
-
-    @property
-    def port(self) -> int:
-        """The port it listens on: the one configured, or the one it was given for 0."""
-        return int(self._listener.getsockname()[1]) if self._listener is not None else self.config.port
-
-    def open(self) -> None:
-        """Listen. Retry says why that is not possible."""
-        self._listener = listen(self.config.bind, self.config.port, socket.SOCK_STREAM)
-        self._selector = selectors.DefaultSelector()
-        self.log.info("listening on %s port %d", self.config.bind, self.port)
-
-    def close(self) -> None:
-        """Stop listening and end all connections."""
-        for connection in list(self._connections):
-            self._drop(connection)
-        if self._selector is not None:
-            self._selector.close()
-            self._selector = None
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-
-    def probe(self) -> Iterator[str]:
-        """Whether the address and the port can be had."""
-        try:
-            listen(self.config.bind, self.config.port, socket.SOCK_STREAM).close()
-        except Retry as e:
-            yield str(e)
-
     def batches(self) -> Iterator[Batch]:
         """What the senders send; what has been stored is answered."""
-        assert self._selector is not None
-        assert self._listener is not None
-        self._selector.register(self._listener, selectors.EVENT_READ)
         while not self.stopping.is_set():
-            gathered: list[tuple[_Connection, list[bytes]]] = []
+            gathered: list[tuple[_Sender, list[bytes]]] = []
             size = 0
-            for key, events in self._selector.select(TICK):
-                if key.data is None:
-                    self._accept()
-                elif events & selectors.EVENT_WRITE:
-                    self._answer(key.data)
+            for connection, events in self._ready(TICK):
+                if events & selectors.EVENT_WRITE:
+                    self._answer(connection)
                 elif size < MAX_BYTES:
-                    lines = self._read(key.data)
-                    gathered.append((key.data, lines))
+                    lines = self._read(connection)
+                    gathered.append((connection, lines))
                     size += sum(map(len, lines))
             bodies = [line for _, lines in gathered for line in lines]
             if bodies:
@@ -135,37 +88,14 @@ class NetcatSource(Source[NetcatConfig]):
                     connection.answer = b"OK\n" * len(lines) + connection.answer
                 self._answer(connection)
 
-    def _accept(self) -> None:
-        assert self._selector is not None
-        assert self._listener is not None
-        try:
-            sender, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as e:
-            self.log.debug("a connection cannot be accepted: %s", e)
-            self.stopping.wait(0.05)  # with no file descriptor left, the next try would fail at once
-            return
-        sender.setblocking(False)
-        sender.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = _Connection(sender, self.config.encoding)
-        self._connections.add(connection)
-        self._selector.register(sender, selectors.EVENT_READ, connection)
-        if len(self._connections) >= self.config.max_connections:
-            self._selector.unregister(self._listener)
-        self.metrics.set("OpenConnectionCount", len(self._connections))
+    def _connection(self, taken: socket.socket, peer: str) -> _Sender:
+        return _Sender(taken, peer, self.config.encoding)
 
-    def _read(self, connection: _Connection) -> list[bytes]:
+    def _read(self, connection: _Sender) -> list[bytes]:
         """The lines that came to their end with what there is to read."""
-        try:
-            data = connection.socket.recv(READ_SIZE)
-        except BlockingIOError:
-            return []
-        except OSError as e:
-            self.log.debug("a connection broke: %s", e)
-            data = b""
+        data = self._receive(connection)
         if not data:
-            connection.ended = True
+            connection.ended = data is not None
             return []
         if connection.decoder is not None:
             data = connection.decoder.decode(data).encode()
@@ -192,9 +122,8 @@ class NetcatSource(Source[NetcatConfig]):
         """Whether a line leaves no room for its newline."""
         return len(line) >= self._longest and len(line.decode("utf-8", "replace")) >= self._longest
 
-    def _answer(self, connection: _Connection) -> None:
+    def _answer(self, connection: _Sender) -> None:
         """Send what can be sent; while some is left, nothing is read from that sender."""
-        assert self._selector is not None
         if connection not in self._connections:
             return
         try:
@@ -207,20 +136,11 @@ class NetcatSource(Source[NetcatConfig]):
         if connection.ended and not connection.answer:
             self._drop(connection)
         else:
-            wanted = selectors.EVENT_WRITE if connection.answer else selectors.EVENT_READ
-            self._selector.modify(connection.socket, wanted, connection)
+            self._await(connection, selectors.EVENT_WRITE if connection.answer else selectors.EVENT_READ)
 
-    def _drop(self, connection: _Connection) -> None:
-        assert self._selector is not None
-        self._selector.unregister(connection.socket)
-        try:
+    def _drop(self, connection: _Sender) -> None:
+        with contextlib.suppress(OSError):
             connection.socket.shutdown(socket.SHUT_WR)
             for _ in range(4):
                 connection.socket.recv(READ_SIZE)  # what is unread at a close would undo the last answer
-        except OSError:
-            pass
-        connection.socket.close()
-        if len(self._connections) >= self.config.max_connections and self._listener is not None:
-            self._selector.register(self._listener, selectors.EVENT_READ)
-        self._connections.discard(connection)
-        self.metrics.set("OpenConnectionCount", len(self._connections))
+        super()._drop(connection)

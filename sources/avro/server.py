@@ -16,6 +16,7 @@ from typing import cast
 
 from plugins import Metrics
 from plugins.avrorpc import Frames, Greeting, Status, answer, complaint, frame
+from plugins.tls import refusal
 from sources.avro.config import AvroConfig, admitted
 
 INFLATED = 256 * 1024
@@ -181,7 +182,7 @@ class Server:
                 hint = "; Flume 1.11 deflates outside of TLS: switch compression off" if self._deflates else ""
                 self.complain("tls", "%s does not speak TLS, as ssl = true asks for%s", peer, hint)
             else:
-                self.complain("tls", "%s: TLS has not come about: %s", peer, e)
+                self.complain("tls", "%s is not let in, no TLS: %s", peer, refusal(e))
         except asyncio.CancelledError:
             client.close()
             raise

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import selectors
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 
-from plugins import Batch, Config, Retry, Source, option
-from sources.listening import listen
+from plugins import Batch, Retry, option
+from plugins.tls import TlsServerConfig, handshake, refusal
+from sources.listening import Connection, TcpConfig, TcpSource
 from sources.log4j.reading import parse
 
 MAX_BYTES = 768 * 1024
 """Bytes gathered for one batch."""
-READ_SIZE = 64 * 1024
 MAX_WAIT = 0.02
 """Seconds that a batch waits for more after its first line."""
 TICK = 0.2
 """Seconds after which an idle source looks whether it shall stop."""
-SERIALISED = b"\xac\xed\x00\x05"
-"""How a stream of Java objects begins."""
+SERIALISED, HELLO = b"\xac\xed\x00\x05", b"\x16\x03"
+"""How a stream of Java objects begins, and one of TLS."""
 
 
-class Log4jConfig(Config):
+class Log4jConfig(TcpConfig, TlsServerConfig):
     """Options of the source `log4j`."""
 
-    bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
-    port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
     max_line_bytes: int = option(
         1024 * 1024,
         name="maxLineBytes",
@@ -35,27 +34,31 @@ class Log4jConfig(Config):
         ge=1024,
         le=16 * 1024 * 1024,
     )
-    max_connections: int = option(
-        1000, name="maxConnections", description="Connections at a time; further ones wait.", ge=1
+    handshake_timeout: float = option(
+        10.0,
+        name="handshakeTimeout",
+        description="A connection that has not agreed on TLS after so long is closed.",
+        unit="s",
+        gt=0,
     )
 
 
-class _Connection:
-    """One application."""
-
-    __slots__ = ("began", "held", "peer", "skipping", "socket")
+class _Application(Connection):
+    """One of those that connected."""
 
     def __init__(self, taken: socket.socket, peer: str) -> None:
-        self.socket, self.peer = taken, peer
+        super().__init__(taken, peer)
+        self.since = time.monotonic()
+        """When it connected."""
+        self.shaking = isinstance(taken, ssl.SSLSocket)
+        """Whether it has yet to agree on TLS."""
         self.began = False
         """Whether anything has come."""
-        self.held = b""
-        """The beginning of a line."""
         self.skipping = False
-        """Whether that line was cut, and its rest is dropped."""
+        """Whether the line was cut, and its rest is dropped."""
 
 
-class Log4jSource(Source[Log4jConfig]):
+class Log4jSource(TcpSource[Log4jConfig, _Application]):
     """Receives JSON lines of log4j 2 and logback: what it has read is never dropped, and it waits for its channels.
 
     Their socket appenders get no acknowledgement: what is on its way when either side dies is lost. The avro source
@@ -67,46 +70,27 @@ class Log4jSource(Source[Log4jConfig]):
 
     def __init__(self, config: Log4jConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._listener: socket.socket | None = None
-        self._selector: selectors.BaseSelector | None = None
-        self._connections: set[_Connection] = set()
-        self._complained: dict[str, float] = {}
-
-    @property
-    def port(self) -> int:
-        """The port it listens on: the one configured, or the one it was given for 0."""
-        return int(self._listener.getsockname()[1]) if self._listener is not None else self.config.port
+        self._tls: ssl.SSLContext | None = None
 
     def open(self) -> None:
-        """Listen. Retry says why that is not possible."""
-        self._listener = listen(self.config.bind, self.config.port, socket.SOCK_STREAM)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self.log.info("listening on %s port %d", self.config.bind, self.port)
-
-    def close(self) -> None:
-        """Stop listening and end all connections."""
-        for connection in list(self._connections):
-            self._drop(connection)
-        if self._selector is not None:
-            self._selector.close()
-            self._selector = None
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        """Load the certificate, and listen. Retry says why that is not possible."""
+        self._tls = self.config.context()
+        super().open()
 
     def probe(self) -> Iterator[str]:
-        """Whether the address and the port can be had."""
+        """Whether the certificate can be used, and the address and the port be had."""
         try:
-            listen(self.config.bind, self.config.port, socket.SOCK_STREAM).close()
+            self.config.context()
         except Retry as e:
             yield str(e)
+        yield from super().probe()
 
     def batches(self) -> Iterator[Batch]:
         """What the applications log."""
         while not self.stopping.is_set():
             if lines := self._gather(TICK):
                 yield self._batch(*lines)
+            self._drop_overdue()
         if lines := self._gather(MAX_WAIT):  # what had arrived by then
             yield self._batch(*lines)
 
@@ -119,49 +103,38 @@ class Log4jSource(Source[Log4jConfig]):
 
     def _gather(self, patience: float) -> tuple[list[bytes], set[int]] | None:
         """Lines, as many as come within a moment of the first, and which of them were cut; None where none comes."""
-        assert self._selector is not None
         lines: list[bytes] = []
         cut: set[int] = set()
         size, due = 0, time.monotonic() + patience
         while size < MAX_BYTES and (left := due - time.monotonic()) > 0:
-            for key, _ in self._selector.select(left):
-                if key.data is None:
-                    self._accept()
-                    continue
+            for connection, _ in self._ready(left):
                 before = len(lines)
-                self._read(key.data, lines, cut)
+                self._read(connection, lines, cut)
                 size += sum(map(len, lines[before:]))
             if lines:
                 due = min(due, time.monotonic() + MAX_WAIT)
         return (lines, cut) if lines else None
 
-    def _read(self, connection: _Connection, lines: list[bytes], cut: set[int]) -> None:
-        try:
-            data = connection.socket.recv(READ_SIZE)
-        except BlockingIOError:
+    def _read(self, connection: _Application, lines: list[bytes], cut: set[int]) -> None:
+        if connection.shaking:
+            self._shake(connection)
             return
-        except OSError as e:
-            self.log.debug("%s: %s", connection.peer, e)
-            data = b""
+        data = self._receive(connection)
+        if data is None:
+            return
         if not data:
             if connection.held:
                 self._line(connection.held, lines)
             self._drop(connection)
             return
         data = connection.held + data
-        if not connection.began and SERIALISED.startswith(data[:4]):
-            if len(data) < len(SERIALISED):
+        if not connection.began:
+            if len(data) < len(SERIALISED) and SERIALISED.startswith(data):
                 connection.held = data
                 return
-            self.metrics.add("EventReadFail")
-            self._complain(
-                "serialised",
-                "%s sends Java objects, as log4j 1's SocketAppender does, and is closed: they are never read. Use "
-                "flume-ng-log4jappender with an avro source",
-                connection.peer,
-            )
-            self._drop(connection)
-            return
+            if data.startswith((SERIALISED, HELLO)):
+                self._misled(connection, data)
+                return
         connection.began = True
         *whole, rest = data.split(b"\n")
         limit = self.config.max_line_bytes
@@ -187,39 +160,45 @@ class Log4jSource(Source[Log4jConfig]):
         if (line := line.strip(b" \t\r\0,")) and line not in (b"[", b"]"):
             lines.append(line)
 
-    def _accept(self) -> None:
-        assert self._selector is not None
-        assert self._listener is not None
+    # --- connections
+
+    def _connection(self, taken: socket.socket, peer: str) -> _Application:
+        if self._tls is not None:
+            taken = self._tls.wrap_socket(taken, server_side=True, do_handshake_on_connect=False)
+        return _Application(taken, peer)
+
+    def _shake(self, connection: _Application) -> None:
+        """Go on agreeing on TLS."""
+        assert isinstance(connection.socket, ssl.SSLSocket)
         try:
-            taken, address = self._listener.accept()
-        except BlockingIOError:
-            return
+            awaited = handshake(connection.socket)
         except OSError as e:
-            self._complain("accept", "cannot accept connections for a while: %s", e.strerror)
-            self.stopping.wait(0.05)  # with no file descriptor left, the next try would fail at once
+            self._refuse(connection, refusal(e))
             return
-        taken.setblocking(False)
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = _Connection(taken, f"{address[0]}:{address[1]}")
-        self._connections.add(connection)
-        self._selector.register(taken, selectors.EVENT_READ, connection)
-        if len(self._connections) >= self.config.max_connections:
-            self._complain("full", "%d connections, as many as maxConnections: new ones wait", len(self._connections))
-            self._selector.unregister(self._listener)
-        self.metrics.set("OpenConnectionCount", len(self._connections))
+        connection.shaking = bool(awaited)
+        self._await(connection, awaited or selectors.EVENT_READ)
 
-    def _drop(self, connection: _Connection) -> None:
-        assert self._selector is not None
-        self._selector.unregister(connection.socket)
-        connection.socket.close()
-        if len(self._connections) >= self.config.max_connections and self._listener is not None:
-            self._selector.register(self._listener, selectors.EVENT_READ)
-        self._connections.discard(connection)
-        self.metrics.set("OpenConnectionCount", len(self._connections))
+    def _drop_overdue(self) -> None:
+        """End connections that do not come to terms about TLS."""
+        limit = time.monotonic() - self.config.handshake_timeout
+        for connection in [c for c in self._connections if c.shaking and c.since < limit]:
+            self._refuse(connection, f"not agreed on within {self.config.handshake_timeout:g} s")
 
-    def _complain(self, about: str, message: str, *args: object) -> None:
-        """Log a warning, one a minute about the same: anyone who can connect can cause them."""
-        now = time.monotonic()
-        if now - self._complained.get(about, -60.0) >= 60:
-            self._complained[about] = now
-            self.log.warning(message, *args)
+    def _refuse(self, connection: _Application, why: str) -> None:
+        self.metrics.add("TlsHandshakeFail")
+        self._complain("tls", "%s is not let in, no TLS: %s", connection.peer, why)
+        self._drop(connection)
+
+    def _misled(self, connection: _Application, data: bytes) -> None:
+        """End a connection that speaks something else."""
+        self.metrics.add("EventReadFail")
+        if data.startswith(HELLO):
+            self._complain("hello", "%s speaks TLS, which is not switched on here: ssl = true", connection.peer)
+        else:
+            self._complain(
+                "serialised",
+                "%s sends Java objects, as log4j 1's SocketAppender does, and is closed: they are never read. Use "
+                "flume-ng-log4jappender with an avro source",
+                connection.peer,
+            )
+        self._drop(connection)

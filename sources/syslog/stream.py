@@ -15,15 +15,23 @@ from typing import TypeVar
 import numpy as np
 
 from plugins import Batch, Retry, option
+from plugins.tls import TlsServerConfig, handshake, refusal
 from sources.syslog.base import FAREWELL, READ_SIZE, SyslogConfig, SyslogSource
 from sources.syslog.framing import COUNTED_MAX, Framer
 from sources.syslog.names import Sender, plain
 from sources.syslog.parser import CUT
-from sources.syslog.tls import SyslogTlsConfig, refusal
 
 
-class SyslogStreamConfig(SyslogConfig, SyslogTlsConfig):
-    """Options of those that take connections."""
+class SyslogStreamConfig(SyslogConfig, TlsServerConfig):
+    """Options of those that take connections, over TLS (RFC 5425) where that is wished."""
+
+    handshake_timeout: float = option(
+        10.0,
+        name="handshakeTimeout",
+        description="A connection that has not agreed on TLS after so long is closed.",
+        unit="s",
+        gt=0,
+    )
 
     event_size: int = option(
         2500,
@@ -218,20 +226,15 @@ class SyslogStream(SyslogSource[C]):
         """Go on agreeing on TLS."""
         assert self._selector is not None
         assert isinstance(connection.socket, ssl.SSLSocket)
-        awaited = selectors.EVENT_READ
         try:
-            connection.socket.do_handshake()
-            connection.shaking = False
-            connection.since = connection.heard = time.monotonic()
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLWantWriteError:
-            awaited = selectors.EVENT_WRITE
+            awaited = handshake(connection.socket)
         except OSError as e:
             self._refuse(connection, refusal(e))
             return
-        if self._selector.get_key(connection.socket).events != awaited:
-            self._selector.modify(connection.socket, awaited, connection)
+        if not awaited:
+            connection.shaking = False
+            connection.since = connection.heard = time.monotonic()
+        self._selector.modify(connection.socket, awaited or selectors.EVENT_READ, connection)
 
     def _refuse(self, connection: _Connection, why: str) -> None:
         self.metrics.add("TlsHandshakeFail")

@@ -592,6 +592,25 @@ def test_tls_versions_and_ciphers(server_certificate):
         assert client.socket.version() == "TLSv1.2"
 
 
+def test_only_clients_with_a_certificate_of_the_authority_are_let_in(server_certificate, tmp_path_factory, caplog):
+    stranger = certificate(tmp_path_factory.mktemp("stranger"))
+    properties = {"ssl": "true", "keystore": str(server_certificate / "server.pem")}
+    with Running(**properties, truststore=str(server_certificate / "server.crt")) as running:
+        for shows, why in ((None, "showed no certificate"), (stranger, "certificate is refused")):
+            context = ssl.create_default_context(cafile=server_certificate / "server.crt")
+            if shows is not None:
+                context.load_cert_chain(shows / "server.pem")
+            with pytest.raises((OSError, AssertionError)), Client(running, tls=context) as client:
+                client.append(HELLO)
+            running.until(lambda why=why: why in caplog.text)
+            running.source._complained.clear()
+        assert running.events == []
+        context.load_cert_chain(server_certificate / "server.pem")
+        with Client(running, tls=context) as client:
+            assert client.append(HELLO) is Status.OK
+        assert running.events == [HELLO]
+
+
 def test_plain_text_to_tls_and_tls_to_plain_text(server_certificate, caplog):
     properties = {"ssl": "true", "keystore": str(server_certificate / "server.pem")}
     with Running(**properties, frameTimeout="0.5") as running:

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import shutil
 import socket
+import ssl
 import threading
 import time
 
@@ -10,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugins import Event
+from plugins import Event, Retry
 from sources.log4j import Log4jConfig, Log4jSource
 from sources.log4j.reading import parse, read
+from tests.plugins.certificates import certificate
 
 STACK = "java.lang.IllegalStateException: no\n\tat app.Main.run(Main.java:7)\n"
 SAME = {"level": "WARN", "logger": "app.Main", "thread": "main", "timestamp": "1700000000123", "user": "jane"}
@@ -186,3 +189,100 @@ def test_connections_wait_for_their_turn():
             until(lambda: len(events) == 1)
             threading.Thread(target=send, args=(source, b'{"message":"second"}\n')).start()
         until(lambda: len(events) == 2)
+
+
+# --- TLS
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    return certificate(tmp_path_factory.mktemp("here"))
+
+
+@pytest.fixture(scope="module")
+def stranger(here, tmp_path_factory):
+    return certificate(tmp_path_factory.mktemp("stranger"))
+
+
+def encrypted(here, **properties):
+    return running(ssl="true", keystore=str(here / "server.pem"), **properties)
+
+
+def connect(source, here, shows=None, version=None):
+    context = ssl.create_default_context(cafile=str(here / "server.crt"))
+    if version is not None:
+        context.minimum_version = context.maximum_version = version
+    if shows is not None:
+        context.load_cert_chain(str(shows / "server.pem"))
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", source.port), 10), server_hostname="localhost")
+
+
+def try_to_send(source, here, shows):
+    with connect(source, here, shows) as client:
+        client.sendall(b'{"message":"not let in"}\n')
+        client.recv(1)  # with TLS 1.3 a client learns only now that it is refused
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_many_lines_through_tls(here, version):
+    with encrypted(here) as (source, events):
+        with connect(source, here, version=version) as client:
+            client.sendall(b"".join(b'{"message":"%d"}\n' % number for number in range(30_000)))
+        until(lambda: len(events) == 30_000)
+        assert [int(event.body) for event in events] == list(range(30_000))
+
+
+def test_only_applications_with_a_certificate_of_the_authority_are_let_in(here, stranger, caplog):
+    with encrypted(here, truststore=str(here / "server.crt")) as (source, events):
+        for shows, why in ((None, "showed no certificate"), (stranger, "certificate is refused")):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                try_to_send(source, here, shows)
+            until(lambda why=why: why in caplog.text)
+            source._complained.clear()
+        assert source.metrics.get("TlsHandshakeFail") == 2
+        with connect(source, here, shows=here) as client:
+            client.sendall(b'{"message":"let in"}\n')
+            until(lambda: events)
+        assert [event.body for event in events] == [b"let in"]
+
+
+def test_who_does_not_come_to_terms_is_closed_and_holds_nobody_up(here, caplog):
+    with encrypted(here, handshakeTimeout="0.5") as (source, events):
+        slow = [socket.create_connection(("127.0.0.1", source.port), 10) for _ in range(20)]
+        slow[0].sendall(b"\x16\x03\x01")  # the beginning of a hello
+        with connect(source, here) as client, socket.create_connection(("127.0.0.1", source.port), 10) as plain:
+            client.sendall(b'{"message":"meanwhile"}\n')
+            until(lambda: len(events) == 1)
+            plain.sendall(b'{"message":"in the open"}\n')
+            until(lambda: "does not speak TLS" in caplog.text)
+            for connection in slow:
+                assert connection.recv(1) == b""
+                connection.close()
+            client.sendall(b'{"message":"still there"}\n')
+            until(lambda: len(events) == 2)
+        assert source.metrics.get("TlsHandshakeFail") == 21
+    assert [event.body for event in events] == [b"meanwhile", b"still there"]
+
+
+def test_tls_where_it_is_not_switched_on(here, caplog):
+    with running() as (source, events):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            connect(source, here)
+        until(lambda: "speaks TLS, which is not switched on" in caplog.text)
+        assert events == []
+
+
+def test_a_keystore_that_will_not_do(here, tmp_path):
+    properties = {"bind": "127.0.0.1", "port": "0", "ssl": "true", "keystore": str(tmp_path / "absent.p12")}
+    config, problems = Log4jConfig.parse(properties)
+    assert not problems
+    source = Log4jSource(config)
+    with pytest.raises(Retry, match=r"absent\.p12: No such file"):
+        source.open()
+    assert "absent.p12" in " ".join(source.probe())
+    source.close()
+    config, (problem,) = Log4jConfig.parse({"bind": "127.0.0.1", "port": "0", "truststore": "x"})
+    assert config is None
+    assert "needs ssl = true" in problem.message
