@@ -128,7 +128,7 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
 
     A newline that ends a frame is not part of it. `now` (seconds since the epoch) gives RFC 3164 dates the year that
     puts them between 11 months ago and a month ahead. `marks` holds `CUT` and `REST`, added up, for each frame.
-    A frame without a priority of 0 to 191, written without leading zeros, has the status `Invalid` and is its body.
+    A frame without a priority of 0 to 191, in at most three digits, has the status `Invalid` and is its body.
     Where the rest of the head is not well formed, the priority alone becomes headers and the body is the frame;
     in the `MULTIPORT` dialect that, too, is `Invalid`.
     """
@@ -240,12 +240,12 @@ def priorities(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Mask
     digits = window[:, 1:4] - ord("0")
     first, two, three = digits[:, 0], _two(window, 1), _two(window, 2)
     closes_1, closes_2, closes_3 = (window[:, column] == ord(">") for column in (2, 3, 4))
-    valid = closes_1 | (first > 0) & (digits[:, 1] < 10) & (
-        closes_2 | closes_3 & (digits[:, 2] < 10) & (first == 1) & (three < 92)
+    valid = closes_1 | (digits[:, 1] < 10) & (
+        closes_2 | closes_3 & (digits[:, 2] < 10) & ((first == 0) | (first == 1) & (three < 92))
     )
     after = starts + np.where(closes_1, 3, np.where(closes_2, 4, 5))
     valid &= (window[:, 0] == ord("<")) & (first < 10) & (after <= ends)
-    return np.where(closes_1, first, np.where(closes_2, two, 100 + three)), after, valid
+    return np.where(closes_1, first, np.where(closes_2, two, 100 * first + three)), after, valid
 
 
 def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask) -> _Heads:

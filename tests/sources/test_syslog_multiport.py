@@ -123,7 +123,7 @@ def test_one_busy_port_is_a_clear_error_and_leaves_no_port_open():
 
 DAY = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 HEAD = re.compile(
-    rb"<(0|[1-9]\d{0,2})>(?:(1) )?"
+    rb"<(\d{1,3})>(?:(1) )?"
     rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,12})?(?:[+-]\d\d:\d\d|Z)|-"
     rb"|[A-Z][a-z][a-z][ \t\n\f\r]{1,2}\d{1,2}[ \t\n\f\r]\d\d:\d\d:\d\d)"
     rb" ([^\x00- ]{1,255}) (.*)\Z",

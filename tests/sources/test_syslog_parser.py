@@ -22,7 +22,7 @@ UTC_READING = Reading.of("none", ZoneInfo("UTC"))
 # --- the plain parser, from the grammar as Flume documents it
 
 SPACE = rb"[ \t\n\f\r]"
-PRIORITY = re.compile(rb"<(0|[1-9]\d{0,2})>")
+PRIORITY = re.compile(rb"<(\d{1,3})>")
 RFC5424 = re.compile(
     rb"<(\d{1,3})>(?:(\d?)" + SPACE + rb"?)"
     rb"(?:(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?(?:[+-]\d{2}:\d{2}|Z)?)|-)"

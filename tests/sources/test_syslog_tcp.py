@@ -122,7 +122,7 @@ def test_500_senders_that_stall_do_not_hold_up_a_healthy_one():
 
 
 def test_bad_frames_are_kept_and_counted():
-    frames = [b"<999>x", b"<192>x", b"<013>x", b"no priority", b"<>", b"nul \x00\xff"]
+    frames = [b"<999>x", b"<192>x", b"<0013>x", b"no priority", b"<>", b"nul \x00\xff"]
     with Running(make()) as running:
         with connect(running.source) as sender:
             sender.sendall(b"\n".join(frames) + b"\n<13>good\n")

@@ -4,6 +4,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 
 import pytest
 
@@ -143,6 +144,19 @@ def test_a_connection_cut_off_in_tls_leaves_what_was_read(here):
         _, event = running.wait_for(2)
     assert event.body == b"two, unfinished"
     assert event.headers["flume.syslog.status"] == "Incomplete"
+
+
+def test_a_sender_that_closes_without_reading_loses_nothing(here):
+    """Had it anything left to read, its kernel would reset the connection, and what waits for the source be gone."""
+    source, hold = make(here), threading.Event()
+    with Running(source, hold) as running:
+        with connect(source, here, version=ssl.TLSVersion.TLSv1_3) as sender:
+            sender.sendall(LINE + b"0\n")
+            running.wait_for(1)  # from now on the source is held up
+            sender.sendall(b"".join(LINE + b"%d\n" % i for i in range(1, 3000)))
+        hold.set()
+        events = running.wait_for(3000)
+    assert [int(event.body) for event in events] == list(range(3000))
 
 
 def test_a_hello_in_single_bytes(here):
