@@ -28,9 +28,7 @@ FLUME_COUNTERS = {"SOURCE": _SOURCE.split(), "CHANNEL": _CHANNEL.split(), "SINK"
 """The names every component of a kind shows, at 0 where nothing was counted, as Flume's dashboards expect."""
 
 _SPARK = "BatchMilliseconds RecordsPerSecond StateRows StateBytes"  # of a query's latest micro-batch
-GAUGES = frozenset(
-    f"ChannelCapacity ChannelFillPercentage ChannelSize OpenConnectionCount Lag {_SPARK}".split()
-)
+GAUGES = frozenset(f"ChannelCapacity ChannelFillPercentage ChannelSize OpenConnectionCount Lag {_SPARK}".split())
 
 
 @dataclass

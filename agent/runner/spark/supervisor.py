@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +24,10 @@ from agent.topology import AgentSpec, SinkSpec
 from plugins import Metrics
 
 log = logging.getLogger("spark")
+
+_PREFIX = "flafka-spark-"
+_OWNER = "owner"
+"""The file in a workplace that its agent keeps locked as long as it lives."""
 
 
 class SparkRunner:
@@ -76,7 +84,7 @@ class SparkRunner:
 
     def _run_once(self) -> int:
         # Spark and PySpark leave files behind when they are killed, and so may the sinks: all of them are in here.
-        with tempfile.TemporaryDirectory(prefix="flafka-spark-", ignore_cleanup_errors=True) as directory:
+        with workplace() as directory:
             return self._run_in(directory)
 
     def _run_in(self, directory: str) -> int:
@@ -114,3 +122,18 @@ class SparkRunner:
         for name, value in told["gauges"].items():
             metrics.set(name, value)
         metrics.error(told["error"] or "")
+
+
+@contextmanager
+def workplace() -> Iterator[str]:
+    """A temporary directory; those that killed agents left behind are removed first."""
+    for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_OWNER}"):
+        with suppress(OSError), owner.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(owner.parent, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as directory,
+        Path(directory, _OWNER).open("wb") as file,
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield directory
