@@ -11,6 +11,7 @@ from plugins import Component, Config
 Runner = Literal["local", "spark"]
 SelectorKind = Literal["replicating", "multiplexing", "load_balancing"]
 Policy = Literal["round_robin", "random"]
+ProcessorKind = Literal["default", "failover", "load_balance"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,32 @@ class SinkSpec(ComponentSpec):
 
 
 @dataclass(frozen=True)
+class ProcessorSpec:
+    """How a sink group chooses among its sinks."""
+
+    kind: ProcessorKind
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    """Of `failover`, by sink, no two alike: the highest works."""
+    policy: Policy = "round_robin"
+    backoff: bool = True
+    """Whether a sink that failed is left alone for a while."""
+    longest_penalty: float = 30.0
+    """For how long at most, in seconds."""
+
+
+@dataclass(frozen=True)
+class SinkGroupSpec:
+    """Sinks that drain one channel together, each batch by one of them."""
+
+    name: str
+    path: str
+    place: Place
+    sinks: tuple[str, ...]
+    """Names, in the order of the file."""
+    processor: ProcessorSpec
+
+
+@dataclass(frozen=True)
 class AgentSpec:
     """One agent of a configuration file."""
 
@@ -107,6 +134,7 @@ class AgentSpec:
     sources: tuple[SourceSpec, ...]
     channels: tuple[ChannelSpec, ...]
     sinks: tuple[SinkSpec, ...]
+    groups: tuple[SinkGroupSpec, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     """Agent-wide properties: `runner`, `spark.*`, `monitoring.*`, `deadletters.*`."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from agent.config.options import AgentOptions
 from agent.config.runners import TABLE
+from agent.config.sinkgroups import OPTIONS as PROCESSORS
 from plugins import Component, Components, Config
 
 TARGET = Path(__file__).parent / "components.md"
@@ -30,6 +31,14 @@ def page() -> str:
         parts.append(f"## {kind.capitalize()}s")
         for cls in components.all(kind):
             parts += component(kind, cls)
+    parts += [
+        "## Sink groups",
+        "`a1.sinkgroups = g1`, `a1.sinkgroups.g1.sinks = k1 k2`, `a1.sinkgroups.g1.processor.type = failover`; the sinks "
+        "drain one channel, each batch by one of them, at least once. `default` is for a single sink.",
+    ]
+    for name, config in PROCESSORS.items():
+        if name != "default":
+            parts += [f"### `{name}`", f"{config.__doc__} Each begins with `processor.`.", *options(config)]
     parts += [
         "## The agent as a whole",
         "Directly under the agent's name: `a1.runner = spark`.",

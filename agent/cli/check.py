@@ -84,7 +84,12 @@ def flow(spec: AgentSpec) -> list[str]:
     lines = []
     for channel in spec.channels:
         sources = ", ".join(_called(source) for source in spec.sources if channel.name in source.channels)
-        sinks = ", ".join(_called(sink) for sink in spec.sinks if sink.channel == channel.name)
+        drains = {sink.name: _called(sink) for sink in spec.sinks if sink.channel == channel.name}
+        for group in spec.groups:
+            together = [drains.pop(name) for name in group.sinks if name in drains]
+            if together:
+                drains[f"group {group.name}"] = f"{group.name} ({group.processor.kind} of {', '.join(together)})"
+        sinks = ", ".join(drains.values())
         lines.append(" → ".join(part for part in (sources, _called(channel), sinks) if part))
     return lines
 

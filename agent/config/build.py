@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
-from agent.config import catalogue
 from agent.config.components import Reader, missing
 from agent.config.diagnostics import Report
 from agent.config.flume import Survivors, too_much_at_once
 from agent.config.options import AgentOptions
 from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished
-from agent.config.properties import Property
+from agent.config.properties import Property, words
 from agent.config.runners import Delivery, objections
 from agent.config.selectors import SelectorReader
-from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, Runner, SinkSpec, SourceSpec
+from agent.config.sinkgroups import SinkGroupReader
+from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, Runner, SinkGroupSpec, SinkSpec, SourceSpec
 from plugins import Channel, Components, Interceptor, Sink
 from plugins.options import suggestion
 
@@ -43,6 +43,8 @@ class Builder:
         self.unjoined: set[str] = set()
         """Kinds of which one component's channel is not known: nothing can be said about who is missing."""
         self.runner_places: dict[str, Place] = {}
+        self.grouped: dict[str, str] = {}
+        """The sink group of each sink that is in one."""
 
     def build(self, survivors: Survivors | None) -> AgentSpec | None:
         """The agent, as far as it can be built. `survivors` limits it to what Flume itself would run."""
@@ -51,7 +53,6 @@ class Builder:
             self.report.fatal(self.place, self.agent, f"it has no channels: expected {self.agent}.channels = <names>")
         if "sources" not in lists and "sinks" not in lists:
             self.report.fatal(self.place, self.agent, "it has no sources and no sinks")
-        self._sink_groups()
         allowed: dict[str, list[str]] = vars(survivors) if survivors else {}
         channels = self._running(map(self._channel, self._listed("channels")), allowed.get("channels"))
         self.channels |= {spec.name: spec for spec in channels}
@@ -61,14 +62,16 @@ class Builder:
         if self.report.mode == "lenient":
             self._check_transactions(sources, sinks)
             sources, sinks = self._running(sources, None), self._running(sinks, None)
-        channels = self._check_ends(channels, sources, sinks)
-        self._check_competition()
-        self._check_runners(sinks)
+        groups = self._sink_groups(sinks, allowed.get("sinkgroups"))
         sinks = self._running(sinks, None)
+        self._check_runners(sinks, groups)
+        groups, sinks = self._left(groups), self._running(sinks, None)
+        self._check_competition()
+        channels = self._check_ends(channels, sources, sinks)
         if self.report.mode == "lenient" and not (channels and (sources or sinks)):
             self.report.fatal(self.place, self.agent, "nothing is left that could run")
         texts = {name: prop.value for name, prop in self.written.options.items()}
-        return AgentSpec(self.agent, self.file, tuple(sources), tuple(channels), tuple(sinks), texts)
+        return AgentSpec(self.agent, self.file, tuple(sources), tuple(channels), tuple(sinks), groups, texts)
 
     # --- parts
 
@@ -188,13 +191,28 @@ class Builder:
         self.report.error(written.place, part.path, message, drops=part.path)
         return default
 
-    def _sink_groups(self) -> None:
+    def _sink_groups(self, sinks: list[SinkSpec], allowed: list[str] | None) -> tuple[SinkGroupSpec, ...]:
+        known: dict[str, SinkSpec | None] = {}
+        if self.report.mode != "lenient":
+            known = dict.fromkeys(words(listed.value) if (listed := self.written.lists.get("sinks")) else ())
+        known |= {sink.name: sink for sink in sinks}
+        groups = []
         for part in self._listed("sinkgroups"):
-            processor = part.properties.get("processor.type")
-            flume = catalogue.find("sink processor", processor.value) if processor else None
-            what = f"Flume's sink processor {flume.name!r} is" if flume else "Flume's sink groups are"
-            message = f"{what} not built yet; without the group its sinks compete for the events of their channel"
-            self.report.error(processor.place if processor else part.place, part.path, message, drops=part.path)
+            reader = SinkGroupReader(part, known, self.grouped, self.report)
+            group = reader.read()
+            self.grouped |= dict.fromkeys(reader.names, part.name)
+            if group and (allowed is None or group.name in allowed):
+                groups.append(group)
+        return self._left(tuple(groups))
+
+    def _left(self, groups: tuple[SinkGroupSpec, ...]) -> tuple[SinkGroupSpec, ...]:
+        """Without the groups, and the sinks in them, that `lenient` drops."""
+        there = [
+            replace(g, sinks=tuple(n for n in g.sinks if not self.report.dropped(f"{self.agent}.sinks.{n}")))
+            for g in groups
+            if not self.report.dropped(g.path)
+        ]
+        return tuple(group for group in there if group.sinks)
 
     def _options(self) -> AgentOptions:
         texts = {name: prop.value for name, prop in self.written.options.items()}
@@ -245,25 +263,38 @@ class Builder:
 
     def _check_competition(self) -> None:
         for (channel, group), sinks in self.drains.items():
-            if len(sinks) > 1:
-                names = ", ".join(path.rpartition(".")[2] for path, _ in sinks)
-                message = f"{names} share group {group!r} of channel {channel}: each event goes to one of them"
+            names = self._competitors(channel, group)
+            if len(names) > 1:
+                they = ", ".join(names)
+                message = f"{they} share group {group!r} of channel {channel}: each event goes to one of them"
                 if group is None:
                     message = (
-                        f"{names} compete for the events of channel {channel}: each event goes to one of them, as in "
+                        f"{they} compete for the events of channel {channel}: each event goes to one of them, as in "
                         "Flume; if all of them are to get every event, give each a group of its own"
                     )
                 path, place = sinks[-1]
                 self.report.warn(place, path, message)
 
-    def _check_runners(self, sinks: list[SinkSpec]) -> None:
+    def _check_runners(self, sinks: list[SinkSpec], groups: tuple[SinkGroupSpec, ...]) -> None:
+        grouped = {name for group in groups if len(group.sinks) > 1 for name in group.sinks}
         for spec in sinks:
-            channel = self.channels.get(spec.channel)
-            if channel is not None:
-                competing = len(self.drains[spec.channel, spec.group]) > 1
-                delivery = Delivery(cast(type[Sink[Any]], spec.cls), cast(type[Channel[Any]], channel.cls), competing)
-                for objection in objections(spec.runner, delivery):
-                    self.report.error(self.runner_places[spec.path], spec.path, objection, drops=spec.path)
+            if (channel := self.channels.get(spec.channel)) is None:
+                continue
+            delivery = Delivery(
+                cast(type[Sink[Any]], spec.cls),
+                cast(type[Channel[Any]], channel.cls),
+                competing=len(self._competitors(spec.channel, spec.group)) > 1,
+                grouped=spec.name in grouped,
+            )
+            for objection in objections(spec.runner, delivery):
+                self.report.error(self.runner_places[spec.path], spec.path, objection, drops=spec.path)
+
+    def _competitors(self, channel: str, group: str | None) -> list[str]:
+        """The sinks that share a consumer group, and sink groups, by name."""
+        paths = [path for path, _ in self.drains[channel, group] if not self.report.dropped(path)]
+        names = [path.rpartition(".")[2] for path in paths]
+        together = {n: g for n, g in self.grouped.items() if not self.report.dropped(f"{self.agent}.sinkgroups.{g}")}
+        return list(dict.fromkeys(together.get(name, name) for name in names))
 
 
 def _extended(cls: type[Spec], base: ComponentSpec | None, **more: Any) -> Spec | None:

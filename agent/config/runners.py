@@ -17,7 +17,9 @@ class Delivery:
     sink: type[Sink[Any]]
     channel: type[Channel[Any]]
     competing: bool
-    """Whether another sink takes from the same consumer group of the channel."""
+    """Whether another sink, not of its sink group, takes from the same consumer group of the channel."""
+    grouped: bool = False
+    """Whether it is in a sink group with others."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,12 @@ TABLE: tuple[Support, ...] = (
         LOCAL,
         lambda delivery: delivery.competing,
         "give each sink a group of its own, or set runner = local",
+    ),
+    Support(
+        "sink groups of several sinks (failover, load_balance)",
+        LOCAL,
+        lambda delivery: delivery.grouped,
+        "set runner = local on all sinks of the group",
     ),
 )
 

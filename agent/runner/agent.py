@@ -12,6 +12,7 @@ from pathlib import Path
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.runner.deadletters import dead_letters_of
+from agent.runner.groups import GroupRunner
 from agent.runner.sinks import SinkRunner
 from agent.runner.sources import ChannelRunner, SourceRunner
 from agent.runner.spark.supervisor import SparkRunner
@@ -39,18 +40,26 @@ class Agent:
         self.sources = [
             SourceRunner(s, self.channels, self.dead_letters[s.channels[0]], self.give_up) for s in spec.sources
         ]
-        self.sinks = [
-            SinkRunner(s, self.channels[s.channel], self.dead_letters[s.channel], member_id(spec.name, s.name))
+        alone = {
+            s.name: SinkRunner(
+                s, self.channels[s.channel], self.dead_letters[s.channel], member_id(spec.name, s.name)
+            )
             for s in spec.sinks
             if s.runner == "local"
+        }
+        groups = [
+            GroupRunner(g, [alone.pop(name) for name in g.sinks], member_id(spec.name, f"sinkgroups.{g.name}"))
+            for g in spec.groups
+            if len(g.sinks) > 1
         ]
+        self.sinks: list[SinkRunner | GroupRunner] = [*alone.values(), *groups]
         remote = [s for s in spec.sinks if s.runner == "spark"]
         self.spark = SparkRunner(spec, remote) if remote else None
         for source in self.sources:
             self.registry.add("SOURCE", source.spec.name, source.metrics, source.source.counters)
         for channel in self.channels.values():
             self.registry.add("CHANNEL", channel.name, channel.metrics, channel.channel.counters)
-        for sink in self.sinks:
+        for sink in (member for runner in self.sinks for member in runner.members):
             self.registry.add("SINK", sink.spec.name, sink.metrics, sink.component.counters)
         if self.spark is not None:
             for name, metrics in self.spark.metrics.items():
@@ -74,10 +83,8 @@ class Agent:
 
     def caught_up(self) -> bool:
         """Whether every sink has delivered all that its channel holds, by the latest it knows."""
-        all_metrics = [sink.metrics for sink in self.sinks]
-        if self.spark is not None:
-            all_metrics += self.spark.metrics.values()
-        return all(metrics.snapshot().get("Lag") == 0 for metrics in all_metrics)
+        remote = self.spark.metrics.values() if self.spark is not None else ()
+        return all(sink.caught_up() for sink in self.sinks) and all(m.snapshot().get("Lag") == 0 for m in remote)
 
     def drain(self) -> None:
         """Tell sinks to deliver what they take at once: nothing that is worth waiting for comes any more."""
@@ -102,7 +109,7 @@ class Agent:
         if self.spark is not None:
             clean &= self.spark.stop(FLUSH_SECONDS)
         clean &= _join([s.thread for s in self.sinks], FLUSH_SECONDS)
-        clean &= not any(sink.metrics.last_error for sink in self.sinks)
+        clean &= not any(sink.failing() for sink in self.sinks)
         for channel in self.channels.values():
             channel.stopping.set()
             channel.channel.stopping.set()
@@ -125,7 +132,7 @@ class Agent:
 
     def _drain_memory(self) -> bool:
         deadline = time.monotonic() + DRAIN_SECONDS
-        drained = {s.spec.channel for s in self.sinks}
+        drained = {s.channel.name for s in self.sinks}
         volatile = [c for c in self.channels.values() if not c.channel.durable and c.name in drained]
         while left := sum(c.metrics.get("ChannelSize") for c in volatile):
             if time.monotonic() > deadline:

@@ -67,6 +67,8 @@ class SinkRunner(Worker):
         self.dead_letters = dead_letters
         self.committing = sink if isinstance(sink, CommittingSink) else None
         self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]  # type: ignore[type-arg]
+        self.members = (self,)
+        """What a sink group has several of."""
         self.reader: Reader | None = None
         self.ranges: dict[int, _Range] = {}
         self.draining = threading.Event()
@@ -80,9 +82,7 @@ class SinkRunner(Worker):
         while not self.channel.ready.wait(0.2):
             if self.stopping.is_set():
                 return
-        for interceptor in self.interceptors:
-            interceptor.open()
-        self.sink.open()
+        self.open()
         self.reader = self.channel.channel.reader(self, group=self.spec.group, member=self.member)
         while not self.stopping.is_set():
             try:
@@ -95,6 +95,12 @@ class SinkRunner(Worker):
                 self.backoff.wait(self.stopping, getattr(e, "after", None))
         self.flush(set(self.ranges))
 
+    def open(self) -> None:
+        """Open the interceptors and the sink."""
+        for interceptor in self.interceptors:
+            interceptor.open()
+        self.sink.open()
+
     def close(self) -> None:
         """Release the reader, the sink and its interceptors."""
         if self.reader is not None:
@@ -102,12 +108,35 @@ class SinkRunner(Worker):
             self.reader = None
         self.ranges.clear()
         self.metrics.forget("Lag")
+        self.release()
+
+    def release(self) -> None:
+        """Close what `open` opened."""
         super().close()
         for interceptor in self.interceptors:
             interceptor.close()
 
     def step(self) -> None:
         """Take once, write it, and flush what is due."""
+        taken = self.take()
+        if taken is None:
+            self.forget_failure()
+        else:
+            self.write(taken)
+        self.flush_due(idle=taken is None)
+
+    def caught_up(self) -> bool:
+        """Whether all that the channel holds is delivered, by the latest it knows."""
+        return self.metrics.snapshot().get("Lag") == 0
+
+    def failing(self) -> bool:
+        """Whether something could not be delivered, up to now."""
+        return bool(self.metrics.last_error)
+
+    # --- events
+
+    def take(self) -> Taken | None:
+        """The next records, or None after a while without any. Raises ReaderFailed."""
         assert self.reader is not None
         try:
             taken = self.reader.take(TAKE_SECONDS)
@@ -116,13 +145,7 @@ class SinkRunner(Worker):
         if taken is None:
             self.metrics.add("BatchEmptyCount")
             self.show_lag()
-            self.forget_failure()
-        else:
-            self.write(taken)
-        if due := set(self.ranges) if taken is None and self.draining.is_set() else self.due():
-            self.flush(due)
-
-    # --- events
+        return taken
 
     def write(self, taken: Taken) -> None:
         """Hand the sink one take; what it rejects becomes dead letters."""
@@ -155,6 +178,15 @@ class SinkRunner(Worker):
         """Keep rejected events, as the channel held them, before their positions can be committed."""
         self.dead_letters.put(letters_of(self.path, rejected.reasons, held))
         self.metrics.add("EventRejectedCount", len(rejected.reasons))
+
+    def waiting(self) -> bool:
+        """Whether something was taken and is not committed."""
+        return any(r.end is not None for r in self.ranges.values())
+
+    def flush_due(self, *, idle: bool) -> None:
+        """Flush what is due; all, where nothing more is to come."""
+        if due := set(self.ranges) if idle and self.draining.is_set() else self.due():
+            self.flush(due)
 
     def due(self) -> set[int]:
         """Partitions to make durable now."""
@@ -220,8 +252,7 @@ class SinkRunner(Worker):
 
     def forget_failure(self) -> None:
         """A failure is over, too, when nothing is left to be delivered and nothing failed since, for a while."""
-        waiting = any(r.end is not None for r in self.ranges.values())
-        if self.ranges and not waiting and time.time() - self.metrics.last_error_time > QUIET_SECONDS:
+        if self.ranges and not self.waiting() and time.time() - self.metrics.last_error_time > QUIET_SECONDS:
             self.recovered()
 
     def commit(self, partition: int, pending: _Range) -> bool:
@@ -246,13 +277,13 @@ class SinkRunner(Worker):
     def start_over(self) -> None:
         """Drop everything not committed and take it again."""
         assert self.reader is not None
-        self.sink.reset()
         rewind: dict[int, int] = {}
         for partition, pending in self.ranges.items():
             if pending.start is not None:
                 rewind[partition] = pending.start
             self.ranges[partition] = _Range(pending.claim, pending.start)
         self.reader.rewind(rewind)
+        self.sink.reset()
 
     # --- Owner
 

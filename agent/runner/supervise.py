@@ -14,10 +14,10 @@ LONGEST_SECONDS = 30.0
 
 
 class Backoff:
-    """Waiting times that double from half a second to half a minute, with jitter; `reset` after success."""
+    """Waiting times that double from half a second to `longest`, with jitter; `reset` after success."""
 
-    def __init__(self) -> None:
-        self._next = FIRST_SECONDS
+    def __init__(self, longest: float = LONGEST_SECONDS) -> None:
+        self._next, self._longest = FIRST_SECONDS, longest
 
     def reset(self) -> None:
         """Start over with the shortest."""
@@ -26,7 +26,7 @@ class Backoff:
     def wait(self, stopping: threading.Event, least: float | None = None) -> bool:
         """Wait the next time, at least `least` seconds; True at once when stopping."""
         seconds = max(self._next * random.uniform(0.75, 1.25), least or 0)
-        self._next = min(self._next * 2, LONGEST_SECONDS)
+        self._next = min(self._next * 2, self._longest)
         return stopping.wait(seconds)
 
 

@@ -98,6 +98,21 @@ def test_the_flow_of_a_larger_one(run: Run) -> None:
     )
 
 
+def test_the_flow_of_a_sink_group(run: Run) -> None:
+    Path("group.conf").write_text(
+        changed(
+            "3 | a1.sinks = k1 k2",
+            "9 | a1.sinks.k2.type = index",
+            "+ | a1.sinks.k2.channel = c1",
+            "+ | a1.sinkgroups = g",
+            "+ | a1.sinkgroups.g.sinks = k1 k2",
+            "+ | a1.sinkgroups.g.processor.type = load_balance",
+        )
+    )
+    result = run("check", "-c", "group.conf")
+    assert result.output.splitlines()[1] == "  s1 (ticks) → c1 (memory) → g (load_balance of k1 (index), k2 (index))"
+
+
 def test_json(run: Run) -> None:
     bad = json.loads(run("check", "-c", "bad.conf", "--json").output)
     assert bad == {

@@ -162,14 +162,74 @@ def test_strict_makes_warnings_errors(tmp_path: Path) -> None:
             changed("9 | a1.sinkgroups = g", "10 | a1.sinkgroups.g.x = 1"),
             [
                 "agent.conf: a1: Flume itself fails on it: sink group g names no sinks",
-                "agent.conf:10: warning: a1.sinkgroups.g: Flume's sink groups are not built yet; without the group "
-                "its sinks compete for the events of their channel (a1.sinkgroups.g is dropped)",
+                "agent.conf:10: warning: a1.sinkgroups.g: sinks is missing; which sinks are in it? (sinks = k1 k2) "
+                "(a1.sinkgroups.g is dropped)",
+                "agent.conf:10: warning: a1.sinkgroups.g: processor.type is missing: Flume then runs none of the "
+                "group's sinks; choose failover, load_balance or default (a1.sinkgroups.g is dropped)",
+                "agent.conf:10: warning: a1.sinkgroups.g: unknown option 'x' (ignored)",
             ],
         ),
     ],
 )
 def test_lenient(text: str, expected: list[str], tmp_path: Path) -> None:
     assert sorted(told(text, tmp_path, mode="lenient")) == sorted(expected)
+
+
+def group(tmp_path: Path, *more: str, mode: Mode = "normal") -> tuple[Any, list[str]]:
+    """The only sink group of three sinks, and the sinks that run."""
+    text = changed(
+        "3 | a1.sinks = k1 k2 k3",
+        *(
+            f"+ | {line}"
+            for name in ("k2", "k3")
+            for line in (f"a1.sinks.{name}.type = index", f"a1.sinks.{name}.channel = c1")
+        ),
+        "+ | a1.sinkgroups = g",
+        "+ | a1.sinkgroups.g.sinks = k1 k2 k3",
+        *(f"+ | a1.sinkgroups.g.processor.{line}" for line in more),
+    )
+    file = tmp_path / "agent.conf"
+    file.write_text(text)
+    spec, found = load(file, components=COMPONENTS, mode=mode, environment={})
+    assert spec is not None, found
+    return spec.groups[0] if spec.groups else None, [sink.name for sink in spec.sinks]
+
+
+def test_a_group(tmp_path: Path) -> None:
+    failover, sinks = group(
+        tmp_path,
+        "type = org.apache.flume.sink.FailoverSinkProcessor",
+        "priority.k1 = 7",
+        "priority.k2 = -1",
+        "priority.k3 = +9",
+        "maxpenalty = 5000",
+    )
+    assert sinks == ["k1", "k2", "k3"]
+    assert failover.sinks == ("k1", "k2", "k3")
+    assert failover.processor.priorities == {"k1": 7, "k2": -1, "k3": 9}
+    assert failover.processor.longest_penalty == 5
+    balance, _ = group(
+        tmp_path, "type = load_balance", "selector = RANDOM", "selector.maxTimeOut = 4000", "backoff = TRUE"
+    )
+    assert (balance.processor.policy, balance.processor.backoff, balance.processor.longest_penalty) == (
+        "random",
+        True,
+        4,
+    )
+    plain, _ = group(tmp_path, "type = load_balance")
+    assert (plain.processor.policy, plain.processor.backoff, plain.processor.longest_penalty) == (
+        "round_robin",
+        False,
+        30,
+    )
+
+
+def test_lenient_groups_are_flumes(tmp_path: Path) -> None:
+    ordered, _ = group(tmp_path, "type = failover", "maxpenalty = x", mode="lenient")
+    assert ordered.processor.priorities == {"k1": -1, "k2": -2, "k3": -3}
+    assert ordered.processor.longest_penalty == 30
+    equal, sinks = group(tmp_path, "type = failover", *(f"priority.{k} = 5" for k in ("k1", "k2")), mode="lenient")
+    assert (equal.sinks, sinks) == (("k1", "k3"), ["k1", "k3"])
 
 
 def test_lenient_keeps_the_rest(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent.config import load
-from agent.topology import ComponentSpec
+from agent.config import catalogue, load
+from agent.topology import AgentSpec, ComponentSpec
 from plugins import Components
 
 
@@ -31,8 +31,16 @@ def op_materialize(input: dict[str, Any]) -> Any:
     return {
         "sourceRunners": _simple_names(spec.sources),
         "channels": _simple_names(spec.channels),
-        "sinkRunners": {sink.name: "DefaultSinkProcessor" for sink in spec.sinks},
+        "sinkRunners": _sink_runners(spec),
     }
+
+
+def _sink_runners(spec: AgentSpec) -> dict[str, str]:
+    """A group counts as one; so does a sink that is in none."""
+    grouped = {name for group in spec.groups for name in group.sinks}
+    processors = {known.alias: known.java.rpartition(".")[2] for known in catalogue.FLUME["sink processor"]}
+    alone = {sink.name: processors["default"] for sink in spec.sinks if sink.name not in grouped}
+    return alone | {group.name: processors[group.processor.kind] for group in spec.groups}
 
 
 def _simple_names(specs: Iterable[ComponentSpec]) -> dict[str, str]:

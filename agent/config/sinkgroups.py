@@ -1,0 +1,242 @@
+"""Sink groups: `a1.sinkgroups.g1.*`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from agent.config import catalogue
+from agent.config.diagnostics import Report
+from agent.config.flume import java_order
+from agent.config.parts import Part, names_in, unfinished
+from agent.config.properties import Property
+from agent.topology import Policy, ProcessorKind, ProcessorSpec, SinkGroupSpec, SinkSpec
+from plugins import CommittingSink, Config, option
+from plugins.options import suggestion
+
+
+class FailoverOptions(Config):
+    """One sink works, the others stand by."""
+
+    priority: dict[str, str] = option(
+        {},
+        name="priority.",
+        description="`processor.priority.<sink>`: a whole number, another for each sink; the highest works.",
+    )
+    longest_penalty: int = option(
+        30_000,
+        name="maxpenalty",
+        unit="ms",
+        ge=0,
+        description="Longest time a sink that failed is left alone: 2 s at first, then twice as long each time.",
+    )
+
+
+class LoadBalanceOptions(Config):
+    """Batches go to the sinks in turn; one that fails passes its batch on."""
+
+    selector: str = option("round_robin", name="selector", description="`round_robin` or `random`.")
+    backoff: bool = option(False, name="backoff", description="Leave a sink that failed alone for a while.")
+    longest_penalty: int = option(
+        30_000,
+        name="selector.maxTimeOut",
+        unit="ms",
+        ge=0,
+        description="For how long at most, with `backoff`: 2 s at first, then twice as long each time.",
+    )
+
+
+class DefaultOptions(Config):
+    """One sink, as if there were no group."""
+
+
+OPTIONS: dict[ProcessorKind, type[Config]] = {
+    "default": DefaultOptions,
+    "failover": FailoverOptions,
+    "load_balance": LoadBalanceOptions,
+}
+
+
+class SinkGroupReader:
+    """Reads one sink group.
+
+    `sinks` are those that run, by name, None for one that is wrong itself; `taken` the sinks of the groups before,
+    with the group. In mode `lenient` a group is read as Flume does: where Flume fails on it, it is dropped with all
+    its sinks.
+    """
+
+    def __init__(
+        self, part: Part, sinks: Mapping[str, SinkSpec | None], taken: Mapping[str, str], report: Report
+    ) -> None:
+        self.part, self._sinks, self._taken, self._report = part, sinks, taken, report
+        self.names: tuple[str, ...] = ()
+        """Those of its sinks that there are."""
+
+    def read(self) -> SinkGroupSpec | None:
+        """The group; None where it is wrong, which is reported."""
+        part, report = self.part, self._report
+        listed = part.take("sinks")
+        if listed is None:
+            self._wrong(part, "sinks is missing; which sinks are in it? (sinks = k1 k2)")
+        self.names = self._members(listed)
+        kind = self._kind()
+        options = part.take_all("processor.")
+        for name, prop in part.properties.items():
+            known = ["sinks", "processor.type"]
+            report.warn(prop.place, part.path, f"unknown option {name!r}{suggestion(name, known)} (ignored)")
+        if kind is None or listed is None or unfinished(listed, report):
+            return None
+        if not self.names:
+            self._wrong(listed, "none of its sinks is there")
+            return None
+        processor = self._processor(kind, options)
+        if kind == "default" and len(self.names) > 1:
+            message = f"the processor 'default' is for one sink, not for {len(self.names)}: Flume then runs none of "
+            self._wrong(listed, f"{message}them; choose failover or load_balance, or leave the group out")
+        if kind == "load_balance" and len(self.names) == 1:
+            message = "the processor 'load_balance' is for several sinks: Flume does not run a single one"
+            self._wrong(listed, f"{message}; list more, or leave the group out")
+        self._check_together(listed)
+        if report.dropped(part.path) or processor is None:
+            return None
+        used = tuple(name for name in self.names if kind != "failover" or name in processor.priorities)
+        return SinkGroupSpec(part.name, part.path, part.place, used, processor)
+
+    def _members(self, listed: Property | None) -> tuple[str, ...]:
+        """The sinks it lists, of those there are."""
+        found = []
+        for name in names_in(listed, self._report, self.part.path):
+            assert listed is not None
+            if (other := self._taken.get(name)) is not None:
+                message = f"sink {name!r} is in group {other!r} already: a sink is in one group"
+                self._report.error(listed.place, self.part.path, message, otherwise="it is left out here")
+            elif name in self._sinks:
+                found.append(name)
+            else:
+                agent = self.part.path.partition(".sinkgroups.")[0]
+                message = f"sink {name!r} is not declared{suggestion(name, list(self._sinks))}"
+                if self._report.dropped(f"{agent}.sinks.{name}"):
+                    message = f"sink {name!r} is dropped"
+                self._report.error(listed.place, self.part.path, message, otherwise="the group has the others")
+        return tuple(found)
+
+    def _kind(self) -> ProcessorKind | None:
+        written = self.part.take("processor.type")
+        if written is None:
+            message = "processor.type is missing: Flume then runs none of the group's sinks; choose failover, "
+            self._wrong(self.part, f"{message}load_balance or default")
+            return None
+        if flume := catalogue.find("sink processor", written.value):
+            return cast(ProcessorKind, flume.alias)
+        if not unfinished(written, self._report):
+            near = suggestion(written.value, list(OPTIONS)) or f"; built are: {', '.join(OPTIONS)}"
+            self._wrong(written, f"unknown sink processor {written.value!r}{near}")
+        return None
+
+    def _processor(self, kind: ProcessorKind, options: Mapping[str, Property]) -> ProcessorSpec | None:
+        config = self._options(kind, options)
+        if config is None:
+            return None
+        if isinstance(config, FailoverOptions):
+            priorities = self._priorities(config.priority, options)
+            return ProcessorSpec(kind, priorities, longest_penalty=config.longest_penalty / 1000)
+        if isinstance(config, LoadBalanceOptions):
+            policy = config.selector.lower()
+            if policy not in ("round_robin", "random"):
+                message = f"processor.selector must be round_robin or random, not {config.selector!r}"
+                if "." in config.selector:
+                    message += ": Java classes cannot run here"
+                self._wrong(options["selector"], message + suggestion(policy, ["round_robin", "random"]))
+                return None
+            # Flume takes 0 as not set.
+            longest = (config.longest_penalty or 30_000) / 1000
+            return ProcessorSpec(kind, {}, cast(Policy, policy), config.backoff, longest)
+        return ProcessorSpec(kind)
+
+    def _options(self, kind: ProcessorKind, options: Mapping[str, Property]) -> Config | None:
+        texts = {name: prop.value for name, prop in options.items()}
+        config, problems = OPTIONS[kind].parse(texts)
+        for problem in problems:
+            prop, name = options[problem.option], f"processor.{problem.option}"
+            if problem.unknown:
+                message = problem.message.replace(repr(problem.option), repr(name))
+                self._report.warn(prop.place, self.part.path, f"{message} (ignored)")
+                continue
+            if not unfinished(prop, self._report):
+                message = f"{name} {problem.message}"
+                self._report.error(prop.place, self.part.path, message, otherwise="its default holds")
+            del texts[problem.option]
+        return config or OPTIONS[kind].parse(texts)[0]
+
+    def _priorities(self, written: Mapping[str, str], options: Mapping[str, Property]) -> dict[str, int]:
+        """By sink, no two alike. In mode `lenient` those that are missing are given as Flume does."""
+        report, path = self._report, self.part.path
+        for name in written:
+            if name not in self.names:
+                message = f"processor.priority.{name}: the group has no such sink{suggestion(name, list(self.names))}"
+                report.warn(options[f"priority.{name}"].place, path, f"{message} (ignored)")
+        found: dict[int, str] = {}
+        given = 0
+        # Without a priority, or with one that is there already, it matters in which order Flume sees the sinks.
+        for name in java_order(self.names, grown=True):
+            line = options.get(f"priority.{name}")
+            place = line.place if line else self.part.place
+            number = _whole_number(line.value) if line else None
+            if number is None:
+                message = f"processor.priority.{name} is missing: without it Flume orders sinks by the hash of their "
+                message += "names; the highest number works, the others stand by"
+                if line:
+                    message = f"processor.priority.{name} must be a whole number, not {line.value!r}"
+                given -= 1
+                number = given
+                report.error(place, path, message, otherwise=f"it is {given}")
+            if number in found:
+                message = f"sinks {found[number]!r} and {name!r} have the same priority, {number}: Flume never uses "
+                message += "the second; give each one of its own"
+                report.error(place, path, message, drops=self._sink_path(name))
+            else:
+                found[number] = name
+        return {name: number for number, name in found.items()}
+
+    def _check_together(self, listed: Property) -> None:
+        """Whether its sinks can share one reader."""
+        sinks = {name: sink for name in self.names if (sink := self._sinks[name]) is not None}
+        for what, values in (
+            ("drain one channel", {name: sink.channel for name, sink in sinks.items()}),
+            ("have one consumer group", {name: sink.group or "of the channel" for name, sink in sinks.items()}),
+        ):
+            if len(set(values.values())) > 1:
+                they = ", ".join(f"{name} {value}" for name, value in values.items())
+                message = (
+                    f"the sinks of a group {what}, not several ({they}): leave the group out, or make one for each"
+                )
+                self._report.error(listed.place, self.part.path, message, drops=self.part.path)
+
+        commits = next((sink for sink in sinks.values() if issubclass(sink.cls, CommittingSink)), None)
+        if commits and len(sinks) > 1:
+            message = (
+                f"{commits.name} ({commits.cls.type_name}) is exactly once by a commit record of its own, which "
+                "cannot say what another sink of the group has delivered: leave the group out, and its sinks share "
+                "the events, each exactly once (fail-over between NameNodes: name the nameservice in hdfs.path)"
+            )
+            self._report.error(listed.place, self.part.path, message, drops=self.part.path)
+
+    def _sink_path(self, name: str) -> str:
+        sink = self._sinks[name]
+        return sink.path if sink else ""
+
+    def _wrong(self, where: Property | Part, message: str) -> None:
+        """Flume fails on it, and its sinks run nowhere."""
+        self._report.error(where.place, self.part.path, message, drops=self.part.path)
+        for name in self.names:
+            if self._report.mode == "lenient" and (path := self._sink_path(name)):
+                self._report.error(where.place, path, f"group {self.part.name!r} is dropped", drops=path)
+
+
+def _whole_number(text: str) -> int | None:
+    """As Java's Integer.parseInt reads it."""
+    try:
+        number = int(text) if text.lstrip("+-").isdigit() else None
+    except ValueError:
+        return None
+    return number if number is not None and -(2**31) <= number < 2**31 else None

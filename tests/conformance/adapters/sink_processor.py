@@ -1,0 +1,80 @@
+"""`sink_processor`: which sink of a group gets each batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent.config.diagnostics import Report
+from agent.config.parts import Part
+from agent.config.properties import Property
+from agent.config.sinkgroups import SinkGroupReader
+from agent.runner.groups import GroupRunner
+from agent.runner.processors import processor_of
+from agent.runner.sinks import SinkRunner
+from agent.runner.sources import ChannelRunner
+from agent.topology import Place, SinkSpec
+from channels.memory import MemoryChannel, MemoryConfig
+from plugins import Batch, Config, Event, Retry, Sink
+
+PLACE = Place("case", 1)
+
+
+class Scripted(Sink[Config]):
+    """Works, unless it is told to fail."""
+
+    type_name = "scripted"
+    batch_size = 1
+    failing = False
+
+    def write(self, batch: Batch) -> None:
+        if self.failing:
+            raise Retry("told to fail")
+
+
+def op_sink_group(input: dict[str, Any]) -> Any:
+    """The sink that delivered at each call of `process`; the group is read as leniently as Flume reads it."""
+    report = Report("lenient")
+    specs = {
+        name: SinkSpec(name, f"a.sinks.{name}", Scripted, Config(), {}, PLACE, channel="m") for name in input["sinks"]
+    }
+    texts = {"sinks": " ".join(specs)} | {f"processor.{name}": value for name, value in input["config"].items()}
+    lines = {name: Property(f"a.sinkgroups.g.{name}", value, PLACE) for name, value in texts.items()}
+    group = SinkGroupReader(Part("sink group", "g", "a.sinkgroups.g", PLACE, lines, ""), specs, {}, report).read()
+    if group is None:
+        return {"error": [str(found) for found in report.diagnostics()]}
+    channel = ChannelRunner("a.channels.m", "m", MemoryChannel(MemoryConfig(), "m"))
+    letters: Any = None
+    runner = GroupRunner(group, [SinkRunner(specs[name], channel, letters, "m") for name in group.sinks], "member")
+    now = 0.0
+    runner.processor = processor_of(group.processor, group.sinks, lambda: now)
+    runner.open()
+    handled: list[str] = []
+    for step in input["steps"]:
+        verb, _, what = step.partition(" ")
+        if verb == "process":
+            handled += [_process(runner, channel.channel) for _ in range(int(what))]
+        elif verb == "sleep":
+            now += int(what) / 1000
+        else:  # a sink that has nothing to do is a working one: it is asked only when there is something
+            for sink in runner.members:
+                if sink.spec.name == what:
+                    sink.sink.failing = verb == "fail"  # type: ignore[attr-defined]
+    runner.close()
+    return {"processed_by": handled}
+
+
+def _process(runner: GroupRunner, channel: Any) -> str:
+    """Let the group deliver one event; what is left of a failed call is that event."""
+    if not channel.metrics.get("ChannelSize"):
+        channel.put(Batch.of([Event(b"")]))
+    before = {sink.spec.name: sink.metrics.get("EventDrainSuccessCount") for sink in runner.members}
+    while runner.turn():
+        for sink in runner.members:
+            if sink.metrics.get("EventDrainSuccessCount") > before[sink.spec.name]:
+                return sink.spec.name
+    return "EventDeliveryException"
+
+
+def normalise(op: str, value: Any) -> Any:
+    """That it fails is the same, in other words than Java's."""
+    return {"error": True} if "error" in value else value

@@ -1,0 +1,271 @@
+"""Sink groups: whatever fails, each event is delivered by one of the sinks; and the processors' choices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from agent.runner.groups import GroupRunner
+from agent.runner.processors import Failover, LoadBalance, processor_of
+from agent.runner.sinks import SinkRunner
+from agent.runner.sources import ChannelRunner
+from agent.topology import Place, ProcessorSpec, SinkGroupSpec, SinkSpec
+from channels.memory import MemoryChannel, MemoryConfig
+from plugins import Batch, Config, Event, Rejected, Retry, Sink
+from tests.runner.test_sinks import Letters, await_
+
+PLACE = Place("test.conf", 1)
+NAMES = ("k1", "k2", "k3")
+FAILOVER = ProcessorSpec("failover", {"k1": 3, "k2": 2, "k3": 1})
+BALANCE = ProcessorSpec("load_balance", backoff=False)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.runner.sinks.TAKE_SECONDS", 0.001)
+
+
+class Store(Sink[Config]):
+    """Keeps what was flushed; fails where it is told to."""
+
+    type_name = "store"
+    batch_size = 4
+    flush_interval = 3600
+
+    def __init__(self, config: Config, name: str = "") -> None:
+        super().__init__(config, name)
+        self.written: list[bytes] = []
+        self.durable: list[bytes] = []
+        self.fails: set[str] = set()
+
+    def _do(self, what: str) -> None:
+        if what in self.fails:
+            raise Retry(f"{what} failed")
+
+    def open(self) -> None:
+        self._do("open")
+
+    def write(self, batch: Batch) -> None:
+        self._do("write")
+        rejected = {batch.id(row): "not wanted" for row, event in enumerate(batch) if event.body == b"bad"}
+        self.written += [event.body for event in batch if event.body != b"bad"]
+        if rejected:
+            raise Rejected(rejected)
+
+    def flush(self) -> None:
+        self._do("flush")
+        self.durable += self.written
+        self.written.clear()
+
+    def reset(self) -> None:
+        self.written.clear()
+        self._do("reset")
+
+    def close(self) -> None:
+        self.written.clear()
+
+
+class Group:
+    """A group of three stores on a memory channel, turned by hand or by its thread."""
+
+    def __init__(self, processor: ProcessorSpec) -> None:
+        self.now = 0.0
+        self.channel = MemoryChannel(MemoryConfig(), "m")
+        runner = ChannelRunner("a.channels.m", "m", self.channel)
+        runner.ready.set()
+        self.letters: Any = Letters()
+        specs = [SinkSpec(n, f"a.sinks.{n}", Store, Config(), {}, PLACE, channel="m") for n in NAMES]
+        members = [SinkRunner(spec, runner, self.letters, "") for spec in specs]
+        self.runner = GroupRunner(SinkGroupSpec("g", "a.sinkgroups.g", PLACE, NAMES, processor), members, "member")
+        self.runner.processor = processor_of(processor, NAMES, lambda: self.now)
+        self.sinks: dict[str, Any] = {member.spec.name: member.sink for member in members}
+
+    def put(self, *bodies: bytes) -> None:
+        self.channel.put(Batch.of([Event(body) for body in bodies]))
+
+    def held(self) -> float:
+        return self.channel.metrics.get("ChannelSize")
+
+    def durable(self) -> list[bytes]:
+        return [body for sink in self.sinks.values() for body in sink.durable]
+
+    def turn_until_empty(self) -> None:
+        for _ in range(1000):
+            if not self.held():
+                return
+            if not self.runner.turn():
+                self.now += 60
+        raise AssertionError("the channel is never empty")
+
+
+class Machine(RuleBasedStateMachine):
+    """Sinks fail and heal in every place and at any time; the clock runs by itself."""
+
+    processor = FAILOVER
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = Group(self.processor)
+        self.group.runner.draining.set()
+        self.group.runner.open()
+        self.put_bodies: list[bytes] = []
+
+    @rule(count=st.integers(1, 6), bad=st.booleans())
+    def more(self, count: int, bad: bool) -> None:
+        self.put(count, bad)
+
+    def put(self, count: int, bad: bool) -> None:
+        bodies = [b"%d" % (len(self.put_bodies) + n) for n in range(count)]
+        self.put_bodies += bodies
+        self.group.put(*bodies, *[b"bad"] * bad)
+
+    @rule(name=st.sampled_from(NAMES), place=st.sampled_from(["open", "write", "flush", "reset"]))
+    def fail(self, name: str, place: str) -> None:
+        self.group.sinks[name].fails.add(place)
+
+    @rule(name=st.sampled_from(NAMES))
+    def heal(self, name: str) -> None:
+        self.group.sinks[name].fails.clear()
+
+    @rule(times=st.integers(1, 8))
+    def turn(self, times: int) -> None:
+        for _ in range(times):
+            self.group.runner.turn()
+
+    @rule(seconds=st.floats(0.1, 40))
+    def wait(self, seconds: float) -> None:
+        self.group.now += seconds
+
+    @rule()
+    def restart(self) -> None:
+        """As after a failure of the reader."""
+        self.group.runner.close()
+        self.group.runner.open()
+
+    @invariant()
+    def what_left_the_channel_is_durable(self) -> None:
+        assert len(set(self.group.durable())) + self.group.held() >= len(self.put_bodies)
+
+    def teardown(self) -> None:
+        for sink in self.group.sinks.values():
+            sink.fails.clear()
+        self.put(1, False)
+        self.group.turn_until_empty()
+        delivered = self.group.durable()
+        # A flush that fails has made nothing durable here, so that not even a repetition is allowed.
+        assert sorted(delivered) == sorted(self.put_bodies)
+        assert not self.group.runner.failing()
+        self.group.runner.close()
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [FAILOVER, BALANCE, ProcessorSpec("load_balance", policy="random", longest_penalty=10)],
+    ids=["failover", "round_robin", "random"],
+)
+def test_nothing_is_lost_whatever_fails(processor: ProcessorSpec) -> None:
+    machine = type("Case", (Machine,), {"processor": processor})
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=30, deadline=None))
+
+
+def test_a_failing_member_shows_though_the_group_works() -> None:
+    group = Group(FAILOVER)
+    group.sinks["k1"].fails = {"flush"}
+    group.runner.thread.start()
+    group.put(*[b"%d" % n for n in range(4)])
+    await_(lambda: not group.held())
+    first, second, _ = group.runner.members
+    assert first.metrics.last_error == "flush failed"
+    assert not second.metrics.last_error
+    assert not group.runner.failing()
+    assert second.metrics.get("EventDrainSuccessCount") == 4
+    assert first.metrics.get("EventDrainSuccessCount") == 0
+    group.sinks["k1"].fails.clear()
+    group.now += 2.1
+    group.put(*[b"%d" % n for n in range(4, 8)])  # the choice of before still holds for one batch
+    group.put(*[b"%d" % n for n in range(8, 12)])
+    await_(lambda: not group.held() and group.sinks["k1"].durable)
+    assert not first.metrics.last_error
+    group.runner.stopping.set()
+    group.runner.thread.join(60)
+    assert sorted(group.durable(), key=int) == [b"%d" % n for n in range(12)]
+
+
+def test_a_stop_delivers_what_was_taken() -> None:
+    group = Group(BALANCE)
+    group.runner.thread.start()
+    group.put(b"1")
+    await_(lambda: any(sink.written for sink in group.sinks.values()))
+    group.runner.stopping.set()
+    group.runner.thread.join(60)
+    assert group.durable() == [b"1"]
+    assert not group.held()
+
+
+def test_when_all_fail_the_group_says_so_and_goes_on_later() -> None:
+    group = Group(FAILOVER)
+    for sink in group.sinks.values():
+        sink.fails = {"write"}
+    group.runner.open()
+    group.put(b"1", b"2", b"3", b"4")
+    while group.runner.turn():
+        pass
+    assert group.runner.failing()
+    group.sinks["k3"].fails.clear()
+    assert not group.runner.turn(), "it is left alone"
+    group.turn_until_empty()
+    assert group.sinks["k3"].durable == [b"1", b"2", b"3", b"4"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ok", "fail"]), st.floats(0, 5)), max_size=60))
+def test_the_best_sink_that_is_not_left_alone_gets_a_batch(story: list[tuple[str, float]]) -> None:
+    """By the rules as they are told to users, worked out anew each time."""
+    now = 0.0
+    processor = Failover({"k1": 3, "k2": 2, "k3": 1}, 30, lambda: now)
+    failures: dict[str, int] = {}
+    until: dict[str, float] = {}
+    for outcome, seconds in story:
+        now += seconds
+        due = sorted((name for name in failures if until[name] < now), key=until.__getitem__)
+        expected = [*due, *(name for name in NAMES if name not in failures)]
+        assert list(processor.attempts()) == expected
+        if not expected:
+            continue
+        sink = expected[0]
+        if outcome == "ok":
+            processor.delivered(sink)
+            failures.pop(sink, None)
+        else:
+            processor.failed(sink)
+            failures[sink] = failures.get(sink, 0) + 1
+            until[sink] = now + min(30, 2 ** failures[sink])
+
+
+def test_load_balance_turns_and_leaves_alone() -> None:
+    now = 0.0
+    turns = LoadBalance(NAMES, "round_robin", 10, lambda: now)
+    assert [next(turns.attempts()) for _ in range(4)] == ["k1", "k2", "k3", "k1"]
+    penalties = []
+    for _ in range(4):
+        turns.failed("k2")
+        began = now
+        while "k2" not in list(turns.attempts()):
+            now += 0.5
+        penalties.append(now - began - 0.5)
+    assert penalties == [2, 4, 8, 10]
+    now += 3700
+    turns.failed("k2")
+    now += 2.5
+    assert "k2" in list(turns.attempts())
+
+
+def test_random_gives_each_sink_its_share(seed: int) -> None:
+    chance = LoadBalance(NAMES, "random", 0, lambda: 0.0)
+    firsts = [next(chance.attempts()) for _ in range(300)]
+    assert all(firsts.count(name) > 50 for name in NAMES)
+    chance.failed("k1")
+    assert sorted(chance.attempts()) == sorted(NAMES)
