@@ -314,9 +314,14 @@ class CommittingSink(Sink[C]):
         """Drop everything not committed of this partition, or of all."""
 
 
+_importing = threading.RLock()
+
+
 def require(module: str, extra: str) -> Any:
     """Import a library that an extra brings; the error names the extra."""
     try:
-        return importlib.import_module(module)
+        # One at a time: sinks open on threads of their own, and libraries that import one another deadlock then.
+        with _importing:
+            return importlib.import_module(module)
     except ImportError as e:
         raise MissingExtra(f"{module} is not installed: pip install 'flafka[{extra}]'") from e
