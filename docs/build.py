@@ -33,8 +33,8 @@ def page() -> str:
             parts += component(kind, cls)
     parts += [
         "## Sink groups",
-        "`a1.sinkgroups = g1`, `a1.sinkgroups.g1.sinks = k1 k2`, `a1.sinkgroups.g1.processor.type = failover`; the sinks "
-        "drain one channel, each batch by one of them, at least once. `default` is for a single sink.",
+        "`a1.sinkgroups = g1`, `a1.sinkgroups.g1.sinks = k1 k2`, `a1.sinkgroups.g1.processor.type = failover`; the "
+        "sinks drain one channel, each batch by one of them, at least once. `default` is for a single sink.",
     ]
     for name, config in PROCESSORS.items():
         if name != "default":
