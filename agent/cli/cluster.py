@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,18 +24,31 @@ directory_option = click.option(
 
 @click.group()
 def cluster() -> None:
-    """Run the project's own Kafka cluster: three brokers on this machine, replication 3."""
+    """Run the project's own Kafka cluster: three brokers, on this machine or on three, replication 3."""
 
 
 @cluster.command()
 @directory_option
 @click.option("--heap", type=click.IntRange(min=160), metavar="MB", help="Heap of each broker; default 256.")
+@click.option("--node", type=click.IntRange(1, 3), help="Which of --nodes this machine is; once, it is remembered.")
+@click.option("--nodes", metavar="HOST,HOST,HOST", help="The three hosts, each host or host:port, the same on all.")
 @json_option
-def start(directory: Path | None, heap: int | None, as_json: bool) -> None:
-    """Start the brokers that do not run, and wait until all of them serve."""
-    with _cluster(directory, heap) as found:
+def start(directory: Path | None, heap: int | None, node: int | None, nodes: str | None, as_json: bool) -> None:
+    """Start the brokers that do not run, and wait until all of them serve.
+
+    With --node and --nodes, one broker runs on each of three hosts, and records survive the loss of a host. The first
+    host to be started waits for a second one in the background. There is neither TLS nor authentication: keep the
+    ports, 19092 and 19095 unless you say otherwise, inside a network you trust.
+    """
+    if (node is None) != (nodes is None):
+        raise click.UsageError("--node and --nodes belong together")
+    hosts = [host.strip() for host in (nodes or "").split(",") if host.strip()]
+    with _cluster(directory, heap, node, hosts) as found:
         click.echo(f"starting Kafka in {found.directory} …", err=True)
-        _show(found.start().status(), as_json)
+        status = found.start().status()
+        _show(status, as_json)
+        if status.controller is None:
+            click.echo("no controller yet: the brokers serve when a second host has been started", err=True)
 
 
 @cluster.command()
@@ -61,13 +74,16 @@ def status(directory: Path | None, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _cluster(directory: Path | None, heap: int | None = None) -> "Iterator[KafkaCluster]":
+def _cluster(
+    directory: Path | None, heap: int | None = None, node: int | None = None, hosts: Sequence[str] = ()
+) -> "Iterator[KafkaCluster]":
     """The cluster; what fails inside is reported without a traceback, with exit code 1."""
     from agent.services import ServiceError
     from agent.services.kafka import HEAP_MB, KafkaCluster
 
     try:
-        yield KafkaCluster(directory or KafkaCluster.default().directory, heap_mb=heap or HEAP_MB)
+        where = directory or KafkaCluster.default().directory
+        yield KafkaCluster(where, heap_mb=heap or HEAP_MB, node=node, hosts=hosts)
     except ServiceError as error:
         raise click.ClickException(str(error)) from None
 
@@ -76,7 +92,7 @@ def _show(status: "KafkaStatus", as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(status), indent=2))
         return
-    columns = ("node", "state", "port", "pid", "rss_mb", "controller")
+    columns = ("node", "state", "port", "pid", "rss_mb", "controller", "host")
     show(
         columns,
         [
@@ -87,6 +103,7 @@ def _show(status: "KafkaStatus", as_json: bool) -> None:
                 broker.pid,
                 broker.rss_mb,
                 "yes" if broker.node == status.controller else None,
+                broker.host,
             )
             for broker in status.brokers
         ],

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 from agent.services import ServiceError
 from agent.services.jars import ensure
 from agent.services.java import Java, find_java
+from agent.services.logs import Intake
 from agent.services.process import ServerProcess, await_ready
 
 HOST = "127.0.0.1"
@@ -35,6 +36,9 @@ class Cluster(ABC):
         """`fixed_ports`: prefer the documented ports when the cluster is started for the first time."""
         self.directory = Path(directory).expanduser().absolute()
         self._fixed_ports = fixed_ports
+        self.logs_to: Intake | None = None
+        """An agent that servers started from now on log to, beside or instead of their file."""
+        self.host = HOST
 
     @classmethod
     def default(cls) -> Self:
@@ -80,6 +84,12 @@ class Cluster(ABC):
             for server in servers:
                 server.start(self.command(server.name, java, lib))
             await_ready(self.waiting_for, servers, timeout)
+        return self
+
+    def reserve(self) -> Self:
+        """Choose the ports, without starting anything: from now on addresses are known. Raises `ServiceError`."""
+        with self._exclusive():
+            self._assign_ports()
         return self
 
     def stop(self) -> None:
@@ -158,11 +168,11 @@ class Cluster(ABC):
         known = self.state().get("ports", {})
         missing = {name: port for name, port in self.default_ports().items() if name not in known}
         if missing:
-            free = self._fixed_ports and all(_free(port) for port in missing.values())
+            free = self._fixed_ports and all(_free(port, self.host) for port in missing.values())
             self.remember(ports={**known, **(missing if free else _random_ports(list(missing)))})
         if not any(self.server(name).pid for name in self.names()):
             for name, port in known.items():
-                if not _free(port):
+                if not _free(port, self.host):
                     raise ServiceError(
                         f"port {port}, which this cluster uses for {name}, is taken by another program\n"
                         f"  end that program, or remove {name!r} from {self.directory / 'cluster.json'}"
@@ -197,11 +207,11 @@ def java_command(
     ]
 
 
-def _free(port: int) -> bool:
+def _free(port: int, host: str = HOST) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return False
         return True
@@ -213,8 +223,8 @@ def _random_ports(names: list[str]) -> dict[str, int]:
     return dict(zip(names, free, strict=False))
 
 
-def listening(port: int) -> bool:
-    """Whether something accepts connections on the loopback port."""
-    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+def listening(port: int, host: str = HOST) -> bool:
+    """Whether something accepts connections on that port."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False

@@ -9,6 +9,7 @@ from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, java_command, listening
 from agent.services.hadoop import site_xml
 from agent.services.java import Java
+from agent.services.logs import LOG4J2, log4j2_options
 
 MASTER, THRIFT = "master", "thrift"
 MASTER_HEAP_MB, THRIFT_HEAP_MB = 192, 64
@@ -65,6 +66,7 @@ class HBaseCluster(Cluster):
         conf = self.directory / "conf"
         for folder in (conf, self.directory / "data", self.server(MASTER).log.parent):
             folder.mkdir(parents=True, exist_ok=True)
+        (conf / "log4j2.properties").write_text(LOG4J2)
         (conf / "hbase-site.xml").write_text(site_xml(self._site()), encoding="utf-8")
 
     def _site(self) -> dict[str, str]:
@@ -112,9 +114,7 @@ class HBaseCluster(Cluster):
         options = [
             *OPENED,
             f"-Dhbase.log.dir={self.server(name).log.parent}",
-            f"-Dorg.slf4j.simpleLogger.logFile={self.server(name).log}",
-            "-Dorg.slf4j.simpleLogger.showDateTime=true",
-            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+            *log4j2_options(name, self.server(name).log, self.directory / "conf" / "log4j2.properties", self.logs_to),
         ]
         heap = MASTER_HEAP_MB if name == MASTER else THRIFT_HEAP_MB
         return [
@@ -136,7 +136,7 @@ class HBaseCluster(Cluster):
                 + f"  there are {', '.join(TOOLS)}, or a class of HBase's by its full name\n"
                 f"  tables, from Python: happybase.Connection({host!r}, {port}).table('name').scan()"
             )
-        options = [*OPENED, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        options = [*OPENED, f"-Dflafka.log={self.server('shell').log}"]
         command = java_command(
             java, [self.directory / "conf", lib / "*"], TOOLS.get(tool, tool), heap_mb=128, options=options
         )

@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, java_command
 from agent.services.hadoop import site_xml
+from agent.services.jars import ensure
 from agent.services.java import Java
+from agent.services.logs import log4j1_options
 
 NAMENODE = "namenode"
 NAMENODE_HEAP_MB, DATANODE_HEAP_MB = 128, 96
@@ -154,12 +156,14 @@ class HdfsCluster(Cluster):
         package = "org.apache.hadoop.hdfs.server"
         main = f"{package}.namenode.NameNode" if name == NAMENODE else f"{package}.datanode.DataNode"
         options = [
-            f"-Dflafka.log={self.server(name).log}",
+            *log4j1_options(name, self.server(name).log, self.logs_to),
             f"-Dhadoop.log.dir={self.server(name).log.parent}",
             "--add-opens=java.base/java.lang=ALL-UNNAMED",  # without it WebHDFS answers 500 on Java 17 and newer
         ]
         heap = NAMENODE_HEAP_MB if name == NAMENODE else DATANODE_HEAP_MB
-        return java_command(java, [self._conf(name), lib / "*"], main, heap_mb=heap, options=options)
+        # Flume's appender and its needs come last: where both have a library, Hadoop's is used.
+        appenders = [ensure("appenders") / "*"] if self.logs_to is not None else []
+        return java_command(java, [self._conf(name), lib / "*", *appenders], main, heap_mb=heap, options=options)
 
     def shell(self, arguments: Sequence[str], java: Java, lib: Path) -> list[str]:
         """The command line of `hdfs`: `-ls /` or `dfs -ls /`, `dfsadmin …`, `fsck …`. Raises `ServiceError`."""

@@ -1,11 +1,13 @@
-"""The project's own Kafka: three brokers on this machine that survive the loss of any one of them."""
+"""The project's own Kafka: three brokers, on one machine or on three, that survive the loss of any one of them."""
 
+import base64
+import hashlib
 import logging
 import os
 import secrets
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
@@ -15,8 +17,11 @@ import javaproperties
 from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, data_directory, java_command, listening
 from agent.services.java import Java
+from agent.services.logs import LOG4J2, log4j2_options
 
 NODES = (1, 2, 3)
+PORT, CONTROLLER = 19092, 3
+"""A broker's port where it has a host to itself, and how much higher its controller's is."""
 HEAP_MB = 256
 
 # Every broker is a controller too. Three replicas of which two have to have a record before it is acknowledged:
@@ -27,6 +32,8 @@ node.id={node}
 controller.quorum.voters={voters}
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 advertised.listeners=PLAINTEXT://{host}:{port}
+# The first of several hosts waits for the others to be started, a day long.
+initial.broker.registration.timeout.ms=86400000
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
@@ -60,32 +67,17 @@ num.io.threads=4
 log.cleaner.dedupe.buffer.size=4194304
 """
 
-LOGGING = """\
-rootLogger.level=INFO
-rootLogger.appenderRef.file.ref=file
-appender.file.type=RollingFile
-appender.file.name=file
-appender.file.fileName={log}
-appender.file.filePattern={log}.%i
-appender.file.layout.type=PatternLayout
-appender.file.layout.pattern=%d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1.}}: %m%n
-appender.file.policies.type=Policies
-appender.file.policies.size.type=SizeBasedTriggeringPolicy
-appender.file.policies.size.size=10MB
-appender.file.strategy.type=DefaultRolloverStrategy
-appender.file.strategy.max=3
-"""
-
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """One broker: `up` (in the cluster), `starting` (a process only) or `down`."""
+    """One broker: `up` (in the cluster), `starting` (a process only) or `down`; pid and memory of this machine's."""
 
     node: int
     state: str
     port: int
     pid: int | None
     rss_mb: int | None
+    host: str
 
 
 @dataclass(frozen=True)
@@ -107,18 +99,63 @@ class KafkaStatus:
         return self.controller is not None and all(broker.state == "up" for broker in self.brokers)
 
 
+class Endpoint(NamedTuple):
+    """Where one broker and its controller listen."""
+
+    host: str
+    port: int
+    controller_port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Endpoint":
+        """`host` or `host:port`. Raises `ServiceError`."""
+        host, _, port = text.strip().partition(":")
+        if not host or not (port or str(PORT)).isdecimal():
+            raise ServiceError(f"{text!r} is not a host, or host:port")
+        return cls(host, int(port or PORT), int(port or PORT) + CONTROLLER)
+
+
 class KafkaCluster(Cluster):
     """Three Apache Kafka brokers, KRaft, replication 3, min ISR 2; servers `broker-1`, `broker-2`, `broker-3`.
 
-    An acknowledged record survives `kill -9` of any broker, and of all of them (not a power cut of the machine).
+    All three on this machine, or one on each of three hosts: then this is one host's broker. An acknowledged record
+    survives `kill -9` of any broker, and of all of them; a power cut or the loss of a machine on three hosts only.
     """
 
     service: ClassVar[str] = "kafka"
 
-    def __init__(self, directory: Path | str, *, heap_mb: int = HEAP_MB, fixed_ports: bool = True) -> None:
-        """`heap_mb` applies to brokers started from now on; 512 is what benchmarks use."""
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        heap_mb: int = HEAP_MB,
+        fixed_ports: bool = True,
+        node: int | None = None,
+        hosts: Sequence[str] = (),
+    ) -> None:
+        """`heap_mb` applies to brokers started from now on; 512 is what benchmarks use.
+
+        `node` of `hosts`, three times `host` or `host:port`: the one broker to run here. They are remembered; those
+        of a later call must be the same. Raises `ServiceError`.
+        """
         super().__init__(directory, fixed_ports=fixed_ports)
         self._heap_mb = heap_mb
+        self._node: int | None = self.state().get("node", node)
+        self._hosts = {n: Endpoint.parse(text) for n, text in enumerate(self.state().get("hosts", hosts), 1)}
+        if self._node is not None:
+            self._check_hosts(node, hosts)
+            self.host = self._hosts[self._node].host
+
+    def _check_hosts(self, node: int | None, hosts: Sequence[str]) -> None:
+        if node is None:
+            return
+        if len(set(hosts)) != len(NODES) or node not in NODES:
+            raise ServiceError(f"not a node of three different hosts: {node} of {', '.join(hosts) or 'none'}")
+        asked = {number: Endpoint.parse(text) for number, text in enumerate(hosts, 1)}
+        held = self.state() and (self.state().get("node"), self._hosts)
+        if held and held != (node, asked):
+            what = f"node {held[0]} of {', '.join(self.state()['hosts'])}" if held[0] else "all three brokers"
+            raise ServiceError(f"{self.directory} holds {what}: give this one a directory of its own, with --dir")
 
     @classmethod
     def default(cls) -> Self:
@@ -133,35 +170,52 @@ class KafkaCluster(Cluster):
     @property
     def bootstrap_servers(self) -> str:
         """`host:port,…` for clients. Raises `ServiceError` before the first start."""
+        return ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in self._endpoints().values())
+
+    def _endpoints(self) -> dict[int, Endpoint]:
+        """Those of all nodes. Raises `ServiceError` before the first start."""
         ports = self.ports
-        return ",".join(f"{HOST}:{ports[name]}" for name in self.names())
+        return self._hosts or {n: Endpoint(HOST, ports[f"broker-{n}"], ports[f"controller-{n}"]) for n in NODES}
+
+    def _nodes(self) -> Sequence[int]:
+        """Those that run on this machine."""
+        return NODES if self._node is None else (self._node,)
 
     def names(self) -> list[str]:
-        """`broker-<node>`."""
-        return [f"broker-{node}" for node in NODES]
+        """`broker-<node>`, of the nodes on this machine."""
+        return [f"broker-{node}" for node in self._nodes()]
 
     def default_ports(self) -> Mapping[str, int]:
-        """19092 to 19094 for clients, 19095 to 19097 between controllers."""
+        """19092 to 19094 for clients, 19095 to 19097 between controllers; with a host for each: 19092 and 19095."""
+        if self._node is not None:
+            _, port, controller_port = self._hosts[self._node]
+            return {f"broker-{self._node}": port, f"controller-{self._node}": controller_port}
         brokers = {f"broker-{node}": 19091 + node for node in NODES}
         return brokers | {f"controller-{node}": 19094 + node for node in NODES}
 
+    def _assign_ports(self) -> None:
+        if self._node is not None:
+            hosts = [f"{host}:{port}" for host, port, _ in self._hosts.values()]
+            self.remember(node=self._node, hosts=hosts, ports=dict(self.default_ports()))
+        super()._assign_ports()
+
     def prepare(self, java: Java, lib: Path) -> None:
         """One folder of configuration and one of data per broker."""
+        endpoints = self._endpoints()
         if "cluster_id" not in self.state():
+            # Hosts that are started one by one have to agree on it, so it comes from their names.
+            names = repr(sorted(self._hosts.items())).encode()
+            identity = hashlib.sha256(names).digest()[:16] if self._hosts else secrets.token_bytes(16)
             # 16 bytes as Kafka writes them; a leading dash would pass for an option of the formatting tool.
-            self.remember(cluster_id=secrets.token_urlsafe(16).replace("-", "_"))
-        ports = self.ports
-        voters = ",".join(f"{node}@{HOST}:{ports[f'controller-{node}']}" for node in NODES)
-        for node, name in zip(NODES, self.names(), strict=True):
+            self.remember(cluster_id=base64.urlsafe_b64encode(identity).decode().rstrip("=").replace("-", "_"))
+        voters = ",".join(f"{node}@{host}:{port}" for node, (host, _, port) in endpoints.items())
+        for node, name in zip(self._nodes(), self.names(), strict=True):
             conf, data = self.directory / "conf" / name, self.directory / "data" / name
             for folder in (conf, data, self.server(name).log.parent):
                 folder.mkdir(parents=True, exist_ok=True)
-            values = {"node": node, "host": HOST, "voters": voters, "data": javaproperties.escape(str(data))}
-            values |= {"port": ports[name], "controller_port": ports[f"controller-{node}"]}
-            (conf / "server.properties").write_text(PROPERTIES.format(**values))
-            (conf / "log4j2.properties").write_text(
-                LOGGING.format(log=javaproperties.escape(str(self.server(name).log)))
-            )
+            values = {"node": node, "voters": voters, "data": javaproperties.escape(str(data))}
+            (conf / "server.properties").write_text(PROPERTIES.format(**values, **endpoints[node]._asdict()))
+            (conf / "log4j2.properties").write_text(LOG4J2)
         self._format(java, lib)
 
     def _format(self, java: Java, lib: Path) -> None:
@@ -181,7 +235,8 @@ class KafkaCluster(Cluster):
 
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
         """`kafka.Kafka server.properties`."""
-        options = [f"-Dlog4j2.configurationFile={self.directory / 'conf' / name / 'log4j2.properties'}"]
+        settings = self.directory / "conf" / name / "log4j2.properties"
+        options = log4j2_options(name, self.server(name).log, settings, self.logs_to)
         command = java_command(java, [lib / "*"], "kafka.Kafka", heap_mb=self._heap_mb, options=options)
         return [*command, self._properties(name)]
 
@@ -189,32 +244,43 @@ class KafkaCluster(Cluster):
         return str(self.directory / "conf" / name / "server.properties")
 
     def waiting_for(self) -> str | None:
-        """Ready is: every broker listens and is unfenced, and the quorum of controllers has a leader."""
+        """Ready is: every broker listens and is unfenced, and the quorum of controllers has a leader.
+
+        A broker with a host to itself is ready alone while no other one runs: it cannot serve before a second does.
+        """
+        if self._node is not None:
+            running = [node for node, (host, _, port) in self._endpoints().items() if listening(port, host)]
+            if self._node not in running:
+                return f"the controller of node {self._node} does not listen yet"
+            if running == [self._node]:
+                return None
         for name in self.names():
             # A broker listens once it is registered anew and has caught up with the metadata; without this check
             # a restarted one would pass for unfenced through the registration of the process that was killed.
-            if not listening(self.ports[name]):
+            if not listening(self.ports[name], self.host):
                 return f"{name} does not listen yet"
         view = self._look()
         if view is None:
             return "the brokers do not answer yet"
-        if view.unfenced != set(NODES):
+        if not view.unfenced.issuperset(self._nodes()):
             return f"only brokers {sorted(view.unfenced)} are in the cluster"
         return "the controllers have not elected a leader" if view.controller is None else None
 
     def status(self) -> KafkaStatus:
         """What runs, and how well; answers within seconds whatever the state. Raises before the first start."""
-        servers = {node: self.server(name) for node, name in zip(NODES, self.names(), strict=True)}
-        alive = {node for node, server in servers.items() if server.pid}
+        servers = {node: self.server(f"broker-{node}") for node in NODES}
+        alive = set(self._hosts) or {node for node, server in servers.items() if server.pid}
         view, patience = None, time.monotonic() + 6
         # A client may pick a broker that was killed a moment ago and that the others still believe alive.
         while alive and view is None and time.monotonic() < patience:
             view = self._look()
         view = view or _View(set(), None, [])
         brokers = []
-        for node, server in servers.items():
-            state = "down" if node not in alive else "up" if node in view.unfenced else "starting"
-            brokers.append(BrokerStatus(node, state, self.ports[server.name], server.pid, server.rss_mb))
+        for node, endpoint in self._endpoints().items():
+            server = servers[node]
+            unknown = "starting" if server.pid else "down"
+            state = "up" if node in view.unfenced and node in alive else unknown
+            brokers.append(BrokerStatus(node, state, endpoint.port, server.pid, server.rss_mb, endpoint.host))
         return KafkaStatus(
             brokers, view.controller, view.under_replicated, self.bootstrap_servers, str(self.directory)
         )

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, java_command
 from agent.services.java import Java
+from agent.services.logs import LOG4J2, log4j2_options
 
 SOLR = "solr"
 HEAP_MB = 160
@@ -18,22 +19,6 @@ ACTIVE = 3
 """State of a log of updates that was replayed."""
 CONF = Path(__file__).parent / "solrconf"
 """`jetty.xml`, `solr.xml`, and `core/`, the configuration of a new core."""
-
-LOGGING = """\
-rootLogger.level=INFO
-rootLogger.appenderRef.file.ref=file
-appender.file.type=RollingFile
-appender.file.name=file
-appender.file.fileName=${sys:flafka.log}
-appender.file.filePattern=${sys:flafka.log}.%i
-appender.file.layout.type=PatternLayout
-appender.file.layout.pattern=%d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1.}: %m%n
-appender.file.policies.type=Policies
-appender.file.policies.size.type=SizeBasedTriggeringPolicy
-appender.file.policies.size.size=10MB
-appender.file.strategy.type=DefaultRolloverStrategy
-appender.file.strategy.max=3
-"""
 
 
 class SolrCluster(Cluster):
@@ -64,7 +49,7 @@ class SolrCluster(Cluster):
             folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(CONF / "solr.xml", home)
         shutil.copy(CONF / "jetty.xml", self.directory / "conf")
-        (self.directory / "conf" / "log4j2.properties").write_text(LOGGING)
+        (self.directory / "conf" / "log4j2.properties").write_text(LOG4J2)
         self._make_core("events")
 
     def create_core(self, name: str) -> str:
@@ -91,9 +76,7 @@ class SolrCluster(Cluster):
         options = [
             f"-Dsolr.solr.home={home}",
             f"-Dsolr.log.dir={self.server(SOLR).log.parent}",
-            f"-Dflafka.log={self.server(SOLR).log}",
-            f"-Dflafka.port={self.ports[SOLR]}",
-            f"-Dlog4j2.configurationFile={conf / 'log4j2.properties'}",
+            *log4j2_options(name, self.server(SOLR).log, conf / "log4j2.properties", self.logs_to),
             "-Dsolr.data.home=",
             f"-Dhost={HOST}",
             f"-Djetty.port={self.ports[SOLR]}",
