@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import resource
 import selectors
 import socket
 import ssl
@@ -74,6 +75,8 @@ class SyslogStreamConfig(SyslogConfig, TlsServerConfig):
 
 C = TypeVar("C", bound=SyslogStreamConfig)
 
+_OTHER_FILES = 128
+"""Open files that the rest of the agent needs beside the connections."""
 _AT_ONCE = 256
 """Connections taken in a row before those that are open have their turn again."""
 
@@ -108,10 +111,12 @@ class SyslogStream(SyslogSource[C]):
         self._accepting = False
         self._accept_after = 0.0
         self._inspected = 0.0
+        self._most = config.max_connections
 
     def open(self) -> None:
         """Load the certificate, and listen. Retry says why that is not possible."""
         self._tls = self.config.context()
+        self._most = self._connections_at_most()
         super().open()
         self._selector = selectors.DefaultSelector()
 
@@ -136,9 +141,7 @@ class SyslogStream(SyslogSource[C]):
     def batches(self) -> Iterator[Batch]:
         """What the senders send; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            self._accept(
-                len(self._connections) < self.config.max_connections and time.monotonic() > self._accept_after
-            )
+            self._accept(len(self._connections) < self._most and time.monotonic() > self._accept_after)
             for connection in self._ready(self._patience()):
                 yield from self._read(connection)
             for connection in self._overdue():
@@ -157,6 +160,24 @@ class SyslogStream(SyslogSource[C]):
         yield from self._flush()
 
     # --- connections
+
+    def _connections_at_most(self) -> int:
+        """`maxConnections`, or less where this process may not have so many open files; it asks for what it may."""
+        most = self.config.max_connections
+        limit, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit == resource.RLIM_INFINITY or limit >= most + _OTHER_FILES:
+            return most
+        limit = most + _OTHER_FILES if allowed == resource.RLIM_INFINITY else min(most + _OTHER_FILES, allowed)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, allowed))
+        if (fitting := min(most, max(limit - _OTHER_FILES, limit // 2))) < most:
+            self.log.warning(
+                "%d connections at a time, not maxConnections = %d: this process may have %d files open; raise "
+                "`ulimit -n`, or LimitNOFILE of its systemd unit",
+                fitting,
+                most,
+                limit,
+            )
+        return fitting
 
     def _accept(self, wanted: bool) -> None:
         """Whether to accept connections; those not accepted wait in the kernel."""
@@ -182,9 +203,12 @@ class SyslogStream(SyslogSource[C]):
         for listener in self._sockets:
             port = int(listener.getsockname()[1])
             for _ in range(_AT_ONCE):
-                if len(self._connections) >= self.config.max_connections:
-                    held = len(self._connections)
-                    self._complain("full", "%d connections, as many as maxConnections: new ones wait", held)
+                if len(self._connections) >= self._most:
+                    self._complain(
+                        "full",
+                        "%d connections, as many as maxConnections and `ulimit -n` allow: new ones wait",
+                        self._most,
+                    )
                     break
                 try:
                     taken, address = listener.accept()

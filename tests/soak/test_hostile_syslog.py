@@ -1,0 +1,206 @@
+"""A real agent among hostile syslog senders: it lives, its memory is bounded, and the healthy lose nothing."""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+import ssl
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sources.syslog import MultiportSyslogTcp, SyslogTcp
+from tests.conformance.adapters.syslog_driven import received, source_of
+from tests.plugins.certificates import certificate
+from tests.soak.hostile import SHARED, Frames, Healthy, Watch, broken_handshakes, mutated, slow
+from tests.system.running import Agent, free_ports
+
+pytestmark = pytest.mark.skipif(not SHARED.exists(), reason="without the corpora frames are mutated from")
+CONFIGURATION = """
+a1.sources = multi tls
+a1.channels = memory
+a1.sinks = out
+a1.sources.multi.type = multiport_syslogtcp
+a1.sources.multi.host = 127.0.0.1
+a1.sources.multi.ports = {one} {two}
+a1.sources.multi.maxConnections = 5000
+a1.sources.multi.channels = memory
+a1.sources.tls.type = syslogtcp
+a1.sources.tls.host = 127.0.0.1
+a1.sources.tls.port = {tls}
+a1.sources.tls.ssl = true
+a1.sources.tls.keystore = {home}/server.pem
+a1.sources.tls.handshakeTimeout = 2
+a1.sources.tls.rfc5424Headers = false
+a1.sources.tls.channels = memory
+a1.channels.memory.type = memory
+a1.channels.memory.capacity = 100000
+a1.sinks.out.type = file_roll
+a1.sinks.out.channel = memory
+a1.sinks.out.sink.directory = {home}/out
+a1.sinks.out.sink.rollInterval = 0
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    frames: int
+    connections: int
+    slow: int
+    handshakes: int
+    rate: int
+    """Messages a second of each healthy sender."""
+
+
+SHORT = Plan(frames=150_000, connections=300, slow=100, handshakes=60, rate=100)
+LONG = Plan(frames=1_000_000, connections=2000, slow=500, handshakes=200, rate=200)
+MOST_MEMORY = 600
+"""MiB that the agent may take, whatever is sent."""
+
+
+def campaign(plan: Plan, home: Path, seed: int) -> tuple[str, float]:
+    """Run it and check all but the latency: answers a line of figures, and the healthy senders' p99 in seconds."""
+    certificate(home)
+    one, two, tls = free_ports(3)
+    context = ssl.create_default_context(cafile=str(home / "server.crt"))
+
+    def plain(port: int) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", port), timeout=60)
+
+    healthy = [
+        Healthy("lines", lambda: plain(one), False, plan.rate),
+        Healthy("counted", lambda: plain(two), True, plan.rate),
+        Healthy("tls", lambda: context.wrap_socket(plain(tls), server_hostname="localhost"), False, plan.rate),
+    ]
+    watch, over, seen = Watch(home / "out"), threading.Event(), threading.Event()
+    choose = random.Random(seed)
+    memory = []
+    with Agent(home / "a", CONFIGURATION.format(one=one, two=two, tls=tls, home=home)) as agent:
+        agent.port("multi")
+        agent.port("tls")
+
+        def measure() -> None:
+            status = Path(f"/proc/{agent.process.pid}/status")
+            while not over.wait(0.2):
+                memory.append(int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1]) // 1024)
+
+        failures: list[BaseException] = []
+
+        def guarded(work, *arguments):
+            def run() -> None:
+                try:
+                    work(*arguments)
+                except BaseException as e:
+                    failures.append(e)
+
+            thread = threading.Thread(target=run, daemon=True)
+            thread.start()
+            return thread
+
+        watching = guarded(watch.run, seen)
+        others = [
+            *(guarded(sender.run, over) for sender in healthy),
+            guarded(slow, [one, two], plan.slow, over),
+            guarded(measure),
+        ]
+        attack = guarded(broken_handshakes, tls, plan.handshakes, random.Random(seed + 1))
+        began = time.monotonic()
+        each = plan.frames // plan.connections
+        sent = mutated([one, two], Frames(seed), plan.connections, each, choose)
+        took = time.monotonic() - began
+        attack.join(120)
+        over.set()
+        for thread in others:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert not failures, failures
+        expected = {identity for sender in healthy for identity in sender.sent}
+        agent.until(lambda: expected <= watch.seen.keys(), "what the healthy sent", seconds=60)
+        agent.until(lambda: agent.count("SOURCE.multi", "OpenConnectionCount") == 0, "the connections to end")
+        agent.until(lambda: agent.count("SOURCE.tls", "OpenConnectionCount") == 0, "broken handshakes to end")
+        events = agent.count("SOURCE.multi", "EventAcceptedCount")
+        refused = agent.count("SOURCE.tls", "TlsHandshakeFail")
+        assert agent.stop() == 0
+        assert "Traceback" not in agent.log
+        assert "ERROR" not in agent.log
+    seen.set()
+    watching.join(60)
+    watch.look()
+    assert not failures, failures
+    assert not watch.repeated
+    assert watch.seen.keys() == expected
+    assert (
+        refused >= plan.handshakes * 9 // 10
+    )  # what is cut within the hello, or changed where it matters not, varies
+    assert max(memory) < MOST_MEMORY
+    delays = sorted(watch.seen[identity] - at for sender in healthy for identity, at in sender.sent.items())
+    p99 = delays[len(delays) * 99 // 100]
+    line = (
+        f"hostile syslog: {sent:,} mutated frames over {plan.connections:,} connections in {took:.0f} s, "
+        f"{events:,} events, beside "
+        f"{plan.slow} slow ones and {plan.handshakes} broken handshakes ({refused} refused); {len(delays):,} healthy "
+        f"messages: median {delays[len(delays) // 2] * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, slowest "
+        f"{delays[-1] * 1000:.0f} ms; memory {memory[0]} to {max(memory)} MiB"
+    )
+    return line, p99
+
+
+def same_events_wherever_cut(points: int, seed: int) -> None:
+    frames, choose = Frames(seed), random.Random(seed)
+    for n in range(points // 100):
+        stream = frames.stream(8)
+        cls, options = (MultiportSyslogTcp, {"ports": "0"}) if n % 2 else (SyslogTcp, {"port": 0})
+        size = choose.choice((10, 100, 2500))
+        source = source_of(cls, {"eventSize": size, "now": 1_800_000_000_000, **options})
+        whole, _ = received(source, [stream], event_size=size)
+        for _ in range(100):
+            place = choose.randrange(len(stream) + 1)
+            events, _ = received(source, [stream[:place], stream[place:]], event_size=size)
+            assert events == whole, (stream, place)
+
+
+def test_the_same_events_wherever_a_stream_is_cut(seed: int) -> None:
+    same_events_wherever_cut(1000, seed)
+
+
+def test_healthy_senders_among_hostile_ones(tmp_path: Path, seed: int, figures: list[str]) -> None:
+    line, _ = campaign(SHORT, tmp_path, seed)
+    figures.append(line)
+
+
+def test_few_open_files_are_fewer_connections_and_not_the_end(tmp_path: Path) -> None:
+    certificate(tmp_path)
+    one, two, tls = free_ports(3)
+    command = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-m", "agent", "start")
+    configuration = CONFIGURATION.format(one=one, two=two, tls=tls, home=tmp_path).replace("multi tls", "multi")
+    configuration = "\n".join(line for line in configuration.splitlines() if ".tls." not in line)
+    with Agent(tmp_path / "a", configuration, command=command) as agent:
+        agent.port("multi")
+        assert "32 connections at a time, not maxConnections = 5000" in agent.log
+        waiting = []
+        for number in range(100):
+            waiting.append(socket.create_connection(("127.0.0.1", one), timeout=60))
+            waiting[-1].sendall(b"<13>- h %d\n" % number)
+        agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == 32, "those that fit")
+        for connection in waiting:
+            connection.close()
+        agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == 100, "the others")
+        assert agent.stop() == 0
+        assert "ERROR" not in agent.log
+        assert "Traceback" not in agent.log
+    lines = [line for file in (tmp_path / "out").iterdir() for line in file.read_bytes().split()]
+    assert sorted(map(int, lines)) == list(range(100))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_million_mutated_frames(tmp_path: Path, seed: int, figures: list[str]) -> None:
+    same_events_wherever_cut(10_000, seed)
+    line, p99 = campaign(LONG, tmp_path, seed)
+    figures.append(line)
+    assert p99 < 1
