@@ -33,12 +33,19 @@ def java_keystore(path: Path, password: str = "changeit") -> Path:
 
 
 class Application:
-    """`java/Application.java`, told what to do through its standard input; `with` it."""
+    """`java/Application.java`, told what to do through its standard input; `with` it.
+
+    A logging library whose configuration is not among the properties is silent.
+    """
 
     def __init__(self, directory: Path, **properties: object) -> None:
         self._classes = directory / "classes"
         self._log = directory / "application.log"
-        self._properties = [f"-D{name.replace('_', '.')}={value}" for name, value in properties.items()]
+        silent = {
+            "log4j_configuration": (SOURCES / "log4j-silent.properties").as_uri(),
+            "logback_configurationFile": SOURCES / "logback-silent.xml",
+        }
+        self._properties = [f"-D{name.replace('_', '.')}={value}" for name, value in (silent | properties).items()]
         self.process: subprocess.Popen[str]
 
     def __enter__(self) -> Application:

@@ -111,6 +111,50 @@ def test_a_client_is_told_when_the_channel_is_away(tmp_path: Path, application: 
         assert "FAILED" in application.log
 
 
+def test_the_stock_log4j_appender(tmp_path: Path, application: Application, collector: Running) -> None:
+    """Flume's Log4jAppender itself, synchronous, as Flume's guide sets it up."""
+    (port,) = free_ports()
+    settings = tmp_path / "log4j.properties"
+    settings.write_text(f"""
+log4j.logger.app.stock = INFO, stock
+log4j.additivity.app.stock = false
+log4j.appender.stock = org.apache.flume.clients.log4jappender.Log4jAppender
+log4j.appender.stock.Hostname = 127.0.0.1
+log4j.appender.stock.Port = {port}
+log4j.appender.stock.UnsafeMode = true
+""")
+
+    def log(tag: str, count: int = COUNT) -> None:
+        assert application.tell(f"stock {count} {tag} {settings}") == "logged"
+
+    def arrived(tag: str, count: int = COUNT) -> bool:
+        return [f"{tag}-stock-{n}" for n in range(count)] == [
+            event.body.decode() for event in list(collector.events) if event.body.startswith(tag.encode())
+        ]
+
+    text = configuration(collector, {"logs": f"port = {port}"})
+    with Agent(tmp_path, text) as agent:
+        agent.healthy()
+        log("up")
+        assert agent.count("SOURCE.logs", "AppendAcceptedCount") == COUNT  # it waits for each answer
+        agent.until(lambda: arrived("up"), "all events, in their order")
+        agent.stop(signal.SIGKILL)
+    log("killed", 1)
+    with Agent(tmp_path, text) as agent:
+        agent.healthy()
+        log("again")
+        agent.until(lambda: arrived("again"), "all events, in their order")
+        assert agent.stop() == 0
+    headers = next(event.headers for event in collector.events if event.body == b"up-stock-7")
+    assert int(headers.pop("flume.client.log4j.timestamp")) > 1_600_000_000_000
+    assert headers == {
+        "flume.client.log4j.address": "127.0.0.1",
+        "flume.client.log4j.logger.name": "app.stock",
+        "flume.client.log4j.log.level": "30000",
+        "flume.client.log4j.message.encoding": "UTF8",
+    }
+
+
 def test_log4j_goes_on_whatever_the_agent_does(
     tmp_path: Path, application: Application, collector: Running, port: int
 ) -> None:

@@ -14,7 +14,10 @@ import org.apache.flume.event.EventBuilder;
 /**
  * An application as Flume's users have it. Reads one command a line and answers each with a line of its own:
  *
- *   log COUNT TAG              as many events through log4j 1 and log4j 2 each; "logged"
+ *   log COUNT TAG              as many events through log4j 1, log4j 2 and logback each; "logged"
+ *   throw TAG                  an error with its stack trace through log4j 2 and logback; "logged"
+ *   stock COUNT TAG FILE       as many events through log4j 1's logger app.stock, which these properties set up;
+ *                              "logged"
  *   rpc COUNT TAG key=value …  as many events through RpcClientFactory with these properties, half of them one by
  *                              one, half in batches; "stored N", the number of those that were acknowledged
  *   end                        flushes what is logged, and ends
@@ -25,29 +28,47 @@ public class Application {
   private static final org.apache.log4j.Logger LOG4J1 = org.apache.log4j.Logger.getLogger("app.one");
   private static final org.apache.logging.log4j.Logger LOG4J2 =
       org.apache.logging.log4j.LogManager.getLogger("app.two");
+  private static final org.slf4j.Logger LOGBACK = org.slf4j.LoggerFactory.getLogger("app.three");
 
   public static void main(String[] arguments) throws Exception {
     BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
     for (String line = commands.readLine(); line != null && !line.equals("end"); line = commands.readLine()) {
       String[] words = line.split(" ");
-      int count = Integer.parseInt(words[1]);
-      if (words[0].equals("log")) {
-        log(count, words[2]);
-        System.out.println("logged");
-      } else {
-        System.out.println("stored " + rpc(count, words[2], words));
+      switch (words[0]) {
+        case "log":
+          log(Integer.parseInt(words[1]), words[2]);
+          System.out.println("logged");
+          break;
+        case "throw":
+          Exception error = new IllegalStateException("no", new RuntimeException("why"));
+          LOG4J2.error(words[1] + "-log4j2", error);
+          LOGBACK.error(words[1] + "-logback", error);
+          System.out.println("logged");
+          break;
+        case "stock":
+          org.apache.log4j.PropertyConfigurator.configure(words[3]);
+          for (int number = 0; number < Integer.parseInt(words[1]); number++) {
+            org.apache.log4j.Logger.getLogger("app.stock").warn(words[2] + "-stock-" + number);
+          }
+          System.out.println("logged");
+          break;
+        default:
+          System.out.println("stored " + rpc(Integer.parseInt(words[1]), words[2], words));
       }
     }
     org.apache.log4j.LogManager.shutdown();
     org.apache.logging.log4j.LogManager.shutdown();
+    ((ch.qos.logback.classic.LoggerContext) org.slf4j.LoggerFactory.getILoggerFactory()).stop();
     System.out.println("ended");
   }
 
   private static void log(int count, String tag) {
     org.apache.logging.log4j.ThreadContext.put("user", "jane");
+    org.slf4j.MDC.put("user", "jane");
     for (int number = 0; number < count; number++) {
       LOG4J1.warn(tag + "-log4j1-" + number);
       LOG4J2.warn("{}-log4j2-{}", tag, number);
+      LOGBACK.warn("{}-logback-{}", tag, number);
     }
   }
 
