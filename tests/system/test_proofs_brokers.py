@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent.services.kafka import KafkaCluster
+from tests.system.outage import outage
 from tests.system.running import (
     Agent,
     connected,
@@ -30,6 +31,7 @@ from tests.system.running import (
 
 DISK_MB = 256
 OUTAGE_SECONDS = 20
+SILENCE_SECONDS = 15
 HEAD = b"<13>Oct 11 22:14:15 web-1 "
 
 
@@ -192,6 +194,12 @@ def test_all_brokers_stopped_for_a_while_under_load(tmp_path: Path, cluster: Kaf
 
 def _told(agent: Agent) -> int:
     return agent.count("SOURCE.udp", "EventAcceptedCount") + agent.count("SOURCE.udp", "KernelDropCount")
+
+
+def test_applications_while_no_broker_answers(tmp_path: Path, cluster: KafkaCluster, figures: list[str]) -> None:
+    """Clients are told FAILED in time, appenders hold nobody up, what was acknowledged is kept."""
+    cluster.start()
+    figures.append(outage(tmp_path, cluster, seconds=SILENCE_SECONDS))
 
 
 def test_a_broker_whose_disk_is_full(tmp_path: Path, cluster: KafkaCluster, disk: Path | None) -> None:

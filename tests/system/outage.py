@@ -1,0 +1,112 @@
+"""Kafka is away for a while, under a real JVM that sends and logs: nobody hangs, nothing acknowledged is lost.
+
+The short version is in test_proofs_brokers.py, ten minutes in tests/soak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from agent.services.kafka import KafkaCluster
+from tests.interop.jvm import Application
+from tests.system.running import ROOT, Agent, free_ports, in_topic, kafka_channel, unique
+
+SETTINGS = ROOT / "conf" / "log4j"
+APIS = ("log4j1", "log4j2", "logback")
+COUNT = 100
+
+
+@contextlib.contextmanager
+def all_brokers_silent(kafka: KafkaCluster) -> Iterator[None]:
+    """They keep their connections and answer nothing: what clients find hardest to tell."""
+    try:
+        for name in kafka.names():
+            kafka.server(name).signal(signal.SIGSTOP)
+        yield
+    finally:
+        for name in kafka.names():
+            kafka.server(name).signal(signal.SIGCONT)
+
+
+def outage(directory: Path, kafka: KafkaCluster, seconds: float) -> str:
+    """Let it happen for so long at least, and check every event; returns the figures of it."""
+    topic = unique("applications")
+    avro, lines = free_ports(2)
+    # The other snippets send to the avro source, from the same JVM with the same properties.
+    logback = directory / "logback.xml"
+    logback.write_text((SETTINGS / "logback.xml").read_text().replace("${flafka.port}", str(lines)))
+    configuration = f"""
+a1.sources = avro lines
+a1.channels = c1
+a1.sources.avro.type = avro
+a1.sources.avro.bind = 127.0.0.1
+a1.sources.avro.port = {avro}
+a1.sources.avro.channels = c1
+a1.sources.lines.type = log4j
+a1.sources.lines.bind = 127.0.0.1
+a1.sources.lines.port = {lines}
+a1.sources.lines.channels = c1
+{kafka_channel(kafka.bootstrap_servers, topic)}
+"""
+    application = Application(
+        directory,
+        flafka_host="127.0.0.1",
+        flafka_port=avro,
+        log4j_configuration=(SETTINGS / "log4j.xml").as_uri(),
+        log4j2_configurationFile=SETTINGS / "log4j2.xml",
+        logback_configurationFile=logback,
+    )
+    acknowledged: list[str] = []
+    refused: list[str] = []
+
+    def send() -> bool:
+        """Through flume-ng-sdk with its defaults, until it fails; what it was told is kept. Whether all went well."""
+        tag = unique("rpc")
+        answer = application.tell(f"rpc {COUNT} {tag} hosts=h1 hosts.h1=127.0.0.1:{avro}")
+        stored = int(answer.removeprefix("stored "))
+        acknowledged.extend(f"{tag}-rpc-{number}" for number in range(stored))
+        if stored < COUNT:
+            refused.append(tag)
+        return stored == COUNT
+
+    def log(tag: str) -> None:
+        assert application.tell(f"log {COUNT} {tag}") == "logged"
+
+    def logged(tag: str) -> set[str]:
+        return {f"{tag}-{api}-{number}" for api in APIS for number in range(COUNT)}
+
+    def stored() -> set[str]:
+        return {event.body.decode() for event in in_topic(kafka, topic)}
+
+    with Agent(directory, configuration) as agent:
+        agent.healthy()
+        with application:
+            log("before")
+            assert send()
+            agent.until(lambda: logged("before") <= stored(), "what was logged before")
+            with all_brokers_silent(kafka):
+                began = time.monotonic()
+                while time.monotonic() < began + seconds:
+                    log("meanwhile")  # the application goes on: this returns while no broker answers
+                    assert not send()
+                away = time.monotonic() - began
+            agent.healthy()
+            agent.until(send, "clients to be served again")
+            log("after")
+            agent.until(lambda: logged("after") <= stored(), "what was logged afterwards", seconds=120)
+            application.end()
+        assert agent.stop() == 0
+        assert "Traceback" not in agent.log
+    for tag in refused:  # told by the agent, rather than given up by themselves
+        assert re.search(rf"^{tag}: .*FAILED", application.log, re.MULTILINE), application.log[-3000:]
+    lost = set(acknowledged) - stored()
+    assert not lost, f"{len(lost)} acknowledged events are not stored, such as {sorted(lost)[:3]}"
+    return (
+        f"Kafka away for {away:.0f} s: clients were told FAILED {len(refused)} times, "
+        f"all {len(acknowledged)} acknowledged events are stored"
+    )
