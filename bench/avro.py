@@ -1,0 +1,135 @@
+"""The avro source: batches of 1,000 events from several clients, through a memory channel into files.
+
+A real agent (`agent start`), and clients that send their requests one after the other, each as soon as the one before
+is answered OK, as flume-ng-sdk does. They are processes of their own, with requests made beforehand. Time runs from
+the first request until all is in the files, where every event is read back and compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.intake import Figure, connect, cpu_seconds, free_port
+from plugins import Batch, Event
+from plugins.avrorpc import Frames, Status, array, frame, opening, read_answer
+from plugins.flumeevent import encode
+
+BATCH = 1000
+CLIENTS = 4
+BODY = b"client %d says: Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 id=%09d"
+HEADERS = {"host": "web-1", "flume.client.log4j.log.level": "30000"}
+CONFIGURATION = """
+a.sources = avro
+a.channels = c
+a.sources.avro.type = avro
+a.sources.avro.bind = 127.0.0.1
+a.sources.avro.port = {port}
+a.sources.avro.channels = c
+a.monitoring.port = 0
+"""
+MEMORY = """
+a.channels.c.type = memory
+a.channels.c.capacity = 1000000
+a.channels.c.transactionCapacity = 100000
+a.sinks = files
+a.sinks.files.type = file_roll
+a.sinks.files.channel = c
+a.sinks.files.sink.directory = {out}
+"""
+
+
+def main() -> None:
+    """Run, check, print."""
+    parser = argparse.ArgumentParser(prog="./dev bench avro", description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=400_000, help="events a run (default: 400,000)")
+    arguments = parser.parse_args()
+    each = arguments.events // CLIENTS // BATCH * BATCH
+    table = Table(box=None)
+    for heading in ("", "events/s", "CPU µs/event"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    with tempfile.TemporaryDirectory(prefix="flafka-bench-") as home:
+        out = Path(home, "out")
+        size = CLIENTS * each * (len(BODY % (0, 0)) + 1)
+        figure = run(MEMORY.format(out=out), Path(home), each, lambda: sum_of_sizes(out) == size)
+        check((line for file in out.iterdir() for line in file.read_bytes().splitlines()), each)
+        row(table, "avro → memory → file_roll", figure)
+    console = Console()
+    console.print(table)
+    console.print(f"{CLIENTS} clients, {BATCH:,} events a request; {each * CLIENTS:,} a run, read back and compared")
+
+
+def run(channel: str, home: Path, each: int, done: Callable[[], bool]) -> Figure:
+    """One agent with this channel: from the first request to the last OK, and until the sink is done."""
+    port = free_port()
+    file = home / "agent.conf"
+    file.write_text(CONFIGURATION.format(port=port) + channel)
+    with (home / "agent.log").open("wb") as log:
+        agent = subprocess.Popen([sys.executable, "-m", "agent", "start", "-c", str(file)], stdout=log, stderr=log)
+    try:
+        connect(port).close()
+        context = multiprocessing.get_context("spawn")
+        ready = context.Barrier(CLIENTS + 1)
+        clients = [context.Process(target=send, args=(n, port, each, ready)) for n in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        ready.wait(60)
+        before, started = cpu_seconds(agent.pid), time.perf_counter()
+        for client in clients:
+            client.join()
+            assert client.exitcode == 0
+        while not done():
+            assert time.perf_counter() - started < 300, "the sink is not done"
+            time.sleep(0.01)
+        return Figure(each * CLIENTS, time.perf_counter() - started, cpu_seconds(agent.pid) - before)
+    finally:
+        agent.terminate()
+        agent.wait(60)
+
+
+def send(client: int, port: int, count: int, ready: Any) -> None:
+    """One client: every request must be answered OK."""
+    requests = [
+        array(encode(Batch.of(Event(BODY % (client, n), HEADERS) for n in range(start, start + BATCH))).to_pylist())
+        for start in range(0, count, BATCH)
+    ]
+    ready.wait(60)
+    frames = Frames(1 << 20)
+    with socket.create_connection(("127.0.0.1", port), 60) as connection:
+        for serial, request in enumerate(requests, 1):
+            connection.sendall(frame(serial, [opening(first=serial == 1, message="appendBatch"), request]))
+            answers: list[tuple[int, bytes]] = []
+            while not answers:
+                answers = list(frames.feed(connection.recv(65536)))
+            assert read_answer(answers[0][1], first=serial == 1) is Status.OK
+
+
+def sum_of_sizes(directory: Path) -> int:
+    """Bytes of all files there."""
+    return sum(file.stat().st_size for file in directory.iterdir())
+
+
+def check(bodies: Iterable[bytes], each: int) -> None:
+    """Every event of every client, once."""
+    assert Counter(bodies) == Counter(BODY % (client, n) for client in range(CLIENTS) for n in range(each))
+
+
+def row(table: Table, name: str, figure: Figure) -> None:
+    """One line of the table."""
+    table.add_row(name, f"{figure.rate:,.0f}", f"{figure.cpu_per_event:.2f}")
+
+
+if __name__ == "__main__":
+    main()
