@@ -1,38 +1,93 @@
-"""The source `log4j` under a real log4j 2 with conf/log4j/log4j2-json.xml."""
+"""The source `log4j` under a real log4j 2 and a real logback, with the settings of conf/log4j."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from plugins import Event
 from tests.interop.jvm import Application
-from tests.sources.test_log4j import running
-from tests.system.running import free_ports, until
+from tests.sources.test_avro import Running
+from tests.system.running import Agent, free_ports
 
-SETTINGS = Path(__file__).parents[2] / "conf" / "log4j" / "log4j2-json.xml"
+SETTINGS = Path(__file__).parents[2] / "conf" / "log4j"
+APIS = ("log4j2", "logback")
 COUNT = 300
+MANY = 60_000
+"""More than appenders and sockets hold."""
 
 
-def test_log4j2_with_and_without_its_agent(tmp_path: Path) -> None:
+def test_log4j2_and_logback_go_on_whatever_the_agent_does(tmp_path: Path) -> None:
     (port,) = free_ports()
-    with Application(
-        tmp_path, flafka_host="127.0.0.1", flafka_port=port, log4j2_configurationFile=SETTINGS
-    ) as application:
+    application = Application(
+        tmp_path,
+        flafka_host="127.0.0.1",
+        flafka_port=port,
+        log4j2_configurationFile=SETTINGS / "log4j2-json.xml",
+        logback_configurationFile=SETTINGS / "logback.xml",
+    )
+    with Running() as collector, application:
+        text = f"""
+a1.sources = logs
+a1.channels = c1
+a1.sinks = k1
+a1.sources.logs.type = log4j
+a1.sources.logs.bind = 127.0.0.1
+a1.sources.logs.port = {port}
+a1.sources.logs.channels = c1
+a1.channels.c1.type = memory
+a1.sinks.k1.type = avro
+a1.sinks.k1.channel = c1
+a1.sinks.k1.hostname = 127.0.0.1
+a1.sinks.k1.port = {collector.source.port}
+"""
+
+        def arrived(tag: str, count: int = COUNT) -> bool:
+            wanted = {f"{tag}-{api}-{number}" for api in APIS for number in range(count)}
+            return wanted <= {event.body.decode() for event in collector.events}
 
         def log(tag: str, count: int = COUNT) -> None:
+            """The application logs, and goes on."""
             assert application.tell(f"log {count} {tag}") == "logged"
 
-        def arrived(events: list[Event], tag: str, count: int) -> bool:
-            wanted = {f"{tag}-log4j2-{number}" for number in range(count)}
-            return wanted <= {event.body.decode() for event in list(events)}
+        def come_back(agent: Agent, tag: str) -> None:
+            """The first events may be lost: with them the appenders find out that their connections have gone."""
+            agent.until(lambda: log(tag, 1) or arrived(tag, 1), f"the appenders to come\n{application.log[-2000:]}")
 
         log("down")
-        with running(port=str(port)) as (_, events):
-            until(lambda: log("hello", 1) or arrived(events, "hello", 1), "the appender to connect")
+        with Agent(tmp_path, text) as agent:
+            agent.healthy()
+            come_back(agent, "hello")
             log("up")
-            until(lambda: arrived(events, "up", COUNT), "all events")
-            event = next(event for event in events if event.body == b"up-log4j2-7")
-            assert int(event.headers.pop("timestamp")) > 1_600_000_000_000
-            assert event.headers == {"level": "WARN", "logger": "app.two", "thread": "main", "user": "jane"}
-        log("gone")
-        application.end()
+            assert application.tell("throw error") == "logged"
+            agent.until(lambda: arrived("up"), "all events")
+            check(collector.events)
+            agent.process.send_signal(signal.SIGSTOP)
+            log("stopped", MANY)
+            agent.process.send_signal(signal.SIGCONT)
+            come_back(agent, "continued")
+            agent.stop(signal.SIGKILL)
+        log("killed")
+        with Agent(tmp_path, text) as agent:
+            agent.healthy()
+            come_back(agent, "again")
+            log("end")
+            agent.until(lambda: arrived("end"), "all events")
+            agent.process.send_signal(signal.SIGSTOP)
+            log("stopped for good", MANY)
+            application.end()
+
+
+def check(events: list[Event]) -> None:
+    """Level, logger, thread, time, thread context and stack trace."""
+    by_body = {event.body.decode(): event.headers for event in events}
+    for api, logger in zip(APIS, ("app.two", "app.three"), strict=True):
+        headers = by_body[f"up-{api}-7"]
+        assert int(headers.pop("timestamp")) > 1_600_000_000_000
+        assert headers == {"level": "WARN", "logger": logger, "thread": "main", "user": "jane"}
+        body, headers = next(found for found in by_body.items() if found[0].startswith(f"error-{api}"))
+        assert headers["level"] == "ERROR"
+        first, second, *frames = body.splitlines()
+        assert (first, second) == (f"error-{api}", "java.lang.IllegalStateException: no")
+        assert frames[0].startswith("\tat Application.main(Application.java:")
+        assert "Caused by: java.lang.RuntimeException: why" in frames
