@@ -8,6 +8,7 @@ def components() -> list[type[Component]]:  # type: ignore[type-arg]
     """The built-in sources."""
     from sources.avro import AvroSource
     from sources.exec import ExecSource
+    from sources.http import HttpSource
     from sources.log4j import Log4jSource
     from sources.netcat import NetcatSource
     from sources.seq import SeqSource
@@ -17,6 +18,7 @@ def components() -> list[type[Component]]:  # type: ignore[type-arg]
     return [
         AvroSource,
         ExecSource,
+        HttpSource,
         Log4jSource,
         MultiportSyslogTcp,
         NetcatSource,

@@ -6,11 +6,13 @@ A new component needs an entry in `HERE`, or in `ELSEWHERE` with the test that c
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib
 import itertools
 import logging
 import re
 import socket
+import threading
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -94,6 +96,25 @@ def log4j(cls: type[Any], _: Path) -> None:
         conformance.check_source(cls, local, send, failing=local | {"port": str(taken.getsockname()[1])})
 
 
+def http_source(cls: type[Any], _: Path) -> None:
+    def send(source: Any, bodies: Sequence[bytes]) -> None:
+        def post(body: bytes) -> None:
+            client = http.client.HTTPConnection("127.0.0.1", source.port)
+            client.request("POST", "/", body)
+            client.getresponse().read()
+            client.close()
+
+        # Answered only when stored, which the check does once enough have come.
+        senders.extend(threading.Thread(target=post, args=(body,), daemon=True) for body in bodies)
+        for sender in senders[-len(bodies) :]:
+            sender.start()
+
+    senders: list[threading.Thread] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        local = {"bind": "127.0.0.1", "port": "0", "handler": "blob"}
+        conformance.check_source(cls, local, send, failing=local | {"port": str(taken.getsockname()[1])})
+
+
 def avro_sink(cls: type[Any], _: Path) -> None:
     with Running() as running:
         there = {"hostname": "127.0.0.1", "port": str(running.source.port)}
@@ -169,6 +190,7 @@ HERE: dict[str, Check] = {
     "source netcat": netcat,
     "source seq": lambda cls, _: conformance.check_component(cls, {"totalEvents": "10"}),
     "source avro": avro_source,
+    "source http": http_source,
     "source log4j": log4j,
     "source multiport_syslogtcp": syslog(socket.SOCK_STREAM, "ports", **{"charset.default": "latin-1"}),
     "source syslogtcp": syslog(socket.SOCK_STREAM),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export three of them
     AdminClient,
     ConfigResource,
@@ -16,33 +15,28 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
     ResourceType,
 )
 
-from channels.kafka.config import QUIET, KafkaChannelConfig, settable
-from channels.kafka.reader import CONSUMER, KafkaReader, epoch_of
-from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, decode, encode, raw_headers
+from channels.kafka.config import KafkaChannelConfig
+from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
+from channels.kafka.reader import KafkaReader, epoch_of
+from channels.kafka.records import decode
 from plugins import (
     Batch,
     Caution,
     Channel,
     Claim,
-    EventId,
     FlafkaError,
     KafkaStream,
     Owner,
     Reader,
     Record,
-    Rejected,
     Retry,
     Taken,
-    flumeevent,
 )
+from plugins.kafkaclient import CONSUMER, QUIET, client_properties
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
-MAX_RECORD_BYTES = 8 << 20
 CONNECT_SECONDS = 10.0
-STALL_SECONDS = 5.0
-ANY_PARTITION = -1
-"""The client's word for it: the one of the key, else one after another."""
 
 
 class KafkaChannel(Channel[KafkaChannelConfig]):
@@ -57,13 +51,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
 
     def __init__(self, config: KafkaChannelConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._producer: Producer | None = None
-        self._lock = threading.Lock()
-        self._stalled, self._stalled_since = 0, 0.0
-        self._closed = threading.Event()
+        self._producer: ChannelProducer | None = None
         self._cluster_id = self._topic_id = ""
-        self._partitions, self._limit = 0, MAX_RECORD_BYTES
-        self._poller: threading.Thread | None = None
 
     # --- life
 
@@ -78,27 +67,20 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             if not there:
                 self._create_topic(admin)
             description = self._describe(admin)
-            self._topic_id, self._partitions = str(description.topic_id), len(description.partitions)
-            self._limit = min(MAX_RECORD_BYTES, self._largest_record(admin))
+            self._topic_id = str(description.topic_id)
+            limit = min(MAX_RECORD_BYTES, self._largest_record(admin))
             self._cluster_id = admin.list_topics(config.topic, timeout=CONNECT_SECONDS).cluster_id or ""
             for warning in self._weaknesses(admin, description) if there else ():
                 self.log.warning("%s", warning)
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
-        self._closed.clear()
-        self._producer = Producer(self._producer_properties())
-        self._poller = threading.Thread(target=self._poll, name=f"{self.name}-producer", daemon=True)
-        self._poller.start()
+        properties = {"batch.size": min(1 << 20, limit), **self._client(config.producer)}
+        self._producer = ChannelProducer(self, properties, len(description.partitions), limit)
 
     def close(self) -> None:
         """Stop the producer; what is still under way is given up."""
-        self._closed.set()
-        if self._poller is not None:
-            self._poller.join()
-            self._poller = None
         if self._producer is not None:
-            self._producer.purge()
-            self._producer.flush(1)
+            self._producer.close()
             self._producer = None
 
     def probe(self) -> Iterator[str]:
@@ -125,170 +107,9 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
 
     def put(self, batch: Batch) -> None:
         """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
-        self.metrics.add("EventPutAttemptCount", len(batch))
-        delivery = _Delivery()
-        put = self._put_batches if self.config.format == "arrow" else self._put_events
-        rejected = put(batch, delivery)
-        with self.metrics.timed("KafkaEventSendTimer"):
-            self._await(delivery, len(batch))
-        if delivery.error is not None:
-            self._replace_producer()
-            raise Retry(f"channel {self.name}: {delivery.error}")
-        self.metrics.add("EventPutSuccessCount", len(batch) - len(rejected))
-        if rejected:
-            raise Rejected({EventId("", -1, -1, row): reason for row, reason in rejected.items()})
-
-    def _put_batches(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:
-        """Many events a record."""
-        rejected: dict[int, str] = {}
-        pieces = list(batch.split(self.config.batch_events, self.config.batch_bytes))
-        pieces.reverse()
-        start = 0
-        while pieces:
-            piece = pieces.pop()
-            value, rows = encode(piece), len(piece)
-            if len(value) > self._record_bytes and rows > 1:  # what does not compress, in a topic that takes less
-                pieces += reversed(list(piece.split((rows + 1) // 2, piece.nbytes)))
-                continue
-            if len(value) > self._record_bytes:
-                rejected[start] = self._too_large(len(value))
-            else:
-                self._produce(value, None, self._default_partition, [(FORMAT, ARROW)], delivery)
-            start += rows
-        return rejected
-
-    def _put_events(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:
-        """One event a record."""
-        config = self.config
-        values: list[bytes] = (flumeevent.encode(batch) if config.format == "flume" else batch.bodies).to_pylist()
-        keys: list[str | None] = batch.header(KEY).to_pylist()
-        headers = raw_headers(batch) if config.format == "raw" else None
-        partitions, rejected = self._partitions_of(batch)
-        for row, value in enumerate(values):
-            if len(value) > self._record_bytes:
-                rejected[row] = self._too_large(len(value))
-        rows = [row for row in range(len(batch)) if row not in rejected] if rejected else range(len(batch))
-        if headers is not None:
-            for row in rows:
-                self._produce(values[row], keys[row], partitions[row], headers[row], delivery)
-        else:
-            messages: dict[int, list[dict[str, Any]]] = {}
-            for row in rows:
-                messages.setdefault(partitions[row], []).append({"value": values[row], "key": keys[row]})
-            for partition, some in messages.items():
-                self._produce_batch(some, partition, delivery)
-        return rejected
-
-    def _partitions_of(self, batch: Batch) -> tuple[list[int], dict[int, str]]:
-        """The partition that each event asks for, and the rows that ask for none there is."""
-        config = self.config
-        chosen = [self._default_partition] * len(batch)
-        unknown: dict[int, str] = {}
-        if config.partition_id_header:
-            for row, text in enumerate(batch.header(config.partition_id_header).to_pylist()):
-                if text is None:
-                    continue
-                number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,9}", text) else -1
-                if 0 <= number < self._partitions:
-                    chosen[row] = number
-                else:
-                    unknown[row] = (
-                        f"header {config.partition_id_header!r} is {text[:40]!r}, and topic {config.topic} has "
-                        f"partitions 0 to {self._partitions - 1}"
-                    )
-        return chosen, unknown
-
-    @property
-    def _default_partition(self) -> int:
-        number = self.config.default_partition_id
-        return ANY_PARTITION if number is None else number
-
-    def _too_large(self, size: int) -> str:
-        return f"an event of {size:,} bytes is more than a record of the channel holds ({self._limit:,})"
-
-    def _await(self, delivery: _Delivery, events: int) -> None:
-        started = time.monotonic()
-        stalled = False
-        while not delivery.wait(0.2):
-            if self.stopping.is_set():
-                raise Retry(f"channel {self.name} did not store {events} events before the agent stopped")
-            if not stalled and time.monotonic() - started > STALL_SECONDS:
-                stalled = True
-                self._stall(+1)
-        if stalled:
-            self._stall(-1)
-
-    def _stall(self, change: int) -> None:
-        """Tell when puts begin to wait for long, and when none does any more: several are under way at once."""
-        with self._lock:
-            self._stalled += change
-            if (self._stalled, change) == (1, +1):
-                self._stalled_since = time.monotonic() - STALL_SECONDS
-                text = (
-                    f"no acknowledgement from Kafka at {self.config.bootstrap_servers} for {STALL_SECONDS:.0f} s: "
-                    "too few brokers are up or in sync; sources wait, nothing is lost"
-                )
-                self.log.warning("%s", text)
-                self.metrics.error(text)
-            elif not self._stalled:
-                self.log.info("Kafka acknowledges again after %.0f s", time.monotonic() - self._stalled_since)
-                self.metrics.error("")
-
-    def _produce(
-        self, value: bytes, key: str | None, partition: int, headers: KafkaHeaders, delivery: _Delivery
-    ) -> None:
-        delivery.expect(1)
-        while True:
-            try:
-                self._connected().produce(
-                    self.config.topic, value, key, partition, headers=headers, on_delivery=delivery.report
-                )
-                return
-            except BufferError:
-                self._wait_for_room()
-            except KafkaException as e:
-                raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
-
-    def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: _Delivery) -> None:
-        """Several records in one call, which knows no record headers."""
-        while messages:
-            delivery.expect(len(messages))
-            try:
-                self._connected().produce_batch(self.config.topic, messages, partition, on_delivery=delivery.report)
-            except KafkaException as e:
-                raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
-            failed = [message for message in messages if "_error" in message]
-            delivery.expect(-len(failed))
-            for message in failed:
-                error = message.pop("_error")
-                if error.code() != KafkaError._QUEUE_FULL:
-                    raise Retry(f"channel {self.name}: {error.str()}")
-            messages = failed
-            if messages:
-                self._wait_for_room()
-
-    def _connected(self) -> Producer:
         if self._producer is None:
             raise Retry(f"channel {self.name} is not connected")
-        return self._producer
-
-    def _wait_for_room(self) -> None:
-        if self.stopping.wait(0.005):
-            raise Retry(f"channel {self.name} is full and the agent is stopping")
-
-    def _poll(self) -> None:
-        while not self._closed.is_set():
-            producer = self._producer
-            if producer is not None:
-                producer.poll(0.2)
-
-    def _replace_producer(self) -> None:
-        # After a fatal error an idempotent producer refuses all work for ever.
-        with self._lock:
-            old, self._producer = self._producer, Producer(self._producer_properties())
-        if old is not None:
-            old.purge()
-            old.flush(1)
+        self._producer.put(batch)
 
     # --- out
 
@@ -366,21 +187,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             "socket.keepalive.enable": True,
             "reconnect.backoff.max.ms": 2000,
             **QUIET,
-            **settable(properties),
-        }
-
-    def _producer_properties(self) -> dict[str, Any]:
-        return {
-            "acks": "all",
-            "enable.idempotence": True,
-            "message.timeout.ms": 0,  # never give up: a source waits, and its sender with it
-            "linger.ms": 5,
-            "batch.size": min(1 << 20, self._limit),
-            "message.max.bytes": MAX_RECORD_BYTES,
-            "partitioner": "murmur2_random",  # Java's: a key has one partition, whoever writes
-            "queue.buffering.max.kbytes": 64 << 10,
-            "compression.type": "lz4",
-            **self._client(self.config.producer),
+            **client_properties(properties),
         }
 
     def _create_topic(self, admin: AdminClient) -> None:
@@ -430,11 +237,6 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
                 if not unknown or time.monotonic() > deadline or self.stopping.wait(0.05):
                     raise
 
-    @property
-    def _record_bytes(self) -> int:
-        """What the value of a record may take of `_limit`; the rest is for its key, headers and framing."""
-        return self._limit - 4096
-
     def _largest_record(self, admin: AdminClient) -> int:
         """Bytes; a topic of the user's may take less than ours do."""
         try:
@@ -464,28 +266,3 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             f"channel {self.name}: no Kafka broker answers at {self.config.bootstrap_servers} "
             f"({error.args[0].str()}); is it running? `agent cluster status` tells for the project's own"
         )
-
-
-class _Delivery:
-    """Waits for the delivery reports of one put."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._open = 0
-        self.error: str | None = None
-
-    def expect(self, records: int) -> None:
-        with self._condition:
-            self._open += records
-
-    def report(self, error: KafkaError | None, message: Message) -> None:
-        with self._condition:
-            self._open -= 1
-            if error is not None:
-                self.error = error.str()
-            if self._open == 0:
-                self._condition.notify_all()
-
-    def wait(self, timeout: float) -> bool:
-        with self._condition:
-            return self._condition.wait_for(lambda: self._open == 0, timeout)

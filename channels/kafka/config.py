@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any, Self
 
 import pydantic
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from channels.kafka.reader import CONSUMER
 from channels.kafka.records import Format
-from plugins import Config, option
-
-QUIET = {"log_level": 0}
-"""What matters of the client's chatter is said by `put` and by the readers, in words."""
-OURS = frozenset({"auto.offset.reset", "enable.auto.commit", "group.id", "partition.assignment.strategy"})
-"""Properties on which the guarantees rest: set by this channel, whatever Flume's files say about them."""
+from plugins import Config, Problem, option
+from plugins.kafkaclient import CONSUMER, QUIET, KafkaEndConfig, client_properties, ignored
 
 
-def settable(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Client properties without those that are ours."""
-    return {name: value for name, value in properties.items() if name not in OURS}
-
-
-class KafkaChannelConfig(Config):
+class KafkaChannelConfig(KafkaEndConfig):
     """Options of the Kafka channel."""
 
     bootstrap_servers: str | None = option(
@@ -79,10 +69,14 @@ class KafkaChannelConfig(Config):
         description="Most bytes in a record, before compression; one larger event is a record of its own",
     )
     producer: dict[str, str] = option(
-        {}, name="kafka.producer.", description="Client properties of the producer, in librdkafka's spelling"
+        {},
+        name="kafka.producer.",
+        description="Client properties of the producer, by librdkafka's names or Java's",
     )
     consumer: dict[str, str] = option(
-        {}, name="kafka.consumer.", description="Client properties of the consumers, in librdkafka's spelling"
+        {},
+        name="kafka.consumer.",
+        description="Client properties of the consumers, by librdkafka's names or Java's",
     )
 
     @classmethod
@@ -104,15 +98,26 @@ class KafkaChannelConfig(Config):
     def _clients_accept(self) -> Self:
         try:
             if self.producer:
-                Producer({**QUIET, **self.producer})
+                Producer({**QUIET, **client_properties(self.producer, stores=False)})
         except KafkaException as e:
             raise ValueError(f"kafka.producer.*: {e.args[0].str()}") from None
         try:
             if self.consumer:
-                Consumer({**CONSUMER, **QUIET, **settable(self.consumer), "group.id": "none"}).close()
+                Consumer(
+                    {**CONSUMER, **QUIET, **client_properties(self.consumer, stores=False), "group.id": "none"}
+                ).close()
         except KafkaException as e:
             raise ValueError(f"kafka.consumer.*: {e.args[0].str()}") from None
         return self
+
+    def cautions(self) -> Iterator[Problem]:
+        """Properties of Java's client alone."""
+        yield from ignored("kafka.producer.", self.producer)
+        yield from ignored("kafka.consumer.", self.consumer)
+
+    def writes(self) -> list[str]:
+        """Its topic; what it reads, it wrote itself."""
+        return [self.topic]
 
 
 class FlumeKafkaChannelConfig(KafkaChannelConfig):

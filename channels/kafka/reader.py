@@ -13,6 +13,7 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from plugins import Claim, FlafkaError, Metrics, Owner, Reader, Record, Retry, Taken
+from plugins.kafkaclient import CONSUMER
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits undelivered."""
@@ -23,18 +24,6 @@ POLL_SECONDS = 0.02
 ASK_SECONDS = 60.0
 OWNER_SECONDS = 240.0
 """How long a rebalance waits for the sink to finish; below max.poll.interval.ms."""
-
-CONSUMER: Mapping[str, Any] = {
-    "enable.auto.commit": False,
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",
-    "partition.assignment.strategy": "cooperative-sticky",
-    "session.timeout.ms": 15_000,
-    "fetch.message.max.bytes": 8 << 20,
-    "queued.max.messages.kbytes": 16 << 10,
-    "isolation.level": "read_committed",
-}
-"""Properties of a consumer that its channel does not set otherwise."""
 
 log = logging.getLogger(__name__)
 

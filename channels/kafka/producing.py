@@ -1,0 +1,242 @@
+"""The producing half of the Kafka channel."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from channels.kafka.config import KafkaChannelConfig
+from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers
+from plugins import Batch, Component, EventId, Rejected, Retry, flumeevent
+from plugins.kafkaclient import PRODUCER
+
+MAX_RECORD_BYTES = 8 << 20
+STALL_SECONDS = 5.0
+ANY_PARTITION = -1
+"""The client's word for it: the one of the key, else one after another."""
+
+
+class ChannelProducer:
+    """Puts batches into the topic, for several threads at once: connected from the beginning to `close`.
+
+    `limit` is the size of the largest record that the topic takes, in bytes.
+    """
+
+    def __init__(
+        self, channel: Component[KafkaChannelConfig], properties: Mapping[str, Any], partitions: int, limit: int
+    ) -> None:
+        self.name, self._config, self.log = channel.name, channel.config, channel.log
+        self.metrics, self.stopping = channel.metrics, channel.stopping
+        self._properties: dict[str, Any] = {
+            **PRODUCER,
+            "message.timeout.ms": 0,  # never give up: a source waits, and its sender with it
+            **properties,
+        }
+        self._partitions, self._limit = partitions, limit
+        self._lock = threading.Lock()
+        self._stalled, self._stalled_since = 0, 0.0
+        self._closed = threading.Event()
+        self._producer = Producer(self._properties)
+        self._poller = threading.Thread(target=self._poll, name=f"{self.name}-producer", daemon=True)
+        self._poller.start()
+
+    def close(self) -> None:
+        """Stop; what is still under way is given up."""
+        self._closed.set()
+        self._poller.join()
+        self._producer.purge()
+        self._producer.flush(1)
+
+    def put(self, batch: Batch) -> None:
+        """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
+        self.metrics.add("EventPutAttemptCount", len(batch))
+        delivery = _Delivery()
+        put = self._put_batches if self._config.format == "arrow" else self._put_events
+        rejected = put(batch, delivery)
+        with self.metrics.timed("KafkaEventSendTimer"):
+            self._await(delivery, len(batch))
+        if delivery.error is not None:
+            self._replace_producer()
+            raise Retry(f"channel {self.name}: {delivery.error}")
+        self.metrics.add("EventPutSuccessCount", len(batch) - len(rejected))
+        if rejected:
+            raise Rejected({EventId("", -1, -1, row): reason for row, reason in rejected.items()})
+
+    def _put_batches(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:
+        """Many events a record."""
+        rejected: dict[int, str] = {}
+        pieces = list(batch.split(self._config.batch_events, self._config.batch_bytes))
+        pieces.reverse()
+        start = 0
+        while pieces:
+            piece = pieces.pop()
+            value, rows = encode(piece), len(piece)
+            if len(value) > self._record_bytes and rows > 1:  # what does not compress, in a topic that takes less
+                pieces += reversed(list(piece.split((rows + 1) // 2, piece.nbytes)))
+                continue
+            if len(value) > self._record_bytes:
+                rejected[start] = self._too_large(len(value))
+            else:
+                self._produce(value, None, self._default_partition, [(FORMAT, ARROW)], delivery)
+            start += rows
+        return rejected
+
+    def _put_events(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:
+        """One event a record."""
+        config = self._config
+        values: list[bytes] = (flumeevent.encode(batch) if config.format == "flume" else batch.bodies).to_pylist()
+        keys: list[str | None] = batch.header(KEY).to_pylist()
+        headers = raw_headers(batch) if config.format == "raw" else None
+        partitions, rejected = self._partitions_of(batch)
+        for row, value in enumerate(values):
+            if len(value) > self._record_bytes:
+                rejected[row] = self._too_large(len(value))
+        rows = [row for row in range(len(batch)) if row not in rejected] if rejected else range(len(batch))
+        if headers is not None:
+            for row in rows:
+                self._produce(values[row], keys[row], partitions[row], headers[row], delivery)
+        else:
+            messages: dict[int, list[dict[str, Any]]] = {}
+            for row in rows:
+                messages.setdefault(partitions[row], []).append({"value": values[row], "key": keys[row]})
+            for partition, some in messages.items():
+                self._produce_batch(some, partition, delivery)
+        return rejected
+
+    def _partitions_of(self, batch: Batch) -> tuple[list[int], dict[int, str]]:
+        """The partition that each event asks for, and the rows that ask for none there is."""
+        config = self._config
+        chosen = [self._default_partition] * len(batch)
+        unknown: dict[int, str] = {}
+        if config.partition_id_header:
+            for row, text in enumerate(batch.header(config.partition_id_header).to_pylist()):
+                if text is None:
+                    continue
+                number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,9}", text) else -1
+                if 0 <= number < self._partitions:
+                    chosen[row] = number
+                else:
+                    unknown[row] = (
+                        f"header {config.partition_id_header!r} is {text[:40]!r}, and topic {config.topic} has "
+                        f"partitions 0 to {self._partitions - 1}"
+                    )
+        return chosen, unknown
+
+    @property
+    def _default_partition(self) -> int:
+        number = self._config.default_partition_id
+        return ANY_PARTITION if number is None else number
+
+    def _too_large(self, size: int) -> str:
+        return f"an event of {size:,} bytes is more than a record of the channel holds ({self._limit:,})"
+
+    def _await(self, delivery: _Delivery, events: int) -> None:
+        started = time.monotonic()
+        stalled = False
+        while not delivery.wait(0.2):
+            if self.stopping.is_set():
+                raise Retry(f"channel {self.name} did not store {events} events before the agent stopped")
+            if not stalled and time.monotonic() - started > STALL_SECONDS:
+                stalled = True
+                self._stall(+1)
+        if stalled:
+            self._stall(-1)
+
+    def _stall(self, change: int) -> None:
+        """Tell when puts begin to wait for long, and when none does any more: several are under way at once."""
+        with self._lock:
+            self._stalled += change
+            if (self._stalled, change) == (1, +1):
+                self._stalled_since = time.monotonic() - STALL_SECONDS
+                text = (
+                    f"no acknowledgement from Kafka at {self._config.bootstrap_servers} for {STALL_SECONDS:.0f} s: "
+                    "too few brokers are up or in sync; sources wait, nothing is lost"
+                )
+                self.log.warning("%s", text)
+                self.metrics.error(text)
+            elif not self._stalled:
+                self.log.info("Kafka acknowledges again after %.0f s", time.monotonic() - self._stalled_since)
+                self.metrics.error("")
+
+    def _produce(
+        self, value: bytes, key: str | None, partition: int, headers: KafkaHeaders, delivery: _Delivery
+    ) -> None:
+        delivery.expect(1)
+        while True:
+            try:
+                self._producer.produce(
+                    self._config.topic, value, key, partition, headers=headers, on_delivery=delivery.report
+                )
+                return
+            except BufferError:
+                self._wait_for_room()
+            except KafkaException as e:
+                raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
+
+    def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: _Delivery) -> None:
+        """Several records in one call, which knows no record headers."""
+        while messages:
+            delivery.expect(len(messages))
+            try:
+                self._producer.produce_batch(self._config.topic, messages, partition, on_delivery=delivery.report)
+            except KafkaException as e:
+                raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
+            failed = [message for message in messages if "_error" in message]
+            delivery.expect(-len(failed))
+            for message in failed:
+                error = message.pop("_error")
+                if error.code() != KafkaError._QUEUE_FULL:
+                    raise Retry(f"channel {self.name}: {error.str()}")
+            messages = failed
+            if messages:
+                self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
+        if self.stopping.wait(0.005):
+            raise Retry(f"channel {self.name} is full and the agent is stopping")
+
+    def _poll(self) -> None:
+        while not self._closed.is_set():
+            self._producer.poll(0.2)
+
+    def _replace_producer(self) -> None:
+        # After a fatal error an idempotent producer refuses all work for ever.
+        with self._lock:
+            old, self._producer = self._producer, Producer(self._properties)
+        old.purge()
+        old.flush(1)
+
+    @property
+    def _record_bytes(self) -> int:
+        """What the value of a record may take of `_limit`; the rest is for its key, headers and framing."""
+        return self._limit - 4096
+
+
+class _Delivery:
+    """Waits for the delivery reports of one put."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._open = 0
+        self.error: str | None = None
+
+    def expect(self, records: int) -> None:
+        with self._condition:
+            self._open += records
+
+    def report(self, error: KafkaError | None, message: Message) -> None:
+        with self._condition:
+            self._open -= 1
+            if error is not None:
+                self.error = error.str()
+            if self._open == 0:
+                self._condition.notify_all()
+
+    def wait(self, timeout: float) -> bool:
+        with self._condition:
+            return self._condition.wait_for(lambda: self._open == 0, timeout)

@@ -1,0 +1,147 @@
+"""Kafka client properties for the channel, the source and the sink, by librdkafka's names or by Java's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from plugins.errors import Retry
+from plugins.keystore import Keystore, read_keystore
+from plugins.options import Config, Problem
+
+QUIET = {"log_level": 0}
+"""What matters of the client's chatter is said by the components, in words."""
+CONSUMER: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "partition.assignment.strategy": "cooperative-sticky",
+    "session.timeout.ms": 15_000,
+    "fetch.message.max.bytes": 8 << 20,
+    "queued.max.messages.kbytes": 16 << 10,
+    "isolation.level": "read_committed",
+}
+"""Properties of a consumer that its component does not set otherwise."""
+PRODUCER: Mapping[str, Any] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "linger.ms": 5,
+    "message.max.bytes": 8 << 20,
+    "partitioner": "murmur2_random",  # Java's: a key has one partition, whoever writes
+    "queue.buffering.max.kbytes": 64 << 10,
+    "compression.type": "lz4",
+}
+"""Properties of a producer that its component does not set otherwise."""
+
+OURS = frozenset({"auto.offset.reset", "enable.auto.commit", "group.id", "partition.assignment.strategy"})
+"""Properties of a consumer on which the guarantees rest: set here, whatever Flume's files say about them."""
+_RENAMED = {
+    "buffer.memory": "queue.buffering.max.kbytes",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.request.size": "message.max.bytes",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+}
+_STORES = frozenset(
+    f"ssl.{store}.{what}"
+    for store in ("truststore", "keystore")
+    for what in ("location", "password", "type", "certificates")
+)
+_JAVA_ONLY = re.compile(
+    r"(key|value)\.(de)?serializer(\..*)?|max\.poll\.records|max\.block\.ms|interceptor\.classes|metric(s|\.).*|"
+    r"partitioner\.(class|.*\.ms|ignore\.keys)|exclude\.internal\.topics|default\.api\.timeout\.ms|sasl\.login\..*|"
+    r"sasl\.client\.callback.*|ssl\.(protocol|provider|enabled\.protocols|.*manager\.algorithm|cipher\.suites)|"
+    r"ssl\.(secure\.random.*|engine\.factory\.class)|client\.dns\.lookup|auto\.include\.jmx\.reporter|schema\.registry.*"
+)
+
+
+def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> dict[str, Any]:
+    """librdkafka's properties for these, without those that are `OURS` and those that mean something to Java alone.
+
+    Java's key- and truststores are read, unless `stores` is false: Retry says what is wrong with them.
+    """
+    found: dict[str, Any] = {}
+    for name, value in properties.items():
+        if name == "buffer.memory":
+            value = str(max(1, int(value) >> 10)) if value.isdecimal() else value
+        if name == "ssl.endpoint.identification.algorithm":
+            value = value or "none"
+        if name == "sasl.jaas.config":
+            found |= _jaas(value)
+        elif name not in OURS and name not in _STORES and not _JAVA_ONLY.fullmatch(name):
+            found[_RENAMED.get(name, name)] = value
+    if stores:
+        found |= _stores(properties)
+    if "ssl.key.pem" in found:
+        found.pop("ssl.key.password", None)
+    return found
+
+
+def ignored(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
+    """A caution for each of them that does nothing here."""
+    for name in properties:
+        if _JAVA_ONLY.fullmatch(name) and not name.endswith("serializer"):
+            yield Problem(prefix + name, "means something to Java's client only, and is ignored")
+
+
+def reason(error: Any) -> str:
+    """What the client says went wrong, of a KafkaException or a KafkaError."""
+    known = error.args[0] if getattr(error, "args", ()) else error
+    return str(known.str()) if hasattr(known, "str") else str(known)
+
+
+def _jaas(text: str) -> dict[str, str]:
+    """`…LoginModule required username="x" password="y";` in librdkafka's properties."""
+    names = {
+        "username": "sasl.username",
+        "password": "sasl.password",
+        "keyTab": "sasl.kerberos.keytab",
+        "principal": "sasl.kerberos.principal",
+        "serviceName": "sasl.kerberos.service.name",
+    }
+    pairs = re.findall(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""", text)
+    given = {name: re.sub(r"\\(.)", r"\1", double) or single or bare for name, double, single, bare in pairs}
+    return {names[name]: value for name, value in given.items() if name in names}
+
+
+def _stores(properties: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if path := properties.get("ssl.truststore.location"):
+        store = _read(path, properties.get("ssl.truststore.password"))
+        found["ssl.ca.pem"] = b"".join(store.trusted + store.chain).decode()
+    if path := properties.get("ssl.keystore.location"):
+        store = _read(path, properties.get("ssl.keystore.password") or properties.get("ssl.key.password"))
+        found["ssl.key.pem"], found["ssl.certificate.pem"] = store.key.decode(), b"".join(store.chain).decode()
+    return found
+
+
+def _read(path: str, password: str | None) -> Keystore:
+    try:
+        return read_keystore(path, password)
+    except (OSError, ValueError) as e:
+        raise Retry(f"cannot use the keystore {path}: {getattr(e, 'strerror', None) or e}") from e
+
+
+class KafkaEndConfig(Config):
+    """Options of a component that reads or writes topics: `check` looks for loops in what it answers here."""
+
+    def brokers(self) -> frozenset[str]:
+        """Those it names; empty for the project's own cluster."""
+        return frozenset((getattr(self, "bootstrap_servers", None) or "").replace(",", " ").split())
+
+    def reads(self, topic: str) -> bool:
+        """Whether it consumes this topic."""
+        return False
+
+    def writes(self) -> list[str]:
+        """The topics it produces to, as far as the configuration says."""
+        return []
+
+    def marks(self) -> str | None:
+        """The header in which a source leaves the name of the topic that an event came from."""
+        return None
+
+    def follows(self) -> str | None:
+        """The header whose value a sink takes for the topic to write to."""
+        return None

@@ -1,0 +1,90 @@
+"""What is in a request: its events, or why there are none."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from plugins import Event
+from sources.http.gson import read_events
+
+Refused = tuple[int, str]
+"""Status and reason."""
+
+
+class HandlerError(Exception):
+    """A request that cannot be read."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class _Plain(msgspec.Struct):
+    """An event as almost all are written."""
+
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    body: str = ""
+
+
+_plain = msgspec.json.Decoder(list[_Plain])
+_any = msgspec.json.Decoder()
+
+
+def json(content: bytes, charset: str | None) -> list[Event]:
+    """The events of Flume's JSONHandler: bodies are kept in the charset of the request."""
+    charset = (charset or "utf-8").lower()
+    if charset not in ("utf-8", "utf-16", "utf-32"):
+        raise HandlerError(500, "JSON is read in UTF-8, UTF-16 and UTF-32 only")
+    if charset == "utf-8":
+        try:
+            return [Event(event.body.encode(), event.headers) for event in _plain.decode(content)]
+        except (msgspec.MsgspecError, UnicodeError):
+            pass  # perhaps it is what Gson reads all the same
+    try:
+        events = read_events(_decoded(content, charset))
+    except (ValueError, RecursionError) as e:
+        raise HandlerError(400, f"Request has invalid JSON Syntax. {e}") from None
+    if events is None or None in events:
+        raise HandlerError(500, "there is no array of events, or one of its events is null")
+    return [Event(_encoded(body or "", charset), headers) for headers, body in filter(None, events)]
+
+
+def ndjson(content: bytes, charset: str | None) -> list[Event]:
+    """Every line is an event, kept as it was sent; empty lines are none."""
+    events = []
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line := line.strip(b"\r \t"):
+            try:
+                _any.decode(line)
+            except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
+                raise HandlerError(400, f"line {number} is no JSON: {e}") from None
+            events.append(Event(line))
+    return events
+
+
+def blob(content: bytes, query: str) -> list[Event]:
+    """The request is one event; parameters are its headers, the first of each name."""
+    headers: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=1000):
+        headers.setdefault(name, value)
+    return [Event(content, headers)]
+
+
+def _decoded(content: bytes, charset: str) -> str:
+    """As Java reads it: big-endian without a mark, and what is no text is replaced."""
+    if charset == "utf-8":
+        return content.decode("utf-8-sig", "replace")
+    little, big = {"utf-16": (b"\xff\xfe", b"\xfe\xff"), "utf-32": (b"\xff\xfe\0\0", b"\0\0\xfe\xff")}[charset]
+    if content.startswith(little):
+        return content[len(little) :].decode(f"{charset}-le", "replace")
+    return content.removeprefix(big).decode(f"{charset}-be", "replace")
+
+
+def _encoded(text: str, charset: str) -> bytes:
+    """As Java writes it: UTF-16 with a mark, UTF-32 without."""
+    if charset == "utf-8":
+        return text.encode("utf-8", "replace")
+    data = text.encode(f"{charset}-be", "replace")
+    return b"\xfe\xff" + data if charset == "utf-16" and text else data

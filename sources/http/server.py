@@ -1,0 +1,224 @@
+"""The network's side of the HTTP source: uvicorn on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from plugins import Event, Metrics
+from sources.http import handlers
+from sources.http.config import HttpConfig
+from sources.http.handlers import HandlerError
+
+BUDGET = 64 * 1024 * 1024
+"""Bytes of requests that wait to be stored, from which on others are answered 503; or the largest request."""
+OVERHEAD = 1024
+"""Bytes that a request takes beside its content, roughly."""
+_CHARSET = re.compile(rb'charset\s*=\s*"?([^\s";]+)', re.IGNORECASE)
+
+
+class Request:
+    """Events of a client that wait to be stored."""
+
+    __slots__ = ("done", "events", "size")
+
+    def __init__(self, events: list[Event], size: int, done: asyncio.Future[bool]) -> None:
+        self.events, self.size, self.done = events, size, done
+
+
+class Server:
+    """Serves clients on `listener` from `start` to `stop`. `take` and `stored` may be called by any thread."""
+
+    def __init__(
+        self, config: HttpConfig, listener: socket.socket, tls: ssl.SSLContext | None, metrics: Metrics
+    ) -> None:
+        self.config, self.metrics = config, metrics
+        self._listener, self._held = listener, 0
+        self._arrived = threading.Condition()
+        self._waiting: deque[Request] = deque()
+        self._unanswered: set[Request] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        settings = uvicorn.Config(
+            self._answer,
+            interface="asgi3",
+            proxy_headers=False,
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=config.max_connections,
+            timeout_keep_alive=config.idle_timeout,
+            timeout_graceful_shutdown=1,
+        )
+        settings.load()
+        settings.ssl = tls
+        self._server = uvicorn.Server(settings)
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still serves."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Answer 503 to whoever waits, and close all connections."""
+        self._call(self._give_up)
+        self._server.should_exit = True
+        self._thread.join()
+
+    def take(self, timeout: float, max_bytes: int) -> list[Request]:
+        """Requests in the order of their arrival: at most so many bytes, or one; none after `timeout` seconds."""
+        with self._arrived:
+            if not self._waiting:
+                self._arrived.wait(timeout)
+            taken: list[Request] = []
+            size = 0
+            while self._waiting and (not taken or size + self._waiting[0].size <= max_bytes):
+                request = self._waiting.popleft()
+                if not request.done.done():
+                    taken.append(request)
+                    size += request.size
+            return taken
+
+    def stored(self, requests: Iterable[Request]) -> None:
+        """Answer 200 to these."""
+        self._call(self._settle, requests, True)
+
+    def _call(self, function: Any, *arguments: object) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and all connections with it
+                self._loop.call_soon_threadsafe(function, *arguments)
+
+    # --- the loop's thread
+
+    def _run(self) -> None:
+        self._server.run(sockets=[self._listener])
+
+    def _give_up(self) -> None:
+        self._settle(list(self._unanswered), False)
+
+    def _settle(self, requests: Iterable[Request], stored: bool) -> None:
+        for request in requests:
+            if not request.done.done():
+                request.done.set_result(stored)
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request, as ASGI has it."""
+        self._loop = asyncio.get_running_loop()
+        status, text = await self._status(scope, receive)
+        if status >= 400:
+            self.metrics.add("EventReadFail" if status not in (503, 499) else "ChannelFail")
+        body = text.encode()
+        headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"text/plain; charset=utf-8")]
+        if status == 405:
+            headers.append((b"allow", b"GET, HEAD, POST"))
+        if status in (413, 408):  # what is left of the request is not read
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _status(self, scope: Any, receive: Any) -> tuple[int, str]:
+        method = scope["method"]
+        if method not in ("GET", "HEAD", "POST"):
+            return {"PUT": 405, "DELETE": 405, "OPTIONS": 403, "TRACE": 403}.get(method, 501), ""
+        try:
+            content = await asyncio.wait_for(self._content(receive), self.config.idle_timeout)
+            events = self._events(scope, content)
+        except TimeoutError:
+            return 408, "the request did not come to its end"
+        except HandlerError as e:
+            return e.status, e.reason
+        if not events:
+            return 200, ""
+        return await self._store(events, len(content) + OVERHEAD)
+
+    async def _store(self, events: list[Event], size: int) -> tuple[int, str]:
+        if self._held and self._held + size > max(BUDGET, self.config.largest):
+            return 503, "too much waits to be stored already; send it again"
+        request = Request(events, size, asyncio.get_running_loop().create_future())
+        self._held += size
+        self._unanswered.add(request)
+        timer = request.done.get_loop().call_later(
+            self.config.request_timeout / 1000, self._settle, (request,), False
+        )
+        with self._arrived:
+            self._waiting.append(request)
+            self._arrived.notify()
+        try:
+            return (200, "") if await request.done else (503, "the channel does not take it in time; send it again")
+        finally:
+            timer.cancel()
+            self._held -= size
+            self._unanswered.discard(request)
+
+    async def _content(self, receive: Any) -> bytes:
+        pieces, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise HandlerError(499, "the client has gone")
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > self.config.largest:
+                raise HandlerError(413, f"a request may have {self.config.largest} bytes")
+            if not message.get("more_body"):
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _events(self, scope: Any, content: bytes) -> list[Event]:
+        if self.config.handler == "blob":
+            return handlers.blob(content, scope["query_string"].decode("latin-1"))
+        named = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+        found = _CHARSET.search(named)
+        charset = found[1].decode("latin-1") if found else None
+        return (handlers.json if self.config.handler == "json" else handlers.ndjson)(content, charset)
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's, which also closes connections that never send a whole head of a request."""
+
+    _head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """asyncio calls this first."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio calls this with what came."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self._head is not None:
+                self._head.cancel()
+                self._head = None
+        elif self._head is None:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio calls this last."""
+        if self._head is not None:
+            self._head.cancel()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._head = self.loop.call_later(self.timeout_keep_alive, self._no_head)
+
+    def _no_head(self) -> None:
+        self._head = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()

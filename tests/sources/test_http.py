@@ -1,0 +1,184 @@
+"""The HTTP source, driven over real sockets."""
+
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugins import Event, Retry
+from sources.http import HttpConfig, HttpSource
+from sources.http.handlers import HandlerError
+from sources.http.handlers import json as read_json
+from tests.plugins.certificates import certificate
+
+
+class Running:
+    """The source at work: `stored` is called at once, when the test says so, or when a channel has it."""
+
+    def __init__(self, store=True, channel=None, **properties):
+        config, problems = HttpConfig.parse({"bind": "127.0.0.1", "port": "0"} | properties)
+        assert not problems
+        self.source = HttpSource(config)
+        self.store, self.channel, self.events = store, channel, []
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        for batch in self.source.batches():
+            self.events += batch
+            try:
+                if self.channel is not None:
+                    self.channel.put(batch)
+            except Retry:
+                continue
+            if self.store:
+                self.source.stored(batch)
+
+    def __enter__(self):
+        self.source.open()
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.source.stopping.set()
+        self.thread.join(10)
+        self.source.close()
+        assert not self.thread.is_alive()
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.source.port), timeout=20)
+
+    def post(self, body, headers=(), path="/", method="POST"):
+        connection = http.client.HTTPConnection("127.0.0.1", self.source.port, timeout=20)
+        try:
+            connection.request(method, path, body, dict(headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+
+def test_it_answers_when_the_events_are_stored():
+    with Running(store=False, requestTimeout="300") as running:
+        assert running.post(b'[{"headers": {"a": "b"}, "body": "x"}]')[0] == 503
+        assert running.events == [Event(b"x", {"a": "b"})]
+        running.store = True
+        running.source._yielded.clear()
+        assert running.post(b'[{"body": "y"}]') == (200, "")
+
+
+def test_lines_are_events_and_one_that_is_no_json_is_named():
+    with Running(handler="ndjson") as running:
+        assert running.post(b'{"a": 1}\r\n\n[2]\n"\xc3\xa9"')[0] == 200
+        assert [event.body for event in running.events] == [b'{"a": 1}', b"[2]", b'"\xc3\xa9"']
+        status, text = running.post(b"1\n2\n{3")
+        assert (status, "line 3" in text) == (400, True)
+        assert len(running.events) == 3
+
+
+def test_a_blob_is_one_event():
+    with Running(handler="org.apache.flume.sink.solr.morphline.BlobHandler") as running:
+        assert running.post(b"\xff\0", path="/?a=1&b=%C3%A9&a=2")[0] == 200
+        assert running.events == [Event(b"\xff\0", {"a": "1", "b": "é"})]
+
+
+def test_a_handler_in_java_is_refused_in_words():
+    _, problems = HttpConfig.parse({"port": "0", "handler": "com.example.MyHandler"})
+    assert "interceptor" in problems[0].message
+
+
+def test_too_much_is_refused():
+    with Running(maxRequestBytes="1000") as running:
+        assert running.post(b"x" * 1001)[0] == 413
+        assert running.post(b'[{"body": "y"}]')[0] == 200
+
+
+def test_more_connections_than_allowed_are_told_to_come_later():
+    with Running(maxConnections="3") as running:
+        address = ("127.0.0.1", running.source.port)
+        silent = [socket.create_connection(address) for _ in range(3)]
+        deadline = time.monotonic() + 10
+        while running.post(b"[]")[0] != 503:
+            assert time.monotonic() < deadline
+        for one in silent:
+            one.close()
+        while running.post(b"[]")[0] != 200:
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12"])
+def test_a_client_that_stops_amid_a_request_is_not_waited_for(sent):
+    with Running(idleTimeout="1") as running, running.connect() as client:
+        client.sendall(sent)
+        while client.recv(1000):
+            pass
+
+
+def test_tls(tmp_path):
+    folder = certificate(tmp_path)
+    with Running(ssl="true", keystore=str(folder / "server.pem")) as running:
+        context = ssl.create_default_context(cafile=str(folder / "server.crt"))
+        client = http.client.HTTPSConnection("localhost", running.source.port, timeout=20, context=context)
+        client.request("POST", "/", b'[{"body": "secret"}]')
+        assert client.getresponse().status == 200
+        client.close()
+    assert running.events == [Event(b"secret")]
+
+
+def test_many_requests_over_kept_connections_arrive_once():
+    def send(client):
+        connection = http.client.HTTPConnection("127.0.0.1", running.source.port, timeout=20)
+        for number in range(100):
+            connection.request("POST", "/", json.dumps([{"headers": {}, "body": f"{client}-{number}"}]))
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == 200
+        connection.close()
+
+    with Running() as running:
+        threads = [threading.Thread(target=send, args=(client,)) for client in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(event.body for event in running.events) == sorted(
+        b"%d-%d" % (client, number) for client in range(8) for number in range(100)
+    )
+
+
+CHARSETS = ["utf-8", "utf-16", "utf-32"]
+text = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(st.lists(st.tuples(st.dictionaries(text, text, max_size=4), text)), st.sampled_from(CHARSETS))
+def test_json_in_any_charset(events, charset):
+    content = json.dumps([{"headers": headers, "body": body} for headers, body in events])
+    got = read_json(content.encode(charset), charset)
+    bom = {"utf-16": b"\xfe\xff"}.get(charset, b"")
+    java = charset if charset == "utf-8" else charset + "-be"
+    assert got == [Event((bom if body else b"") + body.encode(java), headers) for headers, body in events]
+
+
+@given(st.binary() | st.text(alphabet="[]{}\"'\\:,;=/*# \nuabnull01").map(str.encode))
+def test_whatever_is_sent_is_answered(content):
+    with contextlib.suppress(HandlerError):
+        for event in read_json(content, None):
+            assert isinstance(event.body, bytes)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "[{'headers': {n: 1.50, t: TRUE}, body: 'it\\'s'}]",
+        '[{"headers" => {"n" = 1.50; "t": true}; "body": "it\'s",}]'.replace(",}", "}"),
+        '/* one */ [{"x": [1, {"y": []}], "headers": {"n": 1.50, "t": true, "z": null}, # two\n "body": "it\'s"}]',
+    ],
+)
+def test_what_gson_forgives_is_forgiven(written):
+    assert read_json(written.encode(), None) == [Event(b"it's", {"n": "1.50", "t": "true"})]
