@@ -1,7 +1,7 @@
-"""The audit of a pipeline: does HDFS hold exactly what the channel holds, event by event?
+"""The audit of a pipeline: does a store hold exactly what the channel holds, event by event?
 
-Used by the demo and by the fault tests. It reads the topic itself and the commit record of the `hdfs` sink, not the
-agent's counters, so that an agent that counts wrongly is found out.
+Used by the demo and by the fault tests. It reads the topic itself, the commit record of the `hdfs` sink, the rows of
+HBase and the documents of Solr, not the agent's counters, so that an agent that counts wrongly is found out.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -133,14 +134,15 @@ def audit(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -> Bo
     visible, committed = set(hdfs.visible(root)), set[str]()
     for manifest in manifests:
         committed.update(manifest.files)
-        expected = Counter(
+        bodies = [
             body
             for taken in records.get(manifest.partition, ())
             if manifest.start <= taken.start < manifest.end
             for body in taken.batch.bodies.to_pylist()
-        )
+        ]
+        expected = Counter(line for body in bodies for line in body.split(b"\n"))  # a stack trace has several
         delivered = Counter(line for path in manifest.files if path in visible for line in lines(hdfs.read(path)))
-        books.delivered_events += delivered.total()
+        books.delivered_events += len(bodies) + delivered.total() - expected.total()
         where = f"partition {manifest.partition}, records {manifest.start} to {manifest.end - 1}"
         for what, difference in (("lost", expected - delivered), ("too many", delivered - expected)):
             if difference:
@@ -168,3 +170,45 @@ def _ranges(records: Mapping[int, list[Taken]], manifests: Iterable[Manifest]) -
 def lines(data: bytes) -> list[bytes]:
     """The bodies in a text file: each was ended by a newline."""
     return data.split(b"\n")[:-1]
+
+
+def stored(records: Mapping[int, list[Taken]]) -> dict[str, bytes]:
+    """What a topic holds: bodies by event id."""
+    batches = [taken.batch for takes in records.values() for taken in takes]
+    return {
+        str(id): body for batch in batches for id, body in zip(batch.ids(), batch.bodies.to_pylist(), strict=True)
+    }
+
+
+def hbase_rows(thrift: str, table: str) -> dict[str, dict[str, bytes]]:
+    """What the `hbase` sink wrote through a Thrift server, `host:port`: cells by qualifier, by row key."""
+    happybase = require("happybase", "hbase")
+    host, _, port = thrift.partition(":")
+    with closing(happybase.Connection(host, int(port), timeout=60_000)) as connection:
+        return {
+            key.decode(): {name.decode().partition(":")[2]: value for name, value in cells.items()}
+            for key, cells in connection.table(table).scan()
+        }
+
+
+def solr_documents(url: str, query: str = "*:*") -> dict[str, dict[str, Any]]:
+    """What the `solr` sink wrote into a core: documents by id; committed first, so that they can be found."""
+    pysolr, requests = require("pysolr", "solr"), require("requests", "solr")
+    session = requests.Session()
+    session.trust_env = False
+    solr = pysolr.Solr(url, timeout=60, session=session)
+    solr.commit()
+    return {document.pop("id"): document for document in solr.search(query, sort="id asc", rows=5000, cursorMark="*")}
+
+
+def differences(channel: Mapping[str, bytes], store: Mapping[str, bytes]) -> list[str]:
+    """What a store that keeps ids has lost, has too much of, or has changed; empty when the books balance."""
+    found = []
+    for what, ids in (
+        ("lost", channel.keys() - store.keys()),
+        ("that the channel lacks", store.keys() - channel.keys()),
+        ("changed", {id for id in channel.keys() & store.keys() if channel[id] != store[id]}),
+    ):
+        if ids:
+            found.append(f"{len(ids):,} events {what}, one of them {min(ids)}")
+    return found

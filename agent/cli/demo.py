@@ -12,8 +12,11 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,106 +25,133 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.books import Books, HdfsReader, audit, lines, read_topic
+from agent.books import HdfsReader, audit, differences, hbase_rows, lines, read_topic, solr_documents, stored
+from agent.services import ServiceError
+from agent.services.cluster import Cluster
+from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
+from agent.services.jars import ensure_all
 from agent.services.kafka import KafkaCluster
+from agent.services.logs import CONF, Intake
+from agent.services.solr import SolrCluster
 from plugins import Components, FlafkaError
 
-_PACKAGE = Path(__file__).parent.parent
-# In a checkout the configurations lie beside the package, in a wheel within it.
-CONFIGURATION = next((d / "demo.conf" for d in (_PACKAGE.parent / "conf", _PACKAGE / "conf") if d.is_dir()), Path())
+CONFIGURATION = CONF / "flafka.conf"
 MESSAGES = 500
 """Sent by `logger` over each of TCP and UDP in each of the two formats."""
-ROOT = "/flafka/demo"
+TOPIC, ROOT, TABLE, CORE = "flafka-events", "/flafka/events", "events", "events"
+"""As conf/flafka.conf names them."""
+BROKER_HEAP_MB = 160
+SOURCES = {
+    "tcp": "syslog over TCP, from logger",
+    "udp": "syslog over UDP, from logger",
+    "json": "log4j 2 as JSON, from Kafka, HBase and Solr",
+    "avro": "log4j 1 with Flume's appender, from HDFS",
+    "files": "tailed files, all that Kafka wrote",
+}
 console = Console(highlight=False)
 
 
 @click.command()
 @click.option("--exit", "leave", is_flag=True, help="Stop everything afterwards; exit 0 only if the books balance.")
-@click.option("--seconds", default=15, show_default=True, help="How long the servers' own logs are tailed.")
+@click.option("--seconds", default=10, show_default=True, help="How long the servers go on logging.")
 @click.option(
-    "--runner", type=click.Choice(["local", "spark"]), default="local", show_default=True, help="What delivers."
+    "--runner",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="What delivers.",
 )
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where servers keep their data and logs.")
-def demo(leave: bool, seconds: int, runner: str, directory: Path | None) -> None:
-    """Start Kafka and HDFS, run conf/demo.conf on real input, and compare what went in with what came out."""
+def demo(leave: bool, seconds: int, runner: str) -> None:
+    """Run conf/flafka.conf with real servers, which log into it, and compare what went in with what came out."""
     if shutil.which("logger") is None:
         raise FlafkaError("the demo sends syslog with `logger`: install the package util-linux (Debian: bsdutils)")
-    home = directory or Path(tempfile.mkdtemp(prefix="flafka-demo-"))
+    home = Path(tempfile.mkdtemp(prefix="flafka-demo-"))
     with ExitStack() as stack:
-        kafka = KafkaCluster(home / "kafka", fixed_ports=False)
-        hdfs = HdfsCluster(home / "hdfs", fixed_ports=False)
-        for name, cluster in (("three Kafka brokers", kafka), ("HDFS", hdfs)):
-            with _step(f"starting {name}"):
-                cluster.start()
-            if leave:
-                stack.callback(cluster.stop)
-        run = _Run(home, kafka, hdfs, runner)
-        stack.callback(run.kill)
-        with _step(f"agent start -c {CONFIGURATION.name} (runner = {runner})"):
+        stack.enter_context(_plainly())
+        ensure_all("kafka", "hdfs", "hbase", "solr", "appenders", *(["spark"] if runner == "spark" else []))
+        began = time.monotonic()
+        run = _Run(home, runner)
+        stack.callback(run.end)
+        with _step("Kafka starts: three brokers"):
+            run.kafka.start()
+        with _step(f"agent start -c conf/{CONFIGURATION.name}"):
             run.start()
-        with _step(f"logger sends {4 * MESSAGES:,} syslog messages: TCP and UDP, RFC 3164 and RFC 5424"):
+        with _step("HDFS, HBase and Solr start, and log into the agent from their first line"):
+            run.start_stores()
+        with _step(f"logger sends {run.to_send:,} syslog messages"):
             run.send()
-        with _step(f"tailing the servers' logs for {seconds} s"):
+        with _step(f"the servers' logs flow for {seconds} s"):
             time.sleep(seconds)
-        with _step("SIGTERM: the agent drains and commits"):
+        with _step("SIGTERM: the agent drains, commits and ends"):
             run.stop()
         with _step("agent start --drain: what the channel still holds"):
             run.drain()
-        with _step("comparing the channel with HDFS, event by event"):
-            records = read_topic(kafka.bootstrap_servers, run.topic, Components().get("channel", "kafka"))  # type: ignore[arg-type]
-            reader = HdfsReader(hdfs.webhdfs)
-            books = audit(records, reader, run.root)
-        balanced = run.show(books, reader)
+        with _step("reading the channel and the three stores, event by event"):
+            found = run.look()
+        found.show(time.monotonic() - began)
         if not leave:
             console.print(
-                f"\nThe servers go on running. Look around:\n"
-                f"  agent topic describe {run.topic} --bootstrap-server {kafka.bootstrap_servers}\n"
-                f"  curl 'http://{hdfs.webhdfs}/webhdfs/v1{run.root}?op=LISTSTATUS'\n"
-                f"Press Ctrl-C to stop them (data stays in {home})."
+                f"\nThe servers go on running. In another terminal:\n\n"
+                f"  export XDG_DATA_HOME={home}\n"
+                f"  agent sandbox status\n"
+                f"  agent topic describe {TOPIC}\n"
+                f"  agent group describe flafka-hbase\n"
+                f"  agent sandbox hdfs -- -ls -R {ROOT}\n"
+                f"  curl '{run.solr.address}/{CORE}/select?q=level_s:WARN'\n\n"
+                f"Ctrl-C stops them and removes their data.",
+                soft_wrap=True,
             )
             _until_interrupted()
-            hdfs.stop()
-            kafka.stop()
-    if directory is None:
-        shutil.rmtree(home, ignore_errors=True)
-    if not balanced:
+    shutil.rmtree(home, ignore_errors=True)
+    if not found.balanced:
         sys.exit(1)
 
 
 class _Run:
-    """One agent on the demo's configuration."""
+    """The servers, and one agent on conf/flafka.conf."""
 
-    def __init__(self, home: Path, kafka: KafkaCluster, hdfs: HdfsCluster, runner: str) -> None:
-        stamp = time.strftime("%H%M%S")
-        self.topic, self.root = f"demo-{stamp}", f"{ROOT}/{stamp}"
-        self.home, self.metrics_port = home / f"agent-{stamp}", _free_port()
+    def __init__(self, home: Path, runner: str) -> None:
+        # As `agent sandbox` lays them out, so that it can be used on them.
+        data = home / "flafka"
+        self.kafka = KafkaCluster(data / "cluster", fixed_ports=False, heap_mb=BROKER_HEAP_MB)
+        self.hdfs = HdfsCluster(data / "hdfs", fixed_ports=False)
+        self.hbase = HBaseCluster(data / "hbase", fixed_ports=False)
+        self.solr = SolrCluster(data / "solr", fixed_ports=False)
+        self.stores: tuple[Cluster, ...] = (self.hdfs, self.hbase, self.solr)
+        self.home, self.runner = home / "agent", runner
         self.home.mkdir(parents=True)
-        self.tcp, self.udp = _free_port(), _free_port(socket.SOCK_DGRAM)
+        self.syslog, self.metrics_port, intake = _free_port(), _free_port(), Intake(_free_port(), _free_port())
+        for cluster in (self.kafka, *self.stores):
+            cluster.logs_to = intake
+            cluster.reserve()
         self.environment = {
-            **os.environ,
-            "DEMO_DIR": str(self.home),
-            "DEMO_TCP_PORT": str(self.tcp),
-            "DEMO_UDP_PORT": str(self.udp),
-            "DEMO_METRICS_PORT": str(self.metrics_port),
-            "DEMO_KAFKA": kafka.bootstrap_servers,
-            "DEMO_KAFKA_LOGS": str(kafka.directory / "logs"),
-            "DEMO_HDFS_LOGS": str(hdfs.directory / "logs"),
-            "DEMO_WEBHDFS": hdfs.webhdfs,
-            "DEMO_TOPIC": self.topic,
-            "DEMO_ROOT": self.root,
-            "DEMO_RUNNER": runner,
+            **{name: value for name, value in os.environ.items() if not name.startswith("FLAFKA_CLUSTER")},
+            "XDG_DATA_HOME": str(home),  # where the channel finds its brokers
+            "FLAFKA_SYSLOG": str(self.syslog),
+            "FLAFKA_LOG4J": str(intake.log4j),
+            "FLAFKA_AVRO": str(intake.avro),
+            "FLAFKA_FILES": f"{self.kafka.directory / 'logs'}/.*\\.log",
+            "FLAFKA_STATE": str(self.home),
+            "FLAFKA_METRICS": str(self.metrics_port),
+            "FLAFKA_HDFS": self.hdfs.webhdfs,
+            "FLAFKA_HBASE": self.hbase.address,
+            "FLAFKA_SOLR": self.solr.address,
+            "FLAFKA_ROLL": "5",
+            "FLAFKA_RUNNER": runner,
         }
         self.log = self.home / "agent.log"
         self.process: subprocess.Popen[bytes] | None = None
-        self.sent = 0
-        self.started = self.seconds = 0.0
-        self.counters: dict[str, dict[str, str]] = {}
+        self.to_send = 4 * MESSAGES
 
     def start(self) -> None:
-        self.started = time.monotonic()
         self.process = self._agent()
-        self._await(lambda: self._listens(self.tcp), "the agent's syslog port")
+        self._await(lambda: _listens(self.syslog), "the agent's syslog port")
+
+    def start_stores(self) -> None:
+        with ThreadPoolExecutor() as threads:
+            for started in [threads.submit(cluster.start) for cluster in self.stores]:
+                started.result()
 
     def _agent(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "agent", "start", "-c", str(CONFIGURATION), *arguments]
@@ -138,28 +168,24 @@ class _Run:
             )
         )
         message = ["--tag", "shop", "--priority", "local0.notice", "--file", str(source)]
-        for protocol, port in (("--tcp", self.tcp), ("--udp", self.udp)):
+        for protocol in ("--tcp", "--udp"):
             for form in ("--rfc3164", "--rfc5424"):
                 octets = ["--octet-count"] if (protocol, form) == ("--tcp", "--rfc5424") else []
-                subprocess.run(
-                    ["logger", "--server", "127.0.0.1", "--port", str(port), protocol, form, *octets, *message],
-                    check=True,
-                )
-                self.sent += MESSAGES
-        self._await(self._all_arrived, "the syslog messages in the agent")
+                to = ["--server", "127.0.0.1", "--port", str(self.syslog)]
+                subprocess.run(["logger", *to, protocol, form, *octets, *message], check=True, capture_output=True)
+        self._await(self._all_arrived, "the agent to have accepted every message")
 
     def _all_arrived(self) -> bool:
-        counters = self._metrics()
+        counters = _metrics(self.metrics_port)
         tcp, udp = counters.get("SOURCE.tcp", {}), counters.get("SOURCE.udp", {})
         dropped = int(udp.get("KernelDropCount", 0))
-        return int(tcp.get("EventAcceptedCount", 0)) + int(udp.get("EventAcceptedCount", 0)) + dropped >= self.sent
+        return int(tcp.get("EventAcceptedCount", 0)) + int(udp.get("EventAcceptedCount", 0)) + dropped >= self.to_send
 
     def stop(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         if self._ended(120) != 0:
             raise FlafkaError(f"the agent did not stop cleanly; its log: {self.log}")
-        self.seconds = time.monotonic() - self.started
         self.counters = json.loads((self.home / "metrics.json").read_text())
 
     def drain(self) -> None:
@@ -167,63 +193,46 @@ class _Run:
         if self._ended(180) != 0:
             raise FlafkaError(f"the channel could not be drained; the agent's log: {self.log}")
 
+    def look(self) -> _Found:
+        """Read everything back."""
+        records = read_topic(self.kafka.bootstrap_servers, TOPIC, Components().get("channel", "kafka"))  # type: ignore[arg-type]
+        events = [event for takes in records.values() for taken in takes for event in taken.batch]
+        channel = stored(records)
+        reader = HdfsReader(self.hdfs.webhdfs)
+        hdfs = audit(records, reader, ROOT)
+        rows, documents = hbase_rows(self.hbase.address, TABLE), solr_documents(f"{self.solr.address}/{CORE}")
+        found = _Found(self.counters, len(channel), self.to_send)
+        found.applications = Counter(event.headers.get("application", "") for event in events)
+        found.store("HDFS", f"in {hdfs.files} files", hdfs.delivered_events, hdfs.differences)
+        found.store(
+            "HBase",
+            "rows by event id",
+            len(rows),
+            differences(channel, {id: row["pCol"] for id, row in rows.items()}),
+        )
+        text = {id: body.decode(errors="backslashreplace").encode() for id, body in channel.items()}
+        bodies = {id: document.get("body_t", "").encode() for id, document in documents.items()}
+        found.store("Solr", "documents by event id", len(documents), differences(text, bodies))
+        clusters = (self.kafka, *self.stores)
+        found.memory_mb = sum(cluster.server(name).rss_mb or 0 for cluster in clusters for name in cluster.names())
+        found.samples = list(_samples(reader, rows, f"{self.solr.address}/{CORE}"))
+        return found
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        with ThreadPoolExecutor() as threads:
+            for cluster in (self.kafka, *self.stores):
+                threads.submit(cluster.stop)
+
     def _ended(self, seconds: float) -> int | None:
         assert self.process is not None
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
-
-    def kill(self) -> None:
-        """Leave no agent behind, whatever happened."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-    def show(self, books: Books, reader: HdfsReader) -> bool:
-        """Print the books; whether they balance."""
-        sources = {name: c for name, c in self.counters.items() if name.startswith("SOURCE.")}
-        received = sum(int(c["EventReceivedCount"]) for c in sources.values())
-        filtered = sum(int(c.get("EventFilteredCount", 0)) for c in sources.values())
-        dropped = int(self.counters["SOURCE.udp"].get("KernelDropCount", 0))
-        sent = int(sources["SOURCE.tcp"]["EventReceivedCount"]) + int(sources["SOURCE.udp"]["EventReceivedCount"])
-        table = Table(title="\nThe books", title_justify="left", box=None, show_header=False)
-        table.add_column(justify="right")
-        table.add_column()
-        for name, counters in sources.items():
-            table.add_row(f"{int(counters['EventReceivedCount']):,}", f"received by {name.lower().replace('.', ' ')}")
-        table.add_row(f"−{filtered:,}", "dropped on purpose by filters")
-        table.add_row(f"{books.channel_events:,}", "in the channel, three replicas each")
-        table.add_row(f"{books.delivered_events:,}", f"in HDFS, in {books.files} files")
-        table.add_row(f"{dropped:,}", f"of {self.sent:,} sent by logger dropped by the kernel (UDP), counted")
-        table.add_row(
-            f"{received / self.seconds:,.0f}", f"events/s over {self.seconds:.0f} s, start and stop included"
-        )
-        console.print(table)
-        files = reader.visible(self.root)
-        for path in files[:: max(1, len(files) // 3)][:3]:
-            console.print(f"\n[bold]{path}[/]", soft_wrap=True)
-            for line in lines(reader.read(path))[:3]:
-                row = Text("  " + line.decode(errors="replace"))
-                console.print(row, no_wrap=True, overflow="ellipsis")
-        wrong = list(books.differences[:10])
-        if received - filtered != books.channel_events:
-            wrong.append(f"sources − filtered = {received - filtered:,}, the channel holds {books.channel_events:,}")
-        if sent + dropped != self.sent:
-            wrong.append(f"logger sent {self.sent:,}, {sent:,} arrived and {dropped:,} were dropped")
-        for text in wrong:
-            console.print(f"[red]{text}")
-        balanced = books.balanced and not wrong
-        console.print("\n[green]The books balance." if balanced else "\n[red]The books do not balance.")
-        return balanced
-
-    def _metrics(self) -> dict[str, Any]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=2) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
-        except OSError:
-            return {}
 
     def _await(self, condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
@@ -234,18 +243,101 @@ class _Run:
                 raise FlafkaError("\n".join([f"waited in vain for {what}; the agent's log ends:", *tail]))
             time.sleep(0.05)
 
-    def _listens(self, port: int) -> bool:
-        with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", port)) == 0
+
+@dataclass
+class _Found:
+    """What came of it: what the agent counted, and what was read back."""
+
+    counters: dict[str, dict[str, str]]
+    channel: int
+    to_send: int
+    stores: list[tuple[str, str, int]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    samples: list[tuple[str, str]] = field(default_factory=list)
+    applications: Counter[str] = field(default_factory=Counter)
+    memory_mb: int = 0
+
+    def store(self, name: str, how: str, events: int, differences: list[str]) -> None:
+        """Add one store."""
+        self.stores.append((name, how, events))
+        self.wrong += [f"{name}: {difference}" for difference in differences[:5]]
+        if events != self.channel:
+            self.wrong.append(f"{name} holds {events:,} events, the channel {self.channel:,}")
+
+    def count(self, source: str, counter: str) -> int:
+        """One of the agent's counters."""
+        return int(self.counters.get(f"SOURCE.{source}", {}).get(counter, 0))
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every event of the channel is in every store once, and every event received is accounted for."""
+        return not self.wrong
+
+    def show(self, seconds: float) -> None:
+        """Print all of it."""
+        received = sum(self.count(name, "EventReceivedCount") for name in SOURCES)
+        filtered = sum(self.count(name, "EventFilteredCount") for name in SOURCES)
+        dropped = self.count("udp", "KernelDropCount")
+        arrived = self.count("tcp", "EventReceivedCount") + self.count("udp", "EventReceivedCount")
+        if received - filtered != self.channel:
+            self.wrong.append(f"received − dropped = {received - filtered:,}, the channel holds {self.channel:,}")
+        if arrived + dropped != self.to_send:
+            self.wrong.append(f"logger sent {self.to_send:,}: {arrived:,} arrived, the kernel dropped {dropped:,}")
+        table = Table(title="\nThe books", title_justify="left", title_style="bold", box=None, show_header=False)
+        table.add_column(justify="right", style="bold")
+        table.add_column(style="cyan")
+        table.add_column(style="dim")
+        for name, what in SOURCES.items():
+            table.add_row(f"{self.count(name, 'EventReceivedCount'):,}", f"→ {name}", what)
+        table.add_row(f"−{filtered:,}", "filter", "dropped on purpose, before the channel")
+        if dropped:
+            table.add_row(f"({dropped:,})", "udp", "of logger's, dropped by the kernel before the agent, counted")
+        table.add_section()
+        table.add_row(f"{self.channel:,}", "channel", "in Kafka, three replicas of each")
+        for name, how, events in self.stores:
+            table.add_row(f"{events:,}", f"→ {name}", how)
+        console.print(table)
+        told = [f"{name} {count:,}" for name, count in sorted(self.applications.items()) if name]
+        console.print(f"\n[bold]Who logged[/] [dim](log4j 2)[/]  {', '.join(told)}", soft_wrap=True)
+        for where, text in self.samples:
+            console.print(f"\n[bold]{where}")
+            console.print(Text("  " + text), no_wrap=True, overflow="ellipsis")
+        for text in self.wrong:
+            console.print(f"[red]{text}")
+        verdict = "[green]The books balance" if self.balanced else "[red]The books do not balance"
+        console.print(f"\n{verdict}[/] [dim]after {seconds:.0f} s; the servers use {self.memory_mb:,} MB.")
+
+
+def _samples(reader: HdfsReader, rows: dict[str, dict[str, bytes]], solr: str) -> Iterator[tuple[str, str]]:
+    """One event out of each store, by its own way of reading: where, and the event."""
+    for path in reader.visible(ROOT):
+        if found := [line for line in lines(reader.read(path)) if b"paid with card" in line]:
+            yield f"HDFS  {path}", found[0].decode(errors="replace")
+            break
+    for id, row in rows.items():
+        if b"active master" in row["pCol"]:
+            cells = {name: value.decode(errors="replace") for name, value in row.items()}
+            yield f"HBase  row {id}", f"{cells['level']} {cells['logger']} {cells['pCol']}"
+            break
+    query = "application_s:broker-1"
+    for id, document in solr_documents(solr, query).items():
+        yield f"Solr  select?q={query}  {id}", f"{document['level_s']} {document['logger_s']} {document['body_t']}"
+        break
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """A server that cannot be had is no bug of ours."""
+    try:
+        yield
+    except ServiceError as error:
+        raise FlafkaError(str(error)) from None
 
 
 @contextmanager
 def _step(text: str) -> Iterator[None]:
     started = time.monotonic()
-    if console.is_terminal:
-        with console.status(text):
-            yield
-    else:
+    with console.status(text) if console.is_terminal else nullcontext():
         yield
     console.print(f"[green]✓[/] {text} [dim]({time.monotonic() - started:.1f} s)")
 
@@ -257,8 +349,22 @@ def _until_interrupted() -> None:
         console.print("stopping the servers")
 
 
-def _free_port(kind: int = socket.SOCK_STREAM) -> int:
-    with socket.socket(socket.AF_INET, kind) as probe:
+def _metrics(port: int) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except OSError:
+        return {}
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port

@@ -84,6 +84,7 @@ def check(events: list[Event]) -> None:
     for api, logger in zip(APIS, ("app.two", "app.three"), strict=True):
         headers = by_body[f"up-{api}-7"]
         assert int(headers.pop("timestamp")) > 1_600_000_000_000
+        assert headers.pop("application", None) == ("java" if api == "log4j2" else None)
         assert headers == {"level": "WARN", "logger": logger, "thread": "main", "user": "jane"}
         body, headers = next(found for found in by_body.items() if found[0].startswith(f"error-{api}"))
         assert headers["level"] == "ERROR"
