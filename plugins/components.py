@@ -314,6 +314,36 @@ class CommittingSink(Sink[C]):
         """Drop everything not committed of this partition, or of all."""
 
 
+class StreamingSink(Sink[C]):
+    """A sink that is one or more Spark queries of its own rather than one that takes batches; it runs on Spark only.
+
+    The driver hands it the channel as a streaming DataFrame (`plugins.frames.EVENTS`) and starts what it makes of it.
+    The queries' checkpoints are their state and their positions; the group's offsets are a copy.
+    """
+
+    @property
+    @abstractmethod
+    def checkpoint(self) -> str | None:
+        """Directory of the checkpoints; None: in the agent's state directory."""
+
+    @property
+    @abstractmethod
+    def pipeline(self) -> str:
+        """What the state belongs to; the checkpoint of another pipeline is refused."""
+
+    @abstractmethod
+    def frames(self, events: Any) -> Mapping[str, Any]:
+        """The streaming DataFrames to write, by name. FlafkaError says what is wrong with them."""
+
+    @abstractmethod
+    def writer(self, name: str, frame: Any, stream: KafkaStream) -> Any:
+        """A `DataStreamWriter` for that frame, without checkpoint, name and trigger. `stream` is the channel's."""
+
+    def write(self, batch: Batch) -> None:
+        """Never called."""
+        raise NotImplementedError(f"{type(self).__name__} runs on Spark only")
+
+
 _importing = threading.RLock()
 
 

@@ -13,5 +13,6 @@ def components() -> list[type[Component]]:  # type: ignore[type-arg]
     from sinks.logger import LoggerSink
     from sinks.null import NullSink
     from sinks.solr import SolrSink
+    from sinks.spark import SparkSink
 
-    return [AvroSink, FileRollSink, HBaseSink, HdfsSink, LoggerSink, NullSink, SolrSink]
+    return [AvroSink, FileRollSink, HBaseSink, HdfsSink, LoggerSink, NullSink, SolrSink, SparkSink]

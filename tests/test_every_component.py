@@ -185,6 +185,12 @@ def logger(cls: type[Any], _: Path) -> None:
     conformance.check_sink(cls, {"maxBytesToLog": "1000"})
 
 
+def spark(cls: type[Any], _: Path) -> None:
+    path = str(REPOSITORY / "tests/processors")
+    texts = {"processor": "logins:orders", "processor.path": path, "output.a.type": "console"}
+    conformance.check_component(cls, texts)  # what it does needs Spark: tests/sinks/test_spark.py
+
+
 HERE: dict[str, Check] = {
     "source exec": exec_source,
     "source netcat": netcat,
@@ -222,6 +228,7 @@ HERE: dict[str, Check] = {
     "sink avro": avro_sink,
     "sink file_roll": file_roll,
     "sink logger": logger,
+    "sink spark": spark,
     "sink null": lambda cls, _: conformance.check_sink(cls, {}),
 }
 

@@ -13,6 +13,7 @@ import click
 COMMANDS = {
     "start": "Run an agent until it is told to stop.",
     "check": "Check a configuration; start nothing.",
+    "process": "Try a Spark processor on the events there are; keep nothing.",
     "demo": "See it work: a pipeline with everything it needs, on this machine.",
     "cluster": "Run the project's own Kafka cluster.",
     "sandbox": "Run Kafka, HDFS, HBase and Solr on this machine.",

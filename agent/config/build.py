@@ -17,7 +17,7 @@ from agent.config.runners import Delivery, objections
 from agent.config.selectors import SelectorReader
 from agent.config.sinkgroups import SinkGroupReader
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, Runner, SinkGroupSpec, SinkSpec, SourceSpec
-from plugins import Channel, Components, Interceptor, Sink
+from plugins import Channel, Components, Interceptor, Sink, StreamingSink
 from plugins.options import suggestion
 
 KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroups": "sink group"}
@@ -104,8 +104,11 @@ class Builder:
         names = self._joined(part, "channel", "channels")
         written = part.take("interceptors"), part.take_all("interceptors.")
         group = part.take("group")
+        stated = "runner" in part.properties
         runner = self._runner(part, default)
         base = self.reader.read(part)
+        if base is not None and not stated and issubclass(base.cls, StreamingSink):
+            runner = "spark"
         interceptors = self._interceptors(part, *written)
         if self.report.dropped(part.path) or not names:
             return None

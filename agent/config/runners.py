@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.topology import Runner
-from plugins import Channel, CommittingSink, Sink
+from plugins import Channel, CommittingSink, Sink, StreamingSink
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Support:
 
 BOTH: frozenset[Runner] = frozenset({"local", "spark"})
 LOCAL: frozenset[Runner] = frozenset({"local"})
+SPARK: frozenset[Runner] = frozenset({"spark"})
 
 
 def _in_kafka(delivery: Delivery) -> bool:
@@ -43,6 +44,10 @@ def _in_kafka(delivery: Delivery) -> bool:
 
 def _commits(delivery: Delivery) -> bool:
     return issubclass(delivery.sink, CommittingSink)
+
+
+def _streams(delivery: Delivery) -> bool:
+    return issubclass(delivery.sink, StreamingSink)
 
 
 TABLE: tuple[Support, ...] = (
@@ -57,8 +62,9 @@ TABLE: tuple[Support, ...] = (
     Support(
         "a sink that writes and flushes (hbase, solr, avro, logger)",
         BOTH,
-        lambda delivery: delivery.sink.remote and not _commits(delivery),
+        lambda delivery: delivery.sink.remote and not _commits(delivery) and not _streams(delivery),
     ),
+    Support("a processor of streams (spark)", SPARK, _streams, "leave runner out, or set runner = spark"),
     Support(
         "a sink that writes files of the agent's own host (file_roll)",
         LOCAL,

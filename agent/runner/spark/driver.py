@@ -18,12 +18,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agent.runner.spark.gateway import start_gateway
 from agent.runner.spark.job import Job, SinkJob
+from agent.runner.spark.processing import Processing
 from agent.runner.spark.progress import listener, report
 from agent.runner.spark.query import Query
+from agent.runner.spark.session import start_session, stop_session
 from agent.runner.supervise import Backoff
-from plugins import FlafkaError
+from plugins import FlafkaError, StreamingSink
 
 log = logging.getLogger("spark")
 
@@ -36,29 +37,16 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides
     threading.Thread(target=_end_with_the_agent, args=(job.directory,), daemon=True).start()
-    master = job.options.get("spark.master", "local[2]")
-    conf = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.app.name": f"flafka-{job.agent}",
-        # Records are whole batches of events: the bytes bound what a Python worker holds at once.
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
-        "spark.sql.streaming.noDataProgressEventInterval": "1000",
-        "spark.sql.session.timeZone": "UTC",
-        **{k.removeprefix("spark.conf."): v for k, v in job.options.items() if k.startswith("spark.conf.")},
-    }
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    gateway = start_gateway(master, conf, Path(job.log_file))
+    spark, gateway = start_session(job.agent, job.options, Path(job.log_file))
     done = threading.Event()
     threading.Thread(target=_end_with_the_jvm, args=(gateway, job.log_file, done), daemon=True).start()
-    from pyspark.sql import SparkSession
+    log.info("Spark %s on %s", spark.version, spark.sparkContext.master)
+    running: dict[str, Query | Processing] = {}
 
-    spark = SparkSession.builder.getOrCreate()
-    log.info("Spark %s on %s", spark.version, master)
-    running: dict[str, Query] = {}
-    spark.streams.addListener(listener(log, lambda name, progress: running[name].show(progress)))
+    def show(query: str, progress: Any) -> None:
+        running[".".join(query.split(".")[:3])].show(progress)  # a1.sinks.k1, and what may follow it
+
+    spark.streams.addListener(listener(log, show))
     threads = [
         threading.Thread(target=_supervise, args=(spark, sink, job, running, stopping), name=sink.sink.path)
         for sink in job.sinks
@@ -67,11 +55,8 @@ def main() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    spark.stop()
     done.set()
-    assert gateway.stdin is not None
-    gateway.stdin.close()
-    gateway.wait(10)
+    stop_session(spark, gateway)
 
 
 def _log_to_stderr() -> None:
@@ -82,13 +67,16 @@ def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, format=text, handlers=[handler])
 
 
-def _supervise(spark: Any, sink: SinkJob, job: Job, running: dict[str, Query], stopping: threading.Event) -> None:
+def _supervise(
+    spark: Any, sink: SinkJob, job: Job, running: dict[str, Query | Processing], stopping: threading.Event
+) -> None:
     backoff = Backoff()
     last = ""
     while not stopping.is_set():
         started = time.monotonic()
         try:
-            query = running[sink.sink.path] = Query(job, sink)
+            streams = issubclass(sink.sink.cls, StreamingSink)
+            query = running[sink.sink.path] = Processing(job, sink) if streams else Query(job, sink)
             query.run(spark, stopping)
             return
         except Exception as e:  # noqa: BLE001  # one sink's failure must not take the others down

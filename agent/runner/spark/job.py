@@ -15,6 +15,7 @@ from agent.monitoring.registry import GAUGES
 from agent.runner.deadletters import DeadLetter, DeadLetters, dead_letters_of, letters_of
 from agent.topology import ChannelSpec, SinkSpec
 from plugins import Batch, Channel, Claim, CommittingSink, Event, Interceptor, Receipt, Record, Rejected, Sink, Taken
+from plugins.frames import to_arrow
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,35 @@ class Result:
     counts: dict[str, float] = field(default_factory=dict)
 
 
-class PartitionTask:
-    """Runs a sink over one partition's records on an executor: decode, intercept, write, and stage or flush."""
+class _Task:
+    """What runs on an executor over the records of one Kafka partition: (partition, offset, timestamp in ms, key,
+    value, headers)."""
 
     def __init__(self, job: Job, sink: SinkJob, claims: Mapping[int, Claim], template: Claim) -> None:
         self.agent, self.options, self.job = job.agent, dict(job.options), sink
         self.claims, self.template = dict(claims), template
 
+    def taken(self, batches: Iterator[Any], channel: Channel) -> Iterator[tuple[Claim, Taken]]:  # type: ignore[type-arg]
+        """The records decoded, small ones joined."""
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            partition = batch.column("partition")[0].as_py()
+            claim = self.claims.get(partition, self.template._replace(partition=partition))
+            records = _records(batch)
+            while (taken := channel.decode(records, claim)) is not None:
+                yield claim, taken
+
+    def interceptors(self) -> list[Interceptor[Any]]:
+        """New ones of the sink's."""
+        return [spec.make() for spec in self.job.sink.interceptors]
+
+
+class PartitionTask(_Task):
+    """Runs a sink over one partition's records on an executor: decode, intercept, write, and stage or flush."""
+
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """From batches of (partition, offset, timestamp in ms, key, value, headers) to one pickled Result, if any."""
+        """From records to one pickled Result, if any."""
         result = self.run(batches)
         values = [pickle.dumps(result)] if result is not None else []
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["result"])
@@ -67,14 +88,14 @@ class PartitionTask:
         channel: Channel = self.job.channel.make()  # type: ignore[type-arg]
         letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
         delivery = _Delivery(spec.path, spec.make(), letters)
-        interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]  # type: ignore[type-arg]
+        interceptors = self.interceptors()
         opened: list[Any] = []
         claim, start, end = self.template, -1, -1
         try:
             for component in (*interceptors, delivery.sink):
                 opened.append(component)
                 component.open()
-            for claim, taken in self._taken(batches, channel):  # noqa: B007  # its last one is used
+            for claim, taken in self.taken(batches, channel):  # noqa: B007  # its last one is used
                 start, end = taken.start if start < 0 else start, taken.end
                 delivery.take(taken, interceptors)
             return None if start < 0 else delivery.result(claim, start, end)
@@ -83,16 +104,44 @@ class PartitionTask:
                 component.close()
             letters.close()
 
-    def _taken(self, batches: Iterator[Any], channel: Channel) -> Iterator[tuple[Claim, Taken]]:  # type: ignore[type-arg]
-        """The records decoded, small ones joined."""
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            partition = batch.column("partition")[0].as_py()
-            claim = self.claims.get(partition, self.template._replace(partition=partition))
-            records = _records(batch)
-            while (taken := channel.decode(records, claim)) is not None:
-                yield claim, taken
+
+class EventsTask(_Task):
+    """Makes events of one partition's records: decode and intercept."""
+
+    def __init__(
+        self, job: Job, sink: SinkJob, claims: Mapping[int, Claim], template: Claim, *, keep_dead_letters: bool
+    ) -> None:
+        super().__init__(job, sink, claims, template)
+        self.keep_dead_letters = keep_dead_letters
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """From records to events, columns as `plugins.frames.EVENTS` says."""
+        logging.basicConfig(level=logging.INFO)
+        channel: Channel = self.job.channel.make()  # type: ignore[type-arg]
+        letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
+        opened: list[Interceptor[Any]] = []
+        try:
+            for interceptor in self.interceptors():
+                opened.append(interceptor)
+                interceptor.open()
+            for _, taken in self.taken(batches, channel):
+                if taken.undecodable and self.keep_dead_letters:
+                    path = self.job.sink.path
+                    letters.put(DeadLetter(path, u.id, Event(u.payload), u.reason) for u in taken.undecodable)
+                if len(batch := intercepted(taken.batch, opened)):
+                    yield to_arrow(batch)
+        finally:
+            for interceptor in opened:
+                interceptor.close()
+            letters.close()
+
+
+def intercepted(batch: Batch, interceptors: Iterable[Interceptor[Any]]) -> Batch:
+    """What the interceptors leave of it."""
+    for interceptor in interceptors:
+        if len(batch):
+            batch = interceptor.intercept(batch)
+    return batch
 
 
 class _Delivery:
@@ -107,10 +156,7 @@ class _Delivery:
 
     def take(self, taken: Taken, interceptors: list[Interceptor[Any]]) -> None:
         """Intercept and write; flush a simple sink when that is due."""
-        batch = taken.batch
-        for interceptor in interceptors:
-            if len(batch):
-                batch = interceptor.intercept(batch)
+        batch = intercepted(taken.batch, interceptors)
         self.counts["EventFilteredCount"] += len(taken.batch) - len(batch)
         self.counts["EventDrainAttemptCount"] += len(batch)
         self._bury(DeadLetter(self.path, u.id, Event(u.payload), u.reason) for u in taken.undecodable)

@@ -1,0 +1,157 @@
+"""A processor's streams on Spark: one query for each output, each with a checkpoint that is its state."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agent.runner.spark.job import EventsTask, Job, SinkJob
+from agent.runner.spark.progress import Offsets, ends_of, gauges_of, report
+from agent.runner.spark.query import TRIGGER_SECONDS, read_topic
+from plugins import Channel, Claim, FlafkaError, KafkaStream, Retry, StreamingSink
+from plugins.frames import EVENTS
+
+log = logging.getLogger("spark")
+
+OWNER_FILE = "flafka.json"
+"""Within a checkpoint: whose it is."""
+
+
+class Processing:
+    """The queries of one streaming sink."""
+
+    def __init__(self, job: Job, sink: SinkJob) -> None:
+        self.agent, self.job, self.options = job, sink, job.options
+        self.sink: StreamingSink = sink.sink.make()  # type: ignore[type-arg]
+        self.channel: Channel = sink.channel.make()  # type: ignore[type-arg]
+        self.claims: dict[int, Claim] = {}
+        self._ends: dict[str, Offsets] = {}
+        self._gauges: dict[str, dict[str, float]] = {}
+
+    def run(self, spark: Any, stopping: threading.Event) -> None:
+        """Stream until stopping; raises what made a stream fail."""
+        queries: list[Any] = []
+        try:
+            self.channel.open()
+            self.sink.open()
+            events, stream = self.events(spark)
+            frames = self.sink.frames(events)
+            directory = self._checkpoint(spark)
+            self._ends, self._gauges = {name: {} for name in frames}, {name: {} for name in frames}
+            interval = self.options.get("spark.triggerInterval", TRIGGER_SECONDS)
+            for name, frame in frames.items():
+                writer = self.sink.writer(name, frame, stream).queryName(f"{self.job.sink.path}.{name}")
+                writer = writer.option("checkpointLocation", f"{directory}/{name}")
+                queries.append(writer.trigger(processingTime=f"{interval} seconds").start())
+            while not any(query.awaitTermination(0.2) for query in queries):
+                if stopping.is_set() and not any(query.status["isTriggerActive"] for query in queries):
+                    break
+        finally:
+            for query in queries:
+                query.stop()
+            self.sink.close()
+            self.channel.close()
+
+    def preview(self, spark: Any, rows: int) -> None:
+        """Run the processor once over all that the channel holds, and print what it makes; nothing is kept."""
+        self.channel.open()
+        try:
+            events, _ = self.events(spark, preview=True)
+            for name, frame in self.sink.frames(events).items():
+                writer = frame.writeStream.foreachBatch(lambda batch, _, n=name: _show(n, batch, rows))
+                _started(writer.trigger(availableNow=True)).awaitTermination()
+        finally:
+            self.channel.close()
+
+    def events(self, spark: Any, *, preview: bool = False) -> tuple[Any, KafkaStream]:
+        """The channel as a streaming DataFrame, from the group's positions on or, to preview, from the start."""
+        stream = self.channel.stream(self.job.sink.group)
+        assert stream is not None
+        positions = self.channel.positions(self.job.sink.group)
+        self.claims = {claim.partition: claim for claim in positions}
+        starts = {claim.partition: None if preview else end for claim, end in positions.items()}
+        template = next(iter(self.claims.values()))._replace(epoch=0)
+        task = EventsTask(self.agent, self.job, self.claims, template, keep_dead_letters=not preview)
+        return read_topic(spark, stream, starts, self.options).mapInArrow(task, EVENTS), stream
+
+    def show(self, progress: Any) -> None:
+        """Set the gauges, and tell the group how far all queries have come."""
+        name = progress.name.removeprefix(f"{self.job.sink.path}.")
+        self._ends[name], self._gauges[name] = ends_of(progress), gauges_of(progress, {})
+        if not all(self._ends.values()):
+            return
+        gauges: dict[str, float] = {}
+        for told in self._gauges.values():
+            for gauge, value in told.items():
+                summed = gauge not in ("Lag", "BatchMilliseconds")
+                gauges[gauge] = gauges.get(gauge, 0) + value if summed else max(gauges.get(gauge, 0), value)
+        report(self.job.sink.name, {"BatchCompleteCount": 1} if progress.numInputRows else {}, gauges)
+        partitions = set.intersection(*(set(ends) for ends in self._ends.values())) & self.claims.keys()
+        try:
+            self.channel.record({self.claims[p]: min(e[p] for e in self._ends.values()) for p in partitions})
+        except Retry as e:
+            log.info("%s", e)  # the checkpoints are the truth
+
+    def _checkpoint(self, spark: Any) -> str:
+        """The directory of the checkpoints, once it is certain that they are this pipeline's."""
+        path = self.job.sink.path
+        own = Path(self.agent.log_file).with_name(f"{path}.checkpoint")
+        directory = self.sink.checkpoint or str(own)
+        claim = next(iter(self.claims.values()))
+        owner = {
+            "sink": path,
+            "processor": self.sink.pipeline,
+            "topic": claim.topic,
+            "topic id": claim.topic_id,
+            "cluster": claim.cluster_id,
+        }
+        found = owner_of(spark, directory, owner)
+        other = [
+            f"{name} {found.get(name)} instead of {value}"
+            for name, value in owner.items()
+            if found.get(name) != value
+        ]
+        if other:
+            raise FlafkaError(
+                f"checkpoint {directory} belongs to another pipeline ({', '.join(other)}): name another directory "
+                f"with {path}.checkpoint, or delete that one to forget its state and begin at the group's positions"
+            )
+        return directory
+
+
+def owner_of(spark: Any, directory: str, owner: Mapping[str, str]) -> dict[str, str]:
+    """Whose checkpoint that directory is; ours from now on, where it is nobody's. Any file system of Hadoop's."""
+    file = spark._jvm.org.apache.hadoop.fs.Path(directory, OWNER_FILE)
+    files = file.getFileSystem(spark._jsc.hadoopConfiguration())
+    if files.exists(file):
+        with_content = files.open(file)
+        try:
+            return dict(json.loads(bytes(with_content.readAllBytes())))
+        finally:
+            with_content.close()
+    if files.exists(file.getParent()) and len(files.listStatus(file.getParent())):
+        return {}
+    out = files.create(file, False)
+    out.write(bytearray(json.dumps(owner).encode()))
+    out.close()
+    return dict(owner)
+
+
+def _started(writer: Any) -> Any:
+    """Shows what changes, so that windows that are still open are seen; a join shows finished rows only."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return writer.outputMode("update").start()
+    except AnalysisException:
+        return writer.outputMode("append").start()
+
+
+def _show(name: str, batch: Any, rows: int) -> None:
+    if not batch.isEmpty():
+        print(f"{name}:")
+        batch.show(rows, truncate=False)

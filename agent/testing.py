@@ -1,0 +1,84 @@
+"""For tests of your own: a processor of the `spark` sink on events of your choice, on a real Spark, without Kafka."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from agent.runner.spark.session import start_session, stop_session
+from plugins import Batch, Event, Origin
+from plugins.frames import EVENTS, to_arrow
+
+TOPIC = "test"
+
+
+def run_processor(
+    processor: Any,
+    *batches: Iterable[Event],
+    options: Mapping[str, str] | None = None,
+    mode: Literal["append", "update", "complete"] = "append",
+) -> Any:
+    """What a processor makes of these events: a list of rows, or a dict of lists where it returns several frames.
+
+    Each of `batches` is a micro-batch, so that windows can close and events can be late. The column `timestamp`, an
+    event's arrival, is its header `timestamp` (ms) where there is one, else now. `mode` is that of all outputs; in
+    `complete` the rows are those of the last micro-batch. What the processor raises is raised here; what
+    its functions raise on Spark's workers comes as pyspark's exception.
+
+        def test_alerts():
+            rows = run_processor(alerts, [Event(b'{"user": "eve"}')], options={"limit": "3"})
+            assert [row.user for row in rows] == ["eve"]
+    """
+    spark = session()
+    with tempfile.TemporaryDirectory(prefix="flafka-testing-") as directory:
+        for number, events in enumerate(batches):
+            _write(Path(directory, "events"), number, list(events))
+        stream = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1).parquet(f"{directory}/events")
+        returned = processor(stream, dict(options or {}))
+        frames = returned if isinstance(returned, dict) else {"": returned}
+        rows = {name: _rows(frame, mode, f"{directory}/checkpoint{name}") for name, frame in frames.items()}
+    return rows if isinstance(returned, dict) else rows[""]
+
+
+@functools.cache
+def session() -> Any:
+    """A Spark session on one core, started once, that ends with this process."""
+    log_file = Path(tempfile.gettempdir(), f"flafka-testing-{os.getpid()}.log")
+    spark, gateway = start_session("testing", {"spark.master": "local[1]"}, log_file)
+    atexit.register(stop_session, spark, gateway)
+    atexit.register(log_file.unlink)
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    return spark
+
+
+def _rows(frame: Any, mode: str, checkpoint: str) -> list[Any]:
+    rows: list[Any] = []
+
+    def keep(batch: Any, _: int) -> None:
+        if mode == "complete":
+            rows.clear()
+        rows.extend(batch.collect())
+
+    writer = frame.writeStream.foreachBatch(keep).outputMode(mode).option("checkpointLocation", checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    return rows
+
+
+def _write(directory: Path, number: int, events: list[Event]) -> None:
+    now = int(time.time() * 1000)
+    texts = [event.headers.get("timestamp", "") for event in events]
+    timestamps = [int(text) if text.isdigit() else now for text in texts]
+    origin = Origin.of_records(TOPIC, 0, [number * 1_000_000 + n for n in range(len(events))], timestamps)
+    directory.mkdir(exist_ok=True)
+    file = directory / f"{number:06}.parquet"
+    pq.write_table(pa.Table.from_batches([to_arrow(Batch.of(events, origin))]), file)
+    os.utime(file, (number, number))  # Spark reads the oldest first

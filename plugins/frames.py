@@ -1,0 +1,118 @@
+"""Events as Spark's DataFrames have them, and what a processor needs to read their bodies."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from plugins.batch import Batch
+from plugins.components import require
+
+EVENTS = (
+    "topic string, partition int, offset bigint, index int, timestamp timestamp, "
+    "headers map<string,string>, body binary"
+)
+"""Columns of events, in Spark's words. The first four are the event's id; `timestamp` is when the channel took it."""
+
+
+def json_body(schema: Any) -> Any:
+    """A column: the body read as JSON of that schema (as `"user string, amount double"`), null where it is none."""
+    functions = require("pyspark.sql.functions", "spark")
+    return functions.from_json(functions.col("body").cast("string"), schema)
+
+
+def avro_body(schema: str | dict[str, Any]) -> Any:
+    """A column: the body read as one Avro datum of that schema (JSON, as text or read), null where it is none.
+
+    Decoded event by event. ValueError for a schema with what Spark has no type for, as unions of several types.
+    """
+    fastavro, functions = require("fastavro", "spark"), require("pyspark.sql.functions", "spark")
+    written = json.loads(schema) if isinstance(schema, str) else schema
+    kind = _spark_type(fastavro.parse_schema(written))
+
+    def decode(body: bytes | None) -> Any:
+        if body is None:
+            return None
+        data = io.BytesIO(body)
+        try:
+            value = fastavro.schemaless_reader(data, written)
+        except Exception:  # noqa: BLE001  # fastavro raises whatever the bytes lead it to
+            return None
+        return value if data.tell() == len(body) else None
+
+    return functions.udf(decode, kind)(functions.col("body"))
+
+
+def to_arrow(batch: Batch) -> Any:
+    """A `pyarrow.RecordBatch` with the columns of `EVENTS`. Only for a batch that came from a channel."""
+    origin = batch.origin
+    assert origin is not None
+    rows = len(batch)
+    columns = {
+        "topic": pa.array([origin.topic] * rows, pa.string()),
+        "partition": pa.array(np.full(rows, origin.partition, np.int32)),
+        "offset": pa.array(origin.offsets),
+        "index": pa.array(origin.indexes),
+        "timestamp": pa.array(origin.timestamps * 1000).cast(pa.timestamp("us", "UTC")),
+        "headers": _maps(batch),
+        "body": batch.bodies,
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def _maps(batch: Batch) -> Any:
+    """One map of headers for each event."""
+    names, rows = batch.header_names, len(batch)
+    if not names:
+        return pa.array([[]] * rows, pa.map_(pa.string(), pa.string()))
+    columns = [batch.header(name).dictionary_decode() for name in names]
+    present = np.column_stack([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
+    row, column = np.nonzero(present)
+    ends = np.concatenate([[0], present.sum(axis=1).cumsum()]).astype(np.int32)
+    values = pa.concat_arrays(columns).take(pa.array(column * rows + row))
+    return pa.MapArray.from_arrays(pa.array(ends), pa.array(names, pa.string()).take(pa.array(column)), values)
+
+
+_PRIMITIVES = {
+    "boolean": "boolean",
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "bytes": "binary",
+    "fixed": "binary",
+    "string": "string",
+    "enum": "string",
+}
+_LOGICAL = {"timestamp-millis": "timestamp", "timestamp-micros": "timestamp", "date": "date", "uuid": "string"}
+
+
+def _spark_type(schema: Any) -> str:
+    """Spark's type for values of an Avro schema, as DDL."""
+    if isinstance(schema, list):
+        others = [branch for branch in schema if branch != "null"]
+        if len(others) != 1:
+            raise ValueError(f"Spark has no type for Avro's union {json.dumps(schema)}")
+        return _spark_type(others[0])
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if isinstance(schema, dict):
+        if (logical := schema.get("logicalType")) in _LOGICAL:
+            return _LOGICAL[logical]
+        if logical == "decimal":
+            return f"decimal({schema['precision']},{schema.get('scale', 0)})"
+        if kind == "record":
+            fields = (f"`{field['name']}`: {_spark_type(field['type'])}" for field in schema["fields"])
+            return f"struct<{', '.join(fields)}>"
+        if kind == "array":
+            return f"array<{_spark_type(schema['items'])}>"
+        if kind == "map":
+            return f"map<string, {_spark_type(schema['values'])}>"
+        if isinstance(kind, dict | list):
+            return _spark_type(kind)
+    if kind not in _PRIMITIVES:
+        raise ValueError(f"Spark has no type for Avro's {kind!r}; a record that holds itself has none either")
+    return _PRIMITIVES[kind]

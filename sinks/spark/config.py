@@ -1,0 +1,129 @@
+"""Options of the Spark sink, and of its outputs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+
+from plugins import Config, option
+from plugins.options import suggestion
+from sinks.spark.loading import load
+
+
+class Output(Config):
+    """Options of every output."""
+
+    mode: Literal["append", "update", "complete"] = option(
+        "append", name="mode", description="Spark's output mode: finished rows, changed rows, or all rows."
+    )
+
+
+class KafkaOutput(Output):
+    """Each row a record: its columns `body`, `key` and `headers`, or, without a `body`, the row as JSON."""
+
+    topic: str = option(name="topic", description="Topic, of the brokers of the sink's channel.")
+
+
+class ParquetOutput(Output):
+    """Parquet files."""
+
+    path: str = option(name="path", description="Directory: hdfs://host:port/…, or one of this host.")
+    partition_by: list[str] = option([], name="partitionBy", description="Columns that become directories.")
+
+    @pydantic.field_validator("path")
+    @classmethod
+    def _check_path(cls, value: str) -> str:
+        return spark_path(value)
+
+    @pydantic.field_validator("mode")
+    @classmethod
+    def _appends(cls, value: str) -> str:
+        if value != "append":
+            raise ValueError("must be append: files cannot be changed")
+        return value
+
+
+class ConsoleOutput(Output):
+    """The agent's log."""
+
+    rows: int = option(20, name="rows", ge=1, description="Most rows of a micro-batch that are shown.")
+
+
+def spark_path(path: str) -> str:
+    """A path that Spark's file systems know. The Hadoop in pyspark lacks a class that its WebHDFS client needs."""
+    if path.startswith(("webhdfs://", "swebhdfs://")):
+        raise ValueError(f"must be hdfs://host:port/…, not {path!r}: the Hadoop client in pyspark cannot use WebHDFS")
+    return path
+
+
+OUTPUTS: dict[str, type[Output]] = {"kafka": KafkaOutput, "parquet": ParquetOutput, "console": ConsoleOutput}
+
+
+class SparkSinkConfig(Config):
+    """Options of the Spark sink."""
+
+    path: str | None = option(
+        None, name="processor.path", description="Directory the module is imported from, besides Python's own path."
+    )
+    processor: str = option(
+        name="processor",
+        description="`module:function`. The function gets the events, a streaming DataFrame, and its options, a "
+        "dict, and returns a streaming DataFrame, or a dict of several by the names of their outputs.",
+    )
+    own_options: dict[str, str] = option({}, name="option.", description="What the function gets as its options.")
+    output: dict[str, str] = option(
+        name="output.",
+        description="`output.<name>.type = kafka` with `topic`, `parquet` with `path` and perhaps `partitionBy`, or "
+        "`console` with `rows`; `output.<name>.mode = append`, `update` or `complete`. What is to go into another "
+        "sink goes to the topic of a channel that the sink drains.",
+    )
+    checkpoint: str | None = option(
+        None,
+        name="checkpoint",
+        description="Directory of the processor's state and positions; where executors run on other hosts, one that "
+        "all of them reach (hdfs://host:port/…). Default: in the agent's state directory.",
+    )
+
+    @pydantic.field_validator("processor")
+    @classmethod
+    def _loads(cls, value: str, info: pydantic.ValidationInfo) -> str:
+        load(value, info.data.get("path"))
+        return value
+
+    @pydantic.field_validator("checkpoint")
+    @classmethod
+    def _check_checkpoint(cls, value: str | None) -> str | None:
+        return value and spark_path(value)
+
+    @pydantic.field_validator("output")
+    @classmethod
+    def _check_outputs(cls, value: dict[str, str]) -> dict[str, str]:
+        read_outputs(value)
+        return value
+
+    def outputs(self) -> dict[str, Output]:
+        """Every output, by name."""
+        return read_outputs(self.output)
+
+
+def read_outputs(properties: dict[str, str]) -> dict[str, Output]:
+    """What stands under `output.`. ValueError `<name>.<option>: …` for the first thing that is wrong."""
+    written: dict[str, dict[str, str]] = {}
+    for key, value in properties.items():
+        name, _, own = key.partition(".")
+        if not own:
+            raise ValueError(f"{key}: means nothing, expected output.<name>.<option>, as output.{key}.type")
+        written.setdefault(name, {})[own] = value
+    outputs = {}
+    for name, texts in written.items():
+        kind = texts.pop("type", "")
+        if kind not in OUTPUTS:
+            near = suggestion(kind, list(OUTPUTS)) or f"; there are: {', '.join(OUTPUTS)}"
+            raise ValueError(f"{name}.type: " + (f"unknown output type {kind!r}{near}" if kind else "is required"))
+        output, problems = OUTPUTS[kind].parse(texts)
+        for problem in problems:
+            raise ValueError(f"{name}.{problem.option}: {problem.message}")
+        assert output is not None
+        outputs[name] = output
+    return outputs

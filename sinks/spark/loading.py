@@ -1,0 +1,78 @@
+"""Finding a user's function, with a sentence for all that can be wrong with it."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from plugins.options import suggestion
+
+Processor = Callable[[Any, dict[str, str]], Any]
+
+
+def load(processor: str, path: str | None) -> Processor:
+    """The function that `module:function` names. ValueError says what is wrong with it."""
+    name, colon, attribute = processor.partition(":")
+    if not (name and colon and attribute):
+        raise ValueError(f"must be module:function, not {processor!r}")
+    module = _import(name, path)
+    function = getattr(module, attribute, None)
+    if function is None:
+        own = [n for n, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == name]
+        near = suggestion(attribute, own) or f"; its functions: {', '.join(own) or 'none'}"
+        raise ValueError(f"module {name} has no {attribute!r}{near}")
+    if not callable(function):
+        raise ValueError(f"{processor} is no function")
+    try:
+        inspect.signature(function).bind(None, {})
+    except TypeError:
+        raise ValueError(
+            f"{processor} must take two arguments, the events and its options: "
+            f"def {attribute}(events, options), not def {attribute}{inspect.signature(function)}"
+        ) from None
+    return function  # type: ignore[no-any-return]
+
+
+def place_in(error: BaseException, module: ModuleType | None) -> str:
+    """` (jobs.py, line 12)`: where, in the user's own file, an error came from; nothing where that is not known."""
+    file = getattr(module, "__file__", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    if isinstance(error, SyntaxError) and error.filename:
+        file, lines = error.filename, [error.lineno]
+    return f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
+
+
+def _import(name: str, path: str | None) -> ModuleType:
+    if path is not None:
+        if not Path(path).is_dir():
+            raise ValueError(f"processor.path {path} is no directory")
+        if (directory := str(Path(path).absolute())) not in sys.path:
+            sys.path.insert(0, directory)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        if e.name == name:
+            where = f"in {path} or on " if path else "on "
+            hint = "" if path else "; name its directory with processor.path"
+            raise ValueError(f"there is no module {name} {where}Python's path{hint}") from None
+        extra = "; pip install 'flafka[spark]'" if (e.name or "").split(".")[0] == "pyspark" else ""
+        raise ValueError(f"module {name} cannot be imported: {e}{extra}") from None
+    except (Exception, SystemExit) as e:  # noqa: BLE001  # a module may raise anything
+        raise ValueError(
+            f"module {name} cannot be imported: {type(e).__name__}: {e}{place_in(e, _spec_of(name))}"
+        ) from None
+
+
+def _spec_of(name: str) -> Any:
+    """Something with the `__file__` of a module that could not be imported."""
+    spec = importlib.util.find_spec(name)
+    module = ModuleType(name)
+    module.__file__ = spec.origin if spec is not None else None
+    return module

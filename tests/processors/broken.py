@@ -1,0 +1,3 @@
+"""It cannot be imported."""
+
+x = 1 / 0

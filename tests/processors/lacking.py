@@ -1,0 +1,5 @@
+import no_such_module
+
+
+def f(events, options):
+    return no_such_module.processed(events)

@@ -1,0 +1,209 @@
+"""The Spark sink: what is wrong with a processor, and what a good one makes of events."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from agent.testing import run_processor, session
+from plugins import Event, FlafkaError, KafkaStream
+from plugins.frames import avro_body
+from sinks.spark import SparkSink, SparkSinkConfig
+from sinks.spark.sink import checked, records
+from tests.processors import logins
+
+PROCESSORS = str(Path(logins.__file__).parent)
+
+
+def problems(**properties: str) -> list[str]:
+    texts = {"processor": "logins:both", "processor.path": PROCESSORS, "output.a.type": "console"}
+    texts |= {name.replace("__", "."): value for name, value in properties.items()}
+    return [f"{p.option}: {p.message}" for p in SparkSinkConfig.parse(texts)[1]]
+
+
+@pytest.mark.parametrize(
+    ("processor", "message"),
+    [
+        ("logins", "must be module:function, not 'logins'"),
+        ("logns:both", f"there is no module logns in {PROCESSORS} or on Python's path"),
+        ("logins:boht", "module logins has no 'boht', did you mean 'both'?"),
+        ("logins:SCHEMA", "logins:SCHEMA is no function"),
+        (
+            "logins:one_argument",
+            "logins:one_argument must take two arguments, the events and its options: "
+            "def one_argument(events, options), not def one_argument(events)",
+        ),
+        ("lacking:f", "module lacking cannot be imported: No module named 'no_such_module'"),
+        ("broken:f", "module broken cannot be imported: ZeroDivisionError: division by zero (broken.py, line 3)"),
+    ],
+)
+def test_a_processor_that_cannot_run_is_told_before_anything_starts(processor: str, message: str) -> None:
+    assert problems(processor=processor) == [f"processor: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"output__a__type": "kafak"}, "output.a.type: unknown output type 'kafak', did you mean 'kafka'?"),
+        ({"output__b__topic": "t"}, "output.b.type: is required"),
+        ({"output__a__type": "kafka"}, "output.a.topic: is required"),
+        (
+            {"output__a__type": "parquet", "output__a__path": "/x", "output__a__mode": "update"},
+            "output.a.mode: must be append: files cannot be changed",
+        ),
+        (
+            {"checkpoint": "webhdfs://n:9870/x"},
+            "checkpoint: must be hdfs://host:port/…, not 'webhdfs://n:9870/x': the Hadoop client in pyspark cannot "
+            "use WebHDFS",
+        ),
+        (
+            {"output__type": "kafka"},
+            "output.type: means nothing, expected output.<name>.<option>, as output.type.type",
+        ),
+    ],
+)
+def test_outputs_that_cannot_be(properties: dict[str, str], message: str) -> None:
+    assert problems(**properties) == [message]
+
+
+def login(user: str, at: str, outcome: str = "failed") -> Event:
+    return Event(json.dumps({"user": user, "outcome": outcome, "at": f"2024-01-01T{at}"}).encode())
+
+
+def test_windows_close_and_late_events_are_dropped() -> None:
+    rows = run_processor(
+        logins.failures,
+        [login("eve", "10:00:01"), login("eve", "10:00:30"), login("bob", "10:00:02"), Event(b"no json \xff")],
+        [login("eve", "10:00:59"), login("eve", "10:01:30", "ok"), login("amy", "10:02:00")],
+        [login("joe", "10:02:30")],
+        [login("eve", "10:00:58"), login("amy", "10:03:30")],
+        options={"limit": "2"},
+    )
+    assert [(row.user, row["count"]) for row in rows] == [("eve", 3)]
+
+
+def test_the_example_of_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs/processors.md").read_text("utf-8")
+    processor, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(processor + test.replace("from logins import failures", ""), names)
+    names["test_two_failures_are_enough"]()
+
+
+def test_streams_are_joined() -> None:
+    def event(kind: str, id: str, at: int) -> Event:
+        return Event(f"{kind} {id}".encode(), {"kind": kind, "id": id, "timestamp": str(at * 1000)})
+
+    rows = run_processor(
+        logins.joined,
+        [event("request", "1", 100), event("request", "2", 100)],
+        [event("answer", "1", 104), event("answer", "2", 106), event("answer", "3", 106)],
+    )
+    assert [(row.id, bytes(row.answer)) for row in rows] == [("1", b"answer 1")]
+
+
+def test_avro_bodies() -> None:
+    order = {"id": 7, "note": None, "lines": [{"price": 1.5}]}
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(logins.ORDER), order)
+    rows = run_processor(logins.orders, [Event(body.getvalue()), Event(body.getvalue() + b"x"), Event(b"\xff")])
+    assert [row.order and row.order.asDict() for row in rows] == [order, None, None]
+
+
+def test_an_avro_schema_that_spark_has_no_type_for() -> None:
+    with pytest.raises(ValueError, match="Spark has no type for Avro's union"):
+        avro_body({"type": "record", "name": "r", "fields": [{"name": "f", "type": ["int", "string"]}]})
+
+
+def test_several_outputs_with_ids_headers_and_bytes() -> None:
+    made = run_processor(
+        logins.both, [Event(b"a\xff", {"host": "w", "x": "1"}), Event(b"b")], [Event(b"c", {"x": ""})]
+    )
+    rows = [(r.topic, r.offset, r["index"], r.headers, bytes(r.body)) for r in made["rows"]]
+    assert rows == [
+        ("test", 0, 0, {"host": "w", "x": "1"}, b"a\xff"),
+        ("test", 1, 0, {}, b"b"),
+        ("test", 1_000_000, 0, {"x": ""}, b"c"),
+    ]
+    assert [row.key for row in made["capitals"]] == ["w", None, None]
+
+
+def test_what_a_processor_raises_is_told() -> None:
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        run_processor(logins.fails_later, [Event(b"a")])
+
+
+def sink(processor: str, **outputs: str) -> SparkSink:
+    texts = {"processor": f"logins:{processor}", "processor.path": PROCESSORS}
+    texts |= {f"output.{name}.type": kind for name, kind in outputs.items()}
+    config, wrong = SparkSinkConfig.parse(texts)
+    assert config is not None, wrong
+    return SparkSink(config)
+
+
+@pytest.fixture
+def events() -> Any:
+    return (
+        session()
+        .readStream.format("rate")
+        .load()
+        .selectExpr("CAST(CAST(value AS string) AS binary) body", "map('a', 'b') headers")
+    )
+
+
+def test_what_a_processor_gets_wrong_is_told_at_its_line(events: Any) -> None:
+    with pytest.raises(
+        FlafkaError, match=r"processor logins:raises raised AnalysisException: .* \(logins.py, line 5"
+    ):
+        sink("raises", a="console").frames(events)
+    with pytest.raises(
+        FlafkaError, match="returned list: it must return a DataFrame, or a dict of them by the names"
+    ):
+        sink("wrong", a="console").frames(events)
+
+
+def test_what_is_returned_fits_the_outputs(events: Any) -> None:
+    assert checked("m:f", events, ["a"]) == {"a": events}
+    with pytest.raises(FlafkaError, match="returned one DataFrame, and there are outputs a, b"):
+        checked("m:f", events, ["a", "b"])
+    with pytest.raises(FlafkaError, match="returned a, and its outputs are a, b: the names must be the same"):
+        checked("m:f", {"a": events}, ["a", "b"])
+    with pytest.raises(FlafkaError, match="returned a DataFrame that is no stream for output a"):
+        checked("m:f", session().range(1), ["a"])
+    with pytest.raises(FlafkaError, match="returned int for output a"):
+        checked("m:f", {"a": 1}, ["a"])
+
+
+def test_rows_become_records_that_a_channel_knows() -> None:
+    frame = session().createDataFrame(
+        [("b1", 5, {"h": "v"}), ("b2", None, None)], "body string, key int, headers map<string,string>"
+    )
+    mark = ("flafka.format", b"raw/1")
+    found = [(bytes(r.value), r.key, [(h.key, bytes(h.value)) for h in r.headers]) for r in records(frame).collect()]
+    assert [(value, headers) for value, _, headers in found] == [(b"b1", [("h", b"v"), mark]), (b"b2", [mark])]
+    assert found[0][1] == b"5"
+    assert found[1][1] is None
+    (row,) = records(session().sql("SELECT 'eve' AS user, 3 AS count")).collect()
+    assert json.loads(row.value) == {"user": "eve", "count": 3}
+
+
+def test_secrets_of_the_consumer_reach_the_output(events: Any) -> None:
+    config, _ = SparkSinkConfig.parse(
+        {
+            "processor": "logins:orders",
+            "processor.path": PROCESSORS,
+            "output.a.type": "kafka",
+            "output.a.topic": "t",
+            "output.b.type": "console",
+        }
+    )
+    assert config is not None
+    assert list(config.outputs()) == ["a", "b"]
+    stream = KafkaStream("127.0.0.1:1", "t", "g", {"security.protocol": "SSL", "fetch.min.bytes": "1"})
+    assert SparkSink(config).writer("a", events, stream) is not None
