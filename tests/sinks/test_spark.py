@@ -12,7 +12,7 @@ import fastavro
 import pytest
 
 from agent.testing import run_processor, session
-from plugins import Event, FlafkaError, KafkaStream
+from plugins import Event, FlafkaError
 from plugins.frames import avro_body
 from sinks.spark import SparkSink, SparkSinkConfig
 from sinks.spark.sink import checked, records
@@ -191,19 +191,3 @@ def test_rows_become_records_that_a_channel_knows() -> None:
     assert found[1][1] is None
     (row,) = records(session().sql("SELECT 'eve' AS user, 3 AS count")).collect()
     assert json.loads(row.value) == {"user": "eve", "count": 3}
-
-
-def test_secrets_of_the_consumer_reach_the_output(events: Any) -> None:
-    config, _ = SparkSinkConfig.parse(
-        {
-            "processor": "logins:orders",
-            "processor.path": PROCESSORS,
-            "output.a.type": "kafka",
-            "output.a.topic": "t",
-            "output.b.type": "console",
-        }
-    )
-    assert config is not None
-    assert list(config.outputs()) == ["a", "b"]
-    stream = KafkaStream("127.0.0.1:1", "t", "g", {"security.protocol": "SSL", "fetch.min.bytes": "1"})
-    assert SparkSink(config).writer("a", events, stream) is not None
