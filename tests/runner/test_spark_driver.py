@@ -55,6 +55,11 @@ def test_of_a_join_the_reading_that_lags_counts() -> None:
     assert gauges_of(told, {}) == {"BatchMilliseconds": 50, "RecordsPerSecond": 0, "Lag": 4}
 
 
+def test_a_batch_done_again_after_a_restart_tells_no_lag() -> None:
+    (again,) = progress(Progress(endOffset='{"t": {"0": 5}}', latestOffset="None")).sources
+    assert "Lag" not in gauges_of(progress(again), {})
+
+
 def test_state_is_summed_over_operators() -> None:
     told = gauges_of(progress(state=(Progress(numRowsTotal=2, memoryUsedBytes=10),) * 2), {})
     assert (told["StateRows"], told["StateBytes"], told["Lag"]) == (4, 20, 0)

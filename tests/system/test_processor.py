@@ -63,9 +63,6 @@ a1.sinks.p.output.rows.path = {hdfs_cluster.rpc}{root}/rows
     reader = HdfsReader(hdfs_cluster.webhdfs)
     assert any(path.endswith(".parquet") for path in reader.walk(f"{root}/rows"))
 
-    group = agent_command("group", "describe", "-c", str(tmp_path / "agent.conf"))
-    assert group.returncode == 0, group.stderr
-
     shown = agent_command("process", "-c", str(tmp_path / "agent.conf"), "--rows", "1000")
     assert shown.returncode == 0, shown.stderr
     assert all(body.decode().upper() in shown.stdout for body in written)

@@ -43,10 +43,11 @@ def main() -> None:
     log.info("Spark %s on %s", spark.version, spark.sparkContext.master)
     running: dict[str, Query | Processing] = {}
 
-    def show(query: str, progress: Any) -> None:
-        running[".".join(query.split(".")[:3])].show(progress)  # a1.sinks.k1, and what may follow it
+    def sink_of(query: str) -> Query | Processing:
+        return running[".".join(query.split(".")[:3])]  # a1.sinks.k1, and what may follow it
 
-    spark.streams.addListener(listener(log, show))
+    on_progress, on_idle = lambda name, told: sink_of(name).show(told), lambda name: sink_of(name).idle(name)
+    spark.streams.addListener(listener(log, on_progress, on_idle))
     threads = [
         threading.Thread(target=_supervise, args=(spark, sink, job, running, stopping), name=sink.sink.path)
         for sink in job.sinks

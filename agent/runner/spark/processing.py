@@ -82,19 +82,30 @@ class Processing:
         """Set the gauges, and tell the group how far all queries have come."""
         name = progress.name.removeprefix(f"{self.job.sink.path}.")
         self._ends[name], self._gauges[name] = ends_of(progress), gauges_of(progress, {})
+        self._report({"BatchCompleteCount": 1} if progress.numInputRows else {})
         if not all(self._ends.values()):
             return
-        gauges: dict[str, float] = {}
-        for told in self._gauges.values():
-            for gauge, value in told.items():
-                summed = gauge not in ("Lag", "BatchMilliseconds")
-                gauges[gauge] = gauges.get(gauge, 0) + value if summed else max(gauges.get(gauge, 0), value)
-        report(self.job.sink.name, {"BatchCompleteCount": 1} if progress.numInputRows else {}, gauges)
         partitions = set.intersection(*(set(ends) for ends in self._ends.values())) & self.claims.keys()
         try:
             self.channel.record({self.claims[p]: min(e[p] for e in self._ends.values()) for p in partitions})
         except Retry as e:
             log.info("%s", e)  # the checkpoints are the truth
+
+    def idle(self, query: str) -> None:
+        """There is nothing new for one of the queries."""
+        self._gauges.setdefault(query.removeprefix(f"{self.job.sink.path}."), {})["Lag"] = 0
+        self._report({})
+
+    def _report(self, counts: Mapping[str, float]) -> None:
+        """The figures of all queries in one; a lag once all are known."""
+        gauges: dict[str, float] = {}
+        for told in self._gauges.values():
+            for gauge, value in told.items():
+                summed = gauge not in ("Lag", "BatchMilliseconds")
+                gauges[gauge] = gauges.get(gauge, 0) + value if summed else max(gauges.get(gauge, 0), value)
+        if not all("Lag" in told for told in self._gauges.values()):
+            gauges.pop("Lag", None)
+        report(self.job.sink.name, counts, gauges)
 
     def _checkpoint(self, spark: Any) -> str:
         """The directory of the checkpoints, once it is certain that they are this pipeline's."""

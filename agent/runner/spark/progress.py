@@ -26,8 +26,10 @@ def gauges_of(progress: Any, delivered: Mapping[int, int | None]) -> dict[str, f
     gauges: dict[str, float] = {
         "BatchMilliseconds": progress.batchDuration,
         "RecordsPerSecond": round(_finite(progress.processedRowsPerSecond), 1),
-        "Lag": max((_behind(source, delivered) for source in progress.sources), default=0),
     }
+    lags = [_behind(source, delivered) for source in progress.sources]
+    if None not in lags:
+        gauges["Lag"] = max((lag for lag in lags if lag is not None), default=0)
     if progress.stateOperators:
         gauges["StateRows"] = sum(operator.numRowsTotal for operator in progress.stateOperators)
         gauges["StateBytes"] = sum(operator.memoryUsedBytes for operator in progress.stateOperators)
@@ -43,18 +45,27 @@ def ends_of(progress: Any) -> Offsets:
     return ends
 
 
-def listener(log: logging.Logger, on_progress: Callable[[str, Any], None]) -> Any:
-    """A `StreamingQueryListener` that hands over each progress with the query's name, and writes it into the log."""
+def listener(log: logging.Logger, on_progress: Callable[[str, Any], None], on_idle: Callable[[str], None]) -> Any:
+    """A `StreamingQueryListener` that hands over each progress with the query's name, and writes it into the log.
+
+    A query that finds nothing new is idle: it has read all there is.
+    """
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class Listener(StreamingQueryListener):
-        """Called by Spark, on a thread of its own; starts and ends are known to those who cause them."""
+        """Called by Spark, on a thread of its own."""
+
+        def __init__(self) -> None:
+            self.names: dict[Any, str] = {}
 
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-            """Nothing."""
+            """Later, idle ones tell their id only."""
+            self.names[event.id] = event.name
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-            """Nothing: the latest figures stay true."""
+            """Nothing new."""
+            if event.id in self.names:
+                on_idle(self.names[event.id])
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
             """Nothing."""
@@ -81,18 +92,18 @@ def _line(progress: Any) -> str:
     return text
 
 
-def _behind(source: Any, delivered: Mapping[int, int | None]) -> int:
+def _behind(source: Any, delivered: Mapping[int, int | None]) -> int | None:
+    """None for a micro-batch that is done once more after a restart: it does not ask what is latest."""
     read = _offsets(source.endOffset)
+    if not (latest := _offsets(source.latestOffset)):
+        return None
     # What was read may end in offsets without records, which no commit covers.
-    return sum(
-        end - max(read.get(partition, 0), delivered.get(partition) or 0)
-        for partition, end in _offsets(source.latestOffset).items()
-    )
+    return sum(end - max(read.get(partition, 0), delivered.get(partition) or 0) for partition, end in latest.items())
 
 
-def _offsets(text: str | None) -> Offsets:
-    """Spark's `{"topic": {"0": 17}}` by partition."""
-    topics: Iterable[dict[str, int]] = json.loads(text or "{}").values()
+def _offsets(text: str) -> Offsets:
+    """Spark's `{"topic": {"0": 17}}` by partition; what it does not know is "None"."""
+    topics: Iterable[dict[str, int]] = json.loads(text).values() if text != "None" else ()
     return {int(partition): offset for partitions in topics for partition, offset in partitions.items()}
 
 

@@ -81,6 +81,10 @@ class Query:
         """Set the gauges: a micro-batch is over."""
         report(self.job.sink.name, {}, gauges_of(progress, self.expected))
 
+    def idle(self, _: str) -> None:
+        """There is nothing new."""
+        report(self.job.sink.name, {}, {"Lag": 0})
+
     def _commit(self, frame: Any, _: int) -> None:
         """Make one micro-batch visible, partition by partition, then move the group along.
 
