@@ -1,4 +1,4 @@
-"""A processor behind a real agent: its topic drained by a sink of ours, its files on HDFS, its checkpoint its own."""
+"""A processor behind a real agent: its topic drained by a sink of ours, its files on HDFS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agent.books import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from tests.processors import logins
-from tests.system.running import Agent, agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
+from tests.system.running import Agent, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.test_proofs_formats import put
 from tests.system.test_proofs_spark import driver_of
 
@@ -62,19 +62,3 @@ a1.sinks.p.output.rows.path = {hdfs_cluster.rpc}{root}/rows
 
     reader = HdfsReader(hdfs_cluster.webhdfs)
     assert any(path.endswith(".parquet") for path in reader.walk(f"{root}/rows"))
-
-    shown = agent_command("process", "-c", str(tmp_path / "agent.conf"), "--rows", "1000")
-    assert shown.returncode == 0, shown.stderr
-    assert all(body.decode().upper() in shown.stdout for body in written)
-
-    wrong = configuration.replace("logins:both", "logins:again").replace("= p k1", "= p q k1")
-    q = "\n".join(line.replace("sinks.p", "sinks.q") for line in configuration.splitlines() if "sinks.p." in line)
-    wrong += q.replace("logins:both", "logins:raises") + "\na1.sinks.q.group = q\n"
-    with Agent(tmp_path, wrong) as agent:
-        agent.until(lambda: {"SINK.p", "SINK.q"} <= agent.failing().keys(), "both processors to be refused")
-        refused, raised = agent.failing()["SINK.p"], agent.failing()["SINK.q"]
-        assert "(processor logins:both instead of logins:again): name another directory with a1.sinks.p." in refused
-        assert raised.startswith("processor logins:raises raised AnalysisException: [UNRESOLVED_COLUMN")
-        assert "(logins.py, line " in raised
-        agent.stop()
-        assert "Traceback" not in agent.log
