@@ -33,7 +33,8 @@ class Component(ABC, Generic[C]):
     Life: `__init__` (no I/O) → `open` (connects; may raise Retry) → work → `close`, which always runs, also after a
     failed `open`, and may run twice. After a failure the runner closes the component and opens it again.
 
-    The runner sets `name`, `metrics` and `stopping`; whatever blocks must wake soon after `stopping` is set.
+    The runner sets `name`, `member`, `metrics` and `stopping`; whatever blocks must wake soon after `stopping` is
+    set.
     """
 
     type_name: ClassVar[str] = ""
@@ -55,6 +56,8 @@ class Component(ABC, Generic[C]):
     def __init__(self, config: C, name: str = "") -> None:
         self.config = config
         self.name = name or self.type_name
+        self.member = self.name
+        """How a server that remembers its clients knows it again, on this host: set by the runner, agent included."""
         self.metrics = Metrics()
         self.stopping = threading.Event()
         self.log = logging.getLogger(f"{type(self).__module__}.{self.name}")
@@ -303,11 +306,15 @@ class CommittingSink(Sink[C]):
 
     @abstractmethod
     def stage(self, claim: Claim, start: int, end: int) -> Receipt:
-        """Make all that was written of this partition durable but invisible."""
+        """Make all that was written of this partition durable but invisible. May raise Conflict, as `commit`."""
 
     @abstractmethod
     def commit(self, receipt: Receipt) -> None:
-        """Make it visible, atomically, exactly once. Raises Conflict when another owner has committed past it."""
+        """Make it visible, atomically, exactly once.
+
+        Raises Conflict when another owner has committed past it, or when it cannot be known whether it came about:
+        the runner calls `reset` and `resume` then.
+        """
 
     @abstractmethod
     def reset(self, partition: int | None = None) -> None:

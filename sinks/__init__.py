@@ -10,9 +10,10 @@ def components() -> list[type[Component]]:  # type: ignore[type-arg]
     from sinks.file_roll import FileRollSink
     from sinks.hbase import HBaseSink
     from sinks.hdfs import HdfsSink
+    from sinks.kafka import KafkaSink
     from sinks.logger import LoggerSink
     from sinks.null import NullSink
     from sinks.solr import SolrSink
     from sinks.spark import SparkSink
 
-    return [AvroSink, FileRollSink, HBaseSink, HdfsSink, LoggerSink, NullSink, SolrSink, SparkSink]
+    return [AvroSink, FileRollSink, HBaseSink, HdfsSink, KafkaSink, LoggerSink, NullSink, SolrSink, SparkSink]

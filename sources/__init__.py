@@ -9,6 +9,7 @@ def components() -> list[type[Component]]:  # type: ignore[type-arg]
     from sources.avro import AvroSource
     from sources.exec import ExecSource
     from sources.http import HttpSource
+    from sources.kafka import KafkaSource
     from sources.log4j import Log4jSource
     from sources.netcat import NetcatSource
     from sources.seq import SeqSource
@@ -19,6 +20,7 @@ def components() -> list[type[Component]]:  # type: ignore[type-arg]
         AvroSource,
         ExecSource,
         HttpSource,
+        KafkaSource,
         Log4jSource,
         MultiportSyslogTcp,
         NetcatSource,

@@ -234,6 +234,8 @@ HERE: dict[str, Check] = {
 
 ELSEWHERE = {
     "channel kafka": "tests/system/test_conformance.py",
+    "sink kafka": "tests/system/test_kafka_ends.py",
+    "source kafka": "tests/system/test_kafka_ends.py",
     "sink hbase": "tests/system/test_hbase_sink.py",
     "sink hdfs": "tests/system/test_conformance.py",
     "sink solr": "tests/system/test_solr_sink.py",

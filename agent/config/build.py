@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
+from agent.config import kafka
 from agent.config.components import Reader, missing
 from agent.config.diagnostics import Report
 from agent.config.flume import Survivors, too_much_at_once
@@ -67,6 +68,8 @@ class Builder:
         self._check_runners(sinks, groups)
         groups, sinks = self._left(groups), self._running(sinks, None)
         self._check_competition()
+        for spec, message in kafka.warnings(sources, self.channels, sinks):
+            self.report.warn(spec.place, spec.path, message)
         channels = self._check_ends(channels, sources, sinks)
         if self.report.mode == "lenient" and not (channels and (sources or sinks)):
             self.report.fatal(self.place, self.agent, "nothing is left that could run")

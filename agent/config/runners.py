@@ -58,7 +58,9 @@ TABLE: tuple[Support, ...] = (
         lambda delivery: not _in_kafka(delivery),
         "use a channel of type kafka, or runner = local",
     ),
-    Support("a sink that commits by itself (hdfs)", BOTH, _commits),
+    Support(
+        "a sink that commits by itself (hdfs)", BOTH, lambda delivery: delivery.sink.remote and _commits(delivery)
+    ),
     Support(
         "a sink that writes and flushes (hbase, solr, avro, logger)",
         BOTH,
@@ -66,9 +68,15 @@ TABLE: tuple[Support, ...] = (
     ),
     Support("a processor of streams (spark)", SPARK, _streams, "leave runner out, or set runner = spark"),
     Support(
+        "a sink that commits in transactions of Kafka (kafka)",
+        LOCAL,
+        lambda delivery: not delivery.sink.remote and _commits(delivery),
+        "set runner = local: it is exactly once there",
+    ),
+    Support(
         "a sink that writes files of the agent's own host (file_roll)",
         LOCAL,
-        lambda delivery: not delivery.sink.remote,
+        lambda delivery: not delivery.sink.remote and not _commits(delivery),
         "set runner = local, or use a sink of type hdfs",
     ),
     Support("a sink with a group of its own, or alone on its channel", BOTH, lambda delivery: not delivery.competing),

@@ -42,6 +42,7 @@ class Worker:
         self.metrics = component.metrics
         self.stopping = threading.Event()
         component.stopping = self.stopping
+        component.member = path
         self.log = logging.getLogger(path)
         self.backoff = Backoff()
         self.last_failure: Exception | None = None

@@ -1,0 +1,64 @@
+"""What only the whole agent shows about its Kafka components: loops of topics, and what a sink can guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
+from plugins import Config
+from plugins.kafkaclient import KafkaEndConfig
+
+Warning = tuple[ComponentSpec, str]
+
+
+def warnings(
+    sources: Sequence[SourceSpec], channels: Mapping[str, ChannelSpec | None], sinks: Sequence[SinkSpec]
+) -> Iterator[Warning]:
+    """A sentence for each loop, and for each Kafka sink that cannot be exactly once."""
+    for source in sources:
+        for name in source.channels:
+            channel = channels.get(name)
+            if channel is not None:
+                yield from _loop(source, channel)
+            for sink in sinks:
+                if sink.channel == name:
+                    yield from _loop(source, sink)
+    for sink in sinks:
+        channel = channels.get(sink.channel)
+        if channel is not None and isinstance(sink.config, KafkaEndConfig):
+            for message in _guarantee(sink.config, channel.name, channel.config):
+                yield sink, message
+
+
+def _guarantee(sink: KafkaEndConfig, name: str, channel: Config) -> Iterator[str]:
+    if not isinstance(channel, KafkaEndConfig):
+        yield f"delivers at least once: channel {name} is not in Kafka, and knows no transactions"
+    elif not _same(sink, channel):
+        yield (
+            f"delivers at least once, unless its brokers are of the same cluster as those of channel {name}: a "
+            "transaction cannot span two"
+        )
+    else:
+        for topic in set(channel.writes()) & set(sink.writes()):
+            yield f"writes to topic {topic}, in which its own channel lies: it takes it out again for ever"
+
+
+def _loop(source: SourceSpec, end: ComponentSpec) -> Iterator[Warning]:
+    if not (isinstance(source.config, KafkaEndConfig) and isinstance(end.config, KafkaEndConfig)):
+        return
+    if not _same(source.config, end.config):
+        return
+    for topic in end.config.writes():
+        if source.config.reads(topic):
+            yield source, f"reads topic {topic}, which {end.path} behind it writes to: its events go round for ever"
+    header = source.config.marks()
+    if header is not None and header == end.config.follows():
+        yield (
+            source,
+            f"leaves the topic of an event in header {header!r}, by which {end.path} sends it back there, round and "
+            f"round: set setTopicHeader = false here, or allowTopicOverride = false there",
+        )
+
+
+def _same(one: KafkaEndConfig, other: KafkaEndConfig) -> bool:
+    return bool(one.brokers() & other.brokers()) or one.brokers() == other.brokers()

@@ -1,0 +1,121 @@
+"""Options of the Kafka sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import pydantic
+from confluent_kafka import KafkaException, Producer
+
+from plugins import Config, Problem, option
+from plugins.bucketpath import BucketPath
+from plugins.kafkaclient import QUIET, KafkaEndConfig, client_properties, ignored
+
+OURS = frozenset(
+    {"acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id"}
+)
+"""Properties on which the guarantee rests: set by the sink, whatever the file says about them."""
+
+
+def settable(properties: Mapping[str, str]) -> dict[str, str]:
+    """Without those that are ours."""
+    return {name: value for name, value in properties.items() if name not in OURS}
+
+
+class KafkaSinkConfig(KafkaEndConfig):
+    """Options of the Kafka sink."""
+
+    bootstrap_servers: str | None = option(
+        None,
+        name="kafka.bootstrap.servers",
+        description="host:port of brokers, separated by commas; none means the cluster of `agent cluster start`.",
+    )
+    topic: str = option(
+        name="kafka.topic", description="Topic to write to, with Flume's escapes: logs-%{host}.", min_length=1
+    )
+    allow_topic_override: bool = option(
+        True, name="allowTopicOverride", description="Events whose topicHeader names a topic go there."
+    )
+    topic_header: str = option("topic", name="topicHeader", description="That header.", min_length=1)
+    batch_size: int = option(
+        10_000, name="flumeBatchSize", unit="events", ge=1, description="A transaction ends after so many events,"
+    )
+    flush_interval: int = option(
+        200, name="flushInterval", unit="ms", ge=1, description="and at the latest after so long."
+    )
+    use_flume_event_format: bool = option(
+        False, name="useFlumeEventFormat", description="Write Flume's Avro events, headers included, not bare bodies."
+    )
+    partition_id_header: str | None = option(
+        None, name="partitionIdHeader", description="Header that holds the number of the partition to write to."
+    )
+    default_partition_id: int | None = option(
+        None,
+        name="defaultPartitionId",
+        ge=0,
+        description="Partition to write to where that header is absent, instead of any, or that of the header `key`.",
+    )
+    timestamp_header: str | None = option(
+        None, name="timestampHeader", description="Header that holds the record's time, in ms since the epoch."
+    )
+    headers: dict[str, str] = option(
+        {}, name="header.", description="header.NAME = the record header that the event's header NAME becomes."
+    )
+    producer: dict[str, str] = option(
+        {},
+        name="kafka.producer.",
+        description="Client properties, by librdkafka's names or Java's. acks is always all.",
+    )
+
+    @classmethod
+    def for_type(cls, written_type: str) -> type[Config]:
+        """Under Flume's class name its rules and defaults hold."""
+        return FlumeKafkaSinkConfig if "." in written_type else cls
+
+    def writes(self) -> list[str]:
+        """Its topic, where that is the same for all events."""
+        return [] if "%" in self.topic else [self.topic]
+
+    def follows(self) -> str | None:
+        """The header that names a topic."""
+        return self.topic_header if self.allow_topic_override else None
+
+    def cautions(self) -> Iterator[Problem]:
+        """Properties of Java's client alone, and acks."""
+        yield from ignored("kafka.producer.", self.producer)
+        if self.producer.get("acks") in ("0", "1"):
+            yield Problem("kafka.producer.acks", "is always all here: with less, the loss of a broker loses events")
+
+    @pydantic.model_validator(mode="after")
+    def _usable(self) -> Self:
+        try:
+            BucketPath(self.topic)
+        except ValueError as e:
+            raise ValueError(f"kafka.topic: {e}") from None
+        try:
+            if self.producer:
+                Producer({**QUIET, **client_properties(settable(self.producer), stores=False)})
+        except KafkaException as e:
+            raise ValueError(f"kafka.producer.*: {e.args[0].str()}") from None
+        return self
+
+
+class FlumeKafkaSinkConfig(KafkaSinkConfig):
+    """The options as they are under Flume's class name, those of its oldest versions among them."""
+
+    bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers.")
+    topic: str = option("default-flume-topic", name="kafka.topic", description="Topic to write to.", min_length=1)
+    batch_size: int = option(
+        100, name="flumeBatchSize", unit="events", ge=1, description="A transaction ends after so many events."
+    )
+    old_topic: str | None = option(None, name="topic", description="The older name of kafka.topic.")
+    broker_list: str | None = option(None, name="brokerList", description="The older name of the brokers.")
+    old_batch_size: int | None = option(None, name="batchSize", description="The older name of flumeBatchSize.")
+    required_acks: str | None = option(None, name="requiredAcks", description="Accepted: it is always all here.")
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
+        older = {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "flumeBatchSize": "batchSize"}
+        return {**{new: values[old] for new, old in older.items() if old in values}, **values}

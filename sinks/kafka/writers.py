@@ -1,0 +1,139 @@
+"""Producers of the Kafka sink: one for each partition of the channel, with transactions or without."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from plugins import Claim, Conflict, Retry
+from plugins.kafkaclient import PRODUCER, reason
+
+ANSWER_SECONDS = 30.0
+FLUSH_SECONDS = 60.0
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+
+
+class Writer:
+    """Produces records, idempotently; `settle` returns when all are in the topics."""
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self.events = 0
+        """Produced since the last commit."""
+        self._error: KafkaError | None = None
+        self._producer = Producer({**PRODUCER, **properties})
+
+    def produce(self, topic: str, **record: Any) -> None:
+        """Queue one record. KafkaException where no broker would ever take it, Conflict where it was fenced."""
+        while True:
+            try:
+                self._producer.produce(topic, on_delivery=self._delivered, **record)
+                self.events += 1
+                return
+            except BufferError:
+                self._serve(self._producer.poll, 0.05)
+
+    def settle(self) -> None:
+        """Return when all that was produced is stored by all in-sync replicas. Conflict where it was fenced."""
+        if self._serve(self._producer.flush, FLUSH_SECONDS):
+            raise Retry(f"no acknowledgement from Kafka within {FLUSH_SECONDS:.0f} s")
+        if (error := self._error) is not None:
+            failure = Conflict if error.fatal() or error.code() in _FENCED else Retry
+            raise failure(f"Kafka did not store what was sent: {error.str()}")
+
+    def commit(self, claim: Claim, end: int, group_metadata: Any) -> None:
+        """What is settled counts."""
+        self.events = 0
+
+    def abort(self) -> bool:
+        """Forget what is not committed. Whether it can go on after that."""
+        self._producer.purge()
+        try:
+            self._serve(self._producer.flush, 1)
+        except Conflict:
+            return False
+        self.events, self._error = 0, None
+        return True
+
+    def close(self) -> None:
+        """Give up what is not committed."""
+        self._producer.purge()
+        with contextlib.suppress(Conflict):
+            self._serve(self._producer.flush, 0)
+
+    @staticmethod
+    def _serve(call: Callable[[float], int], seconds: float) -> int:
+        """Let callbacks run. Conflict where the producer was fenced."""
+        try:
+            return call(seconds)
+        except (KafkaException, SystemError) as e:
+            # The client raises its fatal error amid the callbacks for deliveries, which Python takes for a bug in it.
+            raise Conflict(f"another owner has taken over ({reason(e.__cause__ or e)})") from e
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None and self._error is None:
+            self._error = error
+
+
+class TransactionalWriter(Writer):
+    """Produces in transactions, each of which ends with the channel's offsets behind it.
+
+    Its making fences the writer that had the same partition before, and ends that one's transaction.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], transactional_id: str) -> None:
+        super().__init__({**properties, "transactional.id": transactional_id})
+        self._began = False
+        try:
+            self._producer.init_transactions(ANSWER_SECONDS)
+        except KafkaException as e:
+            raise Retry(f"Kafka does not take transactions now: {reason(e)}") from e
+
+    def produce(self, topic: str, **record: Any) -> None:
+        """Queue one record, in a transaction."""
+        if not self._began:
+            self._producer.begin_transaction()
+            self._began = True
+        super().produce(topic, **record)
+
+    def commit(self, claim: Claim, end: int, group_metadata: Any) -> None:
+        """Make the records and the channel's offset count, both or neither.
+
+        Conflict where it is not known whether they do, or another owner was faster; Retry where they do not.
+        """
+        from confluent_kafka import TopicPartition
+
+        if not self._began:
+            return
+        at = TopicPartition(claim.topic, claim.partition, end, metadata=f"epoch={claim.epoch}")
+        try:
+            self._producer.send_offsets_to_transaction([at], group_metadata, ANSWER_SECONDS)
+        except KafkaException as e:
+            raise self._failure(e, "Kafka did not take the offsets") from e
+        try:
+            self._producer.commit_transaction(ANSWER_SECONDS)
+        except KafkaException as e:
+            if e.args[0].txn_requires_abort():
+                raise Retry(f"a transaction was aborted: {reason(e)}") from e
+            # Fenced, timed out or cut off: it may have come about. Only a new producer, which ends it, can tell.
+            raise Conflict(f"it is not known whether a transaction came about ({reason(e)}): asking Kafka") from e
+        self._began, self.events = False, 0
+
+    def abort(self) -> bool:
+        """Abort the transaction."""
+        if self._began:
+            try:
+                self._producer.abort_transaction(ANSWER_SECONDS)
+            except KafkaException:
+                return False
+        self._began, self.events, self._error = False, 0, None
+        return True
+
+    @staticmethod
+    def _failure(error: KafkaException, what: str) -> Exception:
+        code = error.args[0].code()
+        if code in _FENCED or error.args[0].fatal():
+            return Conflict(f"another owner has taken over ({reason(error)})")
+        return Retry(f"{what}: {reason(error)}")

@@ -1,0 +1,152 @@
+"""Options of the Kafka source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, Self
+
+import pydantic
+from confluent_kafka import Consumer, KafkaException
+
+from plugins import Config, Problem, option
+from plugins.kafkaclient import CONSUMER, QUIET, KafkaEndConfig, client_properties, ignored
+
+RESET = "auto.offset.reset"
+
+
+class KafkaSourceConfig(KafkaEndConfig):
+    """Options of the Kafka source."""
+
+    bootstrap_servers: str | None = option(
+        None,
+        name="kafka.bootstrap.servers",
+        description="host:port of brokers, separated by commas; none means the cluster of `agent cluster start`.",
+    )
+    topics: str = option("", name="kafka.topics", description="Topics to read, separated by commas.")
+    topics_regex: str | None = option(
+        None,
+        name="kafka.topics.regex",
+        description="Read every topic with such a name instead, those that are created later too.",
+    )
+    group_id: str = option(
+        "flafka-source", name="kafka.consumer.group.id", description="Consumer group; its members share the topics."
+    )
+    batch_size: int = option(10_000, name="batchSize", unit="events", ge=1, description="Most events in a batch.")
+    batch_duration: int = option(
+        100, name="batchDurationMillis", unit="ms", ge=1, description="Longest time that a batch waits for more."
+    )
+    use_flume_event_format: bool = option(
+        False,
+        name="useFlumeEventFormat",
+        description="Records are Flume's Avro events, as its sink and its channel write them, headers included.",
+    )
+    set_topic_header: bool = option(True, name="setTopicHeader", description="Keep the topic's name in a header.")
+    topic_header: str = option("topic", name="topicHeader", description="That header.", min_length=1)
+    timestamp_header: str | None = option(
+        None, name="timestampHeader", description="Header for the record's own time, in ms since the epoch."
+    )
+    headers: dict[str, str] = option(
+        {}, name="header.", description="header.NAME = the record header that becomes the event's header NAME."
+    )
+    consumer: dict[str, str] = option(
+        {},
+        name="kafka.consumer.",
+        description="Client properties, by librdkafka's names or Java's. auto.offset.reset says where a new group "
+        "begins: earliest, unless told otherwise.",
+    )
+
+    @classmethod
+    def for_type(cls, written_type: str) -> type[Config]:
+        """Under Flume's class name its rules and defaults hold."""
+        return FlumeKafkaSourceConfig if "." in written_type else cls
+
+    @property
+    def begins(self) -> Literal["earliest", "latest", "none"]:
+        """Where a group without a position begins; `none` is an error."""
+        names: dict[str, Literal["earliest", "latest", "none"]] = {
+            "earliest": "earliest",
+            "smallest": "earliest",
+            "beginning": "earliest",
+            "latest": "latest",
+            "largest": "latest",
+            "end": "latest",
+            "none": "none",
+            "error": "none",
+        }
+        return names[self.consumer.get(RESET, self._begins)]
+
+    _begins = "earliest"
+
+    @property
+    def subscription(self) -> list[str]:
+        """What to subscribe to, as the client wants it."""
+        return [f"^({self.topics_regex})$"] if self.topics_regex else self.names
+
+    @property
+    def names(self) -> list[str]:
+        """The topics that are named."""
+        return [name for name in re.split(r"[,\s]+", self.topics) if name]
+
+    def reads(self, topic: str) -> bool:
+        """Whether it consumes this topic."""
+        if self.topics_regex:
+            return re.fullmatch(self.topics_regex, topic) is not None
+        return topic in self.names
+
+    def marks(self) -> str | None:
+        """The header with the topic's name."""
+        return self.topic_header if self.set_topic_header else None
+
+    def cautions(self) -> Iterator[Problem]:
+        """Properties of Java's client alone."""
+        yield from ignored("kafka.consumer.", self.consumer)
+
+    @pydantic.model_validator(mode="after")
+    def _what_to_read(self) -> Self:
+        if not self.topics_regex and not self.names:
+            raise ValueError("kafka.topics or kafka.topics.regex is required")
+        if self.topics_regex:
+            try:
+                re.compile(self.topics_regex)
+            except re.error as e:
+                raise ValueError(f"kafka.topics.regex is no regular expression: {e}") from None
+        try:
+            _ = self.begins
+        except KeyError as e:
+            raise ValueError(f"kafka.consumer.{RESET} must be earliest, latest or none, not {e}") from None
+        if self.consumer:
+            try:
+                Consumer(
+                    {**CONSUMER, **QUIET, **client_properties(self.consumer, stores=False), "group.id": "none"}
+                ).close()
+            except KafkaException as e:
+                raise ValueError(f"kafka.consumer.*: {e.args[0].str()}") from None
+        return self
+
+
+class FlumeKafkaSourceConfig(KafkaSourceConfig):
+    """The options as they are under Flume's class name, those of its oldest versions among them."""
+
+    bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers.")
+    group_id: str = option("flume", name="kafka.consumer.group.id", description="Consumer group.")
+    batch_size: int = option(1000, name="batchSize", unit="events", ge=1, description="Most events in a batch.")
+    batch_duration: int = option(
+        1000, name="batchDurationMillis", unit="ms", ge=1, description="Longest time that a batch waits for more."
+    )
+    topic: str | None = option(None, name="topic", description="The older name of kafka.topics.")
+    old_group_id: str | None = option(None, name="groupId", description="The older name of kafka.consumer.group.id.")
+    zookeeper_connect: str | None = option(None, name="zookeeperConnect", description="Accepted, and not used.")
+    migrate_offsets: bool = option(True, name="migrateZookeeperOffsets", description="Accepted, and not used.")
+    backoff_increment: int = option(
+        1000, name="backoffSleepIncrement", unit="ms", description="Accepted: an idle topic costs nothing here."
+    )
+    max_backoff: int = option(5000, name="maxBackoffSleep", unit="ms", description="Accepted, as the one before.")
+
+    _begins = "latest"
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
+        older = {"kafka.topics": "topic", "kafka.consumer.group.id": "groupId"}
+        return {**{new: values[old] for new, old in older.items() if old in values}, **values}

@@ -1,0 +1,171 @@
+"""The Kafka source."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaException, Message
+from confluent_kafka.admin import AdminClient
+
+from plugins import Batch, Event, FlafkaError, Retry, Source, flumeevent
+from plugins.kafkaclient import QUIET, client_properties, reason
+from sources.kafka.config import KafkaSourceConfig
+from sources.kafka.consumer import Place, Position, TopicConsumer
+
+MAX_BYTES = 1 << 20
+"""Bytes of records gathered for one batch, so that it still fits into one record of the channel."""
+IDLE_SECONDS = 0.2
+CONNECT_SECONDS = 5.0
+STATUS = "kafka.status"
+"""Header `Invalid` of a record that is not the Flume event it should be."""
+
+
+class KafkaSource(Source[KafkaSourceConfig]):
+    """Reads topics at least once: offsets are committed only after every required channel has stored the events.
+
+    After a crash at most what was stored since the last commit, half a second ago, is read again.
+    """
+
+    type_name = "kafka"
+    aliases = ("org.apache.flume.source.kafka.KafkaSource",)
+    in_flight = 4
+    counters = ("KafkaCommitTimer",)
+
+    def __init__(self, config: KafkaSourceConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self._consumer: TopicConsumer | None = None
+        self._yielded: deque[dict[Place, Position]] = deque()
+
+    def open(self) -> None:
+        """Join the group. Raises Retry while brokers are away."""
+        config = self.config
+        if not config.bootstrap_servers:
+            raise FlafkaError(f"source {self.name}: no kafka.bootstrap.servers, and no cluster was started")
+        for trouble in self.probe():
+            raise Retry(trouble)
+        self._yielded.clear()
+        member = f"{socket.gethostname()}.{self.member}.{'.'.join(config.subscription)}"
+        properties = {
+            "topic.metadata.refresh.interval.ms": 30_000,  # topics that are created later are found by then
+            **self._client(),
+            "group.id": config.group_id,
+            "group.instance.id": re.sub(r"[^\w.-]", "_", member, flags=re.ASCII)[:240],
+        }
+        self._consumer = TopicConsumer(properties, config.subscription, config.begins, self.metrics)
+
+    def close(self) -> None:
+        """Commit what is stored, and stop."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def probe(self) -> Iterator[str]:
+        """Whether brokers answer, and the topics are there."""
+        config = self.config
+        if not config.bootstrap_servers:
+            yield "no kafka.bootstrap.servers, and no cluster of this user's is started: run `agent cluster start`"
+            return
+        try:
+            there = AdminClient(self._client()).list_topics(timeout=CONNECT_SECONDS).topics
+        except KafkaException as e:
+            yield (
+                f"no Kafka broker answers at {config.bootstrap_servers} ({reason(e)}); is it running? "
+                "`agent cluster status` tells for the project's own"
+            )
+            return
+        except Retry as e:
+            yield str(e)
+            return
+        if missing := [] if config.topics_regex else [name for name in config.names if name not in there]:
+            yield f"there is no topic {', '.join(missing)} at {config.bootstrap_servers}"
+
+    def batches(self) -> Iterator[Batch]:
+        """What the topics hold, and what comes into them."""
+        consumer, config = self._consumer, self.config
+        assert consumer is not None
+        while not self.stopping.is_set():
+            messages, positions = consumer.take(
+                config.batch_size, MAX_BYTES, config.batch_duration / 1000, IDLE_SECONDS
+            )
+            if messages:
+                self._yielded.append(positions)
+                yield self._batch(messages)
+
+    def stored(self, batch: Batch) -> None:
+        """Let the positions behind it be committed."""
+        positions = self._yielded.popleft()
+        if self._consumer is not None:
+            self._consumer.stored(positions)
+
+    def _batch(self, messages: list[Message]) -> Batch:
+        """Headers as Flume's source sets them; those of the event itself win, but for the key and those asked for."""
+        config = self.config
+        values = [message.value() or b"" for message in messages]
+        batch = (
+            self._events(values)
+            if config.use_flume_event_format
+            else Batch.of_columns(pa.array(values, pa.binary()), {})
+        )
+        batch = batch.with_header("timestamp", str(int(time.time() * 1000)), keep=True)
+        if config.set_topic_header:
+            batch = batch.with_header(config.topic_header, [message.topic() for message in messages], keep=True)
+        batch = batch.with_header("partition", [str(message.partition()) for message in messages], keep=True)
+        batch = batch.with_header("offset", [str(message.offset()) for message in messages], keep=True)
+        keys = [message.key() for message in messages]
+        if any(key is not None for key in keys):
+            batch = _overlaid(batch, "key", [None if key is None else _text(key) for key in keys])
+        if config.timestamp_header:
+            times = [str(message.timestamp()[1]) for message in messages]
+            batch = batch.with_header(config.timestamp_header, times)
+        if config.headers:
+            named: list[dict[str, Any]] = [dict(cast("Any", message.headers() or ())) for message in messages]
+            for name, record_header in config.headers.items():
+                found = [_text(value) if (value := one.get(record_header)) is not None else None for one in named]
+                batch = _overlaid(batch, name, found)
+        return batch
+
+    def _events(self, values: list[bytes]) -> Batch:
+        batch = flumeevent.decode(values)
+        if batch is not None:
+            return batch
+        events, invalid = [], 0
+        for value in values:
+            try:
+                events.append(flumeevent.decode_event(value))
+            except ValueError as e:
+                invalid += 1
+                events.append(Event(value, {STATUS: "Invalid"}))
+                problem = str(e)
+        if invalid:
+            self.metrics.add("EventReadFail", invalid)
+            self.log.warning("%d records are no Flume events, and marked %s = Invalid: %s", invalid, STATUS, problem)
+        return Batch.of(events)
+
+    def _client(self) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.config.bootstrap_servers,
+            "client.id": f"flafka-{self.name}",
+            "socket.keepalive.enable": True,
+            "reconnect.backoff.max.ms": 2000,
+            **QUIET,
+            **client_properties(self.config.consumer),
+        }
+
+
+def _overlaid(batch: Batch, name: str, values: list[str | None]) -> Batch:
+    """With these values, where they are not None."""
+    if None not in values:
+        return batch.with_header(name, values)
+    before = batch.header(name).dictionary_decode()
+    return batch.with_header(name, pc.coalesce(pa.array(values, pa.string()), before))
+
+
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode(errors="replace")

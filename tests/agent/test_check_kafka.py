@@ -1,0 +1,54 @@
+"""What `agent check` says of Kafka components that do not fit together."""
+
+import pytest
+
+from agent.config import load
+from plugins import Components
+
+KAFKA = """
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = kafka
+a1.sources.s1.channels = c1
+a1.sources.s1.kafka.bootstrap.servers = h1:9092,h2:9092
+a1.sources.s1.kafka.topics = in, {read}
+a1.channels.c1.type = {channel}
+a1.sinks.k1.type = kafka
+a1.sinks.k1.channel = c1
+a1.sinks.k1.kafka.bootstrap.servers = h2:9092
+a1.sinks.k1.kafka.topic = {write}
+"""
+IN_KAFKA = "kafka\na1.channels.c1.kafka.bootstrap.servers = h2:9092\na1.channels.c1.kafka.topic = events"
+APART = "\na1.sources.s1.setTopicHeader = false"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (KAFKA.format(read="more", channel=IN_KAFKA, write="out") + APART, []),
+        (
+            KAFKA.format(read="more", channel=IN_KAFKA, write="out"),
+            ["leaves the topic of an event in header"],
+        ),
+        (KAFKA.format(read="out", channel=IN_KAFKA, write="out") + APART, ["reads topic out, which a1.sinks.k1"]),
+        (
+            KAFKA.format(read="events", channel=IN_KAFKA, write="out") + APART,
+            ["reads topic events, which a1.c"],
+        ),
+        (KAFKA.format(read="more", channel=IN_KAFKA, write="events") + APART, ["in which its own channel lies"]),
+        (KAFKA.format(read="more", channel="memory", write="out") + APART, ["delivers at least once: channel c1"]),
+        (
+            KAFKA.format(read="more", channel=IN_KAFKA.replace("h2", "h9"), write="out") + APART,
+            ["delivers at least once, unless its brokers"],
+        ),
+    ],
+)
+def test_loops_of_topics_and_weaker_guarantees_are_warned_of(tmp_path, text, said):
+    file = tmp_path / "a.conf"
+    file.write_text(text)
+    spec, diagnostics = load(file, None, components=Components(), mode="normal", system={})
+    assert spec is not None
+    assert [d.severity for d in diagnostics] == ["warning"] * len(said)
+    for diagnostic, words in zip(diagnostics, said, strict=True):
+        assert words in diagnostic.message

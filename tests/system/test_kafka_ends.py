@@ -1,0 +1,271 @@
+"""The Kafka source and the Kafka sink on three real brokers."""
+
+import json
+import signal
+from collections import Counter
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from agent.services.kafka import KafkaCluster
+from plugins import Claim, conformance
+from sinks.kafka import KafkaSink
+from sources.kafka import KafkaSource
+from tests.system.running import Agent, kafka_channel, unique, until
+
+
+def create(kafka: KafkaCluster, topic: str, partitions: int = 3) -> str:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=3)])[topic].result(20)
+    for server in kafka.bootstrap_servers.split(","):  # each hears of it in its own time
+        broker = AdminClient({"bootstrap.servers": server})
+        until(lambda b=broker: topic in b.list_topics(timeout=20).topics, f"{topic} to be known")
+    return topic
+
+
+def produce(kafka: KafkaCluster, topic: str, bodies: list[bytes], **record: object) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all"})
+    for body in bodies:
+        producer.produce(topic, body, **record)
+    assert producer.flush(30) == 0
+
+
+def consumed(kafka: KafkaCluster, *topics: str) -> list[object]:
+    """Every committed record."""
+    options = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "group.id": unique("reader"),
+        "auto.offset.reset": "earliest",
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+    }
+    consumer, found, ended = Consumer(options), [], set()
+    try:
+        consumer.subscribe(list(topics))
+        metadata = consumer.list_topics(timeout=20).topics
+        wanted = {(topic, partition) for topic in topics for partition in metadata[topic].partitions}
+        while ended < wanted:
+            message = consumer.poll(30)
+            assert message is not None, "a topic does not come to its end"
+            if message.error():
+                ended.add((message.topic(), message.partition()))
+            else:
+                found.append(message)
+    finally:
+        consumer.close()
+    return found
+
+
+def bodies(kafka: KafkaCluster, topic: str) -> list[bytes]:
+    return [message.value() for message in consumed(kafka, topic)]
+
+
+def test_conformance_of_the_source(kafka_cluster: KafkaCluster) -> None:
+    topic = create(kafka_cluster, unique("source"), 1)
+    properties = {
+        "kafka.bootstrap.servers": kafka_cluster.bootstrap_servers,
+        "kafka.topics": topic,
+        "kafka.consumer.group.id": topic,
+    }
+    conformance.check_source(
+        KafkaSource,
+        properties,
+        lambda _, some: produce(kafka_cluster, topic, list(some)),
+        repeats=True,
+        failing=properties | {"kafka.bootstrap.servers": "127.0.0.1:1"},
+    )
+
+
+def test_conformance_of_the_sink(kafka_cluster: KafkaCluster) -> None:
+    channel, topic = create(kafka_cluster, unique("channel"), 1), create(kafka_cluster, unique("out"), 2)
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    cluster_id = admin.list_topics(timeout=20).cluster_id
+    properties = {"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, "kafka.topic": topic}
+    conformance.check_sink(
+        KafkaSink,
+        properties,
+        lambda: bodies(kafka_cluster, topic),
+        failing=properties | {"kafka.bootstrap.servers": "127.0.0.1:1"},
+        claim=Claim(cluster_id, channel, "id", unique("group"), 0, 0),
+    )
+
+
+CHAIN = """
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = kafka
+a1.sources.s1.channels = c1
+a1.sources.s1.kafka.bootstrap.servers = {servers}
+a1.sources.s1.kafka.topics = {source}
+a1.sources.s1.kafka.consumer.group.id = {source}
+a1.sources.s1.setTopicHeader = false
+a1.sinks.k1.type = kafka
+a1.sinks.k1.channel = c1
+a1.sinks.k1.kafka.bootstrap.servers = {servers}
+a1.sinks.k1.kafka.topic = {out}
+"""
+
+
+def test_nothing_is_lost_and_from_the_channel_on_nothing_comes_twice(
+    kafka_cluster: KafkaCluster, tmp_path, seed: int
+) -> None:
+    import random
+
+    chance = random.Random(seed)
+    names = {name: create(kafka_cluster, unique(name)) for name in ("source", "out")}
+    text = CHAIN.format(servers=kafka_cluster.bootstrap_servers, **names)
+    topic = unique("chain")
+    text += kafka_channel(kafka_cluster.bootstrap_servers, topic)
+    sent: list[bytes] = []
+    for kill in range(4):
+        some = [b"%d-%d" % (kill, number) for number in range(3000)]
+        with Agent(tmp_path, text) as agent:
+            agent.until(lambda: agent.get("/healthz")[0], "the agent to answer")
+            produce(kafka_cluster, names["source"], some)
+            sent += some
+            least = chance.randrange(1, 2500)
+            agent.until(lambda n=least: agent.count("SINK.k1", "EventDrainSuccessCount") >= n, "some deliveries")
+            agent.stop(signal.SIGKILL)
+    with Agent(tmp_path, text) as agent:
+        agent.until(lambda: set(bodies(kafka_cluster, names["out"])) >= set(sent), "all events")
+        agent.until(lambda: agent.metrics().get("SINK.k1", {}).get("Lag") == "0", "the channel to be empty")
+        assert agent.stop() == 0
+    from tests.system.running import in_topic
+
+    held = Counter(event.body for event in in_topic(kafka_cluster, topic))
+    assert Counter(bodies(kafka_cluster, names["out"])) == held
+    assert held.keys() == set(sent)
+
+
+def test_headers_keys_partitions_and_times_go_through(kafka_cluster: KafkaCluster, tmp_path) -> None:
+    source, other = create(kafka_cluster, unique("source")), create(kafka_cluster, unique("other"))
+    text = f"""
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.channels.c1.type = memory
+a1.sources.s1.type = org.apache.flume.source.kafka.KafkaSource
+a1.sources.s1.channels = c1
+a1.sources.s1.kafka.bootstrap.servers = {kafka_cluster.bootstrap_servers}
+a1.sources.s1.kafka.topics.regex = {source[:-3]}.*
+a1.sources.s1.kafka.consumer.group.id = {source}
+a1.sources.s1.kafka.consumer.auto.offset.reset = earliest
+a1.sources.s1.topicHeader = from
+a1.sources.s1.timestampHeader = arrived
+a1.sources.s1.header.host = x-host
+a1.sources.s1.header.topic = x-topic
+a1.sources.s1.header.p = x-p
+a1.sinks.k1.type = org.apache.flume.sink.kafka.KafkaSink
+a1.sinks.k1.channel = c1
+a1.sinks.k1.kafka.bootstrap.servers = {kafka_cluster.bootstrap_servers}
+a1.sinks.k1.kafka.topic = {other}
+a1.sinks.k1.partitionIdHeader = p
+a1.sinks.k1.timestampHeader = arrived
+a1.sinks.k1.header.from = x-from
+a1.sinks.k1.header.offset = x-offset
+a1.sinks.k1.header.host = host
+"""
+    bad = {"none-there": b"no topic", other: b"no partition"}
+    produce(
+        kafka_cluster, source, [b"a", b""], key=b"k1", headers={"x-host": b"web", "x-p": b"2"}, timestamp=12345000
+    )
+    produce(kafka_cluster, source, [bad[other]], headers={"x-p": b"7"})
+    produce(kafka_cluster, source, [bad["none-there"]], headers={"x-topic": b"none-there"})
+    with Agent(tmp_path, text) as agent:
+        agent.until(lambda: agent.count("SINK.k1", "EventRejectedCount") == 2, "the rejections")
+        agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 2, "the deliveries")
+        assert agent.stop() == 0
+    got = sorted(consumed(kafka_cluster, other), key=lambda message: message.value())
+    assert [m.value() for m in got] == [b"", b"a"]
+    for message in got:
+        assert message.key() == b"k1"
+        assert message.partition() == 2
+        assert message.timestamp()[1] == 12345000
+        headers = dict(message.headers())
+        assert headers["x-from"] == source.encode()
+        assert headers["host"] == b"web"
+        assert headers["x-offset"].isdigit()
+    (letters,) = tmp_path.glob("state/**/*.deadletters.jsonl")
+    reasons = [json.loads(line)["reason"] for line in letters.read_text().splitlines()]
+    assert sorted("there is no topic none-there" in reason for reason in reasons) == [False, True]
+
+
+def test_a_second_member_takes_over_and_nothing_is_lost(kafka_cluster: KafkaCluster) -> None:
+    topic = create(kafka_cluster, unique("shared"), 4)
+    properties = {
+        "kafka.bootstrap.servers": kafka_cluster.bootstrap_servers,
+        "kafka.topics": topic,
+        "kafka.consumer.group.id": topic,
+    }
+    import threading
+
+    received: list[bytes] = []
+
+    def member(name: str) -> tuple[KafkaSource, threading.Thread]:
+        config, problems = KafkaSource.config_class.parse(properties)
+        assert not problems
+        source = KafkaSource(config, name)
+        source.open()
+
+        def run() -> None:
+            for batch in source.batches():
+                received.extend(batch.bodies.to_pylist())
+                source.stored(batch)
+            source.close()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return source, thread
+
+    first = member("s1")
+    sent = [b"%d" % number for number in range(500)]
+    produce(kafka_cluster, topic, sent[:250])
+    until(lambda: len(received) >= 250, "the first half")
+    second = member("s2")
+    until(lambda: second[0]._consumer._turns, "partitions of the second member", 60)
+    produce(kafka_cluster, topic, sent[250:])
+    until(lambda: len(set(received)) == 500, "all events", 60)
+    for source, thread in (first, second):
+        source.stopping.set()
+        thread.join(30)
+        assert not thread.is_alive()
+    assert Counter(received) == Counter(sent)  # handed over at rest: not even repeated
+
+
+@pytest.mark.parametrize("format", ["flume", "plain"])
+def test_flume_events_come_back_whole(kafka_cluster: KafkaCluster, format: str) -> None:
+    from plugins import Batch, Event, flumeevent
+
+    topic = create(kafka_cluster, unique("flume"), 1)
+    events = [Event(b"body \xff %d" % n, {"n": str(n), "offset": "mine"}) for n in range(100)]
+    produce(kafka_cluster, topic, [*flumeevent.encode(Batch.of(events)).to_pylist(), b"damaged"])
+    config, problems = KafkaSource.config_class.parse(
+        {
+            "kafka.bootstrap.servers": kafka_cluster.bootstrap_servers,
+            "kafka.topics": topic,
+            "kafka.consumer.group.id": topic,
+            "useFlumeEventFormat": str(format == "flume").lower(),
+        }
+    )
+    assert not problems
+    source = KafkaSource(config)
+    source.open()
+    got: list[Event] = []
+    try:
+        for batch in source.batches():
+            got += batch
+            if len(got) == 101:
+                break
+    finally:
+        source.close()
+    if format == "flume":
+        assert [(e.body, e.headers["n"], e.headers["offset"]) for e in got[:100]] == [
+            (e.body, e.headers["n"], "mine") for e in events
+        ]
+        assert got[100].headers["kafka.status"] == "Invalid"
+    else:
+        assert got[100].headers["offset"] == "100"
+    assert got[100].body == b"damaged"
+    assert {event.headers["topic"] for event in got} == {topic}
