@@ -42,9 +42,15 @@ a1.sinks.k1.hostname = 127.0.0.1
 a1.sinks.k1.port = {collector.source.port}
 """
 
+        seen: set[str] = set()
+        looked = 0
+
         def arrived(tag: str, count: int = COUNT) -> bool:
-            wanted = {f"{tag}-{api}-{number}" for api in APIS for number in range(count)}
-            return wanted <= {event.body.decode() for event in collector.events}
+            nonlocal looked
+            for batch in collector.batches[looked:]:
+                seen.update(event.body.decode() for event in batch)
+                looked += 1
+            return {f"{tag}-{api}-{number}" for api in APIS for number in range(count)} <= seen
 
         def log(tag: str, count: int = COUNT) -> None:
             """The application logs, and goes on."""
@@ -58,8 +64,8 @@ a1.sinks.k1.port = {collector.source.port}
         with Agent(tmp_path, text) as agent:
             agent.healthy()
             come_back(agent, "hello")
-            log("up")
             assert application.tell("throw error") == "logged"
+            log("up")
             agent.until(lambda: arrived("up"), "all events")
             check(collector.events)
             agent.process.send_signal(signal.SIGSTOP)
@@ -73,9 +79,9 @@ a1.sinks.k1.port = {collector.source.port}
             come_back(agent, "again")
             log("end")
             agent.until(lambda: arrived("end"), "all events")
-            agent.process.send_signal(signal.SIGSTOP)
-            log("stopped for good", MANY)
-            application.end()
+            agent.stop(signal.SIGKILL)
+        log("killed for good", MANY)
+        application.end()
 
 
 def check(events: list[Event]) -> None:

@@ -54,7 +54,7 @@ class Running:
 
     def __exit__(self, *_):
         self.source.stopping.set()
-        self.thread.join(10)
+        self.thread.join(60)
         self.source.close()
         assert not self.thread.is_alive()
 
@@ -66,7 +66,7 @@ class Running:
         return self.source.metrics.get(name)
 
     def until(self, condition):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.005)
@@ -474,7 +474,7 @@ def test_a_client_that_never_reads_its_answers_is_read_no_more_and_closed_in_tim
 def test_a_source_whose_thread_has_ended_says_so():
     with Running() as running:
         running.source.stopping.set()
-        running.thread.join(10)
+        running.thread.join(60)
         running.source.stopping.clear()
         running.source._server.stop()
         with pytest.raises(Retry, match="has ended"):

@@ -47,7 +47,7 @@ class Running:
 
     def __exit__(self, *_):
         self.source.stopping.set()
-        self.thread.join(10)
+        self.thread.join(60)
         self.source.close()
         assert not self.thread.is_alive()
 

@@ -128,7 +128,7 @@ def running(**properties):
         yield source, events
     finally:
         source.stopping.set()
-        thread.join(10)
+        thread.join(60)
         source.close()
     assert not thread.is_alive()
 
@@ -140,7 +140,7 @@ def send(source, *pieces):
 
 
 def until(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -102,7 +102,7 @@ def test_an_event_is_complete_when_its_file_has_been_quiet(log: Path, tmp_path: 
         assert news.wait_for(lambda: len(arrived) == 3, timeout=10)
     assert arrived == [TRACE, b"and unfinished", PLAIN]
     source.stopping.set()
-    thread.join(10)
+    thread.join(60)
     source.close()
 
 
