@@ -46,6 +46,11 @@ a1.sinks.k1.port = {collector.source.port}
             wanted = {f"{tag}-{api}-{number}" for api in APIS for number in range(count)}
             return wanted <= {event.body.decode() for event in collector.events}
 
+        def errors() -> set[str]:
+            return {
+                api for api in APIS for event in collector.events if event.body.startswith(f"error-{api}".encode())
+            }
+
         def log(tag: str, count: int = COUNT) -> None:
             """The application logs, and goes on."""
             assert application.tell(f"log {count} {tag}") == "logged"
@@ -60,7 +65,7 @@ a1.sinks.k1.port = {collector.source.port}
             come_back(agent, "hello")
             log("up")
             assert application.tell("throw error") == "logged"
-            agent.until(lambda: arrived("up"), "all events")
+            agent.until(lambda: arrived("up") and errors() == set(APIS), "all events")
             check(collector.events)
             agent.process.send_signal(signal.SIGSTOP)
             log("stopped", MANY)
