@@ -81,8 +81,9 @@ def demo(leave: bool, seconds: int, runner: str) -> None:
             run.start_stores()
         with _step(f"logger sends {run.to_send:,} syslog messages"):
             run.send()
-        with _step(f"the servers' logs flow for {seconds} s"):
+        with _step(f"the servers' logs flow for {seconds} s, and into every store"):
             time.sleep(seconds)
+            run.await_deliveries()
         with _step("SIGTERM: the agent drains, commits and ends"):
             run.stop()
         with _step("agent start --drain: what the channel still holds"):
@@ -180,6 +181,16 @@ class _Run:
         tcp, udp = counters.get("SOURCE.tcp", {}), counters.get("SOURCE.udp", {})
         dropped = int(udp.get("KernelDropCount", 0))
         return int(tcp.get("EventAcceptedCount", 0)) + int(udp.get("EventAcceptedCount", 0)) + dropped >= self.to_send
+
+    def await_deliveries(self) -> None:
+        """A sink that found its store away tries again after up to half a minute."""
+        sinks = [f"SINK.{name}" for name in ("hdfs", "hbase", "solr")]
+
+        def all_deliver() -> bool:
+            counters = _metrics(self.metrics_port)
+            return all(int(counters.get(sink, {}).get("EventDrainSuccessCount", 0)) for sink in sinks)
+
+        self._await(all_deliver, "every sink to deliver")
 
     def stop(self) -> None:
         assert self.process is not None
