@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from agent.topology import ChannelSpec
 from plugins import Batch, Channel, Event, EventId, KafkaStream, Retry
+from plugins.kafkaclient import client_properties
 
 PART_BYTES = 900_000
 """A larger body is kept in parts of this size."""
@@ -107,7 +108,10 @@ class KafkaDeadLetters:
         from confluent_kafka import KafkaException, Producer
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # stubs forget it
 
-        client: dict[str, Any] = {"bootstrap.servers": self.stream.bootstrap_servers, **self.stream.client}
+        client: dict[str, Any] = {
+            "bootstrap.servers": self.stream.bootstrap_servers,
+            **client_properties(self.stream.client),
+        }
         admin = AdminClient(client)
         if self.topic not in admin.list_topics(timeout=10).topics:
             settings = {"min.insync.replicas": str(min(2, self.replication)), "retention.ms": str(30 * 86_400_000)}
@@ -162,12 +166,12 @@ def _fields(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _parts(letter: DeadLetter) -> Iterator[tuple[bytes, list[tuple[str, str | bytes | None]]]]:
-    body = letter.event.body
+    body, fields = letter.event.body, _fields(letter)
     count = max(1, -(-len(body) // PART_BYTES))
     for number in range(count):
         headers: list[tuple[str, str | bytes | None]] = [
             ("flafka.deadletter", b"1"),
-            *((f"flafka.{name}", _text(value)) for name, value in _fields(letter).items()),
+            *((f"flafka.{name}", _text(value)) for name, value in fields.items()),
             ("flafka.part", f"{number + 1}/{count}".encode()),
         ]
         yield body[number * PART_BYTES : (number + 1) * PART_BYTES], headers

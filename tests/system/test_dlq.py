@@ -1,0 +1,49 @@
+"""`agent dlq` on what real dead letters lie in: a topic, and a file."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from agent.runner.deadletters import PART_BYTES, DeadLetter, FileDeadLetters, KafkaDeadLetters
+from agent.services.kafka import KafkaCluster
+from plugins import Event, EventId, KafkaStream
+from tests.system.running import agent_command, kafka_channel, unique
+
+CONFIGURATION = "a1.channels = c1\na1.sinks = k1\na1.sinks.k1.type = null\na1.sinks.k1.channel = c1\n"
+HUGE = bytes(range(256)) * (2 * PART_BYTES // 256) + b"end"
+LETTERS = [
+    DeadLetter("a1.sinks.k1", EventId("t", 1, 2, 3), Event(b"\xff\0", {"grüße": "世界"}), "no such row"),
+    DeadLetter("a1.sinks.k1", EventId("t", 1, 2, 4), Event(HUGE), "no such row"),
+    DeadLetter("a1.sources.s1", None, Event(b"x"), "too large"),
+]
+
+
+@pytest.mark.parametrize("kind", ["file", "topic"])
+def test_letters_are_counted_and_shown_whole(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "agent.conf"
+    letters: FileDeadLetters | KafkaDeadLetters
+    if kind == "topic":
+        kafka: KafkaCluster = request.getfixturevalue("kafka_cluster")
+        topic, servers = unique("dlq"), kafka.bootstrap_servers
+        file.write_text(CONFIGURATION + kafka_channel(servers, topic))
+        letters = KafkaDeadLetters(KafkaStream(servers, topic, topic), f"{topic}.deadletters", 3)
+    else:
+        file.write_text(CONFIGURATION + f"a1.channels.c1.type = memory\na1.deadletters.directory = {tmp_path}\n")
+        letters = FileDeadLetters(tmp_path / "a1.c1.deadletters.jsonl")
+    assert json.loads(agent_command("dlq", "list", "-c", str(file), "--json").stdout) == []
+    letters.put(LETTERS)
+    listed = json.loads(agent_command("dlq", "list", "-c", str(file), "--json").stdout)
+    assert [(row["component"], row["reason"], row["events"]) for row in listed] == [
+        ("a1.sinks.k1", "no such row", 2),
+        ("a1.sources.s1", "too large", 1),
+    ]
+    shown = json.loads(agent_command("dlq", "show", "-c", str(file), "--json").stdout)
+    assert [(one["component"], one["id"], one["reason"], one["headers"]) for one in shown] == [
+        (letter.component, letter.id and str(letter.id), letter.reason, letter.event.headers) for letter in LETTERS
+    ]
+    assert [base64.b64decode(one["body"]) for one in shown] == [letter.event.body for letter in LETTERS]
+    one = agent_command("dlq", "show", "-c", str(file), "--component", "a1.sources.s1").stdout
+    assert "too large" in one
+    assert "no such row" not in one
