@@ -36,7 +36,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
     type_name = "kafka"
     aliases = ("org.apache.flume.source.kafka.KafkaSource",)
     in_flight = 4
-    counters = ("KafkaCommitTimer",)
+    counters = ("KafkaEventGetTimer", "KafkaCommitTimer", "KafkaEmptyCount")
 
     def __init__(self, config: KafkaSourceConfig, name: str = "") -> None:
         super().__init__(config, name)
@@ -91,10 +91,13 @@ class KafkaSource(Source[KafkaSourceConfig]):
         consumer, config = self._consumer, self.config
         assert consumer is not None
         while not self.stopping.is_set():
-            messages, positions = consumer.take(
-                config.batch_size, MAX_BYTES, config.batch_duration / 1000, IDLE_SECONDS
-            )
-            if messages:
+            with self.metrics.timed("KafkaEventGetTimer"):
+                messages, positions = consumer.take(
+                    config.batch_size, MAX_BYTES, config.batch_duration / 1000, IDLE_SECONDS
+                )
+            if not messages:
+                self.metrics.add("KafkaEmptyCount")
+            else:
                 self._yielded.append(positions)
                 yield self._batch(messages)
 
