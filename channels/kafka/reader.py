@@ -55,7 +55,7 @@ class KafkaReader(Reader):
         """The offset to be received next of each partition, or OFFSET_BEGINNING."""
         self._error: Exception | None = None
         self._closing = False
-        self._paused = False
+        self._paused = self._assigning = False
         self._consumer = Consumer({**CONSUMER, **properties})
         self._thread = threading.Thread(target=self._run, name=f"{claim.group}-consumer", daemon=True)
         self._thread.start()
@@ -131,7 +131,7 @@ class KafkaReader(Reader):
             self._next.update(seeks)
 
     def lag(self) -> int | None:
-        """Records of the owned partitions that were not taken."""
+        """Records of the owned partitions that were not taken; None where that cannot be told now."""
         try:
             fetchable = self._ask(self._fetchable)
         except (KafkaException, Retry):
@@ -140,6 +140,8 @@ class KafkaReader(Reader):
             return int(fetchable) + sum(map(len, self._queues.values()))
 
     def _fetchable(self) -> int:
+        if self._assigning:
+            raise Retry("partitions are being assigned")
         total = 0
         for partition, position in self._next.items():
             at = TopicPartition(self._claim.topic, partition)
@@ -267,6 +269,13 @@ class KafkaReader(Reader):
     # --- partitions come and go
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._assigning = True
+        try:
+            self._assign(consumer, partitions)
+        finally:
+            self._assigning = False
+
+    def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         claims: dict[Claim, int | None] = {}
         for tp in consumer.committed(partitions, timeout=COMMITTED_SECONDS):
             self._epochs[tp.partition] = epoch = epoch_of(tp.metadata)

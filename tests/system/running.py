@@ -116,7 +116,7 @@ class Agent:
 
     # --- waiting and stopping
 
-    def until(self, condition: Callable[[], Any], what: str, seconds: float = 60) -> None:
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = 180) -> None:
         """Wait until the condition holds; fail, with the end of the log, where it does not or the agent ends."""
 
         def met_or_ended() -> bool:
@@ -137,7 +137,7 @@ class Agent:
         self.process.send_signal(number)
         return self.ended()
 
-    def ended(self, seconds: float = 100) -> int:
+    def ended(self, seconds: float = 180) -> int:
         """The exit code, once it has ended."""
         try:
             return self.process.wait(seconds)
@@ -145,7 +145,7 @@ class Agent:
             raise AssertionError(f"the agent did not end:\n{self.log[-4000:]}") from None
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> None:
+def until(condition: Callable[[], Any], what: str, seconds: float = 180) -> None:
     """Wait until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
