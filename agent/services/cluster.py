@@ -132,7 +132,7 @@ class Cluster(ABC):
         """What `cluster.json` remembers; empty before the first start."""
         try:
             return dict(json.loads((self.directory / "cluster.json").read_text()))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
 
     def remember(self, **values: object) -> None:
