@@ -38,6 +38,10 @@ class Application:
     A logging library whose configuration is not among the properties is silent.
     """
 
+    name = "Application"
+    jars = "appenders"
+    """The lock with all that is on its class path."""
+
     def __init__(self, directory: Path, **properties: object) -> None:
         self._classes = directory / "classes"
         self._log = directory / "application.log"
@@ -49,15 +53,15 @@ class Application:
         self.process: subprocess.Popen[str]
 
     def __enter__(self) -> Application:
-        java, jars = find_java(), ensure("appenders")
-        compiler = java_command(java, [jars / "*"], COMPILER, heap_mb=128, options=[])
+        java, jars = find_java(), ensure(self.jars)
+        compiler = java_command(java, [ensure("appenders") / "*"], COMPILER, heap_mb=128, options=[])
         names = ":".join(map(str, jars.iterdir()))
         arguments = ["-17", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", names, "-d", str(self._classes)]
-        subprocess.run([*compiler, *arguments, str(SOURCES / "Application.java")], check=True)
+        subprocess.run([*compiler, *arguments, str(SOURCES / f"{self.name}.java")], check=True)
         path = [self._classes, jars / "*"]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                java_command(java, path, "Application", heap_mb=256, options=self._properties),
+                java_command(java, path, self.name, heap_mb=256, options=self._properties),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -90,3 +94,10 @@ class Application:
         """Let it end by itself."""
         assert self.tell("end") == "ended"
         assert self.process.wait(60) == 0
+
+
+class Log4jApplication(Application):
+    """`java/Log4jApplication.java`: log4j 1 with Kafka's own appender."""
+
+    name = "Log4jApplication"
+    jars = "log4j-kafka"

@@ -166,7 +166,10 @@ def test_two_processes_at_once_download_each_jar_once(mirror: Mirror) -> None:
 
 @pytest.mark.parametrize(
     ("service", "count"),
-    [("kafka", 47), ("flume", 121), ("appenders", 27), ("hdfs", 117), ("hbase", 123), ("solr", 122), ("spark", 4)],
+    [
+        *(("kafka", 47), ("hdfs", 117), ("hbase", 123), ("solr", 122), ("spark", 4)),
+        *(("flume", 121), ("appenders", 27), ("log4j-kafka", 5)),
+    ],
 )
 def test_shipped_locks_name_each_jar_once(service: str, count: int) -> None:
     locked = jars.read_lock(service)

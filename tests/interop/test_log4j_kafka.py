@@ -1,0 +1,90 @@
+"""Kafka's own appender for log4j 1, with the settings of conf/log4j: through a topic into the source `kafka`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from agent.services.kafka import KafkaCluster
+from tests.interop.jvm import Log4jApplication
+from tests.system.outage import all_brokers_silent
+from tests.system.running import ROOT, Agent, unique
+
+SETTINGS = ROOT / "conf" / "log4j" / "log4j-kafka.xml"
+COUNT = 300
+MANY = 60_000
+"""More than the appender holds."""
+
+
+def test_the_kafka_appender_and_what_the_agent_makes_of_it(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+    topic, out = unique("log4j"), tmp_path / "out"
+    servers = kafka_cluster.bootstrap_servers
+    out.mkdir()
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(30)
+    application = Log4jApplication(
+        tmp_path, log4j_configuration=SETTINGS.as_uri(), flafka_brokers=servers, flafka_topic=topic
+    )
+    # The interceptors are those that the settings' own comment names.
+    interceptors = re.findall(r"^ +agent\.(sources\.logs\.interceptors.*)$", SETTINGS.read_text(), re.MULTILINE)
+    configuration = f"""
+a1.sources = logs
+a1.channels = c1
+a1.sinks = k1
+a1.sources.logs.type = kafka
+a1.sources.logs.channels = c1
+a1.sources.logs.kafka.bootstrap.servers = {servers}
+a1.sources.logs.kafka.topics = {topic}
+a1.sources.logs.kafka.consumer.group.id = {topic}
+{"".join(f"a1.{line}{chr(10)}" for line in interceptors)}
+a1.channels.c1.type = memory
+a1.sinks.k1.type = file_roll
+a1.sinks.k1.channel = c1
+a1.sinks.k1.sink.directory = {out}
+a1.sinks.k1.sink.serializer = json
+"""
+
+    def arrived() -> dict[str, dict[str, str]]:
+        """Headers by body; of whole lines alone, as the sink may be writing."""
+        lines = [line for file in out.iterdir() for line in file.read_text().splitlines(keepends=True)]
+        events = [json.loads(line) for line in lines if line.endswith("\n")]
+        return {event["body"]: event["headers"] for event in events}
+
+    def bodies(tag: str, count: int = COUNT) -> set[str]:
+        return {f"{tag}-{number}" for number in range(count)}
+
+    def log(tag: str, count: int = COUNT) -> None:
+        assert application.tell(f"log {count} {tag}") == "logged"
+
+    with application, Agent(tmp_path, configuration) as agent:
+        log("before")
+        assert application.tell("throw error") == "logged"
+        agent.until(lambda: len(arrived()) > COUNT, f"what was logged\n{application.log[-2000:]}")
+        found = arrived()
+        with all_brokers_silent(kafka_cluster):
+            log("silent", MANY)  # the application goes on
+        agent.until(
+            lambda: log("hello", 1) or "hello-0" in arrived(), f"the appender to go on\n{application.log[-2000:]}"
+        )
+        log("after")
+        application.end()
+        agent.until(lambda: bodies("after") <= arrived().keys(), "what was logged last")
+        assert agent.stop() == 0
+    errors = found.keys() - bodies("before")
+    assert bodies("before") <= found.keys()
+    for headers in found.values():
+        assert {name: headers[name] for name in ("logger", "thread", "topic")} == {
+            "logger": "app.one",
+            "thread": "main",
+            "topic": topic,
+        }
+    assert {found[body]["level"] for body in bodies("before")} == {"WARN"}
+    (error,) = errors
+    assert found[error]["level"] == "ERROR"
+    first, second, *frames = error.splitlines()
+    assert (first, second) == ("error", "java.lang.IllegalStateException: no")
+    assert frames[0].startswith("\tat Log4jApplication.main(Log4jApplication.java:")
+    assert "Caused by: java.lang.RuntimeException: why" in frames
