@@ -4,8 +4,13 @@ import os
 import random
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.fixtures.servers"]
+
+# How fast a machine is says nothing about what is right.
+settings.register_profile("flafka", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("flafka")
 
 SEED = pytest.StashKey[int]()
 FIGURES = pytest.StashKey[list[str]]()

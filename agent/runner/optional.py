@@ -38,6 +38,10 @@ class OptionalPuts:
                     under_way.add_done_callback(self._ended)
             raise
 
+    def close(self) -> None:
+        """End its threads, but for one that hangs in a put."""
+        self._pool.shutdown(wait=False)
+
     def _ended(self, put: Future[None]) -> None:
         with self._lock:
             self._late.discard(put)

@@ -65,8 +65,10 @@ class SourceRunner(Worker):
             self._pump_in_flight(self.source.in_flight)
 
     def close(self) -> None:
-        """Release the source and its interceptors."""
+        """Release the source, its interceptors and what waits for optional channels."""
         super().close()
+        for puts in self.optional.values():
+            puts.close()
         for interceptor in self.interceptors:
             interceptor.close()
 

@@ -127,7 +127,7 @@ class Index(Sink[IndexConfig]):
 
     def probe(self) -> Iterator[str]:
         if self.config.url == "http://slow":
-            time.sleep(30)
+            time.sleep(3)
         if self.config.url == "http://broken":
             raise RuntimeError("probe fell over")
         yield from ()

@@ -302,7 +302,7 @@ BLANK = [" ", "\t", "\n", "a1.sources = s1\n", "a1.sources =\n", "a1.channels = 
 WORDS = st.sampled_from([*f"{NAMES} {TYPES} {SIGNS}".split(" "), *BLANK])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     text=st.one_of(st.text(), st.lists(WORDS, max_size=60).map("".join)),
     mode=st.sampled_from(["normal", "strict", "lenient"]),
@@ -319,7 +319,7 @@ def test_no_text_makes_it_fall_over(text: str, mode: Any, name: str | None, tmp_
         line.encode()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(lines=st.lists(st.tuples(st.integers(1, 12), st.lists(WORDS, max_size=8).map("".join)), max_size=6))
 def test_no_change_to_a_good_one_makes_it_fall_over(lines: list[tuple[int, str]], tmp_path_factory: Any) -> None:
     file = tmp_path_factory.getbasetemp() / "any.conf"

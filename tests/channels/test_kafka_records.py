@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.kafka import KafkaChannelConfig, records
@@ -37,7 +37,6 @@ def of_arrow(offset: int, *events: Event) -> Record:
     return Record(offset, 7, None, records.encode(Batch.of(events)), [(records.FORMAT, records.ARROW)])
 
 
-@settings(deadline=None)
 @given(st.lists(EVENTS, min_size=1, max_size=40))
 def test_columns_and_single_events_are_encoded_and_decoded_alike(events: list[Event]) -> None:
     values = flumeevent.encode(Batch.of(events)).to_pylist()
@@ -48,7 +47,6 @@ def test_columns_and_single_events_are_encoded_and_decoded_alike(events: list[Ev
     assert (decoded is None) == (len(names) > 64)
 
 
-@settings(deadline=None)
 @given(EVENTS, st.data())
 def test_an_event_cut_off_or_with_something_behind_it_is_damage(event: Event, data: st.DataObject) -> None:
     value = flumeevent.encode_event(event)
@@ -59,7 +57,6 @@ def test_an_event_cut_off_or_with_something_behind_it_is_damage(event: Event, da
         assert flumeevent.decode([value, damaged]) is None
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=8))
 def test_any_bytes_are_decoded_by_columns_as_one_by_one_or_not_at_all(values: list[bytes]) -> None:
     decoded = flumeevent.decode(values)
@@ -92,7 +89,6 @@ def test_what_columns_cannot_hold_is_decoded_one_by_one() -> None:
     assert not taken.undecodable
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["arrow", "flume", "raw"]), EVENTS), min_size=1, max_size=60))
 def test_formats_lie_mixed_in_one_topic(written: list[tuple[str, Event]]) -> None:
     make = {"arrow": of_arrow, "flume": of_flume, "raw": of_raw}

@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from interceptors.mask import MaskConfig, MaskInterceptor
@@ -217,7 +217,6 @@ def test_headers_are_masked_where_told() -> None:
 # --- any content
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(

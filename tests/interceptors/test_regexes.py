@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from interceptors.regex_extractor import RegexExtractorInterceptor
@@ -42,7 +42,6 @@ def text_of(body: bytes) -> str:
 # --- one event, many events
 
 
-@settings(deadline=None)
 @given(BODIES, st.sampled_from(PATTERNS), BACKTRACKING, st.booleans())
 def test_filter_is_what_each_event_says(bodies: list[bytes], pattern: str, backtracking: str, drop: bool) -> None:
     interceptor = made(
@@ -55,7 +54,6 @@ def test_filter_is_what_each_event_says(bodies: list[bytes], pattern: str, backt
     assert interceptor.metrics.get("EventFilteredCount") == len(bodies) - len(expected)
 
 
-@settings(deadline=None)
 @given(BODIES, st.sampled_from(PATTERNS[:3] + PATTERNS[5:8]), BACKTRACKING)
 def test_replace_is_what_each_event_says(bodies: list[bytes], pattern: str, backtracking: str) -> None:
     interceptor = made(
@@ -68,7 +66,6 @@ def test_replace_is_what_each_event_says(bodies: list[bytes], pattern: str, back
     assert [event.body for event in through(interceptor, *map(Event, bodies))] == expected
 
 
-@settings(deadline=None)
 @given(BODIES, st.sampled_from(PATTERNS), BACKTRACKING)
 def test_extract_is_what_each_event_says(bodies: list[bytes], pattern: str, backtracking: str) -> None:
     names = [f"g{n}" for n in range(1, 4)]
@@ -93,7 +90,6 @@ def test_extract_is_what_each_event_says(bodies: list[bytes], pattern: str, back
 HEADERS = st.dictionaries(st.sampled_from([f"{letter}{n}" for letter in "xyz" for n in range(30)]), st.just("v"))
 
 
-@settings(deadline=None)
 @given(st.lists(HEADERS.map(lambda headers: Event(b"", headers)), max_size=4))
 def test_remove_header_is_what_each_event_says(events: list[Event]) -> None:
     interceptor = made(RemoveHeaderInterceptor, {"withName": "x1", "fromList": "y2 , z3", "matching": "x.|y1[0-9]"})

@@ -2,14 +2,13 @@
 
 import uuid
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from interceptors.uuid import UUIDConfig, UUIDInterceptor, uuids
 from plugins import Batch, Event
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=160).map(lambda drawn: drawn[: len(drawn) // 16 * 16]), st.text(max_size=5))
 def test_they_are_what_the_standard_library_makes_of_the_same_bytes(random: bytes, prefix: str) -> None:
     expected = [prefix + str(uuid.UUID(bytes=random[at : at + 16], version=4)) for at in range(0, len(random), 16)]

@@ -166,7 +166,7 @@ def there_and_back(
     def all_there(*sent: list[bytes]) -> None:
         expected = Counter(text for texts in sent for text in texts)
         with contextlib.suppress(AssertionError):
-            until(lambda: all(not expected - bodies(output) for output in outputs), "all", seconds=30)
+            until(lambda: all(not expected - bodies(output) for output in outputs), "all")
         for output in outputs:
             found = bodies(output)
             assert not expected - found, output.name
@@ -185,7 +185,7 @@ def there_and_back(
             all_there(first)
             for agent in running_agents:
                 assert agent.stop() == 0
-            until(lambda: notices(hand_over(port, "noticed", 1)), "the daemon to notice", seconds=30)
+            until(lambda: notices(hand_over(port, "noticed", 1)), "the daemon to notice")
             away = hand_over(port, "away", 1000)
     with contextlib.ExitStack() as running:
         running.enter_context(start())

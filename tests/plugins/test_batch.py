@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from plugins import MAX_HEADER_COLUMNS, Batch, Event, EventId, Origin
@@ -54,7 +54,6 @@ def ids(batch: Batch) -> list[EventId] | None:
     return None if batch.origin is None else batch.ids()
 
 
-@settings(deadline=None)
 @given(BATCHES)
 def test_events_and_columns_agree(drawn: tuple[list[Event], Batch]) -> None:
     events, batch = drawn
@@ -70,7 +69,6 @@ def test_events_and_columns_agree(drawn: tuple[list[Event], Batch]) -> None:
     assert repr(batch).startswith(f"<Batch of {len(events)} events")
 
 
-@settings(deadline=None)
 @given(BATCHES, st.sampled_from([None, "lz4", "zstd"]))
 def test_a_stream_gives_the_batch_back(drawn: tuple[list[Event], Batch], compression: str | None) -> None:
     events, batch = drawn
@@ -79,7 +77,6 @@ def test_a_stream_gives_the_batch_back(drawn: tuple[list[Event], Batch], compres
     assert read.origin is None
 
 
-@settings(deadline=None)
 @given(BATCHES, st.data())
 def test_dropping_keeps_contents_and_ids_of_the_rest(drawn: tuple[list[Event], Batch], data: st.DataObject) -> None:
     events, batch = drawn
@@ -94,7 +91,6 @@ def test_dropping_keeps_contents_and_ids_of_the_rest(drawn: tuple[list[Event], B
         assert ids(kept) == (None if before is None else [before[row] for row in rows])
 
 
-@settings(deadline=None)
 @given(BATCHES, st.data())
 def test_pieces_joined_are_the_whole(drawn: tuple[list[Event], Batch], data: st.DataObject) -> None:
     events, batch = drawn
@@ -114,7 +110,6 @@ def test_pieces_joined_are_the_whole(drawn: tuple[list[Event], Batch], data: st.
     assert ids(part) == (None if batch.origin is None else batch.ids()[start:stop])
 
 
-@settings(deadline=None)
 @given(BATCHES, NAMES, st.data())
 def test_setting_a_header_changes_that_header_only(
     drawn: tuple[list[Event], Batch], name: str, data: st.DataObject
@@ -143,7 +138,6 @@ def test_setting_a_header_changes_that_header_only(
     assert list(batch) == events, "the batch itself never changes"
 
 
-@settings(deadline=None)
 @given(BATCHES)
 def test_other_bodies(drawn: tuple[list[Event], Batch]) -> None:
     events, batch = drawn
@@ -249,7 +243,6 @@ def test_what_is_no_batch_is_a_value_error(data: bytes, why: str) -> None:
         Batch.from_ipc(data)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.booleans())
 def test_garbage_is_a_value_error(data: bytes, magic: bool) -> None:
     with pytest.raises(ValueError):

@@ -41,7 +41,7 @@ ROUNDINGS = st.one_of(
     st.booleans(),
     st.integers(0, 5),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_batch_resolves_as_its_events_do(
     pattern: str,
     rows: list[tuple[str | None, dict[str, str]]],

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -97,11 +98,12 @@ def test_an_honest_source_passes(tmp_path: Path) -> None:
 
 
 class Deaf(Lines):
-    """Goes on for ever; nothing is lost."""
+    """Goes on for long; nothing is lost."""
 
     def batches(self) -> Iterator[Batch]:
-        while True:
-            yield from ()
+        self.stopping.wait()
+        time.sleep(2)
+        yield from ()
 
 
 class Decoding(Lines):
@@ -260,7 +262,7 @@ class Impatient(Identity):
 
 
 def thread() -> threading.Thread:
-    started = threading.Thread(target=threading.Event().wait, daemon=True)
+    started = threading.Thread(target=time.sleep, args=[1], daemon=True)
     started.start()
     return started
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins.jodatime import TimePattern
@@ -56,7 +56,6 @@ def test_what_is_not_built_is_refused(pattern: str) -> None:
         TimePattern(pattern)
 
 
-@settings(deadline=None)
 @given(st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31)), st.text(max_size=20))
 def test_it_reads_what_was_written_and_never_fails(time: datetime, noise: str) -> None:
     pattern = TimePattern("yyyy-MM-dd HH:mm:ss.SSS", UTC)

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 import pydantic
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins import Config, Option, Problem, option
@@ -137,7 +137,6 @@ def test_only_the_declared_spelling_is_known(name: str) -> None:
     assert [(problem.option, problem.unknown) for problem in found] == [(name, True)]
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from([*(o.name for o in Everything.options()), "headers.x", "?"]), st.text(max_size=6))
 )

@@ -4,7 +4,7 @@ import re
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plugins.regex import Regex
@@ -42,7 +42,6 @@ def shout(text: str) -> str:
     return f"<{len(text)}>"
 
 
-@settings(deadline=None)
 @given(ROWS, st.sampled_from(PATTERNS), st.booleans())
 @example([b"\xc3\xa9\xff", b"\xc3", "é".encode(), b""], "é.", False)
 def test_a_row_gives_the_same_among_others_as_alone(rows: list[bytes], pattern: str, backtracking: bool) -> None:
@@ -53,7 +52,6 @@ def test_a_row_gives_the_same_among_others_as_alone(rows: list[bytes], pattern: 
         assert operation(column).to_pylist() == [operation(bodies(row))[0].as_py() for row in rows]
 
 
-@settings(deadline=None)
 @given(ROWS, st.sampled_from(PATTERNS), st.booleans())
 def test_replacing_a_match_by_itself_leaves_every_byte(rows: list[bytes], pattern: str, backtracking: bool) -> None:
     regex = Regex(re.sub(r"\\x\{.*\}", "é", pattern) if backtracking else pattern, backtracking=backtracking)
@@ -62,7 +60,6 @@ def test_replacing_a_match_by_itself_leaves_every_byte(rows: list[bytes], patter
     assert regex.transform(column, lambda text: text).equals(column)
 
 
-@settings(deadline=None)
 @given(ROWS, st.sampled_from([r"\d+", "[ab]+x", "[a-c0-9]"]))
 def test_a_pattern_of_ascii_finds_in_any_bytes_what_a_search_of_bytes_finds(rows: list[bytes], pattern: str) -> None:
     regex, bytewise = Regex(pattern), re.compile(pattern.encode())
@@ -70,7 +67,6 @@ def test_a_pattern_of_ascii_finds_in_any_bytes_what_a_search_of_bytes_finds(rows
     assert regex.matches(bodies(*rows)).to_pylist() == [bytewise.search(row) is not None for row in rows]
 
 
-@settings(deadline=None)
 @given(st.lists(st.text("aéÉx\n0.-", max_size=10)), st.sampled_from(["é.", "[^a]x", "(a)(é?)", r"\w\W", "(?m)^a"]))
 def test_both_engines_agree(rows: list[str], pattern: str) -> None:
     linear, backtracking = Regex(pattern), Regex(pattern, backtracking=True)
@@ -192,7 +188,6 @@ def test_a_pattern_that_means_nothing_or_something_else_is_a_value_error(pattern
     assert repr(pattern) in str(e.value)
 
 
-@settings(deadline=None)
 @given(st.text(st.sampled_from("ab1\\()[]{}?*+|^$.-&<>=!:,QEpPxuhRkdsizZ0é \n"), max_size=12), st.booleans())
 def test_any_text_is_a_pattern_or_a_value_error(pattern: str, backtracking: bool) -> None:
     try:

@@ -169,7 +169,7 @@ class Machine(RuleBasedStateMachine):
 )
 def test_nothing_is_lost_whatever_fails(processor: ProcessorSpec) -> None:
     machine = type("Case", (Machine,), {"processor": processor})
-    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=30))
 
 
 def test_a_failing_member_shows_though_the_group_works() -> None:

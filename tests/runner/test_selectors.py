@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.runner.selectors import Selector
@@ -23,7 +23,6 @@ def routes(draw: st.DrawFn) -> Route:
     return Route(required, tuple(name for name in draw(CHANNELS) if name not in required))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.one_of(st.none(), VALUES), max_size=12),
     st.dictionaries(st.sampled_from(["a", "b", "é"]), routes()),

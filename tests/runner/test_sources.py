@@ -96,6 +96,7 @@ def run(cls, *stores, interceptors=(), optional=frozenset(), selector=None, give
     letters = Letters()
     runner = SourceRunner(spec, channels, letters, give_up or threading.Event())
     runner.run()
+    runner.close()
     return runner, letters
 
 
@@ -168,6 +169,7 @@ def test_an_optional_channel_that_never_opens_holds_nobody_up(monkeypatch):
     spec = SourceSpec("s", "a.sources.s", Ten, Config(), {}, NOWHERE, channels=tuple(channels), selector=selector)
     runner = SourceRunner(spec, channels, Letters(), threading.Event())
     runner.run()
+    runner.close()
     assert good.held == runner.source.told == NUMBERS
     assert away.held == []
 

@@ -120,7 +120,7 @@ def campaign(plan: Plan, home: Path, seed: int) -> tuple[str, float]:
             assert not thread.is_alive()
         assert not failures, failures
         expected = {identity for sender in healthy for identity in sender.sent}
-        agent.until(lambda: expected <= watch.seen.keys(), "what the healthy sent", seconds=60)
+        agent.until(lambda: expected <= watch.seen.keys(), "what the healthy sent")
         agent.until(lambda: agent.count("SOURCE.multi", "OpenConnectionCount") == 0, "the connections to end")
         agent.until(lambda: agent.count("SOURCE.tls", "OpenConnectionCount") == 0, "broken handshakes to end")
         events = agent.count("SOURCE.multi", "EventAcceptedCount")

@@ -131,7 +131,6 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, EVENTS)
-@settings(deadline=None)
 def test_events_come_back_as_they_were(first, second):
     events = Events()
     for some in (first, second):
@@ -141,14 +140,12 @@ def test_events_come_back_as_they_were(first, second):
 
 
 @given(st.binary(max_size=200), st.booleans())
-@settings(deadline=None)
 def test_garbage_is_a_value_error(data, many):
     with contextlib.suppress(ValueError):
         Events().add(data, 0, many=many)
 
 
 @given(EVENTS, st.data())
-@settings(deadline=None)
 def test_damage_is_told_and_adds_nothing(events, data):
     whole = array(encoded(Batch.of(events)))
     cut = data.draw(st.integers(0, len(whole) - 1))
@@ -197,7 +194,7 @@ def test_what_cannot_be_is_refused(damaged):
     st.lists(st.tuples(st.integers(0, 2**32 - 1), st.lists(st.binary(max_size=50), max_size=5)), max_size=6),
     st.data(),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_frames_however_they_are_cut(wanted, data):
     stream = b"".join(frame(serial, buffers) for serial, buffers in wanted)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins import Event, Retry
@@ -104,7 +104,6 @@ def test_odd_fields():
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5))
-@settings(deadline=None)
 def test_what_is_no_json_stays_as_it_is(lines):
     batch, invalid = parse(lines, set())
     assert len(batch) == len(lines)

@@ -163,7 +163,7 @@ VALUE = st.text(max_size=20).filter(lambda text: "\n" not in text)
 ELEMENTS = st.dictionaries(NAME, st.dictionaries(NAME, VALUE, max_size=4), max_size=4)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(NAME, ELEMENTS, VALUE), min_size=1, max_size=20))
 def test_structured_data_there_and_back(messages):
     frames = []
@@ -290,7 +290,7 @@ def test_wrong_options_say_what_would_do(cls, options, why):
 # --- any split of the stream
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_however_a_stream_arrives_its_events_are_the_same(data):
     counted = data.draw(st.booleans())

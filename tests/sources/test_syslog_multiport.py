@@ -202,7 +202,7 @@ LINES = [
 KEPT = st.sampled_from(["none", "all", "hostname", "priority version timestamp hostname", "timestamp"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.one_of(mutated(), mutated(LINES), st.sampled_from(LINES)), max_size=30), KEPT)
 def test_it_reads_as_the_plain_parser_does(frames, keep):
     reading = Reading.of(keep, ZoneInfo("UTC"), dialect=MULTIPORT, charset="utf-8")

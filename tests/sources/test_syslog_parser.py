@@ -195,7 +195,7 @@ def events(frames, now=NOW, reading=UTC_READING, marks=None):
     return list(parse(pa.array(frames, pa.binary()), now, reading, marks))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(FRAMES, READINGS, MOMENTS, st.booleans())
 def test_it_reads_as_the_plain_parser_does(frames, reading, now, room_behind):
     expected = [reference(frame, mark, now, reading) for frame, mark in frames]

@@ -242,7 +242,6 @@ class ClosingMachine(Machine):
 SETTINGS = settings(
     max_examples=20,
     stateful_step_count=25,
-    deadline=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

@@ -195,7 +195,7 @@ def expected_events(lines: list[bytes], *, negate: bool, after: bool, most: int)
     return [b"\n".join(event) for event in events]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     lines=st.lists(st.sampled_from([b"a", b" b", b"", "é".encode(), b"\xff", b" " * 50]), min_size=1, max_size=40),
     negate=st.booleans(),

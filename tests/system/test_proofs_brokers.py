@@ -148,7 +148,7 @@ def test_brokers_that_come_later(tmp_path: Path, cluster: KafkaCluster) -> None:
     cluster.stop()
     topic, out = unique("later"), tmp_path / "out"
     with Agent(tmp_path, configured(cluster.bootstrap_servers, topic, out)) as agent:
-        agent.until(lambda: "CHANNEL.c1" in agent.failing(), "the missing brokers to be told", seconds=30)
+        agent.until(lambda: "CHANNEL.c1" in agent.failing(), "the missing brokers to be told")
         assert f"no Kafka broker answers at {cluster.bootstrap_servers}" in agent.failing()["CHANNEL.c1"]
         cluster.start()
         agent.healthy()

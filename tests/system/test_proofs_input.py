@@ -86,9 +86,7 @@ def test_no_frame_is_lost_or_breaks_another(kafka_cluster: KafkaCluster, syslog:
     for data, events in FRAMES.values():
         send(port, data)
         expected.update(events)
-    agent.until(
-        lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") - before >= expected.total(), "all frames", seconds=20
-    )
+    agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") - before >= expected.total(), "all frames")
     assert statuses(kafka_cluster, topic) - already == expected
     assert "an octet count was due, of 1 to 9999999, not b'9999999999 <13>1 - h a -'" in agent.log
     assert "Traceback" not in agent.log

@@ -94,7 +94,7 @@ a1.sinks = k1
         agent.until(lambda: "stopping: draining" in agent.log, "the agent to stop")
         assert agent.process.poll() is None
         agent.process.send_signal(number)
-        assert agent.ended(seconds=5) == 128 + number
+        assert agent.ended() == 128 + number
 
 
 def test_what_could_not_be_delivered_stays_in_kafka(
@@ -185,9 +185,13 @@ a1.sinks.k2.channel = c1
 a1.sinks.k2.sink.directory = {out}
 """
     with Agent(tmp_path / "a", configuration, environment=plugin) as agent:
-        agent.until(lambda: {"SOURCE.flaky", "SINK.k1"} <= agent.failing().keys(), "the failures to be told")
-        assert agent.failing()["SOURCE.flaky"] == "ZeroDivisionError: a mistake in the plugin"
-        assert agent.failing()["SINK.k1"] == "KeyError: 'no such thing'"
+        failures = {
+            "SOURCE.flaky": "ZeroDivisionError: a mistake in the plugin",
+            "SINK.k1": "KeyError: 'no such thing'",
+        }
+        # A source that is tried again is well for a moment, so they are not always failing both.
+        for component, error in failures.items():
+            agent.until(lambda c=component, e=error: agent.failing().get(c) == e, f"the failure of {component}")
         send_lines(agent)
         agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") > len(LINES), "the good sink")
         # It is tried again and again, and told once.
