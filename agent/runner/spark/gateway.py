@@ -15,14 +15,10 @@ from pathlib import Path
 
 from agent.services.jars import ensure
 from agent.services.java import find_java
+from agent.services.spark import JVM
 from plugins import Retry, require
 
 START_SECONDS = 60.0
-
-_OPENS = (
-    "java.io java.lang java.lang.invoke java.lang.reflect java.net java.nio java.util java.util.concurrent "
-    "java.util.concurrent.atomic jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar"
-)
 
 
 def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subprocess.Popen[bytes]:
@@ -34,9 +30,7 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subpr
         str(find_java().path),
         f"-Xmx{settings.get('spark.driver.memory', '700m')}",
         "-XX:+UseSerialGC",
-        "-XX:+IgnoreUnrecognizedVMOptions",
-        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENS.split()),
-        "-Dio.netty.tryReflectionSetAccessible=true",
+        *JVM,
         "-Djava.net.preferIPv4Stack=true",
         "-cp",
         os.pathsep.join([*connector, f"{home}/jars/*"]),
