@@ -1,7 +1,11 @@
 """What all tests share: real servers, one seed a run, and the long campaigns, which run only when asked for."""
 
+import gc
 import os
 import random
+import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -55,3 +59,21 @@ def seed(pytestconfig: pytest.Config) -> int:
 def figures(pytestconfig: pytest.Config) -> list[str]:
     """Lines to show at the end of the run, also when all went well."""
     return pytestconfig.stash[FIGURES]
+
+
+@pytest.fixture(autouse=True)
+def threads_end() -> Iterator[None]:
+    """A thread that outlives its test takes time from all that follow, and is one that nothing waits for."""
+    before = {*threading.enumerate()}
+    yield
+    deadline = time.monotonic() + 60
+    while left := [thread for thread in threading.enumerate() if thread not in before and not _of_spark(thread)]:
+        assert time.monotonic() < deadline, f"still running: {left}"
+        gc.collect()  # ends the threads of pools that nobody has any more
+        time.sleep(0.01)
+
+
+def _of_spark(thread: threading.Thread) -> bool:
+    target = getattr(thread, "_target", None)
+    modules = {type(thread).__module__, type(getattr(target, "__self__", None)).__module__}
+    return any(module.startswith(("py4j", "pyspark")) for module in modules)
