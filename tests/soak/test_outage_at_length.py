@@ -11,6 +11,6 @@ SECONDS = 600
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(SECONDS + 600)
+@pytest.mark.timeout(SECONDS + 1200)
 def test_kafka_is_away_for_ten_minutes(tmp_path: Path, kafka_cluster: KafkaCluster, figures: list[str]) -> None:
     figures.append(outage(tmp_path, kafka_cluster, SECONDS))

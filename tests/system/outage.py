@@ -98,7 +98,7 @@ a1.sources.lines.channels = c1
             agent.healthy()
             agent.until(send, "clients to be served again")
             log("after")
-            agent.until(lambda: logged("after") <= stored(), "what was logged afterwards", seconds=120)
+            agent.until(lambda: logged("after") <= stored(), "what was logged afterwards", seconds=600)
             application.end()
         assert agent.stop() == 0
         assert "Traceback" not in agent.log

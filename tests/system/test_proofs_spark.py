@@ -11,9 +11,9 @@ from agent.services.hbase import HBaseCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.solr import SolrCluster
 from tests.system.running import Agent, kafka_channel, unique
+from tests.system.stores import hbase_sink, solr_sink, stored, table_of
 from tests.system.test_proofs_dead_letters import dead_letters
 from tests.system.test_proofs_formats import put
-from tests.system.test_proofs_stores import hbase_sink, solr_sink, stored, table_of
 from tests.system.test_solr_sink import documents
 
 
