@@ -117,7 +117,8 @@ class _MemoryReader(Reader):
         if batch is None:
             return None
         self._channel.metrics.add("EventTakeAttemptCount", len(batch))
-        origin = Origin.of_record(self._channel.name, self._partition, offset, arrival, len(batch))
+        topic = f"{self._channel.name}.{self._channel.run}"  # what a store keeps by id must not be overwritten later
+        origin = Origin.of_record(topic, self._partition, offset, arrival, len(batch))
         return Taken(self._partition, offset, offset + 1, Batch(batch.records, origin))
 
     def _next(self, timeout: float) -> tuple[int, int, Batch | None]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from plugins.batch import Batch
 from plugins.errors import MissingExtra
-from plugins.event import EventId
+from plugins.event import Event, EventId
 from plugins.metrics import Metrics
 from plugins.options import Config
 
@@ -138,7 +138,7 @@ class Undecodable:
     """A record that is not in the channel's format."""
 
     id: EventId
-    payload: bytes
+    record: Record
     reason: str
 
 
@@ -244,6 +244,14 @@ class Channel(Component[C]):
         Small records are joined. Needs no `open`. What is undecodable comes back as such.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be read by Spark")
+
+    def again(self, lost: Event | Record, id: EventId, arrival: int, group: str) -> Record:
+        """A record for `stream` that offers an event, or a record as it is, once more to one group and no other.
+
+        Read in the partition that `id` names, the event has that id again, and `arrival` (milliseconds since the
+        epoch) as the time at which the channel took it. Needs no `open`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not lie in Kafka")
 
 
 class Sink(Component[C]):

@@ -4,68 +4,180 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.kafka_admin import confirm
 from agent.cli.output import json_option, show
 
 if TYPE_CHECKING:
     from agent.runner.kept import Kept
+    from agent.topology import AgentSpec
 
 
 @click.group()
 def dlq() -> None:
-    """Look at dead letters: events that could not be delivered, with the reason."""
+    """Dead letters: events that could not be delivered. Look at them with their reasons, and put them back."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which letters a command is about."""
+
+    component: str | None
+    reason: str | None
+    id: tuple[str, ...]
+    since: datetime | None
+    until: datetime | None
+
+    def __call__(self, kept: Kept) -> bool:
+        """Whether this is one of them."""
+        time = datetime.fromtimestamp(kept.time / 1000, UTC)
+        return (
+            self.component in (None, kept.component)
+            and (self.reason is None or self.reason in kept.reason)
+            and (not self.id or str(kept.id) in self.id)
+            and (self.since is None or time >= self.since)
+            and (self.until is None or time < self.until)
+        )
+
+
+def _time_option(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text).astimezone() if text is not None else None  # without a zone: the user's
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not an ISO time, such as 2026-03-01T12:00") from None
+
+
+def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose letters; the command gets a `selection: Selection`."""
+
+    @click.option("--component", metavar="PATH", help="Only those of this component, such as a1.sinks.k1.")
+    @click.option("--reason", metavar="TEXT", help="Only those whose reason has this text in it.")
+    @click.option(
+        "--id", metavar="ID", multiple=True, help="Only the event with this id; may be given several times."
+    )
+    @click.option("--since", metavar="TIME", callback=_time_option, help="Only those kept at this ISO time or later.")
+    @click.option("--until", metavar="TIME", callback=_time_option, help="Only those kept before this ISO time.")
+    @wraps(command)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        names = Selection.__dataclass_fields__
+        selection = Selection(**{name: options.pop(name) for name in names})
+        return command(*args, selection=selection, **options)
+
+    return wrapped
 
 
 @dlq.command("list")
 @configuration_options
+@selection_options
 @json_option
-def list_letters(chosen: Chosen, as_json: bool) -> None:
+def list_letters(chosen: Chosen, selection: Selection, as_json: bool) -> None:
     """Count dead letters by channel, component and reason, with the time of the first and the last."""
     found: dict[tuple[str, str, str], list[int]] = {}
-    for channel, kept in _letters(chosen):
-        times = found.setdefault((channel, kept.component, kept.reason), [0, kept.time, kept.time])
-        times[:] = [times[0] + 1, min(times[1], kept.time), max(times[2], kept.time)]
-    rows = [(*key, count, _time(first), _time(last)) for key, (count, first, last) in sorted(found.items())]
-    show(("channel", "component", "reason", "events", "first", "last"), rows, as_json=as_json)
+    for channel, kept in _letters(_spec(chosen), selection):
+        row = found.setdefault((channel, kept.component, kept.reason), [0, 0, kept.time, kept.time])
+        row[:] = [row[0] + 1, row[1] + kept.replayed, min(row[2], kept.time), max(row[3], kept.time)]
+    columns = ("channel", "component", "reason", "events", "replayed", "first", "last")
+    rows = [(*key, *row[:2], _time(row[2]), _time(row[3])) for key, row in sorted(found.items())]
+    show(columns, rows, as_json=as_json)
 
 
 @dlq.command("show")
 @configuration_options
-@click.option("--component", metavar="PATH", help="Only those of this component, such as a1.sinks.k1.")
+@selection_options
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The first so many.")
 @json_option
-def show_letters(chosen: Chosen, component: str | None, limit: int, as_json: bool) -> None:
+def show_letters(chosen: Chosen, selection: Selection, limit: int, as_json: bool) -> None:
     """Show dead letters whole: reason, headers, bytes. In JSON the body is in base64."""
     shown: list[tuple[str, Kept]] = []
-    for channel, kept in _letters(chosen):
-        if component in (None, kept.component) and len(shown) < limit:
+    for channel, kept in _letters(_spec(chosen), selection):
+        if len(shown) < limit:
             shown.append((channel, kept))
     if as_json:
         click.echo(json.dumps([_as_json(channel, kept) for channel, kept in shown], indent=2))
         return
     for channel, kept in shown:
-        click.secho(f"{kept.id or 'in no channel'}  {_time(kept.time)}  {kept.component} ({channel})", bold=True)
+        replayed = ", replayed" if kept.replayed else ""
+        head = f"{kept.id or 'in no channel'}  {_time(kept.time)}  {kept.component} ({channel}{replayed})"
+        click.secho(head, bold=True)
         click.echo(f"  reason   {kept.reason}")
         for name, value in kept.event.headers.items():
             click.echo(f"  header   {name} = {value}")
         click.echo(f"  body     {len(kept.event.body):,} bytes: {kept.event.body!r}")
 
 
-def _letters(chosen: Chosen) -> Iterator[tuple[str, Kept]]:
+@dlq.command("replay")
+@configuration_options
+@selection_options
+@click.option("--limit", type=click.IntRange(1), help="The first so many: to try whether they are taken now.")
+@click.option("--again", is_flag=True, help="Those, too, that were replayed before.")
+@click.option("--dry-run", is_flag=True, help="Show what would be replayed, and where to.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def replay_letters(
+    chosen: Chosen, selection: Selection, limit: int | None, again: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Put dead letters back where they came from, once: what was replayed is noted.
+
+    What a sink rejected comes to that sink again, with its bytes, its headers and its id; other sinks do not see it.
+    A letter that is rejected again is a new one. The agents may go on running meanwhile.
+    """
+    from agent.runner.replay import replay, way_of
+
+    spec = _spec(chosen)
+    ways = {channel.name: way_of(spec, channel) for channel in spec.channels}
+    plan: Counter[tuple[str, str, str, str | None]] = Counter()
+    names: dict[str, set[str]] = {name: set() for name in ways}
+    for channel, kept in _letters(spec, selection):
+        if (kept.replayed and not again) or sum(map(len, names.values())) == limit:
+            continue
+        destination = ways[channel].destination(kept)
+        plan[channel, kept.component, kept.reason, destination] += 1
+        if destination is not None:
+            names[channel].add(kept.letter)
+    show(("channel", "component", "reason", "to", "events"), [(*k, n) for k, n in plan.items()], as_json=as_json)
+    for component in sorted({component for _, component, _, destination in plan if destination is None}):
+        click.echo(f"{component} is not in this configuration: its letters stay", err=True)
+    count = sum(map(len, names.values()))
+    if dry_run or not count:
+        click.echo(f"{count} letters would be replayed" if count else "nothing to replay", err=True)
+        return
+    confirm(f"replay {count} letters?", yes)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    outcome: Counter[str] = Counter()
+    for name, some in names.items():
+        if some:
+            outcome += replay(ways[name], some, again=again)
+    click.echo(f"{outcome.pop('', 0)} letters replayed", err=True)
+    for reason, events in outcome.items():
+        click.echo(f"{events} stay dead letters: {reason}", err=True)
+    if outcome:
+        raise SystemExit(1)
+
+
+def _spec(chosen: Chosen) -> AgentSpec:
     from agent.own_cluster import with_own_cluster
+
+    return with_own_cluster(load_or_exit(chosen))
+
+
+def _letters(spec: AgentSpec, selection: Selection) -> Iterator[tuple[str, Kept]]:
     from agent.runner.deadletters import dead_letters_of
     from agent.runner.kept import read
 
-    spec = with_own_cluster(load_or_exit(chosen))
     for channel in spec.channels:
         for kept in read(dead_letters_of(spec.name, channel, channel.make(), spec.options)):
-            yield channel.name, kept
+            if selection(kept):
+                yield channel.name, kept
 
 
 def _time(millis: int) -> str:
@@ -76,9 +188,10 @@ def _as_json(channel: str, kept: Kept) -> dict[str, object]:
     return {
         "channel": channel,
         "component": kept.component,
-        "id": kept.id,
+        "id": str(kept.id) if kept.id is not None else None,
         "time": kept.time,
         "reason": kept.reason,
+        "replayed": kept.replayed,
         "headers": kept.event.headers,
         "body": base64.b64encode(kept.event.body).decode(),
     }

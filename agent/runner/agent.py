@@ -37,9 +37,7 @@ class Agent:
         self.dead_letters = {
             c.name: dead_letters_of(spec.name, c, self.channels[c.name].channel, spec.options) for c in spec.channels
         }
-        self.sources = [
-            SourceRunner(s, self.channels, self.dead_letters[s.channels[0]], self.give_up) for s in spec.sources
-        ]
+        self.sources = [SourceRunner(s, self.channels, self.dead_letters, self.give_up) for s in spec.sources]
         alone = {
             s.name: SinkRunner(
                 s, self.channels[s.channel], self.dead_letters[s.channel], member_id(spec.name, s.name)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent.topology import ChannelSpec
-from plugins import Batch, Channel, Event, EventId, KafkaStream, Retry
+from plugins import Batch, Channel, Event, EventId, KafkaStream, Retry, Undecodable
 from plugins.kafkaclient import client_properties
 
 PART_BYTES = 900_000
@@ -30,6 +32,10 @@ class DeadLetter:
     event: Event
     """As the channel held it: after the source's interceptors, before the sink's."""
     reason: str
+    arrival: int | None = None
+    """When the channel took it, in milliseconds since the epoch."""
+    undecodable: bool = False
+    """Whether it is no event but a record of the channel's topic: its value, with its own headers and key."""
 
 
 class DeadLetters(Protocol):
@@ -51,15 +57,22 @@ class FileDeadLetters:
 
     def put(self, letters: Iterable[DeadLetter]) -> None:
         """Append, and sync."""
-        lines = [
-            json.dumps({**_fields(letter), "body": base64.b64encode(letter.event.body).decode()})
-            for letter in letters
-        ]
+        self._append({**_fields(letter), "body": base64.b64encode(letter.event.body).decode()} for letter in letters)
+
+    def mark(self, letters: Iterable[str]) -> None:
+        """Note, durably, that these letters were replayed. Raises Retry."""
+        self._append([{"time": _now(), "replayed": list(letters)}])
+
+    def _append(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         try:
             with self._lock:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                with self.path.open("a") as file:
-                    file.writelines(line + "\n" for line in lines)
+                with self.path.open("ab+") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX)  # an agent and a replay may both write
+                    if file.seek(0, os.SEEK_END) and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                        file.write(b"\n")  # a crash cut the last line off
+                    file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
         except OSError as e:
@@ -82,18 +95,18 @@ class KafkaDeadLetters:
         from confluent_kafka import KafkaException
 
         errors: list[str] = []
+
+        def heard(error: Any, _: Any) -> None:
+            if error is not None:
+                errors.append(error.str())
+
         with self._lock:
             try:
                 if self._producer is None:
                     self._producer = self._open()
                 for letter in letters:
                     for part, headers in _parts(letter):
-                        self._producer.produce(
-                            self.topic,
-                            part,
-                            headers=headers,
-                            on_delivery=lambda error, _: errors.append(error.str()) if error else None,
-                        )
+                        self._producer.produce(self.topic, part, headers=headers, on_delivery=heard)
                     self._producer.poll(0)
                 if self._producer.flush(30):
                     errors.append("no acknowledgement within 30 s")
@@ -150,19 +163,46 @@ def letters_of(path: str, reasons: Mapping[EventId, str], held: Iterable[Batch])
         ids = batch.ids()
         rows = [row for row, id in enumerate(ids) if id in reasons]
         if rows:
-            events = list(Batch(batch.records.take(rows)))
-            letters += [DeadLetter(path, ids[row], e, reasons[ids[row]]) for row, e in zip(rows, events, strict=True)]
+            assert batch.origin is not None
+            arrivals = batch.origin.timestamps[rows].tolist()
+            for row, arrival, event in zip(rows, arrivals, Batch(batch.records.take(rows)), strict=True):
+                letters.append(DeadLetter(path, ids[row], event, reasons[ids[row]], arrival))
     return letters
+
+
+def letters_of_records(path: str, undecodable: Iterable[Undecodable]) -> list[DeadLetter]:
+    """Dead letters of records that are in no format of the channel's: as they are, with headers and key."""
+    letters = []
+    for id, record, reason in ((one.id, one.record, one.reason) for one in undecodable):
+        headers = {name: value.decode(errors="replace") for name, value in record.headers if value is not None}
+        if record.key is not None:
+            headers["key"] = record.key.decode(errors="replace")
+        event = Event(record.value or b"", headers)
+        letters.append(DeadLetter(path, id, event, reason, record.timestamp, undecodable=True))
+    return letters
+
+
+def marker(letters: Iterable[str]) -> dict[str, Any]:
+    """The record, as `produce` takes it, that notes in the topic of dead letters that these were replayed."""
+    headers = [("flafka.replayed", b"1"), ("flafka.time", b"%d" % _now())]
+    return {"value": json.dumps(list(letters)).encode(), "headers": headers}
 
 
 def _fields(letter: DeadLetter) -> dict[str, Any]:
     return {
-        "time": int(time.time() * 1000),
+        "letter": uuid.uuid4().hex,
+        "time": _now(),
         "component": letter.component,
         "id": str(letter.id) if letter.id else None,
         "reason": letter.reason,
+        "arrival": letter.arrival,
+        "undecodable": letter.undecodable,
         "headers": letter.event.headers,
     }
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 def _parts(letter: DeadLetter) -> Iterator[tuple[bytes, list[tuple[str, str | bytes | None]]]]:

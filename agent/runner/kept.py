@@ -1,4 +1,4 @@
-"""Dead letters as they lie in a topic or a file: read back, parts put together."""
+"""Dead letters as they lie in a topic or a file: read back, parts put together, with what became of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from agent.runner.deadletters import DeadLetters, FileDeadLetters, KafkaDeadLetters
-from plugins import Event, Retry
+from plugins import Event, EventId, Retry
 from plugins.kafkaclient import QUIET, client_properties
 
 ANSWER_SECONDS = 10.0
@@ -19,14 +19,21 @@ ANSWER_SECONDS = 10.0
 class Kept:
     """One dead letter."""
 
+    letter: str
+    """Its own name."""
     time: int
     """When it was kept, in milliseconds since the epoch."""
     component: str
-    id: str | None
+    id: EventId | None
     """Where the channel held it; None where no channel took it."""
     reason: str
     event: Event
     """Its bytes are those the channel held."""
+    arrival: int
+    """When the channel took it, in milliseconds since the epoch."""
+    undecodable: bool
+    """Whether it is no event but a record of the channel's topic: its value, with its own headers and key."""
+    replayed: bool
 
 
 def read(letters: DeadLetters) -> Iterator[Kept]:
@@ -38,41 +45,65 @@ def read(letters: DeadLetters) -> Iterator[Kept]:
 
 
 def _of_file(letters: FileDeadLetters) -> Iterator[Kept]:
+    replayed = {name for fields in _lines(letters) for name in fields.get("replayed", ())}
+    for fields in _lines(letters):
+        if "body" in fields:
+            yield _kept(fields, base64.b64decode(fields["body"]), replayed)
+
+
+def _lines(letters: FileDeadLetters) -> Iterator[dict[str, Any]]:
     if not letters.path.exists():
         return
     with letters.path.open("rb") as file:
         for line in file:
-            if not line.endswith(b"\n"):
-                return  # cut off by a crash: it was never acknowledged
-            fields = json.loads(line)
-            yield _kept(fields, base64.b64decode(fields["body"]))
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue  # cut off by a crash: it was never acknowledged
 
 
 def _of_topic(letters: KafkaDeadLetters) -> Iterator[Kept]:
-    parts: dict[tuple[Any, ...], dict[int, bytes]] = {}
+    marked = (json.loads(value) for headers, value in _records(letters) if "flafka.replayed" in headers)
+    replayed = {name for names in marked for name in names}
+    parts: dict[str, dict[int, bytes]] = {}
     for headers, value in _records(letters):
+        if "flafka.deadletter" not in headers:
+            continue
+        texts = ("letter", "component", "reason", "id")
+        others = ("time", "headers", "arrival", "undecodable")
         fields = {
-            **{name: headers.get(f"flafka.{name}", b"").decode(errors="replace") for name in ("component", "reason")},
-            **{name: json.loads(headers.get(f"flafka.{name}", b"null")) for name in ("time", "headers")},
-            "id": (headers.get("flafka.id") or b"null").decode(errors="replace"),
+            **{name: headers.get(f"flafka.{name}", b"").decode(errors="replace") for name in texts},
+            **{name: json.loads(headers.get(f"flafka.{name}") or b"null") for name in others},
         }
-        fields["id"] = None if fields["id"] == "null" else fields["id"]
         number, _, count = headers.get("flafka.part", b"1/1").decode().partition("/")
-        key = (fields["id"] or fields["time"], fields["component"], fields["reason"], count)
-        have = parts.setdefault(key, {})
+        have = parts.setdefault(fields["letter"], {})
         have[int(number)] = value
         if len(have) == int(count):
-            del parts[key]
-            yield _kept(fields, b"".join(have[place] for place in sorted(have)))
+            del parts[fields["letter"]]
+            yield _kept(fields, b"".join(have[place] for place in sorted(have)), replayed)
 
 
-def _kept(fields: Mapping[str, Any], body: bytes) -> Kept:
-    event = Event(body, dict(fields["headers"] or {}))
-    return Kept(int(fields["time"] or 0), fields["component"], fields["id"], fields["reason"], event)
+def _kept(fields: Mapping[str, Any], body: bytes, replayed: set[str]) -> Kept:
+    time, id = int(fields["time"] or 0), None
+    if fields["id"] not in (None, "null"):
+        topic, partition, offset, index = fields["id"].rsplit("-", 3)
+        id = EventId(topic, int(partition), int(offset), int(index))
+    return Kept(
+        fields["letter"],
+        time,
+        fields["component"],
+        id,
+        fields["reason"],
+        Event(body, dict(fields["headers"] or {})),
+        int(fields["arrival"] or time),
+        bool(fields["undecodable"]),
+        fields["letter"] in replayed,
+    )
 
 
 def _records(letters: KafkaDeadLetters) -> Iterator[tuple[dict[str, bytes], bytes]]:
-    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+    """All records there are now, but for those of transactions that did not come about."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
     consumer = Consumer(
         {
@@ -81,25 +112,28 @@ def _records(letters: KafkaDeadLetters) -> Iterator[tuple[dict[str, bytes], byte
             **client_properties(letters.stream.client),
             "group.id": "flafka-dlq",
             "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
         }
     )
     try:
         topic = consumer.list_topics(timeout=ANSWER_SECONDS).topics.get(letters.topic)
         for partition in topic.partitions if topic is not None else ():
             at = TopicPartition(letters.topic, partition, OFFSET_BEGINNING)
-            first, end = consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
+            _, end = consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
             consumer.assign([at])
-            while first < end:
+            position = 0
+            while position < end:
                 message = consumer.poll(ANSWER_SECONDS)
                 if message is None:
                     raise Retry(f"topic {letters.topic} does not come to its end within {ANSWER_SECONDS:.0f} s")
                 if (error := message.error()) is not None:
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        break
                     raise Retry(f"topic {letters.topic}: {error.str()}")
-                first = int(message.offset() or 0) + 1
+                position = int(message.offset() or 0) + 1
                 pairs = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-                headers = {name: value or b"" for name, value in pairs}
-                if "flafka.deadletter" in headers:
-                    yield headers, message.value() or b""
+                yield {name: value or b"" for name, value in pairs}, message.value() or b""
     except KafkaException as e:
         raise Retry(f"topic {letters.topic} cannot be read: {e.args[0].str()}") from e
     finally:

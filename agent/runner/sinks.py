@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.runner.deadletters import DeadLetter, DeadLetters, letters_of
+from agent.runner.deadletters import DeadLetters, letters_of, letters_of_records
 from agent.runner.sources import ChannelRunner
 from agent.runner.supervise import Worker
 from agent.topology import SinkSpec
@@ -16,7 +16,6 @@ from plugins import (
     Claim,
     CommittingSink,
     Conflict,
-    Event,
     FlafkaError,
     Interceptor,
     Reader,
@@ -154,7 +153,7 @@ class SinkRunner(Worker):
             return
         pending.add(taken)
         if taken.undecodable:
-            self.dead_letters.put(DeadLetter(self.path, u.id, Event(u.payload), u.reason) for u in taken.undecodable)
+            self.dead_letters.put(letters_of_records(self.path, taken.undecodable))
             self.metrics.add("EventRejectedCount", len(taken.undecodable))
         batch = taken.batch
         for interceptor in self.interceptors:

@@ -21,14 +21,15 @@ from plugins import Batch, Channel, Interceptor, Rejected, Retry, Source
 class SourceRunner(Worker):
     """A source, its interceptors and its selector.
 
-    `give_up` ends the patience of batches under way: set when the agent has waited long enough for its channels.
+    `dead_letters`, by channel, keep what that channel can never take. `give_up` ends the patience of batches under
+    way: set when the agent has waited long enough for its channels.
     """
 
     def __init__(
         self,
         spec: SourceSpec,
         channels: Mapping[str, ChannelRunner],
-        dead_letters: DeadLetters,
+        dead_letters: Mapping[str, DeadLetters],
         give_up: threading.Event,
     ) -> None:
         source: Source = spec.make()  # type: ignore[type-arg]
@@ -175,9 +176,9 @@ class SourceRunner(Worker):
         try:
             runner.channel.put(batch)
         except Rejected as e:
-            rows = {id.index: reason for id, reason in e.reasons.items()}
+            rows = {id.index: reason for id, reason in sorted(e.reasons.items())}
             events = list(batch.where(pa.array([row in rows for row in range(len(batch))])))
-            self.dead_letters.put(
+            self.dead_letters[runner.name].put(
                 DeadLetter(self.path, None, event, reason)
                 for event, reason in zip(events, rows.values(), strict=True)
             )

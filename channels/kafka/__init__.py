@@ -18,12 +18,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
 from channels.kafka.reader import KafkaReader, epoch_of
-from channels.kafka.records import decode
+from channels.kafka.records import decode, encode_event, readdressed
 from plugins import (
     Batch,
     Caution,
     Channel,
     Claim,
+    Event,
+    EventId,
     FlafkaError,
     KafkaStream,
     Owner,
@@ -169,6 +171,11 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
     def decode(self, records: Iterator[Record], claim: Claim) -> Taken | None:
         """The next records of the topic, of any format."""
         return decode(records, claim, parse_as_flume_event=self.config.parse_as_flume_event)
+
+    def again(self, lost: Event | Record, id: EventId, arrival: int, group: str) -> Record:
+        """The event in a record of its own, in the channel's format; other groups pass over it."""
+        record = lost if isinstance(lost, Record) else encode_event(lost, self.config.format)
+        return readdressed(record, id, arrival, group)
 
     # --- within
 

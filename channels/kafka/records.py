@@ -6,13 +6,18 @@
 
 The record header `flafka.format` tells format and version of the first and the last, so that formats may change, and
 lie mixed, within a topic. Flume's records have no record headers.
+
+A dead letter that is replayed says so behind its format (`arrow/1 replayed`): other record headers name the one
+consumer group that it is for, and the event's id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +30,9 @@ FORMAT = "flafka.format"
 ARROW, RAW, FLUME = b"arrow/1", b"raw/1", b"flume"
 KEY = "key"
 """The header that is the record's key, in Flume's channel and in ours."""
+REPLAYED = b" replayed"
+GROUP, ID, ARRIVAL = "flafka.group", "flafka.id", "flafka.arrival"
+"""Of a replayed record: the group it is for, the event's id, and when the channel first took it."""
 
 IPC_COMPRESSION_BYTES = 64 << 10
 """From here on the buffers are compressed within the stream, so that brokers need not unpack it to check it; below,
@@ -59,6 +67,31 @@ def raw_headers(batch: Batch) -> list[KafkaHeaders]:
     return rows
 
 
+def encode_event(event: Event, format: Format) -> Record:
+    """A record that holds this event alone."""
+    batch = Batch.of([event])
+    key = event.headers.get(KEY, "").encode() or None
+    if format == "arrow":
+        return Record(-1, -1, None, encode(batch), [(FORMAT, ARROW)])
+    if format == "flume":
+        return Record(-1, -1, key, flumeevent.encode_event(event), [])
+    headers = [(name, text.encode() if isinstance(text, str) else text) for name, text in raw_headers(batch)[0]]
+    return Record(-1, -1, key, event.body, headers)
+
+
+def readdressed(record: Record, id: EventId, arrival: int, group: str) -> Record:
+    """That record for one group alone, its event with that id and time of arrival."""
+    own: list[tuple[str, bytes | None]] = [
+        (FORMAT, (format_of(record) or b"") + REPLAYED),
+        (GROUP, group.encode()),
+        (ID, str(id).encode()),
+        (ARRIVAL, b"%d" % arrival),
+    ]
+    headers = list(record.headers)
+    named = next((place for place, (name, _) in enumerate(headers) if name == FORMAT), len(headers))
+    return record._replace(headers=[*own, *headers[:named], *headers[named + 1 :]])
+
+
 def decode(records: Iterator[Record], claim: Claim, *, parse_as_flume_event: bool) -> Taken | None:
     """The next records of one partition, joined up to a good size; None when there are no more.
 
@@ -66,9 +99,9 @@ def decode(records: Iterator[Record], claim: Claim, *, parse_as_flume_event: boo
     `parse_as_flume_event`. What cannot be read comes back as undecodable, never as an error.
     """
     unnamed = FLUME if parse_as_flume_event else RAW
-    gathered = _Gathered(claim)
+    gathered = _Gathered(claim, unnamed)
     for record in records:
-        gathered.add(record, format_of(record) or unnamed)
+        gathered.add(record)
         if gathered.events >= MERGE_EVENTS or gathered.size >= MERGE_BYTES:
             break
     return gathered.taken()
@@ -85,8 +118,8 @@ def format_of(record: Record) -> bytes | None:
 class _Gathered:
     """Records of one partition on their way to one batch."""
 
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
+    def __init__(self, claim: Claim, unnamed: bytes) -> None:
+        self.claim, self.unnamed = claim, unnamed
         self.events = self.size = 0
         self._start, self._end = -1, -1
         self._parts: list[Batch] = []
@@ -94,7 +127,8 @@ class _Gathered:
         self._run: list[Record] = []
         self._run_format = b""
 
-    def add(self, record: Record, written: bytes) -> None:
+    def add(self, record: Record) -> None:
+        written = format_of(record) or self.unnamed
         if self._start < 0:
             self._start = record.offset
         self._end = record.offset + 1
@@ -119,6 +153,9 @@ class _Gathered:
         )
 
     def _batch(self, record: Record, written: bytes) -> None:
+        if written.endswith(REPLAYED):
+            self._replayed(record, written.removesuffix(REPLAYED))
+            return
         if written != ARROW:
             name = written.decode(errors="replace")
             known = f"{ARROW.decode()} or {RAW.decode()}"
@@ -133,6 +170,32 @@ class _Gathered:
         origin = Origin.of_record(claim.topic, claim.partition, record.offset, record.timestamp, len(batch))
         self._parts.append(Batch(batch.records, origin))
         self.events += len(batch)
+
+    def _replayed(self, record: Record, written: bytes) -> None:
+        """Decode it as the record it was, at the place it was, if it is for this group."""
+        marks = dict(record.headers[:4])
+        try:
+            group = (marks[GROUP] or b"").decode()
+            arrival = int(marks[ARRIVAL] or b"")
+            topic, *place = (marks[ID] or b"").decode().rsplit("-", 3)
+            partition, offset, index = map(int, place)
+        except (KeyError, ValueError):
+            self._reject(record, f"it is marked as replayed, without a proper {GROUP}, {ID} and {ARRIVAL}")
+            return
+        if group != self.claim.group:
+            return
+        if (topic, partition) != (self.claim.topic, self.claim.partition):
+            offset, index = record.offset, 0  # the topic has fewer partitions than it had: an id of its own
+        headers = [(FORMAT, written), *record.headers[4:]] if written else record.headers[4:]
+        alone = _Gathered(self.claim, self.unnamed)
+        alone.add(record._replace(offset=offset, timestamp=arrival, headers=headers))
+        taken = alone.taken()
+        assert taken is not None
+        self._undecodable += taken.undecodable
+        if (origin := taken.batch.origin) is not None and len(taken.batch):
+            origin = replace(origin, indexes=origin.indexes + np.int32(index))
+            self._parts.append(Batch(taken.batch.records, origin))
+            self.events += len(taken.batch)
 
     def _end_run(self) -> None:
         records, self._run = self._run, []
@@ -191,4 +254,4 @@ class _Gathered:
 
     def _reject(self, record: Record, reason: str) -> None:
         id = EventId(self.claim.topic, self.claim.partition, record.offset, 0)
-        self._undecodable.append(Undecodable(id, record.value or b"", reason))
+        self._undecodable.append(Undecodable(id, record, reason))

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.kafka import KafkaChannelConfig, records
-from plugins import Batch, Claim, Event, Record, flumeevent
+from channels.kafka import KafkaChannel, KafkaChannelConfig, records
+from plugins import Batch, Claim, Event, EventId, Record, flumeevent
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
 EVENTS = st.builds(Event, st.binary(max_size=200), st.dictionaries(TEXT, TEXT, max_size=4))
 CLAIM = Claim("", "topic", "", "", 0, 2)
 
 
-def read(given: list[Record], *, parse: bool = True) -> list[records.Taken]:
+def read(given: list[Record], *, parse: bool = True, group: str = "") -> list[records.Taken]:
     left: Iterator[Record] = iter(given)
     taken = []
-    while (one := records.decode(left, CLAIM, parse_as_flume_event=parse)) is not None:
+    while (one := records.decode(left, CLAIM._replace(group=group), parse_as_flume_event=parse)) is not None:
         taken.append(one)
     return taken
 
@@ -101,6 +101,40 @@ def test_formats_lie_mixed_in_one_topic(written: list[tuple[str, Event]]) -> Non
     assert [(one.start, one.end) for one in taken] == [(5, 5 + len(written))]
 
 
+@given(st.sampled_from(["arrow", "flume", "raw"]), EVENTS)
+def test_a_replayed_event_is_what_it_was_for_its_group_and_nothing_for_others(form: str, event: Event) -> None:
+    config, _ = KafkaChannelConfig.parse({"format": form})
+    assert config is not None
+    again = KafkaChannel(config).again(event, EventId("topic", 2, 3, 4), 5, "mine")._replace(offset=31, timestamp=32)
+    given = [of_flume(30, Event(b"before")), again, of_flume(32, Event(b"after"))]
+    (taken,) = read(given, group="mine")
+    assert (taken.start, taken.end) == (30, 33)
+    assert list(taken.batch) == [Event(b"before"), event, Event(b"after")]
+    assert taken.batch.ids() == [EventId("topic", 2, at, i) for at, i in ((30, 0), (3, 4), (32, 0))]
+    assert taken.batch.origin is not None
+    assert taken.batch.origin.timestamps.tolist() == [7, 5, 7]
+    (taken,) = read(given, group="other")
+    assert (taken.start, taken.end) == (30, 33)
+    assert list(taken.batch) == [Event(b"before"), Event(b"after")]
+
+
+def test_a_replayed_record_is_decoded_as_it_was() -> None:
+    """One that a newer agent wrote, once this one is as new."""
+    whole = of_arrow(3, Event(b"a"), Event(b"b"))
+    newer = Record(3, 7, b"k", whole.value, [("trace", b"1"), (records.FORMAT, b"arrow/9")])
+    again = records.readdressed(newer, EventId("topic", 2, 3, 0), 5, "mine")
+    (taken,) = read([again._replace(offset=31)], group="mine")
+    (unread,) = taken.undecodable
+    assert unread.id == ("topic", 2, 3, 0)
+    assert (unread.record.value, unread.record.key) == (newer.value, newer.key)
+    assert sorted(unread.record.headers) == sorted(newer.headers)
+    again = records.readdressed(whole, EventId("topic", 2, 3, 0), 5, "mine")
+    (taken,) = read([again._replace(offset=31)], group="mine")
+    assert taken.batch.ids() == [("topic", 2, 3, 0), ("topic", 2, 3, 1)]
+    (taken,) = read([again._replace(offset=31, headers=again.headers[:2])], group="mine")
+    assert "marked as replayed, without" in taken.undecodable[0].reason
+
+
 def test_many_records_become_batches_of_a_good_size_without_a_gap() -> None:
     plain = [of_flume(n, Event(b"%d" % n)) for n in range(25_000)]
     taken = read([*plain, of_arrow(25_000, *[Event(b"a")] * 30_000), of_raw(25_001, Event(b"last"))])
@@ -126,7 +160,9 @@ def test_what_cannot_be_read_comes_back_beside_its_neighbours() -> None:
     ]
     (taken,) = read([*(of_flume(n, event) for n, event in enumerate(good)), *bad, of_flume(55, good[0])])
     assert list(taken.batch) == [*good, good[0]]
-    assert [(u.id.offset, u.payload) for u in taken.undecodable] == [(r.offset, r.value or b"") for r in bad]
+    assert [(u.id.offset, u.record.value or b"") for u in taken.undecodable] == [
+        (r.offset, r.value or b"") for r in bad
+    ]
     reasons = [u.reason for u in taken.undecodable]
     assert "no AvroFlumeEvent either" in reasons[0]
     assert "parseAsFlumeEvent = false" in reasons[0]

@@ -94,7 +94,7 @@ def run(cls, *stores, interceptors=(), optional=frozenset(), selector=None, give
         selector=selector or SelectorSpec(otherwise=Route(tuple(channels.keys() - optional), tuple(optional))),
     )
     letters = Letters()
-    runner = SourceRunner(spec, channels, letters, give_up or threading.Event())
+    runner = SourceRunner(spec, channels, dict.fromkeys(channels, letters), give_up or threading.Event())
     runner.run()
     runner.close()
     return runner, letters
@@ -167,7 +167,7 @@ def test_an_optional_channel_that_never_opens_holds_nobody_up(monkeypatch):
     channels["good"].ready.set()
     selector = SelectorSpec(otherwise=Route(("good",), ("away",)))
     spec = SourceSpec("s", "a.sources.s", Ten, Config(), {}, NOWHERE, channels=tuple(channels), selector=selector)
-    runner = SourceRunner(spec, channels, Letters(), threading.Event())
+    runner = SourceRunner(spec, channels, {}, threading.Event())
     runner.run()
     runner.close()
     assert good.held == runner.source.told == NUMBERS

@@ -208,7 +208,7 @@ def test_a_record_in_no_known_format_comes_back_with_its_bytes(channel, kafka_cl
         if (one := reader.take(0.2)) is not None:
             taken.append(one)
     found = [u for t in taken for u in t.undecodable]
-    assert [u.payload for u in found] == [b"plain text", b"\xff\xff\xff"]
+    assert [u.record.value for u in found] == [b"plain text", b"\xff\xff\xff"]
     assert "format" in found[0].reason
     assert [event.body for t in taken for event in t.batch] == [b"1 \xff"]
     reader.close()

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from agent.monitoring.registry import GAUGES
-from agent.runner.deadletters import DeadLetter, DeadLetters, dead_letters_of, letters_of
+from agent.runner.deadletters import DeadLetter, DeadLetters, dead_letters_of, letters_of, letters_of_records
 from agent.topology import ChannelSpec, SinkSpec
-from plugins import Batch, Channel, Claim, CommittingSink, Event, Interceptor, Receipt, Record, Rejected, Sink, Taken
+from plugins import Batch, Channel, Claim, CommittingSink, Interceptor, Receipt, Record, Rejected, Sink, Taken
 from plugins.frames import to_arrow
 
 
@@ -126,8 +126,7 @@ class EventsTask(_Task):
                 interceptor.open()
             for _, taken in self.taken(batches, channel):
                 if taken.undecodable and self.keep_dead_letters:
-                    path = self.job.sink.path
-                    letters.put(DeadLetter(path, u.id, Event(u.payload), u.reason) for u in taken.undecodable)
+                    letters.put(letters_of_records(self.job.sink.path, taken.undecodable))
                 if len(batch := intercepted(taken.batch, opened)):
                     yield to_arrow(batch)
         finally:
@@ -159,7 +158,7 @@ class _Delivery:
         batch = intercepted(taken.batch, interceptors)
         self.counts["EventFilteredCount"] += len(taken.batch) - len(batch)
         self.counts["EventDrainAttemptCount"] += len(batch)
-        self._bury(DeadLetter(self.path, u.id, Event(u.payload), u.reason) for u in taken.undecodable)
+        self._bury(letters_of_records(self.path, taken.undecodable))
         if not len(batch):
             return
         if self.committing is None:

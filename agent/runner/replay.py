@@ -1,0 +1,289 @@
+"""Dead letters put back where they came from.
+
+Where the channel lies in Kafka, what a sink rejected goes back into its topic, for that sink's group alone, in
+transactions that note in the topic of dead letters what was replayed: exactly once, whatever is killed. What a source
+could not store is put as the source put it, and noted afterwards. A channel inside an agent cannot be reached from
+outside: there the sink itself is run here until it has delivered its letters, which are noted then. Of these two, a
+kill in between repeats up to `LOT` letters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import Any, Protocol
+
+from agent.runner.deadletters import DeadLetters, FileDeadLetters, KafkaDeadLetters, dead_letters_of, marker
+from agent.runner.kept import Kept, read
+from agent.runner.sinks import SinkRunner
+from agent.runner.sources import ChannelRunner
+from agent.topology import AgentSpec, ChannelSpec, SinkSpec
+from plugins import Batch, Channel, Components, Record, Rejected, Retry
+from plugins.kafkaclient import PRODUCER, QUIET, client_properties, reason
+
+LOT, LOT_BYTES = 500, 4 << 20
+"""Letters are replayed by so many, or so many bytes; a larger one is a lot of its own."""
+ANSWER_SECONDS = 60.0
+TRANSACTION_SECONDS = 30
+"""A replay that is killed holds the topic's readers up until its transaction is that old, or another one begins."""
+PATIENCE_SECONDS = 60.0
+"""How long a sink that is run here may fail."""
+
+Outcome = Counter[str]
+"""Letters that could not be replayed, by the reason; under the empty text those that were."""
+
+
+class Way(Protocol):
+    """How the letters of one channel go back."""
+
+    @property
+    def letters(self) -> DeadLetters:
+        """Where they are kept."""
+
+    def destination(self, kept: Kept) -> str | None:
+        """Where this one goes, in words; None where the configuration no longer has the component."""
+
+    def replay(self, lots: Iterator[list[Kept]]) -> Outcome:
+        """Replay them, lot by lot. FlafkaError, which says what to do, where the rest has to wait."""
+
+
+def way_of(spec: AgentSpec, channel: ChannelSpec) -> Way:
+    """The one for this channel."""
+    letters = dead_letters_of(spec.name, channel, channel.make(), spec.options)
+    if isinstance(letters, FileDeadLetters):
+        return ThroughSink(spec, channel, letters)
+    assert isinstance(letters, KafkaDeadLetters)
+    return ThroughTopic(spec, channel, letters)
+
+
+def lots(letters: DeadLetters, chosen: Collection[str], *, again: bool) -> Iterator[list[Kept]]:
+    """The chosen letters, each lot of one component, without those replayed meanwhile."""
+    waiting: dict[str, list[Kept]] = {}
+    for kept in read(letters):
+        if kept.letter not in chosen or (kept.replayed and not again):
+            continue
+        lot = waiting.setdefault(kept.component, [])
+        if lot and (len(lot) == LOT or sum(len(k.event.body) for k in (*lot, kept)) > LOT_BYTES):
+            yield waiting.pop(kept.component)
+            lot = waiting[kept.component] = []
+        lot.append(kept)
+    yield from waiting.values()
+
+
+class _Way:
+    def __init__(self, spec: AgentSpec, channel: ChannelSpec) -> None:
+        self.spec, self.channel = spec, channel
+        self.sinks = {sink.path: sink for sink in spec.sinks if sink.channel == channel.name}
+        self.sources = {source.path for source in spec.sources if channel.name in source.channels}
+
+
+class ThroughTopic(_Way):
+    """Into the topic of a channel that lies in Kafka."""
+
+    def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: KafkaDeadLetters) -> None:
+        super().__init__(spec, channel)
+        self.letters = letters
+        self._made: Channel[Any] = channel.make()
+        self._outcome: Outcome = Counter()
+        self._partitions = 0
+        self._opened = False
+
+    def destination(self, kept: Kept) -> str | None:
+        """A group, or all of them."""
+        if (sink := self.sinks.get(kept.component)) is not None:
+            return f"group {self._group(sink)}"
+        return "all groups" if kept.component in self.sources else None
+
+    def _group(self, sink: SinkSpec) -> str:
+        stream = self._made.stream(sink.group)
+        assert stream is not None
+        return stream.group
+
+    def replay(self, lots: Iterator[list[Kept]]) -> Outcome:
+        """Begin by ending what another replay of this channel has under way; lots are read after that."""
+        producer = self._producer()
+        try:
+            for lot in lots:
+                if lot[0].component in self.sinks:
+                    self._put(producer, lot)
+                else:
+                    self._store(producer, lot)
+        finally:
+            producer.purge()
+            if self._opened:
+                self._made.close()
+        return self._outcome
+
+    def _producer(self) -> Any:
+        from confluent_kafka import KafkaException, Producer
+
+        stream = self.letters.stream
+        properties = {
+            **PRODUCER,
+            "bootstrap.servers": stream.bootstrap_servers,
+            **QUIET,
+            **client_properties(stream.client),
+            "transactional.id": f"flafka.dlq.{stream.topic}",
+            "transaction.timeout.ms": TRANSACTION_SECONDS * 1000,
+        }
+        try:
+            producer = Producer(properties)
+            producer.init_transactions(ANSWER_SECONDS)
+            topics = producer.list_topics(stream.topic, timeout=ANSWER_SECONDS).topics
+        except KafkaException as e:
+            raise Retry(f"Kafka does not take transactions now, nothing was replayed: {reason(e)}") from e
+        self._partitions = len(topics[stream.topic].partitions)
+        return producer
+
+    def _put(self, producer: Any, lot: list[Kept]) -> None:
+        """A transaction; one that holds a record too large for the topic is divided until that one is alone."""
+        group = self._group(self.sinks[lot[0].component])
+        try:
+            self._transaction(producer, [(kept, self._again(kept, group)) for kept in lot])
+        except _TooLarge as e:
+            if len(lot) == 1:
+                self._outcome[str(e)] += 1
+                return
+            middle = len(lot) // 2
+            self._put(producer, lot[:middle])
+            self._put(producer, lot[middle:])
+
+    def _again(self, kept: Kept, group: str) -> Record:
+        assert kept.id is not None
+        event = kept.event
+        if not kept.undecodable:
+            return self._made.again(event, kept.id, kept.arrival, group)
+        key = event.headers.get("key")
+        headers = [(name, text.encode()) for name, text in event.headers.items() if name != "key"]
+        record = Record(-1, -1, key.encode() if key is not None else None, event.body, headers)
+        return self._made.again(record, kept.id, kept.arrival, group)
+
+    def _store(self, producer: Any, lot: list[Kept]) -> None:
+        """As the source did; what the channel still refuses stays as it is."""
+        if not self._opened:
+            self._opened = True
+            self._made.open()
+        refused: dict[int, str] = {}
+        try:
+            self._made.put(Batch.of(kept.event for kept in lot))
+        except Rejected as e:
+            refused = {id.index: why for id, why in e.reasons.items()}
+        self._outcome.update(refused.values())
+        if stored := [(kept, None) for row, kept in enumerate(lot) if row not in refused]:
+            self._transaction(producer, stored)
+
+    def _transaction(self, producer: Any, lot: list[tuple[Kept, Record]] | list[tuple[Kept, None]]) -> None:
+        """The records, and the note that these letters were replayed: both or neither."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        errors: list[Any] = []
+
+        def heard(error: Any, _: Any) -> None:
+            if error is not None:
+                errors.append(error)
+
+        try:
+            producer.begin_transaction()
+            for kept, record in lot:
+                if record is not None:
+                    partition = kept.id.partition if kept.id is not None else -1
+                    producer.produce(
+                        self.letters.stream.topic,
+                        record.value,
+                        key=record.key,
+                        headers=list(record.headers),
+                        partition=partition if partition < self._partitions else -1,
+                        on_delivery=heard,
+                    )
+            producer.produce(self.letters.topic, **marker(kept.letter for kept, _ in lot), on_delivery=heard)
+            left = producer.flush(ANSWER_SECONDS)
+            if errors:
+                raise KafkaException(errors[0])
+            if left:
+                raise Retry(f"no acknowledgement from Kafka within {ANSWER_SECONDS:.0f} s")
+            producer.commit_transaction(ANSWER_SECONDS)
+        except (KafkaException, SystemError, Retry) as e:  # SystemError: a fatal error amid callbacks
+            with contextlib.suppress(KafkaException):
+                producer.abort_transaction(ANSWER_SECONDS)
+            known = next((error for error in (*errors, *e.args) if isinstance(error, KafkaError)), None)
+            if known is not None and known.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                raise _TooLarge(f"it is more than a record of topic {self.letters.stream.topic} holds") from e
+            why = known.str() if known is not None else str(e.__cause__ or e)
+            stored = (
+                "" if lot[0][1] is not None else f"; {len(lot)} letters of {lot[0][0].component} would come twice"
+            )
+            raise Retry(f"the replay stopped: {why}. Run it again: it knows what was replayed{stored}") from e
+        self._outcome[""] += len(lot)
+
+
+class _TooLarge(Exception):
+    """A record of a transaction is more than the topic takes."""
+
+
+class ThroughSink(_Way):
+    """Into a sink that is run for it, of a channel inside an agent."""
+
+    def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: FileDeadLetters) -> None:
+        super().__init__(spec, channel)
+        self.letters = letters
+
+    def destination(self, kept: Kept) -> str | None:
+        """The sink."""
+        return f"sink {self.sinks[kept.component].name}, run here" if kept.component in self.sinks else None
+
+    def replay(self, lots: Iterator[list[Kept]]) -> Outcome:
+        """Have the sinks deliver, one after the other."""
+        outcome: Outcome = Counter()
+        sink: SinkRunner | None = None
+        try:
+            for lot in lots:
+                if sink is None or sink.path != lot[0].component:
+                    self._stop(sink)
+                    sink = self._start(self.sinks[lot[0].component])
+                sink.channel.channel.put(Batch.of(kept.event for kept in lot))
+                self._await(sink)
+                self.letters.mark(kept.letter for kept in lot)
+                outcome[""] += len(lot)
+        finally:
+            self._stop(sink)
+        return outcome
+
+    def _start(self, spec: SinkSpec) -> SinkRunner:
+        memory = Components().get("channel", "memory")
+        config, _ = memory.config_class.parse({"capacity": str(LOT), "transactionCapacity": str(LOT)})
+        assert config is not None
+        runner = ChannelRunner(self.channel.path, self.channel.name, memory(config, self.channel.name))  # type: ignore[arg-type]
+        runner.ready.set()
+        sink = SinkRunner(spec, runner, self.letters, spec.path)
+        sink.draining.set()
+        sink.thread.start()
+        return sink
+
+    @staticmethod
+    def _await(sink: SinkRunner) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while sink.channel.metrics.get("ChannelSize"):
+            if not sink.failing():
+                deadline = time.monotonic() + PATIENCE_SECONDS
+            if time.monotonic() > deadline:
+                raise Retry(
+                    f"the replay stopped, {sink.path} does not deliver: {sink.metrics.last_error}. "
+                    f"Up to {LOT} letters may be delivered and are not noted as replayed"
+                )
+            sink.stopping.wait(0.02)
+
+    @staticmethod
+    def _stop(sink: SinkRunner | None) -> None:
+        if sink is not None:
+            sink.stopping.set()
+            sink.thread.join(PATIENCE_SECONDS)
+
+
+def replay(way: Way, chosen: Collection[str], *, again: bool) -> Outcome:
+    """Replay these letters, by name."""
+    try:
+        return way.replay(lots(way.letters, chosen, again=again))
+    finally:
+        way.letters.close()

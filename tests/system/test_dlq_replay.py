@@ -1,0 +1,163 @@
+"""`agent dlq replay`: letters come back to the sink that rejected them, once, whatever is killed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from agent.runner.deadletters import DeadLetter, FileDeadLetters, KafkaDeadLetters
+from agent.services.kafka import KafkaCluster
+from agent.services.solr import SolrCluster
+from plugins import Event, EventId, KafkaStream
+from tests.system.running import ROOT, Agent, agent_command, in_topic, kafka_channel, unique
+from tests.system.test_proofs_dead_letters import tailed
+from tests.system.test_proofs_stores import solr_sink, stored
+from tests.system.test_solr_sink import documents
+
+DIES_IN_THE_THIRD_LOT = """
+import itertools, os, signal, sys
+from confluent_kafka import Consumer, TopicPartition
+import agent.runner.replay as replay
+from agent.cli import main
+
+servers, topic = sys.argv.pop(1), sys.argv.pop(1)
+marker, calls = replay.marker, itertools.count(1)
+replay.LOT = 50
+onlooker = Consumer({"bootstrap.servers": servers, "group.id": "onlooker"})
+
+def records():
+    return sum(onlooker.get_watermark_offsets(TopicPartition(topic, p), timeout=60)[1] for p in range(3))
+
+def dying(letters):
+    before, call = records(), next(calls)
+    while call == 3:  # its events are on their way: wait until the brokers have some, without their transaction's end
+        if records() > before:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return marker(letters)
+
+replay.marker = dying
+main()
+"""
+
+
+def replay(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return agent_command("dlq", "replay", "-c", str(file), *arguments)
+
+
+def test_a_wrong_schema_is_mended_and_its_letters_are_replayed(
+    tmp_path: Path, kafka_cluster: KafkaCluster, solr_cluster: SolrCluster
+) -> None:
+    topic, servers = unique("mended"), kafka_cluster.bootstrap_servers
+    url = solr_cluster.create_core(topic)
+    large = b"bad " + b"large " * 250_000
+    (tmp_path / "good.log").write_bytes(b"".join(b"good %d \xff\n" % n for n in range(300)))
+    (tmp_path / "bad.log").write_bytes(b"".join(b"bad %d \xff\n" % n for n in range(300)) + large + b"\n")
+    (tmp_path / "all").mkdir()
+    configuration = f"""
+a1.sources = c1files
+a1.channels = c1
+a1.sinks = k1 k2
+{tailed(tmp_path, [("good", "7"), ("bad", "seven")], "c1")}
+{kafka_channel(servers, topic)}
+a1.sinks.k1.type = file_roll
+a1.sinks.k1.channel = c1
+a1.sinks.k1.group = {topic}-files
+a1.sinks.k1.sink.directory = {tmp_path}/all
+{solr_sink(url, topic, "field.app_FIELD = %{app}")}
+"""
+    wrong, right = (configuration.replace("app_FIELD", name) for name in ("app_i", "app_s"))
+    with Agent(tmp_path / "a", wrong) as agent:
+        agent.until(lambda: agent.count("SINK.k2", "EventRejectedCount") == 301, "Solr to refuse a half")
+        agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 300, "Solr to have the other half")
+        agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 601, "files to have all")
+        assert agent.stop() == 0
+    written = stored(kafka_cluster, topic)
+    letters = KafkaDeadLetters(KafkaStream(servers, topic, topic), f"{topic}.deadletters", 3)
+    letters.put([DeadLetter("a1.sources.c1files", None, Event(b"late"), "too large")])
+    letters.put([DeadLetter("a1.sinks.gone", EventId(topic, 0, 0, 0), Event(b"gone"), "why")])
+
+    with Agent(tmp_path / "a", right) as agent:
+        dry = replay(agent.file, "--component", "a1.sinks.k2", "--dry-run", "--json")
+        assert "301 letters would be replayed" in dry.stderr, dry.stderr
+        plan = Counter({(row["component"], row["to"]): row["events"] for row in json.loads(dry.stdout)})
+        assert plan.keys() == {("a1.sinks.k2", f"group {topic}-solr")}
+        command = [sys.executable, "-c", DIES_IN_THE_THIRD_LOT, servers, topic]
+        killed = subprocess.run(
+            [*command, "dlq", "replay", "-c", str(agent.file), "--yes", "--component", "a1.sinks.k2"],
+            cwd=ROOT,
+            timeout=180,
+            check=False,
+            capture_output=True,
+        )
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        rest = replay(agent.file, "--yes")
+        assert "202 letters replayed" in rest.stderr, rest.stderr  # two lots of 50 were: 201, and that of the source
+        assert "a1.sinks.gone is not in this configuration" in rest.stderr
+        assert "nothing to replay" in replay(agent.file, "--yes").stderr
+        listed = json.loads(agent_command("dlq", "list", "-c", str(agent.file), "--json").stdout)
+        marked: Counter[str] = Counter()
+        for row in listed:
+            marked[row["component"]] += row["replayed"]
+        assert marked == {"a1.sinks.k2": 301, "a1.sources.c1files": 1, "a1.sinks.gone": 0}
+        agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 302, "Solr to have the rest")
+        agent.until(
+            lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1, "files to have the source's letter"
+        )
+        again = replay(agent.file, "--yes", "--again", "--limit", "1", "--component", "a1.sinks.k2")
+        assert "1 letters replayed" in again.stderr, again.stderr
+        agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 303, "Solr to have one once more")
+        assert agent.count("SINK.k2", "EventRejectedCount") == 0
+        assert agent.stop() == 0
+    lines = [line for file in (tmp_path / "all").iterdir() for line in file.read_bytes().splitlines()]
+    assert Counter(lines) == Counter([*written.values(), b"late"])
+    assert Counter(event.body for event in in_topic(kafka_cluster, topic)) == Counter(lines)
+    found = {id: document["body_t"].encode() for id, document in documents(url).items()}
+    assert {id: body for id, body in found.items() if id in written} == {
+        id: body.decode(errors="backslashreplace").encode() for id, body in written.items()
+    }
+    assert [body for id, body in found.items() if id not in written] == [b"late"]
+
+
+def test_letters_of_a_channel_in_memory_go_to_their_sink(tmp_path: Path) -> None:
+    file, letters = tmp_path / "agent.conf", FileDeadLetters(tmp_path / "letters/a1.c1.deadletters.jsonl")
+    for sink in ("k1", "k2"):
+        (tmp_path / sink).mkdir()
+    file.write_text(
+        f"""
+a1.channels = c1
+a1.sinks = k1 k2
+a1.channels.c1.type = memory
+a1.deadletters.directory = {tmp_path}/letters
+"""
+        + "".join(
+            f"a1.sinks.{sink}.type = file_roll\na1.sinks.{sink}.channel = c1\n"
+            f"a1.sinks.{sink}.sink.directory = {tmp_path}/{sink}\n"
+            for sink in ("k1", "k2")
+        )
+    )
+    bodies = {sink: [b"%s \xff %d" % (sink.encode(), n) for n in range(700)] for sink in ("k1", "k2")}
+    letters.put(
+        DeadLetter(f"a1.sinks.{sink}", EventId("m", 1, n, 0), Event(body), f"{sink} was full")
+        for sink, some in bodies.items()
+        for n, body in enumerate(some)
+    )
+    with letters.path.open("ab") as cut_off:
+        cut_off.write(b'{"letter": "')
+    done = replay(file, "--yes", "--reason", "k1 was")
+    assert "700 letters replayed" in done.stderr, done.stderr
+    done = replay(file, "--yes")
+    assert "700 letters replayed" in done.stderr, done.stderr
+    assert "nothing to replay" in replay(file, "--yes").stderr
+    for sink, some in bodies.items():
+        lines = [line for each in (tmp_path / sink).iterdir() for line in each.read_bytes().splitlines()]
+        assert lines == some
+    shown = json.loads(agent_command("dlq", "show", "-c", str(file), "--json", "--id", "m-1-699-0").stdout)
+    assert [(base64.b64decode(one["body"]), one["replayed"]) for one in shown] == [
+        (bodies["k1"][699], True),
+        (bodies["k2"][699], True),
+    ]
