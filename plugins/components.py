@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import threading
+import time
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,6 +62,7 @@ class Component(ABC, Generic[C]):
         self.metrics = Metrics()
         self.stopping = threading.Event()
         self.log = logging.getLogger(f"{type(self).__module__}.{self.name}")
+        self._complained: dict[str, float] = {}
 
     def open(self) -> None:
         """Acquire what is needed: connections, files, sockets. Raise Retry where trying again may help."""
@@ -74,6 +76,13 @@ class Component(ABC, Generic[C]):
         A `Caution` becomes a warning, any other text an error. Looks only; leaves nothing behind.
         """
         return iter(())
+
+    def complain(self, about: str, message: str, *args: object) -> None:
+        """Log a warning, one a minute about the same: for what anyone who can connect can cause. Any thread."""
+        now = time.monotonic()
+        if now - self._complained.get(about, -60.0) >= 60:
+            self._complained[about] = now
+            self.log.warning(message, *args)
 
 
 class Source(Component[C]):

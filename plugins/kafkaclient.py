@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from plugins.errors import Retry
 from plugins.keystore import Keystore, read_keystore
 from plugins.options import Config, Problem
 
+CONNECT_SECONDS = 5.0
+"""How long brokers may take for an answer before they count as away."""
 QUIET = {"log_level": 0}
 """What matters of the client's chatter is said by the components, in words."""
 CONSUMER: Mapping[str, Any] = {
@@ -89,6 +94,29 @@ def reason(error: Any) -> str:
     """What the client says went wrong, of a KafkaException or a KafkaError."""
     known = error.args[0] if getattr(error, "args", ()) else error
     return str(known.str()) if hasattr(known, "str") else str(known)
+
+
+def missing(client: Callable[[], Mapping[str, Any]], servers: str | None, topics: Sequence[str]) -> Iterator[str]:
+    """Sentences for `Component.probe`: no brokers are known, none answers, or topics are not there.
+
+    `client` makes the properties; what it raises as Retry is a sentence too.
+    """
+    if not servers:
+        yield "no kafka.bootstrap.servers, and no cluster of this user's is started: run `agent cluster start`"
+        return
+    try:
+        there = AdminClient(dict(client())).list_topics(timeout=CONNECT_SECONDS).topics
+    except KafkaException as e:
+        yield (
+            f"no Kafka broker answers at {servers} ({reason(e)}); is it running? "
+            "`agent cluster status` tells for the project's own"
+        )
+    except Retry as e:
+        yield str(e)
+    else:
+        for topic in topics:
+            if topic not in there:
+                yield f"there is no topic {topic} at {servers}: agent topic create {topic}"
 
 
 def _jaas(text: str) -> dict[str, str]:

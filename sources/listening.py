@@ -7,7 +7,6 @@ import os
 import selectors
 import socket
 import ssl
-import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -81,7 +80,6 @@ class TcpSource(Source[C], Generic[C, K]):
         self._listener: socket.socket | None = None
         self._selector: selectors.BaseSelector | None = None
         self._connections: set[K] = set()
-        self._complained: dict[str, float] = {}
 
     @abstractmethod
     def _connection(self, taken: socket.socket, peer: str) -> K:
@@ -154,7 +152,7 @@ class TcpSource(Source[C], Generic[C, K]):
         except BlockingIOError:
             return
         except OSError as e:
-            self._complain("accept", "cannot accept connections for a while: %s", e.strerror)
+            self.complain("accept", "cannot accept connections for a while: %s", e.strerror)
             self.stopping.wait(0.05)  # with no file descriptor left, the next try would fail at once
             return
         try:
@@ -168,7 +166,7 @@ class TcpSource(Source[C], Generic[C, K]):
         self._connections.add(connection)
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)
         if len(self._connections) >= self.config.max_connections:
-            self._complain("full", "%d connections, as many as maxConnections: new ones wait", len(self._connections))
+            self.complain("full", "%d connections, as many as maxConnections: new ones wait", len(self._connections))
             self._selector.unregister(self._listener)
         self.metrics.set("OpenConnectionCount", len(self._connections))
 
@@ -181,10 +179,3 @@ class TcpSource(Source[C], Generic[C, K]):
             self._selector.register(self._listener, selectors.EVENT_READ)
         self._connections.discard(connection)
         self.metrics.set("OpenConnectionCount", len(self._connections))
-
-    def _complain(self, about: str, message: str, *args: object) -> None:
-        """Log a warning, one a minute about the same: anyone who can connect can cause them."""
-        now = time.monotonic()
-        if now - self._complained.get(about, -60.0) >= 60:
-            self._complained[about] = now
-            self.log.warning(message, *args)

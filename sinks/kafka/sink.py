@@ -27,11 +27,10 @@ from plugins import (
     flumeevent,
 )
 from plugins.bucketpath import BucketPath
-from plugins.kafkaclient import CONSUMER, QUIET, client_properties, reason
+from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, QUIET, client_properties, missing, reason
 from sinks.kafka.config import KafkaSinkConfig, settable
 from sinks.kafka.writers import TransactionalWriter, Writer
 
-CONNECT_SECONDS = 5.0
 KNOWN_SECONDS = 60.0
 """How long what is known of a topic is taken for true."""
 HEADROOM = 4096
@@ -100,23 +99,7 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
 
     def probe(self) -> Iterator[str]:
         """Whether brokers answer, and the topic is there."""
-        config = self.config
-        if not config.bootstrap_servers:
-            yield "no kafka.bootstrap.servers, and no cluster of this user's is started: run `agent cluster start`"
-            return
-        try:
-            there = AdminClient(self._client()).list_topics(timeout=CONNECT_SECONDS).topics
-        except KafkaException as e:
-            yield (
-                f"no Kafka broker answers at {config.bootstrap_servers} ({reason(e)}); is it running? "
-                "`agent cluster status` tells for the project's own"
-            )
-            return
-        except Retry as e:
-            yield str(e)
-            return
-        if missing := [topic for topic in config.writes() if topic not in there]:
-            yield f"there is no topic {missing[0]}: agent topic create {missing[0]}"
+        yield from missing(self._client, self.config.bootstrap_servers, self.config.writes())
 
     # --- partitions
 

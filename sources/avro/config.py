@@ -10,14 +10,12 @@ from typing import Literal, NamedTuple
 import pydantic
 
 from plugins import option
-from plugins.tls import TlsServerConfig
+from sources.serving import ServingConfig
 
 
-class AvroConfig(TlsServerConfig):
+class AvroConfig(ServingConfig):
     """Options of the avro source."""
 
-    bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
-    port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
     threads: int | None = option(
         None, name="threads", description="Accepted as Flume has it; one thread serves all connections here.", ge=1
     )

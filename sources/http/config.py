@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pydantic
 
 from plugins import Problem, option
-from plugins.tls import TlsServerConfig
+from sources.serving import ServingConfig
 
 HANDLERS = {
     "org.apache.flume.source.http.jsonhandler": "json",
@@ -19,11 +19,10 @@ HANDLERS = {
 """Flume's names, in lower case, of those there are here."""
 
 
-class HttpConfig(TlsServerConfig):
+class HttpConfig(ServingConfig):
     """Options of the HTTP source."""
 
     bind: str = option("0.0.0.0", name="bind", description="Address or name to listen on.")  # noqa: S104  # Flume's
-    port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
     handler: Literal["json", "ndjson", "blob"] = option(
         "json",
         name="handler",

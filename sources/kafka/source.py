@@ -11,18 +11,16 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaException, Message
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Message
 
 from plugins import Batch, Event, FlafkaError, Retry, Source, flumeevent
-from plugins.kafkaclient import QUIET, client_properties, reason
+from plugins.kafkaclient import QUIET, client_properties, missing
 from sources.kafka.config import KafkaSourceConfig
 from sources.kafka.consumer import Place, Position, TopicConsumer
 
 MAX_BYTES = 1 << 20
 """Bytes of records gathered for one batch, so that it still fits into one record of the channel."""
 IDLE_SECONDS = 0.2
-CONNECT_SECONDS = 5.0
 STATUS = "kafka.status"
 """Header `Invalid` of a record that is not the Flume event it should be."""
 
@@ -69,22 +67,8 @@ class KafkaSource(Source[KafkaSourceConfig]):
     def probe(self) -> Iterator[str]:
         """Whether brokers answer, and the topics are there."""
         config = self.config
-        if not config.bootstrap_servers:
-            yield "no kafka.bootstrap.servers, and no cluster of this user's is started: run `agent cluster start`"
-            return
-        try:
-            there = AdminClient(self._client()).list_topics(timeout=CONNECT_SECONDS).topics
-        except KafkaException as e:
-            yield (
-                f"no Kafka broker answers at {config.bootstrap_servers} ({reason(e)}); is it running? "
-                "`agent cluster status` tells for the project's own"
-            )
-            return
-        except Retry as e:
-            yield str(e)
-            return
-        if missing := [] if config.topics_regex else [name for name in config.names if name not in there]:
-            yield f"there is no topic {', '.join(missing)} at {config.bootstrap_servers}"
+        names = () if config.topics_regex else config.names
+        yield from missing(self._client, config.bootstrap_servers, names)
 
     def batches(self) -> Iterator[Batch]:
         """What the topics hold, and what comes into them."""

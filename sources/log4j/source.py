@@ -98,7 +98,7 @@ class Log4jSource(TcpSource[Log4jConfig, _Application]):
         batch, invalid = parse(lines, cut)
         if invalid:
             self.metrics.add("EventReadFail", invalid)
-            self._complain("json", "%d of %d lines are no JSON, the first is %r", invalid, len(lines), lines[0][:60])
+            self.complain("json", "%d of %d lines are no JSON, the first is %r", invalid, len(lines), lines[0][:60])
         return batch
 
     def _gather(self, patience: float) -> tuple[list[bytes], set[int]] | None:
@@ -186,16 +186,16 @@ class Log4jSource(TcpSource[Log4jConfig, _Application]):
 
     def _refuse(self, connection: _Application, why: str) -> None:
         self.metrics.add("TlsHandshakeFail")
-        self._complain("tls", "%s is not let in, no TLS: %s", connection.peer, why)
+        self.complain("tls", "%s is not let in, no TLS: %s", connection.peer, why)
         self._drop(connection)
 
     def _misled(self, connection: _Application, data: bytes) -> None:
         """End a connection that speaks something else."""
         self.metrics.add("EventReadFail")
         if data.startswith(HELLO):
-            self._complain("hello", "%s speaks TLS, which is not switched on here: ssl = true", connection.peer)
+            self.complain("hello", "%s speaks TLS, which is not switched on here: ssl = true", connection.peer)
         else:
-            self._complain(
+            self.complain(
                 "serialised",
                 "%s sends Java objects, as log4j 1's SocketAppender does, and is closed: they are never read. Use "
                 "flume-ng-log4jappender with an avro source",

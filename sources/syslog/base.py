@@ -135,7 +135,6 @@ class SyslogSource(Source[C]):
             self._sender_headers[config.client_hostname_header] = self._host_names
         self._intake = Intake(MAX_BYTES + reserve)
         self._sockets: list[socket.socket] = []
-        self._complained: dict[str, float] = {}
 
     @property
     def _tells_senders(self) -> bool:
@@ -225,10 +224,3 @@ class SyslogSource(Source[C]):
         counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(batch.header(STATUS)).to_pylist()}
         self.metrics.add("EventReadFail", counts.get("Invalid", 0))
         self.metrics.add("EventIncompleteCount", counts.get("Incomplete", 0))
-
-    def _complain(self, about: str, message: str, *args: object) -> None:
-        """Log a warning, one a minute about the same: anyone who can connect can cause them."""
-        now = time.monotonic()
-        if now - self._complained.get(about, -60.0) >= 60:
-            self._complained[about] = now
-            self.log.warning(message, *args)

@@ -204,7 +204,7 @@ class SyslogStream(SyslogSource[C]):
             port = int(listener.getsockname()[1])
             for _ in range(_AT_ONCE):
                 if len(self._connections) >= self._most:
-                    self._complain(
+                    self.complain(
                         "full",
                         "%d connections, as many as maxConnections and `ulimit -n` allow: new ones wait",
                         self._most,
@@ -216,7 +216,7 @@ class SyslogStream(SyslogSource[C]):
                     break
                 except OSError as e:
                     if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                        self._complain("accept", "cannot accept connections for a while: %s", e.strerror)
+                        self.complain("accept", "cannot accept connections for a while: %s", e.strerror)
                         self._accept_after = time.monotonic() + 1
                     break
                 self._take(taken, address, port)
@@ -228,7 +228,7 @@ class SyslogStream(SyslogSource[C]):
         if limit and self._by_address[sender.address] >= limit:
             taken.close()
             self.metrics.add("ConnectionRefusedCount")
-            self._complain(
+            self.complain(
                 "refused", "%s has %d connections already, as many as maxConnectionsPerAddress", sender.address, limit
             )
             return
@@ -262,7 +262,7 @@ class SyslogStream(SyslogSource[C]):
 
     def _refuse(self, connection: _Connection, why: str) -> None:
         self.metrics.add("TlsHandshakeFail")
-        self._complain("tls", "%s is not let in, no TLS: %s", connection.peer, why)
+        self.complain("tls", "%s is not let in, no TLS: %s", connection.peer, why)
         self._drop(connection)
 
     def _read(self, connection: _Connection) -> Iterator[Batch]:
@@ -288,7 +288,7 @@ class SyslogStream(SyslogSource[C]):
         arrived = room[: held + size]
         ends, marks = connection.framer.cut(arrived)
         if (marks & CUT).any():
-            self._complain(
+            self.complain(
                 "cut",
                 "%s sends messages that are too long, they are cut: lines at eventSize = %d bytes, others at %d",
                 connection.peer,
@@ -303,7 +303,7 @@ class SyslogStream(SyslogSource[C]):
             connection.since = connection.heard
         if connection.framer.fault:
             self.metrics.add("EventReadFail")
-            self._complain("framing", "%s is not in step, closed: %s", connection.peer, connection.framer.fault)
+            self.complain("framing", "%s is not in step, closed: %s", connection.peer, connection.framer.fault)
             self._drop(connection)
 
     def _overdue(self) -> list[_Connection]:
@@ -319,7 +319,7 @@ class SyslogStream(SyslogSource[C]):
                     self._refuse(connection, f"not agreed on within {config.handshake_timeout:g} s")
             elif connection.held and now > connection.since + config.frame_timeout:
                 overdue.append(connection)
-                self._complain(
+                self.complain(
                     "unfinished",
                     "%s left a message unfinished for %g s, closed",
                     connection.peer,

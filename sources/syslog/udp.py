@@ -118,4 +118,4 @@ class SyslogUdp(SyslogSource[SyslogUdpConfig]):
         if new := (drops - self._drops) % 2**32:
             self._drops = drops
             self.metrics.add("KernelDropCount", new)
-            self._complain("drops", "the kernel dropped %d datagrams: they came faster than they were stored", new)
+            self.complain("drops", "the kernel dropped %d datagrams: they came faster than they were stored", new)
