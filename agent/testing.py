@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from agent.runner.spark.session import start_session, stop_session
-from plugins import Batch, Event, Origin
+from plugins import Batch, Event, Origin, require
 from plugins.frames import EVENTS, to_arrow
 
 TOPIC = "test"
@@ -39,6 +40,8 @@ def run_processor(
             assert [row.user for row in rows] == ["eve"]
     """
     spark = session()
+    # Spark's workers need not have its module: as with the sink, it travels with the query.
+    require("pyspark.cloudpickle", "spark").register_pickle_by_value(sys.modules[processor.__module__])
     with tempfile.TemporaryDirectory(prefix="flafka-testing-") as directory:
         for number, events in enumerate(batches):
             _write(Path(directory, "events"), number, list(events))

@@ -23,6 +23,12 @@ class SolrConfig(Config):
         description="The collection or core: `http://host:8983/solr/<collection>`; `https` too",
     )
     id_field: str = option("id", name="idField", min_length=1, description="The schema's unique key; it gets the id")
+    document_id: str = option(
+        "%[id]",
+        name="documentId",
+        min_length=1,
+        description="Id of an event's document: text as in field.<name>. Of events with the same the last counts",
+    )
     body_field: str = option(
         "body_t",
         name="bodyField",
@@ -63,8 +69,10 @@ class SolrConfig(Config):
     ignoring: str | None = option(None, name="isIgnoringRecoverableExceptions", description=_MORPHLINE)
 
     def templates(self) -> dict[str, Template]:
-        """What makes the fields that are mapped one by one."""
-        return {name: Template(text) for name, text in self.fields.items()}
+        """What makes the fields that are mapped one by one, the id among them."""
+        return {name: Template(text) for name, text in self.fields.items()} | {
+            self.id_field: Template(self.document_id)
+        }
 
     @pydantic.field_validator("url")
     @classmethod
@@ -79,6 +87,12 @@ class SolrConfig(Config):
         if parts.path.strip("/") == "solr":
             raise ValueError(f"lacks the collection: {value.rstrip('/')}/<collection>")
         return value.rstrip("/")
+
+    @pydantic.field_validator("document_id")
+    @classmethod
+    def _check_document_id(cls, value: str) -> str:
+        Template(value)
+        return value
 
     @pydantic.field_validator("fields")
     @classmethod

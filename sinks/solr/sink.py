@@ -35,9 +35,9 @@ class Document(NamedTuple):
 class SolrSink(Sink[SolrConfig]):
     """Makes each event a document of a Solr collection, exactly once: one that is delivered again replaces itself.
 
-    The document's id is the event's. An update is as durable as Solr's log of updates: it survives a Solr that is
-    killed, committed or not. Documents that Solr refuses, such as text in a field of numbers, are rejected; the
-    others of their request are delivered.
+    The document's id is the event's, unless `documentId` makes another. An update is as durable as Solr's log of
+    updates: it survives a Solr that is killed, committed or not. Documents that Solr refuses, such as text in a
+    field of numbers, are rejected; the others of their request are delivered.
     """
 
     type_name = "solr"
@@ -103,7 +103,7 @@ class SolrSink(Sink[SolrConfig]):
             return
         patterns = [field["name"] for kind in ("fields", "dynamicFields") for field in schema.get(kind, ())]
         body = [] if self.config.body_field == "none" else [self.config.body_field]
-        for name in (self.config.id_field, *body, *self._templates):
+        for name in (*body, *self._templates):
             if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
                 yield Caution(f"Solr's schema has no field {name!r}: it will refuse the documents or guess its type")
         if schema.get("uniqueKey") != self.config.id_field:
@@ -118,6 +118,7 @@ class SolrSink(Sink[SolrConfig]):
         """Make documents of these events."""
         config = self.config
         mapped = {name: list(template.texts(batch)) for name, template in self._templates.items()}
+        nameless: dict[EventId, str] = {}
         for row, event in enumerate(batch):
             id = batch.id(row)
             fields = {}
@@ -129,8 +130,12 @@ class SolrSink(Sink[SolrConfig]):
             for name, texts in mapped.items():
                 if isinstance(text := texts[row], str):
                     fields[name] = text
-            fields[config.id_field] = str(id)
-            self._documents.append(Document(id, fields))
+            if config.id_field in fields:
+                self._documents.append(Document(id, fields))
+            else:
+                nameless[id] = f"its document has no id: {mapped[config.id_field][row]}"
+        if nameless:
+            raise Rejected(nameless)
 
     def flush(self) -> None:
         """Return when Solr has all documents."""
@@ -157,9 +162,9 @@ class SolrSink(Sink[SolrConfig]):
         errors = json.loads(answer).get("responseHeader", {}).get("errors", [])
         reasons = {error["id"]: error["message"] for error in errors}
         return {
-            document.id: f"Solr refuses its document: {_sentence(reasons[text])}"
+            document.id: f"Solr refuses its document: {_sentence(reasons[name])}"
             for document in documents
-            if (text := str(document.id)) in reasons
+            if (name := document.fields[self.config.id_field]) in reasons
         }
 
     def _add(self, documents: list[dict[str, str]]) -> str:

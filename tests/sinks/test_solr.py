@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from plugins import Batch, Event, Origin, Rejected
 from sinks.solr import SolrConfig, SolrSink
 
 URL = "http://h:8983/solr/logs"
@@ -54,3 +55,20 @@ def test_it_travels_to_an_executor_and_keeps_its_secret() -> None:
     sent: SolrConfig = pickle.loads(pickle.dumps(config))
     assert sent == config
     SolrSink(sent).close()
+
+
+def test_the_last_of_events_with_one_document_id_counts() -> None:
+    config, _ = SolrConfig.parse({"url": URL, "documentId": "%{host} %{minute}", "bodyField": "none"})
+    assert config is not None
+    sink = SolrSink(config)
+    some = [
+        Event(b"", headers) for headers in ({"host": "a", "minute": "1"}, {"host": "a"}, {"host": "b", "minute": "2"})
+    ]
+    with pytest.raises(Rejected) as rejected:
+        sink.write(Batch.of(some, Origin.of_records("t", 0, [7, 8, 9], [0, 0, 0])))
+    assert {str(id): reason for id, reason in rejected.value.reasons.items()} == {
+        "t-0-8-0": "its document has no id: it has no header 'minute', which '%{host} %{minute}' needs"
+    }
+    assert [document.fields["id"] for document in sink._documents] == ["a 1", "b 2"]
+    (problem,) = problems({"url": URL, "documentId": "%[uuid]"})
+    assert problem.startswith("documentId: %[uuid] is")

@@ -1,0 +1,15 @@
+"""The examples' configurations are right as they are, with no variable set."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from agent.cli import main
+
+
+@pytest.mark.parametrize(("name", "agent"), [("counts", "a1")])
+def test_check_finds_nothing_to_say(name: str, agent: str) -> None:
+    result = CliRunner().invoke(main, ["check", "--strict", "-n", agent, "-c", f"conf/examples/{name}/{name}.conf"])
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
