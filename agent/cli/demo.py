@@ -39,7 +39,7 @@ from plugins import Components, FlafkaError
 CONFIGURATION = CONF / "flafka.conf"
 MESSAGES = 500
 """Sent by `logger` over each of TCP and UDP in each of the two formats."""
-TOPIC, ROOT, TABLE, CORE = "flafka-events", "/flafka/events", "events", "events"
+TOPIC, ROOT, TABLE, CORE, COUNTS = "flafka-events", "/flafka/events", "events", "events", "counts"
 """As conf/flafka.conf names them."""
 BROKER_HEAP_MB = 160
 SOURCES = {
@@ -58,9 +58,9 @@ console = Console(highlight=False)
 @click.option(
     "--runner",
     type=click.Choice(["local", "spark"]),
-    default="local",
+    default="spark",
     show_default=True,
-    help="What delivers.",
+    help="What delivers; the processor is on Spark.",
 )
 def demo(leave: bool, seconds: int, runner: str) -> None:
     """Run conf/flafka.conf with real servers, which log into it, and compare what went in with what came out."""
@@ -69,7 +69,7 @@ def demo(leave: bool, seconds: int, runner: str) -> None:
     home = Path(tempfile.mkdtemp(prefix="flafka-demo-"))
     with ExitStack() as stack:
         stack.enter_context(_plainly())
-        ensure_all("kafka", "hdfs", "hbase", "solr", "appenders", *(["spark"] if runner == "spark" else []))
+        ensure_all("kafka", "hdfs", "hbase", "solr", "appenders", "spark")
         began = time.monotonic()
         run = _Run(home, runner)
         stack.callback(run.end)
@@ -129,6 +129,7 @@ class _Run:
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("FLAFKA_CLUSTER")},
             "XDG_DATA_HOME": str(home),  # where the channel finds its brokers
+            "XDG_STATE_HOME": str(home),
             "FLAFKA_SYSLOG": str(self.syslog),
             "FLAFKA_LOG4J": str(intake.log4j),
             "FLAFKA_AVRO": str(intake.avro),
@@ -138,7 +139,9 @@ class _Run:
             "FLAFKA_HDFS": self.hdfs.webhdfs,
             "FLAFKA_HBASE": self.hbase.address,
             "FLAFKA_SOLR": self.solr.address,
+            "FLAFKA_PROCESSORS": str(CONF / "processors"),
             "FLAFKA_ROLL": "5",
+            "FLAFKA_TRIGGER": "5",
             "FLAFKA_RUNNER": runner,
         }
         self.log = self.home / "agent.log"
@@ -184,7 +187,7 @@ class _Run:
 
     def await_deliveries(self) -> None:
         """A sink that found its store away tries again after up to half a minute."""
-        sinks = [f"SINK.{name}" for name in ("hdfs", "hbase", "solr")]
+        sinks = [f"SINK.{name}" for name in ("hdfs", "hbase", "solr", "counts")]
 
         def all_deliver() -> bool:
             counters = _metrics(self.metrics_port)
@@ -213,7 +216,8 @@ class _Run:
         hdfs = audit(records, reader, ROOT)
         rows, documents = hbase_rows(self.hbase.address, TABLE), solr_documents(f"{self.solr.address}/{CORE}")
         found = _Found(self.counters, len(channel), self.to_send)
-        found.applications = Counter(event.headers.get("application", "") for event in events)
+        found.counts = _counts(hbase_rows(self.hbase.address, COUNTS))
+        logged = Counter((e.headers["application"], e.headers["level"]) for e in events if "application" in e.headers)
         found.store("HDFS", f"in {hdfs.files} files", hdfs.delivered_events, hdfs.differences)
         found.store(
             "HBase",
@@ -224,6 +228,12 @@ class _Run:
         text = {id: body.decode(errors="backslashreplace").encode() for id, body in channel.items()}
         bodies = {id: document.get("body_t", "").encode() for id, document in documents.items()}
         found.store("Solr", "documents by event id", len(documents), differences(text, bodies))
+        wrong = [
+            f"{found.counts[who, level]:,} events of {who} with level {level}, not {count:,}"
+            for (who, level), count in logged.items()
+            if found.counts[who, level] != count
+        ]
+        found.store("counts", "counted by the processor, by minute, sender and level", found.counts.total(), wrong)
         clusters = (self.kafka, *self.stores)
         found.memory_mb = sum(cluster.server(name).rss_mb or 0 for cluster in clusters for name in cluster.names())
         found.samples = list(_samples(reader, rows, f"{self.solr.address}/{CORE}"))
@@ -265,7 +275,8 @@ class _Found:
     stores: list[tuple[str, str, int]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     samples: list[tuple[str, str]] = field(default_factory=list)
-    applications: Counter[str] = field(default_factory=Counter)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """What the processor counted, by sender and level."""
     memory_mb: int = 0
 
     def store(self, name: str, how: str, events: int, differences: list[str]) -> None:
@@ -308,15 +319,24 @@ class _Found:
         for name, how, events in self.stores:
             table.add_row(f"{events:,}", f"→ {name}", how)
         console.print(table)
-        told = [f"{name} {count:,}" for name, count in sorted(self.applications.items()) if name]
-        console.print(f"\n[bold]Who logged[/] [dim](log4j 2)[/]  {', '.join(told)}", soft_wrap=True)
+        told = [f"{who} {level} {count:,}" for (who, level), count in sorted(self.counts.items()) if who != "-"]
+        console.print(f"\n[bold]Who logged[/] [dim](by the processor)[/]  {', '.join(told)}", soft_wrap=True)
         for where, text in self.samples:
-            console.print(f"\n[bold]{where}")
+            console.print(f"\n[bold]{where}", soft_wrap=True)
             console.print(Text("  " + text), no_wrap=True, overflow="ellipsis")
         for text in self.wrong:
             console.print(f"[red]{text}")
         verdict = "[green]The books balance" if self.balanced else "[red]The books do not balance"
         console.print(f"\n{verdict}[/] [dim]after {seconds:.0f} s; the servers use {self.memory_mb:,} MB.")
+
+
+def _counts(rows: dict[str, dict[str, bytes]]) -> Counter[tuple[str, str]]:
+    """All minutes of each sender and level, out of rows with keys as `2026-01-31 12:00 broker-1 INFO`."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for key, row in rows.items():
+        who, _, level = key[len("2026-01-31 12:00 ") :].rpartition(" ")
+        counts[who, level] += int(row["events"])
+    return counts
 
 
 def _samples(reader: HdfsReader, rows: dict[str, dict[str, bytes]], solr: str) -> Iterator[tuple[str, str]]:
@@ -350,7 +370,7 @@ def _step(text: str) -> Iterator[None]:
     started = time.monotonic()
     with console.status(text) if console.is_terminal else nullcontext():
         yield
-    console.print(f"[green]✓[/] {text} [dim]({time.monotonic() - started:.1f} s)")
+    console.print(f"[green]✓[/] {text} [dim]({time.monotonic() - started:.1f} s)", soft_wrap=True)
 
 
 def _until_interrupted() -> None:

@@ -27,7 +27,9 @@ def start(chosen: Chosen, drain: bool, log_level: str) -> None:
     """Run an agent until SIGTERM or Ctrl-C: then it drains, commits and ends. A second signal ends it at once."""
     log_to_stderr(log_level)
     spec = with_own_cluster(load_or_exit(chosen))
-    sys.exit(run(replace(spec, sources=()) if drain else spec, drain=drain))
+    if drain:  # nothing that is worth waiting for comes any more
+        spec = replace(spec, sources=(), options={**spec.options, "spark.triggerInterval": "1"})
+    sys.exit(run(spec, drain=drain))
 
 
 def run(spec: AgentSpec, *, drain: bool) -> int:
@@ -49,7 +51,7 @@ def run(spec: AgentSpec, *, drain: bool) -> int:
     names = (", ".join(component.name for component in part) or "none" for part in parts)
     log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
     while not stop.wait(0.2 if drain else None):
-        if agent.caught_up():
+        if agent.drained():
             break
     return 0 if agent.stop() else 1
 

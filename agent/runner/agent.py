@@ -33,6 +33,8 @@ class Agent:
         self.spec = spec
         self.registry = Registry(spec.name)
         self.give_up = threading.Event()
+        self._looks: dict[int, int] | None = None
+        """How often each sink had looked for more when all of them had caught up."""
         self.channels = {c.name: ChannelRunner(c.path, c.name, c.make()) for c in spec.channels}
         self.dead_letters = {
             c.name: dead_letters_of(spec.name, c, self.channels[c.name].channel, spec.options) for c in spec.channels
@@ -83,6 +85,21 @@ class Agent:
         """Whether every sink has delivered all that its channel holds, by the latest it knows."""
         remote = self.spark.metrics.values() if self.spark is not None else ()
         return all(sink.caught_up() for sink in self.sinks) and all(m.snapshot().get("Lag") == 0 for m in remote)
+
+    def drained(self) -> bool:
+        """Whether every channel is empty. One sink may feed the channel of another, so all look again for each:
+        what a sink saw last may be from before the other delivered.
+        """
+        if not self.caught_up():
+            self._looks = None
+            return False
+        metrics = [sink.metrics for runner in self.sinks for sink in runner.members]
+        metrics += self.spark.metrics.values() if self.spark is not None else ()
+        looks = {number: m.times("Lag") for number, m in enumerate(metrics) if "Lag" in m.snapshot()}
+        if self._looks is None or self._looks.keys() != looks.keys():
+            self._looks = looks
+        again = 2 * (len(self.channels) - 1)  # twice: a look may have been under way
+        return all(now - self._looks[number] >= again for number, now in looks.items())
 
     def drain(self) -> None:
         """Tell sinks to deliver what they take at once: nothing that is worth waiting for comes any more."""

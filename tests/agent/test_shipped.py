@@ -9,27 +9,63 @@ import pytest
 from click.testing import CliRunner
 
 from agent.cli import main
+from agent.config import load
 from agent.services.cluster import Cluster
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.solr import SolrCluster
+from agent.testing import run_processor
+from plugins import Components, Event
+from sinks.spark.loading import load as load_processor
 
 CONF = Path(__file__).parents[2] / "conf"
 
 
-@pytest.mark.parametrize("name", ["flafka.conf", "quickstart.conf"])
+@pytest.mark.parametrize("name", ["flafka.conf", "edge.conf", "quickstart.conf"])
 def test_check_finds_nothing_to_say(name: str) -> None:
     result = CliRunner().invoke(main, ["check", "--strict", "-c", str(CONF / name)])
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
 
 
-def test_each_sink_of_flafka_conf_sees_every_event() -> None:
+def test_each_sink_of_flafka_conf_has_a_group_of_its_own_and_spark_delivers() -> None:
     text = (CONF / "flafka.conf").read_text()
     (sinks,) = re.findall(r"^flafka\.sinks = (.*)$", text, re.MULTILINE)
     groups = dict(re.findall(r"^flafka\.sinks\.(\w+)\.group = (.*)$", text, re.MULTILINE))
-    assert groups == {sink: f"flafka-{sink}" for sink in ("hdfs", "hbase", "solr")}
+    assert groups == {sink: f"flafka-{sink}" for sink in ("hdfs", "hbase", "solr", "levels", "counts")}
     assert sinks.split() == list(groups)
+    spec, _ = load(CONF / "flafka.conf", None, components=Components())
+    assert spec is not None
+    on_spark = [sink.name for sink in spec.sinks if sink.runner == "spark"]
+    assert on_spark == ["hdfs", "hbase", "solr", "levels"]
+
+
+def test_the_processor_of_flafka_conf_counts_by_minute_sender_and_level() -> None:
+    by_level = load_processor("counts:by_level", str(CONF / "processors"))
+    minute = 1_700_000_000_000 // 60_000 * 60_000
+
+    def event(at: int, **headers: str) -> Event:
+        return Event(b"", {"timestamp": str(minute + at), **headers})
+
+    first = [
+        event(1, application="shop", level="WARN", host="web-1"),
+        event(2, host="web-1", Severity="3"),
+        event(3, host="web-1", Severity="9"),
+        event(4, host="web-1", Severity="three"),
+        event(59_999),
+    ]
+    rows = run_processor(by_level, first, [event(5, host="web-1", Severity="3"), event(60_000)], mode="update")
+    assert [(row.key, row.body, row.headers) for row in sorted(rows, key=lambda row: (row.body, row.key))] == [
+        (f"{time} {who} {level}", count, {"minute": time, "who": who, "level": level})
+        for time, who, level, count in (
+            ("2023-11-14 22:13", "-", "-", 1),
+            ("2023-11-14 22:13", "shop", "WARN", 1),
+            ("2023-11-14 22:13", "web-1", "ERROR", 1),
+            ("2023-11-14 22:14", "-", "-", 1),
+            ("2023-11-14 22:13", "web-1", "-", 2),
+            ("2023-11-14 22:13", "web-1", "ERROR", 2),
+        )
+    ]
 
 
 @pytest.mark.parametrize(
