@@ -29,6 +29,18 @@ def test_a_failure_in_python_is_told_by_what_python_said() -> None:
     assert reason(WRAPPED) == "Retry: the disk is full"
 
 
+def test_a_failure_in_java_behind_python_is_told_by_what_java_said() -> None:
+    killed = """StreamingQueryException: [STREAM_FAILED] Query terminated. Traceback (most recent call last):
+  File "agent/runner/spark/query.py", line 95, in _commit
+    results = [pickle.loads(row.result) for row in frame.collect()]
+py4j.protocol.Py4JJavaError: An error occurred while calling o562.collectToPython.
+: org.apache.spark.SparkException: Job aborted: Python worker exited unexpectedly (crashed)
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:3122)
+"""
+    said = "org.apache.spark.SparkException: Job aborted: Python worker exited unexpectedly (crashed)"
+    assert reason(killed) == said
+
+
 def test_a_failure_of_spark_itself_is_told_by_its_first_lines() -> None:
     assert (
         reason("AnalysisException: no such table\n  here\n\nat java\n...") == "AnalysisException: no such table here "

@@ -96,8 +96,9 @@ def reason(failure: str) -> str:
     _, trace, end = failure.rpartition("Traceback (most recent call last):")
     if trace:
         for line in end.splitlines():
-            if line.strip() and not line[0].isspace():
-                return line.strip().removeprefix("plugins.errors.")
+            # Of a failure of Java's, py4j says first which call it was.
+            if line.strip() and not line[0].isspace() and not line.startswith("py4j."):
+                return line.strip(": ").removeprefix("plugins.errors.")
     return " ".join(line.strip() for line in failure.splitlines()[:3])
 
 
