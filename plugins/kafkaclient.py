@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from plugins.errors import Retry
@@ -39,19 +39,23 @@ PRODUCER: Mapping[str, Any] = {
 }
 """Properties of a producer that its component does not set otherwise."""
 
-OURS = frozenset({"auto.offset.reset", "enable.auto.commit", "group.id", "partition.assignment.strategy"})
-"""Properties of a consumer on which the guarantees rest: set here, whatever Flume's files say about them."""
+_OF_PRODUCERS = frozenset(
+    {"acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id"}
+)
+OURS = _OF_PRODUCERS | {"auto.offset.reset", "enable.auto.commit", "group.id", "partition.assignment.strategy"}
+"""Properties on which the guarantees rest: set here, whatever Flume's files say about them."""
 _RENAMED = {
     "buffer.memory": "queue.buffering.max.kbytes",
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "max.request.size": "message.max.bytes",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "ssl.truststore.certificates": "ssl.ca.pem",
 }
 _STORES = frozenset(
-    f"ssl.{store}.{what}"
-    for store in ("truststore", "keystore")
-    for what in ("location", "password", "type", "certificates")
+    f"ssl.{store}.{what}" for store in ("truststore", "keystore") for what in ("location", "password", "type")
 )
 _JAVA_ONLY = re.compile(
     r"(key|value)\.(de)?serializer(\..*)?|max\.poll\.records|max\.block\.ms|interceptor\.classes|metric(s|\.).*|"
@@ -85,7 +89,11 @@ def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> 
 
 def ignored(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
     """A caution for each of them that does nothing here."""
-    for name in properties:
+    for name, value in properties.items():
+        if name in _OF_PRODUCERS and value.lower() not in ("all", "-1", "true"):
+            yield Problem(
+                prefix + name, "is set here: acks = all and idempotence, else the loss of a broker loses events"
+            )
         if _JAVA_ONLY.fullmatch(name) and not name.endswith("serializer"):
             yield Problem(prefix + name, "means something to Java's client only, and is ignored")
 
@@ -94,6 +102,19 @@ def reason(error: Any) -> str:
     """What the client says went wrong, of a KafkaException or a KafkaError."""
     known = error.args[0] if getattr(error, "args", ()) else error
     return str(known.str()) if hasattr(known, "str") else str(known)
+
+
+def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: float) -> list[TopicPartition]:
+    """The group's positions, below 0 where it has none. KafkaException where that of one cannot be told.
+
+    The client hands out a partition's error beside an offset that looks as if there were none: taken for one, it
+    would begin anew.
+    """
+    found = consumer.committed(partitions, timeout=seconds)
+    for at in found:
+        if at.error is not None:
+            raise KafkaException(at.error)
+    return found
 
 
 def missing(client: Callable[[], Mapping[str, Any]], servers: str | None, topics: Sequence[str]) -> Iterator[str]:

@@ -34,7 +34,7 @@ from plugins import (
     Retry,
     Taken,
 )
-from plugins.kafkaclient import CONSUMER, QUIET, client_properties
+from plugins.kafkaclient import CONSUMER, QUIET, client_properties, committed
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
@@ -139,8 +139,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         consumer = self._onlooker(group)
         try:
             partitions = consumer.list_topics(self.config.topic, timeout=CONNECT_SECONDS).topics[self.config.topic]
-            found = consumer.committed(
-                [TopicPartition(self.config.topic, p) for p in partitions.partitions], timeout=CONNECT_SECONDS
+            found = committed(
+                consumer, [TopicPartition(self.config.topic, p) for p in partitions.partitions], CONNECT_SECONDS
             )
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e

@@ -111,9 +111,13 @@ class KafkaChannelConfig(KafkaEndConfig):
         return self
 
     def cautions(self) -> Iterator[Problem]:
-        """Properties of Java's client alone."""
+        """Properties that do nothing here."""
         yield from ignored("kafka.producer.", self.producer)
         yield from ignored("kafka.consumer.", self.consumer)
+        if self.consumer.get("auto.offset.reset") in ("latest", "largest", "end"):
+            yield Problem(
+                "kafka.consumer.auto.offset.reset", "is ignored: a new group of a channel begins with its first event"
+            )
 
     def writes(self) -> list[str]:
         """Its topic; what it reads, it wrote itself."""
@@ -133,9 +137,26 @@ class FlumeKafkaChannelConfig(KafkaChannelConfig):
         "with parseAsFlumeEvent = false; arrow, many a record, which Flume cannot read. All three are read",
     )
     poll_timeout: int = option(500, name="kafka.pollTimeout", unit="ms", description="Accepted from Flume's files")
+    old_topic: str | None = option(None, name="topic", description="The older name of kafka.topic")
+    broker_list: str | None = option(None, name="brokerList", description="The older name of the brokers")
+    old_group_id: str | None = option(None, name="groupId", description="The older name of kafka.consumer.group.id")
+    old_poll_timeout: int | None = option(
+        None, name="pollTimeout", unit="ms", description="The guide's name of kafka.pollTimeout"
+    )
+    read_smallest: bool | None = option(
+        None, name="readSmallestOffset", description="Accepted: a new group always begins with the first event"
+    )
+    zookeeper_connect: str | None = option(None, name="zookeeperConnect", description="Accepted, and not used")
+    migrate_offsets: bool = option(True, name="migrateZookeeperOffsets", description="Accepted, and not used")
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _bodies_alone(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
+        older = {
+            "kafka.topic": "topic",
+            "kafka.bootstrap.servers": "brokerList",
+            "kafka.consumer.group.id": "groupId",
+        }
+        values = {**{new: values[old] for new, old in older.items() if old in values}, **values}
         parse = values.get("parseAsFlumeEvent")
         return {"format": "raw", **values} if str(parse).lower() == "false" else values

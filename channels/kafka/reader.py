@@ -13,7 +13,7 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from plugins import Claim, FlafkaError, Metrics, Owner, Reader, Record, Retry, Taken
-from plugins.kafkaclient import CONSUMER
+from plugins.kafkaclient import CONSUMER, committed
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits undelivered."""
@@ -277,7 +277,7 @@ class KafkaReader(Reader):
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         claims: dict[Claim, int | None] = {}
-        for tp in consumer.committed(partitions, timeout=COMMITTED_SECONDS):
+        for tp in committed(consumer, partitions, COMMITTED_SECONDS):
             self._epochs[tp.partition] = epoch = epoch_of(tp.metadata)
             claim = self._claim._replace(epoch=epoch, partition=tp.partition)
             claims[claim] = tp.offset if tp.offset >= 0 else None

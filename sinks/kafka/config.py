@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Self
 
 import pydantic
@@ -11,16 +11,6 @@ from confluent_kafka import KafkaException, Producer
 from plugins import Config, Problem, option
 from plugins.bucketpath import BucketPath
 from plugins.kafkaclient import QUIET, KafkaEndConfig, client_properties, ignored
-
-OURS = frozenset(
-    {"acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id"}
-)
-"""Properties on which the guarantee rests: set by the sink, whatever the file says about them."""
-
-
-def settable(properties: Mapping[str, str]) -> dict[str, str]:
-    """Without those that are ours."""
-    return {name: value for name, value in properties.items() if name not in OURS}
 
 
 class KafkaSinkConfig(KafkaEndConfig):
@@ -82,10 +72,8 @@ class KafkaSinkConfig(KafkaEndConfig):
         return self.topic_header if self.allow_topic_override else None
 
     def cautions(self) -> Iterator[Problem]:
-        """Properties of Java's client alone, and acks."""
+        """Properties that do nothing here."""
         yield from ignored("kafka.producer.", self.producer)
-        if self.producer.get("acks") in ("0", "1"):
-            yield Problem("kafka.producer.acks", "is always all here: with less, the loss of a broker loses events")
 
     @pydantic.model_validator(mode="after")
     def _usable(self) -> Self:
@@ -95,7 +83,7 @@ class KafkaSinkConfig(KafkaEndConfig):
             raise ValueError(f"kafka.topic: {e}") from None
         try:
             if self.producer:
-                Producer({**QUIET, **client_properties(settable(self.producer), stores=False)})
+                Producer({**QUIET, **client_properties(self.producer, stores=False)})
         except KafkaException as e:
             raise ValueError(f"kafka.producer.*: {e.args[0].str()}") from None
         return self

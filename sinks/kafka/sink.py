@@ -27,8 +27,8 @@ from plugins import (
     flumeevent,
 )
 from plugins.bucketpath import BucketPath
-from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, QUIET, client_properties, missing, reason
-from sinks.kafka.config import KafkaSinkConfig, settable
+from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, QUIET, client_properties, committed, missing, reason
+from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.writers import TransactionalWriter, Writer
 
 KNOWN_SECONDS = 60.0
@@ -123,9 +123,8 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
         deadline = time.monotonic() + 2 * CONNECT_SECONDS
         while True:
             try:
-                (at,) = self._onlooker(claim.group).committed(
-                    [TopicPartition(claim.topic, claim.partition)], timeout=CONNECT_SECONDS
-                )
+                onlooker = self._onlooker(claim.group)
+                (at,) = committed(onlooker, [TopicPartition(claim.topic, claim.partition)], CONNECT_SECONDS)
                 return at
             except KafkaException as e:
                 passing = e.args[0].code() in _PASSING and time.monotonic() < deadline
@@ -301,7 +300,7 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
         return self._onlookers[group]
 
     def _security(self) -> dict[str, Any]:
-        properties = client_properties(settable(self.config.producer))
+        properties = client_properties(self.config.producer)
         return {name: value for name, value in properties.items() if name.startswith(("security.", "sasl.", "ssl."))}
 
     def _base(self) -> dict[str, Any]:
@@ -317,4 +316,4 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
         return {**self._base(), **self._security()}
 
     def _properties(self) -> dict[str, Any]:
-        return {**self._base(), **client_properties(settable(self.config.producer))}
+        return {**self._base(), **client_properties(self.config.producer)}

@@ -21,7 +21,9 @@ from sources.http.config import HttpConfig
 from sources.http.handlers import HandlerError
 
 BUDGET = 64 * 1024 * 1024
-"""Bytes of requests that wait to be stored, from which on others are answered 503; or the largest request."""
+"""Bytes of requests that wait to be stored, from which on others are answered 503, and of those that are still on
+their way; or the largest request."""
+CROWDED = "too many large requests come at once; send it again"
 OVERHEAD = 1024
 """Bytes that a request takes beside its content, roughly."""
 _CHARSET = re.compile(rb'charset\s*=\s*"?([^\s";]+)', re.IGNORECASE)
@@ -43,7 +45,9 @@ class Server:
         self, config: HttpConfig, listener: socket.socket, tls: ssl.SSLContext | None, metrics: Metrics
     ) -> None:
         self.config, self.metrics = config, metrics
-        self._listener, self._held = listener, 0
+        self._listener = listener
+        self._budget = max(BUDGET, config.largest)
+        self._held = self._unfinished = 0
         self._arrived = threading.Condition()
         self._waiting: deque[Request] = deque()
         self._unanswered: set[Request] = set()
@@ -128,7 +132,7 @@ class Server:
         headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"text/plain; charset=utf-8")]
         if status == 405:
             headers.append((b"allow", b"GET, HEAD, POST"))
-        if status in (413, 408):  # what is left of the request is not read
+        if status in (413, 408) or text == CROWDED:  # what is left of the request is not read
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -149,7 +153,7 @@ class Server:
         return await self._store(events, len(content) + OVERHEAD)
 
     async def _store(self, events: list[Event], size: int) -> tuple[int, str]:
-        if self._held and self._held + size > max(BUDGET, self.config.largest):
+        if self._held and self._held + size > self._budget:
             return 503, "too much waits to be stored already; send it again"
         request = Request(events, size, asyncio.get_running_loop().create_future())
         self._held += size
@@ -168,17 +172,24 @@ class Server:
             self._unanswered.discard(request)
 
     async def _content(self, receive: Any) -> bytes:
-        pieces, size = [], 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise HandlerError(499, "the client has gone")
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-            if size > self.config.largest:
-                raise HandlerError(413, f"a request may have {self.config.largest} bytes")
-            if not message.get("more_body"):
-                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise HandlerError(499, "the client has gone")
+                pieces.append(message.get("body", b""))
+                size += len(pieces[-1])
+                self._unfinished += len(pieces[-1])
+                if size > self.config.largest:
+                    raise HandlerError(413, f"a request may have {self.config.largest} bytes")
+                if not message.get("more_body"):
+                    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                if self._unfinished > self._budget:
+                    raise HandlerError(503, CROWDED)
+        finally:
+            self._unfinished -= size
 
     def _events(self, scope: Any, content: bytes) -> list[Event]:
         if self.config.handler == "blob":

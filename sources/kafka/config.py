@@ -10,9 +10,12 @@ import pydantic
 from confluent_kafka import Consumer, KafkaException
 
 from plugins import Config, Problem, option
+from plugins.javaregex import JavaPattern
 from plugins.kafkaclient import CONSUMER, QUIET, KafkaEndConfig, client_properties, ignored
 
 RESET = "auto.offset.reset"
+INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Kafka's own topics, which a pattern never means."""
 
 
 class KafkaSourceConfig(KafkaEndConfig):
@@ -79,11 +82,6 @@ class KafkaSourceConfig(KafkaEndConfig):
     _begins = "earliest"
 
     @property
-    def subscription(self) -> list[str]:
-        """What to subscribe to, as the client wants it."""
-        return [f"^({self.topics_regex})$"] if self.topics_regex else self.names
-
-    @property
     def names(self) -> list[str]:
         """The topics that are named."""
         return [name for name in re.split(r"[,\s]+", self.topics) if name]
@@ -91,8 +89,12 @@ class KafkaSourceConfig(KafkaEndConfig):
     def reads(self, topic: str) -> bool:
         """Whether it consumes this topic."""
         if self.topics_regex:
-            return re.fullmatch(self.topics_regex, topic) is not None
+            return topic not in INTERNAL and self.pattern().fullmatch(topic) is not None
         return topic in self.names
+
+    def pattern(self) -> re.Pattern[str]:
+        r"""kafka.topics.regex, for whole names. The client's own patterns are not Java's: it takes `\d` for a d."""
+        return re.compile("".join(JavaPattern(self.topics_regex or "", backtracking=True).out), re.ASCII)
 
     def marks(self) -> str | None:
         """The header with the topic's name."""
@@ -108,8 +110,8 @@ class KafkaSourceConfig(KafkaEndConfig):
             raise ValueError("kafka.topics or kafka.topics.regex is required")
         if self.topics_regex:
             try:
-                re.compile(self.topics_regex)
-            except re.error as e:
+                self.pattern()
+            except (ValueError, re.error) as e:
                 raise ValueError(f"kafka.topics.regex is no regular expression: {e}") from None
         try:
             _ = self.begins

@@ -6,14 +6,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from plugins import FlafkaError, Metrics, Retry
-from plugins.kafkaclient import CONSUMER, reason
+from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, committed, reason
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits."""
@@ -22,6 +22,8 @@ MESSAGE_BYTES = 512
 POLL_SECONDS = 0.02
 COMMIT_SECONDS = 0.5
 ANSWER_SECONDS = 10.0
+LOOK_SECONDS = 30.0
+"""How often new topics are looked for."""
 HANDOVER_SECONDS = 30.0
 """How long a partition that another member wants waits for what was taken of it to be stored."""
 
@@ -43,8 +45,17 @@ class TopicConsumer:
     rebalance callback, a call from another never returns.
     """
 
-    def __init__(self, properties: Mapping[str, Any], topics: list[str], begins: str, metrics: Metrics) -> None:
-        self._group, self._topics, self._begins, self._metrics = properties["group.id"], topics, begins, metrics
+    def __init__(
+        self,
+        properties: Mapping[str, Any],
+        topics: list[str],
+        begins: str,
+        metrics: Metrics,
+        matches: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Reads these topics; with `matches` those that it says of, the ones that are created later too."""
+        self._group, self._begins, self._metrics = properties["group.id"], begins, metrics
+        self._topics, self._matches, self._look_due = topics, matches, 0.0
         self._changed = threading.Condition()
         self._queue: deque[Message] = deque()
         self._queued = 0
@@ -114,10 +125,11 @@ class TopicConsumer:
     def _run(self) -> None:
         consumer = self._consumer
         try:
-            consumer.subscribe(
-                self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
-            )
+            if self._matches is None:
+                self._subscribe()
             while not self._closing:
+                if self._matches is not None and time.monotonic() >= self._look_due:
+                    self._look()
                 message = consumer.poll(POLL_SECONDS)
                 if message is not None:
                     self._receive([message, *consumer.consume(1000, timeout=0)])
@@ -133,6 +145,26 @@ class TopicConsumer:
         finally:
             self._closing = True
             consumer.close()
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(
+            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def _look(self) -> None:
+        """Subscribe to the topics there are now that match."""
+        assert self._matches is not None
+        try:
+            topics = sorted(filter(self._matches, self._consumer.list_topics(timeout=CONNECT_SECONDS).topics))
+        except KafkaException:
+            if not self._topics:
+                raise
+            topics = self._topics  # what is read already is read on while brokers are away
+        self._look_due = time.monotonic() + LOOK_SECONDS
+        if topics and topics != self._topics:
+            log.info("group %s reads %s", self._group, ", ".join(topics))
+            self._topics = topics
+            self._subscribe()
 
     def _receive(self, messages: Iterable[Message]) -> None:
         with self._changed:
@@ -190,7 +222,7 @@ class TopicConsumer:
         starts = []
         with self._changed:
             self._turn += 1
-        for tp in consumer.committed(partitions, timeout=ANSWER_SECONDS):
+        for tp in committed(consumer, partitions, ANSWER_SECONDS):
             offset = tp.offset if tp.offset >= 0 else self._beginning(consumer, tp)
             starts.append(TopicPartition(tp.topic, tp.partition, offset))
             with self._changed:

@@ -49,14 +49,16 @@ class KafkaSource(Source[KafkaSourceConfig]):
         for trouble in self.probe():
             raise Retry(trouble)
         self._yielded.clear()
-        member = f"{socket.gethostname()}.{self.member}.{'.'.join(config.subscription)}"
+        member = f"{socket.gethostname()}.{self.member}.{config.topics_regex or '.'.join(config.names)}"
         properties = {
-            "topic.metadata.refresh.interval.ms": 30_000,  # topics that are created later are found by then
+            "topic.metadata.refresh.interval.ms": 30_000,  # partitions that are added later are found by then
             **self._client(),
             "group.id": config.group_id,
             "group.instance.id": re.sub(r"[^\w.-]", "_", member, flags=re.ASCII)[:240],
         }
-        self._consumer = TopicConsumer(properties, config.subscription, config.begins, self.metrics)
+        matches = config.reads if config.topics_regex else None
+        names = [] if matches else config.names
+        self._consumer = TopicConsumer(properties, names, config.begins, self.metrics, matches)
 
     def close(self) -> None:
         """Commit what is stored, and stop."""

@@ -38,7 +38,7 @@ def parse(lines: Sequence[bytes], incomplete: set[int]) -> tuple[Batch, int]:
             if row in incomplete:
                 raise ValueError("cut")
             events.append(read(line))
-        except ValueError:  # msgspec's errors are ValueErrors
+        except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
             invalid += 1
             events.append(Event(line, {STATUS: "Incomplete" if row in incomplete else "Invalid"}))
     return Batch.of(events), invalid

@@ -223,6 +223,17 @@ def test_defaults_are_flumes_under_flumes_name(name: str, given: dict[str, str],
     assert (config.format, config.topic, config.group_id) == expected
 
 
+def test_the_options_of_flumes_oldest_versions() -> None:
+    given = {"topic": "old", "brokerList": "h:1", "groupId": "g", "readSmallestOffset": "false", "pollTimeout": "100"}
+    config, problems = KafkaChannelConfig.for_type(FLUME).parse(given)
+    assert not problems
+    assert isinstance(config, KafkaChannelConfig)
+    assert (config.topic, config.bootstrap_servers, config.group_id) == ("old", "h:1", "g")
+    newer, _ = KafkaChannelConfig.for_type(FLUME).parse({**given, "kafka.topic": "new"})
+    assert isinstance(newer, KafkaChannelConfig)
+    assert newer.topic == "new"
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

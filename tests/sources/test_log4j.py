@@ -103,6 +103,13 @@ def test_odd_fields():
     assert read(nested) == Event(b"E\nCaused by: F", {})
 
 
+def test_a_line_that_is_nested_deep_is_kept_as_it_is():
+    line = b'{"a": ' + b"[" * 100_000
+    batch, invalid = parse([line, b"{}"], set())
+    assert list(batch) == [Event(line, {"log4j.status": "Invalid"}), Event(b"")]
+    assert invalid == 1
+
+
 @given(st.lists(st.binary(max_size=50), max_size=5))
 def test_what_is_no_json_stays_as_it_is(lines):
     batch, invalid = parse(lines, set())

@@ -1,0 +1,49 @@
+"""Properties and answers of Kafka's client."""
+
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from channels.kafka import KafkaChannelConfig
+from plugins.kafkaclient import PRODUCER, client_properties, committed
+from sinks.kafka import KafkaSinkConfig
+
+BROKERS = {"kafka.bootstrap.servers": "h:1"}
+
+
+@pytest.mark.parametrize(
+    "weak", [{"acks": "1"}, {"acks": "0", "enable.idempotence": "false"}, {"transactional.id": "x"}]
+)
+@pytest.mark.parametrize("config", [KafkaChannelConfig, KafkaSinkConfig])
+def test_no_property_weakens_what_is_promised(config, weak):
+    properties = {**BROKERS, "kafka.topic": "t", **{f"kafka.producer.{name}": text for name, text in weak.items()}}
+    parsed, problems = config.parse(properties)
+    assert parsed is not None, problems
+    properties = {**PRODUCER, **client_properties(parsed.producer)}
+    assert properties == PRODUCER
+    assert Producer({**properties, "log_level": 0}) is not None
+    assert [problem.option for problem in parsed.cautions()] == [f"kafka.producer.{name}" for name in weak]
+
+
+def test_javas_certificates_in_the_configuration_itself():
+    given = {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": "those of authorities",
+        "ssl.keystore.key": "a key",
+        "ssl.keystore.certificate.chain": "its certificates",
+    }
+    assert client_properties(given) == {
+        "ssl.ca.pem": "those of authorities",
+        "ssl.key.pem": "a key",
+        "ssl.certificate.pem": "its certificates",
+    }
+
+
+def test_an_error_is_not_taken_for_a_group_without_a_position():
+    answers = [SimpleNamespace(offset=7, error=None), SimpleNamespace(offset=-1001, error=None)]
+    consumer = SimpleNamespace(committed=lambda partitions, timeout: answers)
+    assert [at.offset for at in committed(consumer, [], 1)] == [7, -1001]
+    answers[1].error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        committed(consumer, [], 1)

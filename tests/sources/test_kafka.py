@@ -1,0 +1,62 @@
+"""The Kafka source with the brokers that librdkafka brings for tests; tests/system has it with real ones."""
+
+import threading
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from sources.kafka import KafkaSource, KafkaSourceConfig, consumer
+
+
+@pytest.fixture(scope="module")
+def brokers():
+    """Their addresses."""
+    admin = AdminClient({"test.mock.num.brokers": 3, "log_level": 0})
+    yield ",".join(f"{b.host}:{b.port}" for b in admin.list_topics(timeout=60).brokers.values())
+    del admin
+
+
+def produce(brokers, *topics):
+    producer = Producer({"bootstrap.servers": brokers, "log_level": 0})
+    for topic in topics:
+        producer.produce(topic, topic)
+    assert not producer.flush(60)
+
+
+def test_a_pattern_of_topics_is_javas(brokers, monkeypatch):
+    monkeypatch.setattr(consumer, "LOOK_SECONDS", 0.2)
+    produce(brokers, "logs1", "logs22", "logsd", "mylogs1", "logs1x")
+    config, problems = KafkaSourceConfig.parse(
+        {
+            "kafka.bootstrap.servers": brokers,
+            "kafka.topics.regex": r"(?:logs|\Qlogs.\E)\d+",
+            "kafka.consumer.auto.offset.reset": "earliest",
+            "kafka.consumer.session.timeout.ms": "6000",
+            "batchDurationMillis": "10",
+        }
+    )
+    assert not problems
+    source = KafkaSource(config)
+    source.open()
+    read = []
+    watchdog = threading.Timer(180, source.stopping.set)
+    watchdog.start()
+    try:
+        for batch in source.batches():
+            read += [event.headers["topic"] for event in batch]
+            source.stored(batch)
+            if sorted(read) == ["logs1", "logs22"]:
+                produce(brokers, "logs333", "logsd")
+            elif len(read) > 2:
+                break
+    finally:
+        watchdog.cancel()
+        source.close()
+    assert sorted(read) == ["logs1", "logs22", "logs333"]
+
+
+def test_a_pattern_that_is_none_is_an_error():
+    config, problems = KafkaSourceConfig.parse({"kafka.topics.regex": "logs("})
+    assert config is None
+    assert "kafka.topics.regex is no regular expression" in problems[0].message
