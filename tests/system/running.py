@@ -163,7 +163,7 @@ def agent_command(*arguments: str, environment: Mapping[str, str] | None = None)
         text=True,
         check=False,
         cwd=ROOT,
-        timeout=120,
+        timeout=300,
     )
 
 

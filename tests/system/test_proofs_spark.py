@@ -1,16 +1,24 @@
-"""Sinks that only write and flush, on Spark: two stores from one driver, which is killed; every event once."""
+"""Three stores behind one topic, and two runners that take turns: whatever is killed, every event is in each once."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-from collections import Counter
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+from confluent_kafka import Producer
+
+from agent.books import HdfsReader
 from agent.services.hbase import HBaseCluster
+from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.solr import SolrCluster
-from tests.system.running import Agent, kafka_channel, unique
+from tests.system.running import Agent, books, hdfs_sink, kafka_channel, unique
 from tests.system.stores import hbase_sink, solr_sink, stored, table_of
 from tests.system.test_proofs_dead_letters import dead_letters
 from tests.system.test_proofs_formats import put
@@ -29,54 +37,106 @@ def driver_of(agent: Agent) -> int:
     raise AssertionError("the agent has no Spark driver")
 
 
-def test_two_stores_from_one_driver_that_is_killed(
-    tmp_path: Path, kafka_cluster: KafkaCluster, hbase_cluster: HBaseCluster, solr_cluster: SolrCluster
+def put_undecodable(kafka: KafkaCluster, topic: str) -> None:
+    """A record of a format that does not exist yet, in partition 0."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b"from the future", headers={"flafka.format": b"arrow/9"}, partition=0)
+    assert producer.flush(60) == 0
+
+
+class Feed(threading.Thread):
+    """Puts events into a topic until it is told to stop, so that something is always under way."""
+
+    def __init__(self, kafka: KafkaCluster, topic: str) -> None:
+        super().__init__(name="feed", daemon=True)
+        self.kafka, self.topic, self.enough = kafka, topic, threading.Event()
+        self.good, self.bad = set[bytes](), set[bytes]()
+
+    def run(self) -> None:
+        for number in itertools.count():
+            good = [b"good %d" % (number * 50 + n) for n in range(50)]
+            bad = [b"bad %d \xff" % number]
+            put(self.kafka, self.topic, ("arrow", "raw")[number % 2], [*good, *bad])
+            self.good.update(good)
+            self.bad.update(bad)
+            if self.enough.wait(0.1):
+                return
+
+
+@contextmanager
+def feeding(kafka: KafkaCluster, topic: str) -> Iterator[Feed]:
+    feed = Feed(kafka, topic)
+    feed.start()
+    try:
+        yield feed
+    finally:
+        feed.enough.set()
+        feed.join()
+
+
+@pytest.mark.timeout(900)  # two starts of Spark, on a machine that may be ten times slower than an idle one
+def test_runners_are_switched_in_the_middle_of_a_batch(
+    tmp_path: Path,
+    kafka_cluster: KafkaCluster,
+    hdfs_cluster: HdfsCluster,
+    hbase_cluster: HBaseCluster,
+    solr_cluster: SolrCluster,
 ) -> None:
-    topic = unique("executors")
-    url = solr_cluster.create_core(topic)
+    topic = unique("switched")
+    root, url = f"/switched/{topic}", solr_cluster.create_core(topic)
     with table_of(hbase_cluster, topic) as table:
         table.connection.create_table(topic, {"f": {"max_versions": 10}})  # so that a second write would be seen
     regex = ["serializer = regex", "serializer.regex = (good) (.*)", "serializer.colNames = kind,text"]
     configuration = f"""
 a1.channels = c1
-a1.sinks = k1 k2
-a1.runner = spark
+a1.sinks = k1 k2 k3
 a1.spark.triggerInterval = 1
 {kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=2)}
 {hbase_sink(hbase_cluster, topic, "columnFamily = f", *regex)}
 {solr_sink(url, topic)}
+{hdfs_sink(hdfs_cluster.webhdfs, root, name="k3")}
+a1.sinks.k3.group = {topic}-hdfs
 """
-    good, bad = set[bytes](), set[bytes]()
+    reader = HdfsReader(hdfs_cluster.webhdfs)
 
-    def more() -> None:
-        for form in ("arrow", "raw"):
-            number = len(good)
-            some = [b"good %d" % (number + n) for n in range(250)], [b"bad %d \xff" % (number + n) for n in range(5)]
-            put(kafka_cluster, topic, form, [*some[0], *some[1]])
-            good.update(some[0])
-            bad.update(some[1])
+    def staged() -> set[str]:
+        return {str(Path(path).parent) for path in reader.walk(f"{root}/.flafka/tmp")}
 
-    def delivered(agent: Agent) -> bool:
-        counts = [agent.metrics().get(sink, {}) for sink in ("SINK.k1", "SINK.k2")]
-        return [c.get("Lag") for c in counts] == ["0", "0"] and len(documents(url)) == len(good | bad)
+    def in_the_middle(agent: Agent) -> None:
+        """Once all three deliver, until the next files are on HDFS and not yet committed."""
+        for sink in ("SINK.k1", "SINK.k2", "SINK.k3"):
+            agent.until(lambda s=sink: agent.count(s, "EventDrainSuccessCount"), f"events of {sink}")  # type: ignore[misc]
+        before = staged()
+        agent.until(lambda: staged() - before, "files on their way")
 
-    more()
-    with Agent(tmp_path, configuration) as agent:
-        agent.until(lambda: delivered(agent), "the first events in both stores")
-        more()
-        os.kill(driver_of(agent), signal.SIGKILL)
-        agent.until(lambda: agent.count("SINK.k1", "DriverRestartCount"), "the agent to notice")
-        more()
-        agent.until(lambda: delivered(agent), "the other events in both stores", 120)
-        agent.healthy()
-        shown = agent.metrics()["SINK.k1"]
-        assert float(shown["BatchMilliseconds"]) > 0
-        assert "RecordsPerSecond" in shown
-        assert agent.count("SINK.k1", "EventRejectedCount") >= len(bad)
-        assert b'flafka_lag{agent="a1",kind="sink",name="k2"} 0.0' in agent.get("/metrics/prometheus")[1]
-        assert "a1.sinks.k1: batch 0: " in agent.log
-        assert agent.stop() == 0
-        assert "Traceback" not in agent.log
+    with feeding(kafka_cluster, topic) as feed:
+        with Agent(tmp_path, configuration + "a1.runner = spark\n") as agent:
+            in_the_middle(agent)
+            driver = driver_of(agent)
+            agent.stop(signal.SIGKILL)
+            os.kill(driver, signal.SIGKILL)
+        put_undecodable(kafka_cluster, topic)
+        with Agent(tmp_path, configuration + "a1.runner = local\n") as agent:
+            in_the_middle(agent)
+            agent.stop(signal.SIGKILL)
+        with Agent(tmp_path, configuration + "a1.runner = spark\n") as agent:
+            in_the_middle(agent)
+            put_undecodable(kafka_cluster, topic)
+            feed.enough.set()
+            feed.join()
+            agent.until(
+                lambda: [agent.metrics().get(f"SINK.k{n}", {}).get("Lag") for n in (1, 2, 3)] == ["0", "0", "0"],
+                "everything to be delivered",
+            )
+            agent.healthy()
+            shown = agent.metrics()["SINK.k1"]
+            assert float(shown["BatchMilliseconds"]) > 0
+            assert "RecordsPerSecond" in shown
+            assert b'flafka_lag{agent="a1",kind="sink",name="k2"} 0.0' in agent.get("/metrics/prometheus")[1]
+            assert "a1.sinks.k1: batch 0: " in agent.log
+            assert agent.stop() == 0
+            assert "Traceback" not in agent.log
+    good, bad = feed.good, feed.bad
     channel = stored(kafka_cluster, topic)
     assert set(channel.values()) == good | bad
     assert {id: d["body_t"].encode() for id, d in documents(url).items()}.keys() == channel.keys()
@@ -85,6 +145,15 @@ a1.spark.triggerInterval = 1
         rows = {key.decode(): b"good " + cells[b"f:text"] for key, cells in table.scan()}
         assert rows == wanted
         assert not [id for id in list(rows)[::20] if len(table.cells(id, b"f:text", versions=10)) > 1]
+    found = books(kafka_cluster, topic, hdfs_cluster, root)
+    assert found.differences == []
+    assert found.channel_events == found.delivered_events == len(channel)
+
     letters = dead_letters(kafka_cluster, topic)
-    assert Counter(letter.headers["flafka.component"] for letter in letters).keys() == {"a1.sinks.k1"}
-    assert {(letter.headers["flafka.id"], letter.body) for letter in letters} == channel.items() - wanted.items()
+    undecodable = {letter.headers["flafka.id"] for letter in letters if letter.body == b"from the future"}
+    assert len(undecodable) == 2
+    kept = {(letter.headers["flafka.component"], letter.headers["flafka.id"]) for letter in letters}
+    assert kept == {("a1.sinks.k1", id) for id in channel.keys() - wanted.keys()} | {
+        (f"a1.sinks.k{n}", id) for n in (1, 2, 3) for id in undecodable
+    }
+    assert all(channel.get(letter.headers["flafka.id"], b"from the future") == letter.body for letter in letters)
