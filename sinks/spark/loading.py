@@ -52,8 +52,9 @@ def _import(name: str, path: str | None) -> ModuleType:
     if path is not None:
         if not Path(path).is_dir():
             raise ValueError(f"processor.path {path} is no directory")
-        if (directory := str(Path(path).absolute())) not in sys.path:
-            sys.path.insert(0, directory)
+        directory = Path(path).absolute()
+        sys.path[:] = [str(directory), *(entry for entry in sys.path if entry != str(directory))]
+        _forget_namesake(name, directory)
     importlib.invalidate_caches()
     try:
         return importlib.import_module(name)
@@ -68,6 +69,17 @@ def _import(name: str, path: str | None) -> ModuleType:
         raise ValueError(
             f"module {name} cannot be imported: {type(e).__name__}: {e}{place_in(e, _spec_of(name))}"
         ) from None
+
+
+def _forget_namesake(name: str, directory: Path) -> None:
+    """Two sinks may each have a `counts.py`, in directories of their own."""
+    there, own = sys.modules.get(name), directory.joinpath(*name.split("."))
+    if there is None or not (own.with_suffix(".py").exists() or own.is_dir()):
+        return
+    if there.__file__ is None or not Path(there.__file__).is_relative_to(directory):
+        top = name.partition(".")[0]
+        for module in [module for module in sys.modules if module.partition(".")[0] == top]:
+            del sys.modules[module]
 
 
 def _spec_of(name: str) -> Any:

@@ -15,6 +15,7 @@ from agent.testing import run_processor, session
 from plugins import Event, FlafkaError
 from plugins.frames import avro_body
 from sinks.spark import SparkSink, SparkSinkConfig
+from sinks.spark.loading import load
 from sinks.spark.sink import checked, records
 from tests.processors import logins
 
@@ -70,6 +71,16 @@ def test_a_processor_that_cannot_run_is_told_before_anything_starts(processor: s
 )
 def test_outputs_that_cannot_be(properties: dict[str, str], message: str) -> None:
     assert problems(**properties) == [message]
+
+
+def test_two_modules_of_one_name(tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "namesake.py").write_text(f"def where(events, options):\n    return {place!r}\n")
+    for place in ("a", "b", "a", "a"):
+        assert load("namesake:where", str(tmp_path / place))(None, {}) == place
+    assert load("namesake:where", str(tmp_path / "a")) is load("namesake:where", str(tmp_path / "a"))
+    assert load("namesake:where", PROCESSORS)(None, {}) == "a"  # it has none
 
 
 def login(user: str, at: str, outcome: str = "failed") -> Event:
