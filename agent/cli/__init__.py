@@ -19,6 +19,7 @@ COMMANDS = {
     "sandbox": "Run Kafka, HDFS, HBase and Solr on this machine.",
     "topic": "Look after Kafka topics.",
     "group": "Look after consumer groups: lag, offsets, resets.",
+    "audit": "Compare what went into the channels with what was taken out of them.",
     "dlq": "Look at dead letters: events that could not be delivered.",
 }
 """Name → what `agent --help` says of it. Each is the command of that name in the module of that name."""

@@ -19,6 +19,7 @@ from agent.config.selectors import SelectorReader
 from agent.config.sinkgroups import SinkGroupReader
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, Runner, SinkGroupSpec, SinkSpec, SourceSpec
 from plugins import Channel, Components, Interceptor, Sink, StreamingSink
+from plugins.kafkaclient import KafkaEndConfig
 from plugins.options import suggestion
 
 KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroups": "sink group"}
@@ -70,6 +71,7 @@ class Builder:
         self._check_competition()
         for spec, message in kafka.warnings(sources, self.channels, sinks):
             self.report.warn(spec.place, spec.path, message)
+        self._check_audit(channels)
         channels = self._check_ends(channels, sources, sinks)
         if self.report.mode == "lenient" and not (channels and (sources or sinks)):
             self.report.fatal(self.place, self.agent, "nothing is left that could run")
@@ -231,6 +233,12 @@ class Builder:
         return config or AgentOptions()
 
     # --- the whole
+
+    def _check_audit(self, channels: Iterable[ChannelSpec]) -> None:
+        topic = self.written.options.get("audit.topic")
+        if topic is not None and not any(isinstance(channel.config, KafkaEndConfig) for channel in channels):
+            message = "audit.topic means nothing: none of its channels is in Kafka, and no others are audited"
+            self.report.warn(topic.place, self.agent, message)
 
     def _running(self, specs: Iterable[Spec | None], names: list[str] | None) -> list[Spec]:
         """Without those that could not be built, and those that `lenient` drops."""

@@ -47,3 +47,10 @@ class AgentOptions(Config):
     deadletters_directory: str | None = option(
         None, name="deadletters.directory", description="Where dead letters lie that no channel in Kafka can take."
     )
+    audit_topic: str | None = option(
+        None,
+        name="audit.topic",
+        min_length=1,
+        description="Topic, on the brokers of each Kafka channel, for how many events sources put into it and its "
+        "sinks took out, by minute, with a checksum: `agent audit` compares.",
+    )

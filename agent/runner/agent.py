@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
+from agent.runner.audit import audit_of
 from agent.runner.deadletters import dead_letters_of
 from agent.runner.groups import GroupRunner
 from agent.runner.sinks import SinkRunner
@@ -35,7 +36,10 @@ class Agent:
         self.give_up = threading.Event()
         self._looks: dict[int, int] | None = None
         """How often each sink had looked for more when all of them had caught up."""
-        self.channels = {c.name: ChannelRunner(c.path, c.name, c.make()) for c in spec.channels}
+        self.channels: dict[str, ChannelRunner] = {}
+        for c in spec.channels:
+            channel = c.make()
+            self.channels[c.name] = ChannelRunner(c.path, c.name, channel, audit_of(c, channel, spec.options))
         self.dead_letters = {
             c.name: dead_letters_of(spec.name, c, self.channels[c.name].channel, spec.options) for c in spec.channels
         }
@@ -132,6 +136,9 @@ class Agent:
         _join([c.thread for c in self.channels.values()], 5)
         for letters in self.dead_letters.values():
             letters.close()
+        for channel in self.channels.values():
+            if channel.audit is not None:
+                channel.audit.close()
         self.server.stop()
         self._keep_metrics()
         log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")

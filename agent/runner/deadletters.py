@@ -103,7 +103,7 @@ class KafkaDeadLetters:
         with self._lock:
             try:
                 if self._producer is None:
-                    self._producer = self._open()
+                    self._producer = producer_to(self.stream, self.topic, self.replication, days=30)
                 for letter in letters:
                     for part, headers in _parts(letter):
                         self._producer.produce(self.topic, part, headers=headers, on_delivery=heard)
@@ -117,28 +117,29 @@ class KafkaDeadLetters:
         if errors:
             raise Retry(f"dead letters cannot be written to topic {self.topic}: {errors[0]}")
 
-    def _open(self) -> Any:
-        from confluent_kafka import KafkaException, Producer
-        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # stubs forget it
-
-        client: dict[str, Any] = {
-            "bootstrap.servers": self.stream.bootstrap_servers,
-            **client_properties(self.stream.client),
-        }
-        admin = AdminClient(client)
-        if self.topic not in admin.list_topics(timeout=10).topics:
-            settings = {"min.insync.replicas": str(min(2, self.replication)), "retention.ms": str(30 * 86_400_000)}
-            topic = NewTopic(self.topic, num_partitions=1, replication_factor=self.replication, config=settings)
-            try:
-                admin.create_topics([topic])[self.topic].result(10)
-            except KafkaException as e:
-                if e.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                    raise
-        return Producer({**client, "acks": "all", "enable.idempotence": True, "message.max.bytes": 2 << 20})
-
     def close(self) -> None:
         """Every `put` has flushed already."""
         self._producer = None
+
+
+def producer_to(stream: KafkaStream, topic: str, replication: int, *, days: int, **client: Any) -> Any:
+    """A producer for a topic beside a channel's, of one partition; where it is missing it is created, to keep its
+    records for so many days. Raises KafkaException.
+    """
+    from confluent_kafka import KafkaException, Producer
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # stubs forget it
+
+    client = {"bootstrap.servers": stream.bootstrap_servers, **client_properties(stream.client), **client}
+    admin = AdminClient(client)
+    if topic not in admin.list_topics(timeout=10).topics:
+        settings = {"min.insync.replicas": str(min(2, replication)), "retention.ms": str(days * 86_400_000)}
+        wanted = NewTopic(topic, num_partitions=1, replication_factor=replication, config=settings)
+        try:
+            admin.create_topics([wanted])[topic].result(10)
+        except KafkaException as e:
+            if e.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                raise
+    return Producer({**client, "acks": "all", "enable.idempotence": True, "message.max.bytes": 2 << 20})
 
 
 def dead_letters_of(

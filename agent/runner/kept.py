@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from agent.runner.deadletters import DeadLetters, FileDeadLetters, KafkaDeadLetters
-from plugins import Event, EventId, Retry
+from plugins import Event, EventId, KafkaStream, Retry
 from plugins.kafkaclient import QUIET, client_properties
 
 ANSWER_SECONDS = 10.0
@@ -63,10 +63,14 @@ def _lines(letters: FileDeadLetters) -> Iterator[dict[str, Any]]:
 
 
 def _of_topic(letters: KafkaDeadLetters) -> Iterator[Kept]:
-    marked = (json.loads(value) for headers, value in _records(letters) if "flafka.replayed" in headers)
+    marked = (
+        json.loads(value)
+        for _, headers, value in records(letters.stream, letters.topic)
+        if "flafka.replayed" in headers
+    )
     replayed = {name for names in marked for name in names}
     parts: dict[str, dict[int, bytes]] = {}
-    for headers, value in _records(letters):
+    for _, headers, value in records(letters.stream, letters.topic):
         if "flafka.deadletter" not in headers:
             continue
         texts = ("letter", "component", "reason", "id")
@@ -101,40 +105,44 @@ def _kept(fields: Mapping[str, Any], body: bytes, replayed: set[str]) -> Kept:
     )
 
 
-def _records(letters: KafkaDeadLetters) -> Iterator[tuple[dict[str, bytes], bytes]]:
-    """All records there are now, but for those of transactions that did not come about."""
-    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+def records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[int, dict[str, bytes], bytes]]:
+    """What there is now in a topic beside a channel's, since that time, but for transactions that did not come about:
+    time in ms, headers and value of each record, oldest first in each partition; nothing where there is no topic.
+
+    Raises Retry while brokers are away.
+    """
+    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
     consumer = Consumer(
         {
-            "bootstrap.servers": letters.stream.bootstrap_servers,
+            "bootstrap.servers": stream.bootstrap_servers,
             **QUIET,
-            **client_properties(letters.stream.client),
-            "group.id": "flafka-dlq",
+            **client_properties(stream.client),
+            "group.id": "flafka-reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
         }
     )
     try:
-        topic = consumer.list_topics(timeout=ANSWER_SECONDS).topics.get(letters.topic)
-        for partition in topic.partitions if topic is not None else ():
-            at = TopicPartition(letters.topic, partition, OFFSET_BEGINNING)
+        found = consumer.list_topics(timeout=ANSWER_SECONDS).topics.get(topic)
+        for partition in found.partitions if found is not None else ():
+            (at,) = consumer.offsets_for_times([TopicPartition(topic, partition, since)], timeout=ANSWER_SECONDS)
             _, end = consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
+            position = at.offset if at.offset >= 0 else end  # negative: there is nothing so new
             consumer.assign([at])
-            position = 0
             while position < end:
                 message = consumer.poll(ANSWER_SECONDS)
                 if message is None:
-                    raise Retry(f"topic {letters.topic} does not come to its end within {ANSWER_SECONDS:.0f} s")
+                    raise Retry(f"topic {topic} does not come to its end within {ANSWER_SECONDS:.0f} s")
                 if (error := message.error()) is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
                         break
-                    raise Retry(f"topic {letters.topic}: {error.str()}")
+                    raise Retry(f"topic {topic}: {error.str()}")
                 position = int(message.offset() or 0) + 1
                 pairs = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-                yield {name: value or b"" for name, value in pairs}, message.value() or b""
+                yield message.timestamp()[1], {name: value or b"" for name, value in pairs}, message.value() or b""
     except KafkaException as e:
-        raise Retry(f"topic {letters.topic} cannot be read: {e.args[0].str()}") from e
+        raise Retry(f"topic {topic} cannot be read: {e.args[0].str()}") from e
     finally:
         consumer.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.runner.deadletters import DeadLetters, letters_of, letters_of_records
@@ -24,6 +24,7 @@ from plugins import (
     Sink,
     Taken,
 )
+from plugins.audit import Sum, add, tally
 
 TAKE_SECONDS = 0.1
 QUIET_SECONDS = 3.0
@@ -43,6 +44,8 @@ class _Range:
     since: float = 0.0
     taken: list[Batch] = field(default_factory=list)
     """The events as the channel held them, for dead letters; kept only where a flush may still reject some."""
+    minutes: dict[int, Sum] = field(default_factory=dict)
+    """For the audit."""
 
     def add(self, taken: Taken) -> None:
         if self.end is None:
@@ -54,6 +57,7 @@ class _Range:
     def committed(self) -> None:
         self.start, self.end, self.events = self.end, None, 0
         self.taken.clear()
+        self.minutes.clear()
 
 
 class SinkRunner(Worker):
@@ -155,6 +159,8 @@ class SinkRunner(Worker):
         if taken.undecodable:
             self.dead_letters.put(letters_of_records(self.path, taken.undecodable))
             self.metrics.add("EventRejectedCount", len(taken.undecodable))
+        if self.channel.audit is not None:
+            add(pending.minutes, tally(taken.batch))
         batch = taken.batch
         for interceptor in self.interceptors:
             if not len(batch):
@@ -221,9 +227,18 @@ class SinkRunner(Worker):
                 self.reject(e, [batch for r in self.ranges.values() for batch in r.taken])
                 for id in e.reasons:
                     self.ranges[id.partition].events -= 1
-            self.delivered({p: r for p, r in self.ranges.items() if r.end is not None})  # a flush covers all of them
+            covered = {p: r for p, r in self.ranges.items() if r.end is not None}  # a flush covers all of them
+            self.report(covered.values())
+            self.delivered(covered)
         self.show_lag()
         self.recovered()
+
+    def report(self, ranges: Iterable[_Range]) -> None:
+        """Tell the audit what is about to be committed."""
+        if self.channel.audit is not None:
+            self.channel.audit.taken(
+                (r.claim, r.start, r.end, r.minutes) for r in ranges if r.start is not None and r.end is not None
+            )
 
     def delivered(self, ranges: Mapping[int, _Range]) -> None:
         """Commit the channel: what was taken of these partitions is durable."""
@@ -261,7 +276,9 @@ class SinkRunner(Worker):
         assert pending.start is not None
         assert pending.end is not None
         try:
-            self.committing.commit(self.committing.stage(pending.claim, pending.start, pending.end))
+            receipt = self.committing.stage(pending.claim, pending.start, pending.end)
+            self.report([pending])
+            self.committing.commit(receipt)
         except Conflict as e:
             self.log.warning("%s", e)
             self.committing.reset(partition)

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from agent.runner.audit import ALIVE_SECONDS, Audit
 from agent.runner.deadletters import DeadLetter, DeadLetters
 from agent.runner.optional import PATIENCE_SECONDS, OptionalPuts
 from agent.runner.selectors import Routed, Selector
@@ -176,28 +178,35 @@ class SourceRunner(Worker):
         try:
             runner.channel.put(batch)
         except Rejected as e:
-            rows = {id.index: reason for id, reason in sorted(e.reasons.items())}
-            events = list(batch.where(pa.array([row in rows for row in range(len(batch))])))
+            reasons = {id.index: reason for id, reason in sorted(e.reasons.items())}
+            rejected = pa.array([row in reasons for row in range(len(batch))])
             self.dead_letters[runner.name].put(
                 DeadLetter(self.path, None, event, reason)
-                for event, reason in zip(events, rows.values(), strict=True)
+                for event, reason in zip(batch.where(rejected), reasons.values(), strict=True)
             )
-            self.metrics.add("EventRejectedCount", len(rows))
+            self.metrics.add("EventRejectedCount", len(reasons))
+            batch = batch.where(pc.invert(rejected))
+        if runner.audit is not None:
+            runner.audit.put(batch)
 
 
 class ChannelRunner(Worker):
     """Opens a channel, with back-off, and keeps it open."""
 
-    def __init__(self, path: str, name: str, channel: Channel) -> None:  # type: ignore[type-arg]
+    def __init__(self, path: str, name: str, channel: Channel, audit: Audit | None = None) -> None:  # type: ignore[type-arg]
         super().__init__(path, channel)
-        self.name, self.channel = name, channel
+        self.name, self.channel, self.audit = name, channel, audit
         self.ready = threading.Event()
         self.may_close = threading.Event()
         channel.stopping = threading.Event()  # puts under way go on while the agent drains
 
     def work(self) -> None:
-        """Open, and wait."""
+        """Open, and wait; tell the audit now and then."""
         self.channel.open()
+        if self.audit is not None:
+            self.audit.open()
         self.recovered()
         self.ready.set()
-        self.may_close.wait()
+        while not self.may_close.wait(ALIVE_SECONDS):
+            if self.audit is not None:
+                self.audit.alive()

@@ -38,6 +38,11 @@ APART = "\na1.sources.s1.setTopicHeader = false"
         ),
         (KAFKA.format(read="more", channel=IN_KAFKA, write="events") + APART, ["in which its own channel lies"]),
         (KAFKA.format(read="more", channel="memory", write="out") + APART, ["delivers at least once: channel c1"]),
+        (KAFKA.format(read="more", channel=IN_KAFKA, write="out") + APART + "\na1.audit.topic = audit", []),
+        (
+            KAFKA.format(read="more", channel="memory", write="out") + APART + "\na1.audit.topic = audit",
+            ["delivers at least once: channel c1", "audit.topic means nothing: none of its channels is in Kafka"],
+        ),
         (
             KAFKA.format(read="more", channel=IN_KAFKA.replace("h2", "h9"), write="out") + APART,
             ["delivers at least once, unless its brokers"],

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from agent.cli import main
 
 
-@pytest.mark.parametrize(("name", "agent"), [("counts", "a1")])
+@pytest.mark.parametrize(("name", "agent"), [("counts", "a1"), ("game", "a1"), ("audit", "edge"), ("audit", "store")])
 def test_check_finds_nothing_to_say(name: str, agent: str) -> None:
     result = CliRunner().invoke(main, ["check", "--strict", "-n", agent, "-c", f"conf/examples/{name}/{name}.conf"])
     assert result.exit_code == 0, result.output

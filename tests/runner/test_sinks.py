@@ -91,9 +91,9 @@ def pipeline():
     """Starts a sink on a memory channel; stops it afterwards."""
     started = []
 
-    def start(cls, channel=None):
+    def start(cls, channel=None, audit=None):
         channel = channel or MemoryChannel(MemoryConfig(), "m")
-        runner = ChannelRunner("a.channels.m", "m", channel)
+        runner = ChannelRunner("a.channels.m", "m", channel, audit)
         runner.ready.set()
         letters = Letters()
         spec = SinkSpec("k", "a.sinks.k", cls, Config(), {}, Place("test.conf", 1), channel="m")
@@ -208,3 +208,52 @@ def test_a_stop_delivers_what_was_taken(pipeline):
     sink.thread.join(60)
     assert sink.sink.durable == [b"1"]
     assert channel.metrics.get("ChannelSize") == 0
+
+
+class Books:
+    """An audit that keeps what it is told, and how much the channel held then."""
+
+    def __init__(self, channel):
+        self.channel, self.told = channel, []
+
+    def taken(self, ranges):
+        held = self.channel.metrics.get("ChannelSize")
+        self.told += [(start, end, minutes[0].events, held) for _, start, end, minutes in ranges]
+
+
+def test_the_audit_is_told_before_events_leave_the_channel_and_again_from_the_same_place(pipeline):
+    class Fails(Store):
+        """Its first flush fails; "bad" ones are dead letters, which are in the books."""
+
+        type_name = "fails"
+        flush_interval = 0
+
+        def flush(self):
+            if not self.durable:
+                self.durable.append(b"")
+                raise Retry("away", after=0.01)
+            super().flush()
+
+    channel = MemoryChannel(MemoryConfig(), "m")
+    books = Books(channel)
+    put(channel, b"1", b"bad")
+    sink, *_ = pipeline(Fails, channel, books)
+    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    put(channel, b"2")
+    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert sink.sink.durable == [b"", b"1", b"2"]
+    first, second = books.told
+    assert first[1] == second[0]
+    assert [told[2:] for told in books.told] == [(2, 2), (1, 1)]
+
+
+def test_a_commit_whose_answer_was_lost_is_in_the_books(pipeline):
+    Record.commits, Record.failures = {}, [Retry("no answer")]
+    channel = MemoryChannel(MemoryConfig(), "m")
+    books = Books(channel)
+    put(channel, b"1", b"2")
+    pipeline(Record, channel, books)
+    await_(lambda: books.told)
+    await_(lambda: Record.commits)
+    start, end, events, _ = books.told[-1]
+    assert ([start], [end], events) == ([*Record.commits], [end for end, _ in Record.commits.values()], 2)

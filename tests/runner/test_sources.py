@@ -2,6 +2,8 @@
 
 import threading
 
+import pyarrow.compute as pc
+
 from agent.runner.sources import ChannelRunner, SourceRunner
 from agent.topology import ComponentSpec, Place, Route, SelectorSpec, SourceSpec
 from plugins import Batch, Channel, Config, Event, EventId, Interceptor, Rejected, Retry, Source
@@ -78,10 +80,11 @@ class Letters(list):
         pass
 
 
-def run(cls, *stores, interceptors=(), optional=frozenset(), selector=None, give_up=None):
+def run(cls, *stores, interceptors=(), optional=frozenset(), selector=None, give_up=None, audit=None):
     channels = {store.name: ChannelRunner(f"a.channels.{store.name}", store.name, store) for store in stores}
     for channel in channels.values():
         channel.ready.set()
+        channel.audit = audit
     spec = SourceSpec(
         "s",
         "a.sources.s",
@@ -227,3 +230,26 @@ def test_a_source_that_fails_is_opened_again():
     assert store.held == NUMBERS
     assert runner.metrics.get("FailureCount") == 2
     assert runner.metrics.last_error == ""
+
+
+def test_the_audit_is_told_what_is_stored_and_before_the_source_is():
+    class Choosy(Store):
+        """Refuses the 3."""
+
+        type_name = "choosy"
+
+        def put(self, batch):
+            super().put(batch.where(pc.not_equal(batch.bodies, b"3")))
+            if b"3" in batch.bodies.to_pylist():
+                raise Rejected({EventId("", 0, 0, 0): "too large"})
+
+    class Books(list):
+        def put(self, batch):
+            self.extend(batch.bodies.to_pylist())
+
+    told, store = Books(), Choosy(name="c")
+    store.failures = [Retry("away")]
+    runner, letters = run(Ten, store, audit=told)
+    assert told == store.held == [body for body in NUMBERS if body != b"3"]
+    assert runner.source.told == NUMBERS
+    assert [letter.event.body for letter in letters] == [b"3"]

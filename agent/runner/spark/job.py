@@ -6,15 +6,17 @@ import logging
 import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from agent.monitoring.registry import GAUGES
+from agent.runner.audit import audit_of
 from agent.runner.deadletters import DeadLetter, DeadLetters, dead_letters_of, letters_of, letters_of_records
 from agent.topology import ChannelSpec, SinkSpec
 from plugins import Batch, Channel, Claim, CommittingSink, Interceptor, Receipt, Record, Rejected, Sink, Taken
+from plugins.audit import Sum, add, tally
 from plugins.frames import to_arrow
 
 
@@ -46,6 +48,8 @@ class Result:
     receipt: Receipt
     """Of a sink that only writes and flushes: up to where everything is durable; nothing is staged."""
     counts: dict[str, float] = field(default_factory=dict)
+    minutes: dict[int, Sum] = field(default_factory=dict)
+    """For the audit."""
 
 
 class _Task:
@@ -88,6 +92,8 @@ class PartitionTask(_Task):
         channel: Channel = self.job.channel.make()  # type: ignore[type-arg]
         letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
         delivery = _Delivery(spec.path, spec.make(), letters)
+        audited = audit_of(self.job.channel, channel, self.options) is not None
+        minutes: dict[int, Sum] = {}
         interceptors = self.interceptors()
         opened: list[Any] = []
         claim, start, end = self.template, -1, -1
@@ -98,7 +104,9 @@ class PartitionTask(_Task):
             for claim, taken in self.taken(batches, channel):  # noqa: B007  # its last one is used
                 start, end = taken.start if start < 0 else start, taken.end
                 delivery.take(taken, interceptors)
-            return None if start < 0 else delivery.result(claim, start, end)
+                if audited:
+                    add(minutes, tally(taken.batch))
+            return None if start < 0 else replace(delivery.result(claim, start, end), minutes=minutes)
         finally:
             for component in opened:
                 component.close()

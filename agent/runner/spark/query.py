@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from agent.runner.audit import audit_of
 from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.progress import gauges_of, report
 from plugins import Channel, Claim, CommittingSink, FlafkaError, KafkaStream, Retry, Sink
@@ -30,6 +31,7 @@ class Query:
         made: Sink = sink.sink.make()  # type: ignore[type-arg]
         self.committing = made if isinstance(made, CommittingSink) else None
         self.channel: Channel = sink.channel.make()  # type: ignore[type-arg]
+        self.audit = audit_of(sink.channel, self.channel, job.options)
         self.expected: dict[int, int | None] = {}
         self.claims: dict[int, Claim] = {}
         self._counted: Counter[str] = Counter()
@@ -39,6 +41,8 @@ class Query:
         directory = tempfile.mkdtemp(prefix="flafka-checkpoint-")
         try:
             self.channel.open()
+            if self.audit is not None:
+                self.audit.open()
             if self.committing is not None:
                 self.committing.open()
             self._resume()
@@ -52,6 +56,8 @@ class Query:
         finally:
             if self.committing is not None:
                 self.committing.close()
+            if self.audit is not None:
+                self.audit.close()
             self.channel.close()
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -92,6 +98,8 @@ class Query:
         """
         results: list[Result] = [pickle.loads(row.result) for row in frame.collect()]  # noqa: S301  # our executors'
         ends: dict[Claim, int] = {}
+        if self.audit is not None:
+            self.audit.taken((r.receipt.claim, r.receipt.start, r.receipt.end, r.minutes) for r in results)
         for result in results:
             receipt = result.receipt
             partition = receipt.claim.partition

@@ -1,0 +1,97 @@
+"""`agent audit`: what went into the channels against what was taken out of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import click
+
+from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.output import json_option, show
+from plugins import FlafkaError, StreamingSink
+
+if TYPE_CHECKING:
+    from agent.topology import AgentSpec
+    from plugins import KafkaStream
+    from plugins.audit import Ledger, Sum
+
+COLUMNS = ("topic", "minute", "stage", "events", "checksum", "difference")
+Row = tuple[str, str, str, int, str, str | None]
+
+
+@click.command()
+@configuration_options
+@click.option("--hours", type=click.IntRange(1), default=1, show_default=True, help="The minutes of the last hours.")
+@click.option("--all", "everything", is_flag=True, help="All minutes, and events without a timestamp.")
+@click.option(
+    "--grace",
+    type=click.IntRange(0),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="What differs is still on its way while the minute was reported on within so long.",
+)
+@json_option
+def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: bool) -> None:
+    """Compare, minute by minute, the events that sources put into Kafka channels with those that sinks took out.
+
+    From the reports in the topic `audit.topic`. Ends with code 1 where events are missing, too many or altered.
+    """
+    from agent.own_cluster import with_own_cluster
+    from agent.runner.audit import OPTION
+
+    spec = with_own_cluster(load_or_exit(chosen))
+    topic = spec.options.get(OPTION)
+    if topic is None:
+        raise FlafkaError(f"agent {spec.name} keeps no books: add {spec.name}.{OPTION} = <topic>")
+    quiet_since = int((time.time() - grace) * 1000)
+    first = 0 if everything else int(time.time() - hours * 3600) * 1000
+    rows: list[Row] = []
+    balanced = True
+    for stream, groups in _channels(spec):
+        ledger = _ledger(stream, topic, first)
+        for minute, found in groupby(ledger.compared(groups), key=lambda difference: difference.minute):
+            if minute < first:  # some of its reports are older than those read
+                continue
+            final = ledger.quiet(minute, quiet_since)
+            texts = {d.stage: d.text if final or not d.text else f"{d.text} so far" for d in found}
+            balanced &= not (final and any(texts.values()))
+            rows += _rows(stream.topic, minute, ledger.minutes[minute], texts)
+    show(COLUMNS, rows, as_json=as_json)
+    sys.exit(not balanced)
+
+
+def _channels(spec: AgentSpec) -> Iterator[tuple[KafkaStream, set[str]]]:
+    """Those in Kafka, with the groups of their sinks; Spark's streams keep their own account."""
+    sinks = [sink for sink in spec.sinks if not issubclass(sink.cls, StreamingSink)]
+    for described in spec.channels:
+        channel = described.make()
+        if (stream := channel.stream(None)) is not None:
+            yield stream, {channel.stream(sink.group).group for sink in sinks if sink.channel == described.name}
+
+
+def _ledger(stream: KafkaStream, topic: str, since: int) -> Ledger:
+    """The books of a channel, from reports since that time."""
+    from agent.runner.kept import records
+    from plugins.audit import Ledger, read
+
+    ledger = Ledger()
+    for at, _, value in records(stream, topic, since):
+        report = read(value)
+        if report is not None and report.topic == stream.topic:
+            ledger.add(report, at)
+    return ledger
+
+
+def _rows(topic: str, minute: int, stages: Mapping[str, Sum], differences: Mapping[str, str]) -> Iterable[Row]:
+    from plugins.audit import PUT, Sum
+
+    start = datetime.fromtimestamp(minute / 1000, UTC).strftime("%Y-%m-%dT%H:%MZ") if minute else "none"
+    for stage in (PUT, *differences):
+        had = stages.get(stage, Sum())
+        yield topic, start, stage, had.events, f"{had.checksum:016x}", differences.get(stage) or None

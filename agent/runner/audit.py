@@ -1,0 +1,120 @@
+"""Publishes what goes into a channel and what is taken out of it, for the audit: counts and checksums by minute."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from agent.runner.deadletters import producer_to
+from agent.topology import ChannelSpec
+from plugins import Batch, Channel, Claim, KafkaStream, Retry
+from plugins.audit import PUT, Minutes, Report, tally
+from plugins.kafkaclient import QUIET
+
+log = logging.getLogger(__name__)
+
+OPTION = "audit.topic"
+PATIENCE_SECONDS = 30.0
+ALIVE_SECONDS = 10.0
+DAYS = 7
+CLIENT = {"message.timeout.ms": 0, "linger.ms": 1}
+"""Whatever it takes, a report is published while its agent lives."""
+HEADERS = [("flafka.format", b"raw/1")]
+"""So that a Kafka channel can read the topic."""
+
+
+class Audit:
+    """The books of one channel, on a topic of its brokers.
+
+    Events are put before their report is published, and reported before they are committed: what a kill leaves out is
+    too many of the others, never a loss that is not seen. No event waits for the audit for longer than half a minute.
+    """
+
+    def __init__(self, stream: KafkaStream, topic: str, replication: int) -> None:
+        self.stream, self.topic, self.replication = stream, topic, replication
+        self._lock = threading.Lock()
+        self._producer: Any = None
+
+    def open(self) -> None:
+        """Create the topic where it is missing. Raises Retry."""
+        from confluent_kafka import KafkaException
+
+        with self._lock:
+            if self._producer is None:
+                try:
+                    self._producer = producer_to(
+                        self.stream, self.topic, self.replication, days=DAYS, **QUIET, **CLIENT
+                    )
+                except KafkaException as e:
+                    raise Retry(f"{OPTION} {self.topic} cannot be written to: {e.args[0].str()}") from e
+
+    def put(self, batch: Batch) -> None:
+        """These events are in the channel."""
+        if len(batch):
+            self._publish([Report(self.stream.topic, PUT, tally(batch))])
+
+    def taken(self, ranges: Iterable[tuple[Claim, int, int, Minutes]]) -> None:
+        """These are delivered, filtered out or kept as dead letters, and about to be committed: records from
+        `start` up to, not including, `end` of a partition."""
+        self._publish(
+            Report(
+                claim.topic,
+                claim.group,
+                dict(minutes),
+                f"{claim.topic_id}/{claim.epoch}/{claim.partition}",
+                start,
+                end,
+            )
+            for claim, start, end, minutes in ranges
+        )
+
+    def alive(self) -> None:
+        """Time goes on: what is missing in a minute may be told now, though nothing came since."""
+        self._publish([Report(self.stream.topic, "", {})])
+
+    def _publish(self, reports: Iterable[Report]) -> None:
+        """Return when they are durable; where that takes too long they are sent once the brokers answer again."""
+        from confluent_kafka import KafkaException
+
+        answers: list[Any] = []
+        count, lost = 0, None
+        try:
+            for report in reports:
+                data = msgspec.json.encode(report)
+                self._producer.produce(
+                    self.topic,
+                    data,
+                    report.topic,
+                    headers=HEADERS,
+                    on_delivery=lambda error, _: answers.append(error),
+                )
+                count += 1
+        except (BufferError, KafkaException) as e:  # raised, it would have events put or written once more
+            lost = e
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(answers) < count and time.monotonic() < deadline:
+            self._producer.poll(0.01)  # not longer: another thread's poll may hear the answer
+        if (lost := lost or next(filter(None, answers), None)) is not None:
+            log.warning("a report to %s %s is lost, and it will show differences: %s", OPTION, self.topic, lost)
+        elif len(answers) < count:
+            log.warning("reports to %s %s are waiting for its brokers", OPTION, self.topic)
+
+    def close(self) -> None:
+        """Give up what could not be published."""
+        if self._producer is not None and (left := self._producer.flush(5)):
+            log.warning(
+                "%d reports to %s %s could not be published: it will show differences", left, OPTION, self.topic
+            )
+
+
+def audit_of(spec: ChannelSpec, channel: Channel[Any], options: Mapping[str, str]) -> Audit | None:
+    """The audit of a channel; None where none is wanted, where it is not in Kafka, and for the audit's own topic."""
+    topic, stream = options.get(OPTION), channel.stream(None)
+    if topic is None or stream is None or stream.topic == topic:
+        return None
+    return Audit(stream, topic, int(getattr(spec.config, "replication", 3)))

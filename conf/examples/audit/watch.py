@@ -1,0 +1,41 @@
+"""Compares what was put into each topic with what each consumer group took out of it, and alerts on differences."""
+
+import msgspec
+import pandas as pd
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+from plugins.audit import Ledger, read
+
+
+def alerts(events, options):
+    """A row for each minute and group that differ, `grace` seconds after the last report on that minute; and one more
+    with an empty `difference` should they balance later."""
+    grace = int(float(options["grace"]) * 1000)
+
+    def compare(topic, frames, state):
+        ledger = msgspec.json.decode(state.get[0], type=Ledger) if state.exists else Ledger()
+        reports = pd.concat(frames).sort_values("offset")
+        for event in reports.itertuples():
+            if report := read(event.body):
+                ledger.add(report, event.at)
+        found = ledger.news(int(reports["at"].max()) - grace)  # agents report every 10 s, events or none
+        state.update((msgspec.json.encode(ledger).decode(),))
+        rows = [(*topic, d.minute, d.stage, d.put.events, d.had.events, d.text) for d in found]
+        yield pd.DataFrame(rows, columns=["topic", "minute", "stage", "put", "had", "difference"])
+
+    topic = F.get_json_object(F.col("body").cast("string"), "$.topic").alias("topic")
+    reports = events.select(topic, "offset", F.unix_millis("timestamp").alias("at"), "body").where(
+        "topic IS NOT NULL"
+    )
+    return (
+        reports.groupBy("topic")
+        .applyInPandasWithState(
+            compare,
+            outputStructType="topic string, minute long, stage string, put long, had long, difference string",
+            stateStructType="ledger string",
+            outputMode="append",
+            timeoutConf=GroupStateTimeout.NoTimeout,
+        )
+        .withColumn("minute", F.timestamp_millis("minute"))
+    )
