@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.fixtures.servers"]
+pytest_plugins = ["tests.fixtures.brokers", "tests.fixtures.servers"]
 
 # How fast a machine is says nothing about what is right.
 settings.register_profile("flafka", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export two of them
-    AdminClient,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
 
 from plugins import (
     Batch,
@@ -29,13 +25,9 @@ from plugins import (
 from plugins.bucketpath import BucketPath
 from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, QUIET, client_properties, committed, missing, reason
 from sinks.kafka.config import KafkaSinkConfig
+from sinks.kafka.topics import BATCH_BYTES, Topics
 from sinks.kafka.writers import TransactionalWriter, Writer
 
-KNOWN_SECONDS = 60.0
-"""How long what is known of a topic is taken for true."""
-HEADROOM = 4096
-"""Bytes of the largest record that its key, headers and framing may take."""
-LARGEST = 8 << 20
 _PASSING = frozenset(
     {
         KafkaError.NOT_COORDINATOR,
@@ -43,13 +35,6 @@ _PASSING = frozenset(
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-
-
-class _Topic(NamedTuple):
-    partitions: int
-    limit: int
-    """Bytes of the largest record it takes."""
-    looked: float
 
 
 class KafkaSink(CommittingSink[KafkaSinkConfig]):
@@ -65,14 +50,13 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
     def __init__(self, config: KafkaSinkConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._cluster_id = ""
-        self._admin: AdminClient | None = None
+        self._topics: Topics | None = None
         self._onlookers: dict[str, Consumer] = {}
         self._writers: dict[int, Writer] = {}
         """By partition of the channel."""
         self._lost: set[int] = set()
         """Partitions that have no writer and were written to."""
         self._since: dict[int, float] = {}
-        self._topics: dict[str, _Topic | None] = {}
         self._path = BucketPath(config.topic)
 
     # --- life
@@ -83,8 +67,9 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
             raise FlafkaError(f"sink {self.name}: no kafka.bootstrap.servers, and no cluster was started")
         for trouble in self.probe():
             raise Retry(trouble)
-        self._admin = AdminClient(self._client())
-        self._cluster_id = self._admin.list_topics(timeout=CONNECT_SECONDS).cluster_id or ""
+        admin = AdminClient(self._client())
+        self._cluster_id = admin.list_topics(timeout=CONNECT_SECONDS).cluster_id or ""
+        self._topics = Topics(self.config, admin)
 
     def close(self) -> None:
         """Give up what is not committed."""
@@ -93,9 +78,9 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
             writer.close()
         for consumer in self._onlookers.values():
             consumer.close()
-        for known in (self._writers, self._onlookers, self._topics, self._lost):
+        for known in (self._writers, self._onlookers, self._lost):
             known.clear()
-        self._admin = None
+        self._topics = None
 
     def probe(self) -> Iterator[str]:
         """Whether brokers answer, and the topic is there."""
@@ -204,6 +189,7 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
         self._since.pop(claim.partition, None)
 
     def _produce(self, writer: Writer, batch: Batch) -> dict[EventId, str]:
+        assert self._topics is not None
         config = self.config
         rejected: dict[EventId, str] = {}
         values: list[bytes] = (
@@ -214,28 +200,23 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
         wanted = self._numbers(batch, config.partition_id_header)
         times = self._numbers(batch, config.timestamp_header)
         headers = [(new, batch.header(name).to_pylist()) for name, new in config.headers.items()]
+        known = {name: self._topics.get(name) for name in {*topics} if isinstance(name, str)}
         for row, value in enumerate(values):
-            topic = topics[row]
             try:
-                if isinstance(topic, ValueError):
-                    raise topic
-                known = self._topic(topic)
-                if len(value) > known.limit - HEADROOM:
-                    raise ValueError(
-                        f"an event of {len(value):,} bytes is more than a record of topic {topic} holds "
-                        f"({known.limit:,}; max.message.bytes)"
-                    )
+                name = topics[row]
+                topic = known[name] if isinstance(name, str) else str(name)
+                if isinstance(topic, str):
+                    raise ValueError(topic)
                 record: dict[str, Any] = {"value": value, "key": keys[row]}
                 number = wanted[row] if wanted[row] is not None else config.default_partition_id
                 if number is not None:
-                    if not 0 <= number < known.partitions:
-                        raise ValueError(f"topic {topic} has partitions 0 to {known.partitions - 1}, not {number}")
                     record["partition"] = number
                 if times[row] is not None and times[row] >= 0:
                     record["timestamp"] = times[row]
                 if headers:
                     record["headers"] = [(new, column[row]) for new, column in headers if column[row] is not None]
-                writer.produce(topic, **record)
+                topic.check(record)
+                writer.produce(topic.name, **record)
             except ValueError as e:
                 rejected[batch.id(row)] = str(e)
             except KafkaException as e:
@@ -264,33 +245,6 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
             for text in texts
         ]
 
-    def _topic(self, name: str) -> _Topic:
-        """What is known of the topic. ValueError where there is none, Retry where it is the configured one."""
-        known = self._topics.get(name)
-        if known is None or time.monotonic() - known.looked > KNOWN_SECONDS:
-            known = self._topics[name] = self._look_up(name)
-        return known
-
-    def _look_up(self, name: str) -> _Topic:
-        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
-            raise ValueError(f"{name[:80]!r} can be no topic's name")
-        assert self._admin is not None
-        try:
-            topic = self._admin.list_topics(name, timeout=CONNECT_SECONDS).topics[name]
-            if topic.error is not None:
-                if name in self.config.writes():
-                    raise Retry(f"topic {name}: {topic.error.str()}: agent topic create {name}")
-                raise ValueError(f"there is no topic {name} ({topic.error.str()})")
-            resource = ConfigResource(ResourceType.TOPIC, name)
-            try:
-                settings = self._admin.describe_configs([resource])[resource].result(CONNECT_SECONDS)
-                limit = min(LARGEST, int(settings["max.message.bytes"].value))
-            except KafkaException:  # may not be asked for
-                limit = 1 << 20
-        except KafkaException as e:
-            raise Retry(f"sink {self.name}: {reason(e)}") from e
-        return _Topic(len(topic.partitions), limit, time.monotonic())
-
     # --- clients
 
     def _onlooker(self, group: str) -> Consumer:
@@ -316,4 +270,6 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
         return {**self._base(), **self._security()}
 
     def _properties(self) -> dict[str, Any]:
-        return {**self._base(), **client_properties(self.config.producer)}
+        given = client_properties(self.config.producer)
+        most = self._topics.smallest if self._topics is not None else BATCH_BYTES
+        return {**self._base(), **given, "batch.size": min(int(given.get("batch.size", most)), most)}

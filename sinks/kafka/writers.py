@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from plugins import Claim, Conflict, Retry
 from plugins.kafkaclient import PRODUCER, reason
@@ -54,14 +54,18 @@ class Writer:
             self._serve(self._producer.flush, 1)
         except Conflict:
             return False
-        self.events, self._error = 0, None
-        return True
+        return self._forget()
 
     def close(self) -> None:
         """Give up what is not committed."""
         self._producer.purge()
         with contextlib.suppress(Conflict):
             self._serve(self._producer.flush, 0)
+
+    def _forget(self) -> bool:
+        """Start afresh; False where what failed was as large as this producer makes it, and will fail again."""
+        error, self._error, self.events = self._error, None, 0
+        return error is None or error.code() != KafkaError.MSG_SIZE_TOO_LARGE
 
     @staticmethod
     def _serve(call: Callable[[float], int], seconds: float) -> int:
@@ -103,9 +107,7 @@ class TransactionalWriter(Writer):
 
         Conflict where it is not known whether they do, or another owner was faster; Retry where they do not.
         """
-        from confluent_kafka import TopicPartition
-
-        if not self._began:
+        if not self.events:  # a record that none takes may have begun one
             return
         at = TopicPartition(claim.topic, claim.partition, end, metadata=f"epoch={claim.epoch}")
         try:
@@ -128,8 +130,8 @@ class TransactionalWriter(Writer):
                 self._producer.abort_transaction(ANSWER_SECONDS)
             except KafkaException:
                 return False
-        self._began, self.events, self._error = False, 0, None
-        return True
+        self._began = False
+        return self._forget()
 
     @staticmethod
     def _failure(error: KafkaException, what: str) -> Exception:

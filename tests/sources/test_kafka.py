@@ -2,19 +2,9 @@
 
 import threading
 
-import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 
 from sources.kafka import KafkaSource, KafkaSourceConfig, consumer
-
-
-@pytest.fixture(scope="module")
-def brokers():
-    """Their addresses."""
-    admin = AdminClient({"test.mock.num.brokers": 3, "log_level": 0})
-    yield ",".join(f"{b.host}:{b.port}" for b in admin.list_topics(timeout=60).brokers.values())
-    del admin
 
 
 def produce(brokers, *topics):

@@ -1,0 +1,124 @@
+"""What the Kafka sink knows of the topics that it writes to."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export two of them
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
+
+from plugins import Retry
+from plugins.kafkaclient import CONNECT_SECONDS, reason
+from sinks.kafka.config import KafkaSinkConfig
+
+KNOWN_SECONDS = 60.0
+"""How long what is known of a topic is taken for true."""
+HEADROOM = 4096
+"""Bytes of the largest record that its framing may take."""
+LARGEST = 8 << 20
+BATCH_BYTES = 1_000_000
+"""What the client sends at once, unless a topic takes less: a broker refuses what is more as a whole."""
+EVER = 2**63 - 1
+_NO_TOPIC = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION, KafkaError.TOPIC_AUTHORIZATION_FAILED}
+)
+
+
+class Topic(NamedTuple):
+    """What records have to be like for a topic to take them."""
+
+    name: str
+    partitions: int
+    limit: int
+    """Bytes of the largest."""
+    before: int
+    after: int
+    """How far their time may lie before and after now, in ms."""
+    keyed: bool
+    """Whether each needs a key."""
+    looked: float
+
+    def check(self, record: Mapping[str, Any]) -> None:
+        """ValueError, in words, for a record that the broker would refuse, and all that travel with it."""
+        key = record["key"]
+        size = len(record["value"]) + len(key or "")
+        size += sum(len(name) + len(text) for name, text in record.get("headers", ()))
+        if size > self.limit - HEADROOM:
+            raise ValueError(
+                f"an event of {size:,} bytes is more than a record of topic {self.name} holds ({self.limit:,}; "
+                "max.message.bytes)"
+            )
+        if "partition" in record and not 0 <= record["partition"] < self.partitions:
+            raise ValueError(
+                f"topic {self.name} has partitions 0 to {self.partitions - 1}, not {record['partition']}"
+            )
+        if self.keyed and key is None:
+            raise ValueError(f"topic {self.name} is compacted, and takes no event without a header 'key'")
+        if "timestamp" in record:
+            ahead = record["timestamp"] - int(time.time() * 1000)
+            if not -self.before <= ahead <= self.after:
+                side = "after" if ahead > 0 else "before"
+                raise ValueError(
+                    f"its time is {abs(ahead) // 1000:,} s {side} now, more than topic {self.name} takes "
+                    f"(message.timestamp.{side}.max.ms)"
+                )
+
+
+class Topics:
+    """Looks topics up, when they are first written to and every minute."""
+
+    def __init__(self, config: KafkaSinkConfig, admin: AdminClient) -> None:
+        self.smallest = BATCH_BYTES
+        """What the client may send at once, for all topics seen."""
+        self._config, self._admin = config, admin
+        self._known: dict[str, Topic] = {}
+
+    def get(self, name: str) -> Topic | str:
+        """The topic, or why nothing can be written there. Retry where that may pass."""
+        known = self._known.get(name)
+        if known is not None and time.monotonic() - known.looked <= KNOWN_SECONDS:
+            return known
+        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
+            return f"{name[:80]!r} can be no topic's name"
+        try:
+            topic = self._admin.list_topics(name, timeout=CONNECT_SECONDS).topics[name]
+        except KafkaException as e:
+            raise Retry(f"topic {name}: {reason(e)}") from e
+        partitions, error = len(topic.partitions), topic.error
+        if name in self._config.writes():
+            if error is not None:
+                raise Retry(f"topic {name}: {error.str()}: agent topic create {name}")
+            if partitions <= (number := self._config.default_partition_id or 0):
+                raise Retry(f"defaultPartitionId = {number}, and topic {name} has partitions 0 to {partitions - 1}")
+        elif error is not None and error.code() in _NO_TOPIC:
+            return f"there is no topic {name} ({error.str()})"
+        elif error is not None:
+            raise Retry(f"topic {name}: {error.str()}")
+        found = self._known[name] = self._topic(name, partitions)
+        self.smallest = min(self.smallest, found.limit)
+        return found
+
+    def _topic(self, name: str, partitions: int) -> Topic:
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        try:
+            entries = self._admin.describe_configs([resource])[resource].result(CONNECT_SECONDS)
+        except KafkaException:  # may not be asked for
+            entries = {}
+        said = {setting: entry.value for setting, entry in entries.items()}
+        created = said.get("message.timestamp.type", "CreateTime") == "CreateTime"
+        return Topic(
+            name,
+            partitions,
+            limit=min(LARGEST, int(said.get("max.message.bytes", 1 << 20))),
+            before=int(said.get("message.timestamp.before.max.ms", EVER)) if created else EVER,
+            after=int(said.get("message.timestamp.after.max.ms", EVER)) if created else EVER,
+            keyed="compact" in said.get("cleanup.policy", ""),
+            looked=time.monotonic(),
+        )

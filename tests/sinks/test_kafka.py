@@ -1,0 +1,176 @@
+"""The Kafka sink: which events it takes, and what becomes of a transaction that took none."""
+
+import time
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from plugins import Batch, Claim, Event, Origin, Rejected, Retry
+from sinks.kafka import KafkaSink, KafkaSinkConfig
+from sinks.kafka.topics import BATCH_BYTES, Topics
+from sinks.kafka.writers import Writer
+
+CLAIM = Claim("", "channel", "", "g", 0, 0)
+NOW = int(time.time() * 1000)
+HOUR = 3_600_000
+
+
+class Admin:
+    """Knows topics: their partitions, or the error for them, and their settings."""
+
+    def __init__(self, **topics):
+        self.topics, self.asked = topics, []
+
+    def list_topics(self, name, timeout):
+        self.asked.append(name)
+        partitions, _ = self.topics.get(name, (KafkaError.UNKNOWN_TOPIC_OR_PART, {}))
+        there = isinstance(partitions, range)
+        error = None if there else KafkaError(partitions)
+        return SimpleNamespace(topics={name: SimpleNamespace(partitions=partitions if there else (), error=error)})
+
+    def describe_configs(self, resources):
+        (resource,) = resources
+        answer = Future()
+        settings = self.topics[resource.name][1]
+        if settings is None:
+            answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+        else:
+            answer.set_result({name: SimpleNamespace(value=value) for name, value in settings.items()})
+        return {resource: answer}
+
+
+class Gathered(Writer):
+    """Keeps what is produced."""
+
+    def __init__(self):
+        self.events, self.records = 0, []
+
+    def produce(self, topic, **record):
+        self.records.append((topic, record["value"]))
+
+    def close(self):
+        pass
+
+
+def sink(admin, **properties):
+    config, problems = KafkaSinkConfig.parse(
+        {"kafka.bootstrap.servers": "h:1", "kafka.topic": "out", "topicHeader": "to"} | properties
+    )
+    assert not problems
+    made = KafkaSink(config)
+    made._topics = Topics(config, admin)
+    made._writers[0] = Gathered()
+    return made
+
+
+def batch(*events):
+    one = Batch.of(events)
+    return Batch(one.records, Origin.of_record("channel", 0, 7, NOW, len(events)))
+
+
+def written(kafka_sink, *events):
+    """The topics and bodies that were produced, and why the others were not."""
+    rejected = {}
+    try:
+        kafka_sink.write(batch(*events))
+    except Rejected as e:
+        rejected = {id.index: reason for id, reason in e.reasons.items()}
+    return kafka_sink._writers[0].records, rejected
+
+
+def test_what_a_broker_would_refuse_with_all_that_travels_with_it_is_rejected_alone():
+    settings = {
+        "max.message.bytes": "10000",
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.before.max.ms": str(2 * HOUR),
+        "message.timestamp.after.max.ms": str(HOUR),
+    }
+    compacted = {"max.message.bytes": "1000000", "cleanup.policy": "delete,compact"}
+    admin = Admin(out=(range(3), settings), latest=(range(1), compacted), arrival=(range(1), None))
+    ahead, behind = str(NOW + 2 * HOUR), str(NOW - 3 * HOUR)
+    records, rejected = written(
+        sink(admin, **{"timestampHeader": "t", "header.h": "H", "partitionIdHeader": "p"}),
+        Event(b"right", {"t": str(NOW), "p": "2"}),
+        Event(b"ahead", {"t": ahead}),
+        Event(b"behind", {"t": behind}),
+        Event(b"no time", {"t": "yesterday"}),
+        Event(b"long key", {"key": "k" * 9000}),
+        Event(b"long header", {"h": "h" * 9000}),
+        Event(b"b" * 9000),
+        Event(b"partition", {"p": "3"}),
+        Event(b"no key", {"to": "latest"}),
+        Event(b"key", {"to": "latest", "key": "k"}),
+        Event(b"any time", {"to": "arrival", "t": ahead}),
+    )
+    assert records == [("out", b"right"), ("out", b"no time"), ("latest", b"key"), ("arrival", b"any time")]
+    assert list(rejected) == [1, 2, 4, 5, 6, 7, 8]
+    assert "after now" in rejected[1]
+    assert "before now" in rejected[2]
+    for row in (4, 5, 6):
+        assert "more than a record of topic out holds (10,000; max.message.bytes)" in rejected[row]
+    assert rejected[7] == "topic out has partitions 0 to 2, not 3"
+    assert "compacted" in rejected[8]
+
+
+def test_a_topic_that_is_not_there_is_looked_up_once_a_batch():
+    admin = Admin(out=(range(1), {}))
+    kafka_sink = sink(admin)
+    events = [Event(b"%d" % n, {"to": ("gone", "out", "no topic")[n % 3]}) for n in range(300)]
+    records, rejected = written(kafka_sink, *events)
+    assert len(records) == 100
+    assert len(rejected) == 200
+    assert sorted(admin.asked) == ["gone", "out"]
+    admin.topics["gone"] = (range(1), {})
+    assert written(kafka_sink, Event(b"x", {"to": "gone"}))[1] == {}
+
+
+@pytest.mark.parametrize("error", [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT])
+def test_a_topic_that_is_being_made_rejects_nothing(error):
+    with pytest.raises(Retry, match="topic new: "):
+        written(sink(Admin(new=(error, {}))), Event(b"x", {"to": "new"}))
+
+
+def test_a_mistake_in_the_configuration_rejects_nothing():
+    kafka_sink = sink(Admin(out=(range(3), {})), defaultPartitionId="3")
+    with pytest.raises(Retry, match="defaultPartitionId = 3, and topic out has partitions 0 to 2"):
+        written(kafka_sink, Event(b"x"))
+
+
+def test_the_client_sends_no_more_at_once_than_a_topic_takes(brokers):
+    kafka_sink = sink(Admin(out=(range(1), {"max.message.bytes": "20000"})), **{"kafka.bootstrap.servers": brokers})
+    writer = Writer(kafka_sink._properties())
+    assert kafka_sink._properties()["batch.size"] == BATCH_BYTES
+    written(kafka_sink, Event(b"x"))
+    assert kafka_sink._properties()["batch.size"] == 20_000
+    writer._delivered(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), None)
+    with pytest.raises(Retry):
+        writer.settle()
+    assert not writer.abort(), "it would send as much again"
+    assert writer.abort()
+    writer.close()
+
+
+def test_a_transaction_begun_for_events_that_no_record_holds_is_no_obstacle(brokers):
+    kafka_sink = sink(
+        Admin(out=(range(1), {"max.message.bytes": "1000000"})),
+        **{"kafka.bootstrap.servers": brokers, "kafka.producer.max.request.size": "2000"},
+    )
+    producer = Producer({"bootstrap.servers": brokers, "log_level": 0})
+    producer.produce("channel", b"makes it")
+    assert not producer.flush(180)
+    kafka_sink._cluster_id = "this one"
+    claim = CLAIM._replace(cluster_id="this one")
+    try:
+        kafka_sink.resume(claim, 7)
+        with pytest.raises(Rejected):
+            kafka_sink.write(batch(Event(b"b" * 3000)))
+        receipt = kafka_sink.stage(claim, 7, 8)
+        assert receipt.events == 0
+        kafka_sink.commit(receipt)
+        kafka_sink.write(batch(Event(b"small")))
+        kafka_sink.commit(kafka_sink.stage(claim, 8, 9))
+        assert kafka_sink._writers[0].events == 0
+    finally:
+        kafka_sink.close()
