@@ -42,6 +42,9 @@ class HBaseConfig(Config):
     znode_parent: str = option(
         "/hbase", name="znodeParent", description=_ACCEPTED + "HBase is reached through its Thrift server"
     )
+    max_consecutive_fails: int | None = option(
+        None, name="maxConsecutiveFails", description=_ACCEPTED + "HBase is tried for as long as it takes"
+    )
     async_: dict[str, str] = option({}, name="async.", description=_ACCEPTED + "they are settings of a Java library")
     thrift: str | None = option(
         None,

@@ -145,6 +145,9 @@ class HBaseSink(Sink[HBaseConfig]):
                 continue
             if headers is not None:
                 cells |= headers[row]
+            if not cells:  # HBase would take it, and keep nothing
+                rejected[batch.id(row)] = "no group of serializer.regex matches but the key: its row has no cell"
+                continue
             self._rows.setdefault(timestamps[row], []).append(Row(batch.id(row), encoded, cells))
         if rejected:
             raise Rejected(rejected)

@@ -153,19 +153,28 @@ class SolrSink(Sink[SolrConfig]):
     def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
         """Send these; what Solr refuses is named by a tolerant update chain, or else found by halves."""
         try:
-            answer = self._add([document.fields for document in documents])
+            reasons = self._refusals(self._add([document.fields for document in documents]))
+            names = [document.fields[self.config.id_field] for document in documents]
+            if unknown := reasons.keys() - set(names):  # the schema's unique key is another field than idField
+                raise _Refused(reasons[unknown.pop()])
         except _Refused as e:
             if len(documents) == 1:
                 return {documents[0].id: f"Solr refuses its document: {e}"}
             middle = len(documents) // 2
             return self._put(documents[:middle]) | self._put(documents[middle:])
-        errors = json.loads(answer).get("responseHeader", {}).get("errors", [])
-        reasons = {error["id"]: error["message"] for error in errors}
         return {
-            document.id: f"Solr refuses its document: {_sentence(reasons[name])}"
-            for document in documents
-            if (name := document.fields[self.config.id_field]) in reasons
+            document.id: f"Solr refuses its document: {reasons[name]}"
+            for document, name in zip(documents, names, strict=True)
+            if name in reasons
         }
+
+    def _refusals(self, answer: str) -> dict[str, str]:
+        """What a tolerant update chain names, by the unique key of the document, and why."""
+        try:
+            errors = json.loads(answer).get("responseHeader", {}).get("errors", [])
+        except ValueError as e:
+            raise Retry(f"{self.config.url} is no Solr: it answers {answer[:80]!r}") from e
+        return {error["id"]: _sentence(error["message"]) for error in errors}
 
     def _add(self, documents: list[dict[str, str]]) -> str:
         """One request. Raises _Refused where Solr cannot take one of the documents, Retry for everything else."""
@@ -182,6 +191,8 @@ class SolrSink(Sink[SolrConfig]):
 
     def _trouble(self, status: int, text: str) -> str:
         url = self.config.url
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            return f"the certificate of {url} is not accepted: REQUESTS_CA_BUNDLE names a file with your authorities"
         if not status:
             return f"Solr is away: no answer from {url}"
         if status in (404, 405):

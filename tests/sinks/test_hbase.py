@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from plugins import Batch, Event, Origin, Rejected
 from sinks.hbase import HBaseConfig, HBaseSink
 
 NEEDED = {"table": "t", "columnFamily": "f", "thrift": "h:9090"}
@@ -38,6 +39,7 @@ def test_flumes_files_are_read() -> None:
         "coalesceIncrements": "true",
         "enableWal": "false",
         "timeout": "60000",
+        "maxConsecutiveFails": "10",
         "serializer.incrementColumn": "iCol",
         "serializer.incrementRow": "incRow",
     }
@@ -73,6 +75,20 @@ def test_flumes_files_are_read() -> None:
 def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:
     (problem,) = problems({**NEEDED, **wrong})
     assert problem.startswith(message), problem
+
+
+def test_an_event_that_makes_no_cell_is_rejected() -> None:
+    regex = {"serializer.regex": "(k.)(?:=(.*))?", "serializer.colNames": "ROW_KEY,v", "serializer.rowKeyIndex": "0"}
+    config, _ = HBaseConfig.parse({**NEEDED, "serializer": "regex", **regex})
+    assert config is not None
+    events = Batch.of([Event(b"k1=v"), Event(b"k2"), Event(b"k3=")])
+    sink = HBaseSink(config)
+    with pytest.raises(Rejected) as rejected:
+        sink.write(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))
+    assert [(id.index, reason) for id, reason in rejected.value.reasons.items()] == [
+        (1, "no group of serializer.regex matches but the key: its row has no cell")
+    ]
+    assert [row.key for row in sink._rows[5]] == [b"k1", b"k3"]
 
 
 def test_it_travels_to_an_executor() -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import pickle
+import socket
+import ssl
+import threading
+from pathlib import Path
 
 import pytest
 
 from plugins import Batch, Event, Origin, Rejected
 from sinks.solr import SolrConfig, SolrSink
+from tests.plugins.certificates import certificate
 
 URL = "http://h:8983/solr/logs"
 
@@ -72,3 +79,43 @@ def test_the_last_of_events_with_one_document_id_counts() -> None:
     assert [document.fields["id"] for document in sink._documents] == ["a 1", "b 2"]
     (problem,) = problems({"url": URL, "documentId": "%[uuid]"})
     assert problem.startswith("documentId: %[uuid] is")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_a_tolerant_chain_refuses_is_rejected_by_whatever_name(named: bool) -> None:
+    config, _ = SolrConfig.parse({"url": URL})
+    assert config is not None
+    sink = SolrSink(config)
+
+    def add(documents: list[dict[str, str]]) -> str:
+        bad = [document["id"] for document in documents if document["body_t"] == "bad"]
+        errors = [{"type": "ADD", "id": id if named else "of another field", "message": "ERROR: no"} for id in bad]
+        return json.dumps({"responseHeader": {"status": 0, "errors": errors}})
+
+    sink._add = add  # type: ignore[method-assign]
+    events = Batch.of([Event(b"bad" if row in (3, 5) else b"good") for row in range(9)])
+    sink.write(Batch(events.records, Origin.of_record("t", 0, 7, 5, 9)))
+    with pytest.raises(Rejected) as rejected:
+        sink.flush()
+    assert {id.index: reason for id, reason in rejected.value.reasons.items()} == dict.fromkeys(
+        (3, 5), "Solr refuses its document: no"
+    )
+
+
+def test_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:
+    folder = certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server.pem")
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            context.wrap_socket(listener.accept()[0], server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        config, _ = SolrConfig.parse({"url": f"https://localhost:{listener.getsockname()[1]}/solr/logs"})
+        assert config is not None
+        (trouble,) = SolrSink(config).probe()
+        thread.join()
+    assert "is not accepted: REQUESTS_CA_BUNDLE" in trouble
