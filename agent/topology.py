@@ -89,6 +89,16 @@ class ChannelSpec(ComponentSpec):
 
 
 @dataclass(frozen=True)
+class Tolerance:
+    """How many events a sink may reject before it pauses."""
+
+    percent: int = 50
+    """Of the latest events; 100 never pauses it, 0 at the first one."""
+    window: int = 1000
+    """The least number of events that the share is taken of."""
+
+
+@dataclass(frozen=True)
 class SinkSpec(ComponentSpec):
     """A sink, its channel, and how it is run."""
 
@@ -97,6 +107,7 @@ class SinkSpec(ComponentSpec):
     group: str | None = None
     """Its own consumer group; None: it shares its channel's."""
     runner: Runner = "local"
+    tolerance: Tolerance = Tolerance()
 
 
 @dataclass(frozen=True)

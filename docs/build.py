@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from agent.config.options import AgentOptions
+from agent.config.options import AgentOptions, SinkErrors
 from agent.config.runners import TABLE
 from agent.config.sinkgroups import OPTIONS as PROCESSORS
 from plugins import Component, Components, Config
@@ -31,6 +31,11 @@ def page() -> str:
         parts.append(f"## {kind.capitalize()}s")
         for cls in components.all(kind):
             parts += component(kind, cls)
+    parts += [
+        "## Every sink",
+        "Besides its own options: `a1.sinks.k1.errors.tolerance = 10`.",
+        *options(SinkErrors),
+    ]
     parts += [
         "## Sink groups",
         "`a1.sinkgroups = g1`, `a1.sinkgroups.g1.sinks = k1 k2`, `a1.sinkgroups.g1.processor.type = failover`; the "

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+import pyarrow as pa
+
 from plugins.batch import Batch
 from plugins.errors import MissingExtra
 from plugins.event import Event, EventId
@@ -160,6 +162,13 @@ class Taken:
     end: int
     batch: Batch
     undecodable: tuple[Undecodable, ...] = ()
+
+    def fresh(self) -> Batch:
+        """Its events without those that are replayed, whose ids say that they lay before it."""
+        origin = self.batch.origin
+        if origin is None or not len(self.batch) or origin.offsets.min() >= self.start:
+            return self.batch
+        return self.batch.where(pa.array(origin.offsets >= self.start))
 
 
 class Owner(Protocol):

@@ -11,13 +11,23 @@ from agent.config import kafka
 from agent.config.components import Reader, missing
 from agent.config.diagnostics import Report
 from agent.config.flume import Survivors, too_much_at_once
-from agent.config.options import AgentOptions
+from agent.config.options import AgentOptions, SinkErrors
 from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished
 from agent.config.properties import Property, words
 from agent.config.runners import Delivery, objections
 from agent.config.selectors import SelectorReader
 from agent.config.sinkgroups import SinkGroupReader
-from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, Runner, SinkGroupSpec, SinkSpec, SourceSpec
+from agent.topology import (
+    AgentSpec,
+    ChannelSpec,
+    ComponentSpec,
+    Place,
+    Runner,
+    SinkGroupSpec,
+    SinkSpec,
+    SourceSpec,
+    Tolerance,
+)
 from plugins import Channel, Components, Interceptor, Sink, StreamingSink
 from plugins.kafkaclient import KafkaEndConfig
 from plugins.options import suggestion
@@ -109,6 +119,7 @@ class Builder:
         names = self._joined(part, "channel", "channels")
         written = part.take("interceptors"), part.take_all("interceptors.")
         group = part.take("group")
+        tolerance = self._tolerance(part)
         stated = "runner" in part.properties
         runner = self._runner(part, default)
         base = self.reader.read(part)
@@ -120,7 +131,17 @@ class Builder:
         own_group = group.value if group else None
         for name in names:
             self.drains[name, own_group].append((part.path, part.place))
-        return _extended(SinkSpec, base, channel=names[0], interceptors=interceptors, group=own_group, runner=runner)
+        own = {"interceptors": interceptors, "group": own_group, "runner": runner, "tolerance": tolerance}
+        return _extended(SinkSpec, base, channel=names[0], **own)
+
+    def _tolerance(self, part: Part) -> Tolerance:
+        written = {option.name: prop for option in SinkErrors.options() if (prop := part.take(option.name))}
+        config, problems = SinkErrors.parse({name: prop.value for name, prop in written.items()})
+        for problem in problems:
+            if not unfinished(prop := written[problem.option], self.report):
+                message = f"{problem.option} {problem.message}"
+                self.report.error(prop.place, part.path, message, drops=part.path)
+        return Tolerance(config.tolerance, config.window) if config else Tolerance()
 
     def _joined(self, part: Part, name: str, mistaken: str) -> tuple[str, ...]:
         """The channels a source or sink is joined to, of those there are."""

@@ -19,7 +19,7 @@ _SECRET_NAME = re.compile(r"password|passphrase|secret|jaas", re.IGNORECASE)
 COMMON = {
     "source": ["type", "channels", "interceptors", "selector.type", "selector.optional"],
     "channel": ["type"],
-    "sink": ["type", "channel", "interceptors", "group", "runner"],
+    "sink": ["type", "channel", "interceptors", "group", "runner", "errors.tolerance", "errors.window"],
     "interceptor": ["type"],
 }
 """Options that all components of a kind have, and that the agent itself reads."""

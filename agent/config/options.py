@@ -1,8 +1,10 @@
-"""Options of an agent as a whole: `a1.runner = spark`, `a1.monitoring.port = 41414`."""
+"""Options that the agent itself reads: of an agent as a whole (`a1.monitoring.port = 41414`), and of every sink."""
 
 from __future__ import annotations
 
 from typing import Literal
+
+import pydantic
 
 from plugins import Config, option
 
@@ -54,3 +56,35 @@ class AgentOptions(Config):
         description="Topic, on the brokers of each Kafka channel, for how many events sources put into it and its "
         "sinks took out, by minute, with a checksum: `agent audit` compares.",
     )
+
+
+class SinkErrors(Config):
+    """What a sink of any type does about events that it can never deliver."""
+
+    tolerance: int = option(
+        50,
+        name="errors.tolerance",
+        unit="%",
+        ge=0,
+        le=100,
+        description="Events that are rejected become dead letters. Where more than this share of the latest ones is, "
+        "as with a wrong schema, the sink pauses instead, says so, and offers them again until they are taken. none "
+        "pauses at the first one, all never",
+    )
+    window: int = option(
+        1000,
+        name="errors.window",
+        unit="events",
+        gt=0,
+        description="How many events are the latest ones, at least. Until there were so many, the missing ones count "
+        "as delivered",
+    )
+
+    @pydantic.field_validator("tolerance", mode="before")
+    @classmethod
+    def _word(cls, value: object) -> object:
+        if value in ("none", "all"):
+            return 0 if value == "none" else 100
+        if isinstance(value, str) and not value.isdecimal():
+            raise ValueError(f"must be none, all, or a whole number of percent, not {value!r}")
+        return value

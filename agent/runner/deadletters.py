@@ -20,6 +20,8 @@ from plugins.kafkaclient import client_properties
 
 PART_BYTES = 900_000
 """A larger body is kept in parts of this size."""
+HEADER_BYTES = 100_000
+"""Event headers that are larger, as JSON, go in front of the body rather than into a record header."""
 
 
 @dataclass(frozen=True)
@@ -103,19 +105,26 @@ class KafkaDeadLetters:
         with self._lock:
             try:
                 if self._producer is None:
-                    self._producer = producer_to(self.stream, self.topic, self.replication, days=30)
+                    ours = {"message.timeout.ms": 30_000}
+                    self._producer = producer_to(self.stream, self.topic, self.replication, days=30, **ours)
                 for letter in letters:
                     for part, headers in _parts(letter):
-                        self._producer.produce(self.topic, part, headers=headers, on_delivery=heard)
+                        self._produce(value=part, headers=headers, on_delivery=heard)
                     self._producer.poll(0)
                 if self._producer.flush(30):
                     errors.append("no acknowledgement within 30 s")
             except KafkaException as e:
                 errors.append(e.args[0].str())
-            except BufferError:
-                errors.append("the producer's queue is full")
         if errors:
             raise Retry(f"dead letters cannot be written to topic {self.topic}: {errors[0]}")
+
+    def _produce(self, **record: Any) -> None:
+        while True:
+            try:
+                self._producer.produce(self.topic, **record)
+                return
+            except BufferError:  # the queue is full, until some are stored or time out
+                self._producer.poll(0.1)
 
     def close(self) -> None:
         """Every `put` has flushed already."""
@@ -208,6 +217,8 @@ def _now() -> int:
 
 def _parts(letter: DeadLetter) -> Iterator[tuple[bytes, list[tuple[str, str | bytes | None]]]]:
     body, fields = letter.event.body, _fields(letter)
+    if len(text := _text(fields["headers"])) > HEADER_BYTES:
+        body, fields = text + body, {**fields, "headers": None, "headers-length": len(text)}
     count = max(1, -(-len(body) // PART_BYTES))
     for number in range(count):
         headers: list[tuple[str, str | bytes | None]] = [

@@ -192,4 +192,6 @@ class GroupRunner:
 
     def lost(self, partitions: set[int]) -> None:
         """Forget them."""
+        for sink in self.members:
+            sink.rejections.lost(partitions)
         self.members[0].lost(partitions)

@@ -74,7 +74,7 @@ def _of_topic(letters: KafkaDeadLetters) -> Iterator[Kept]:
         if "flafka.deadletter" not in headers:
             continue
         texts = ("letter", "component", "reason", "id")
-        others = ("time", "headers", "arrival", "undecodable")
+        others = ("time", "headers", "headers-length", "arrival", "undecodable")
         fields = {
             **{name: headers.get(f"flafka.{name}", b"").decode(errors="replace") for name in texts},
             **{name: json.loads(headers.get(f"flafka.{name}") or b"null") for name in others},
@@ -84,7 +84,10 @@ def _of_topic(letters: KafkaDeadLetters) -> Iterator[Kept]:
         have[int(number)] = value
         if len(have) == int(count):
             del parts[fields["letter"]]
-            yield _kept(fields, b"".join(have[place] for place in sorted(have)), replayed)
+            body = b"".join(have[place] for place in sorted(have))
+            if length := fields["headers-length"]:
+                fields["headers"], body = json.loads(body[:length]), body[length:]
+            yield _kept(fields, body, replayed)
 
 
 def _kept(fields: Mapping[str, Any], body: bytes, replayed: set[str]) -> Kept:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
+from agent.runner.audit import audit_of
 from agent.runner.deadletters import DeadLetters, FileDeadLetters, KafkaDeadLetters, dead_letters_of, marker
 from agent.runner.kept import Kept, read
 from agent.runner.sinks import SinkRunner
@@ -86,6 +87,7 @@ class ThroughTopic(_Way):
         super().__init__(spec, channel)
         self.letters = letters
         self._made: Channel[Any] = channel.make()
+        self._audit = audit_of(channel, self._made, spec.options)
         self._outcome: Outcome = Counter()
         self._partitions = 0
         self._opened = False
@@ -114,6 +116,8 @@ class ThroughTopic(_Way):
             producer.purge()
             if self._opened:
                 self._made.close()
+            if self._audit is not None:
+                self._audit.close()
         return self._outcome
 
     def _producer(self) -> Any:
@@ -165,6 +169,8 @@ class ThroughTopic(_Way):
         if not self._opened:
             self._opened = True
             self._made.open()
+            if self._audit is not None:
+                self._audit.open()
         refused: dict[int, str] = {}
         try:
             self._made.put(Batch.of(kept.event for kept in lot))
@@ -172,6 +178,8 @@ class ThroughTopic(_Way):
             refused = {id.index: why for id, why in e.reasons.items()}
         self._outcome.update(refused.values())
         if stored := [(kept, None) for row, kept in enumerate(lot) if row not in refused]:
+            if self._audit is not None:
+                self._audit.put(Batch.of(kept.event for kept, _ in stored))
             self._transaction(producer, stored)
 
     def _transaction(self, producer: Any, lot: list[tuple[Kept, Record]] | list[tuple[Kept, None]]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from agent.runner.deadletters import DeadLetters, letters_of, letters_of_records
+from agent.runner.deadletters import DeadLetter, DeadLetters, letters_of, letters_of_records
+from agent.runner.rejections import Rejections
 from agent.runner.sources import ChannelRunner
 from agent.runner.supervise import Worker
 from agent.topology import SinkSpec
@@ -27,6 +28,8 @@ from plugins import (
 from plugins.audit import Sum, add, tally
 
 TAKE_SECONDS = 0.1
+FEW = 100
+"""So many events are offered first while a sink is paused."""
 QUIET_SECONDS = 3.0
 """An idle sink forgets its latest failure after so long without another."""
 EMPTY_RANGE_SECONDS = 30.0
@@ -67,7 +70,7 @@ class SinkRunner(Worker):
         sink: Sink = spec.make()  # type: ignore[type-arg]
         super().__init__(spec.path, sink)
         self.sink, self.spec, self.channel, self.member = sink, spec, channel, member
-        self.dead_letters = dead_letters
+        self.rejections = Rejections(dead_letters, spec.tolerance)
         self.committing = sink if isinstance(sink, CommittingSink) else None
         self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]  # type: ignore[type-arg]
         self.members = (self,)
@@ -110,6 +113,7 @@ class SinkRunner(Worker):
             self.reader.close()
             self.reader = None
         self.ranges.clear()
+        self.rejections.start_over()
         self.metrics.forget("Lag")
         self.release()
 
@@ -157,10 +161,10 @@ class SinkRunner(Worker):
             return
         pending.add(taken)
         if taken.undecodable:
-            self.dead_letters.put(letters_of_records(self.path, taken.undecodable))
-            self.metrics.add("EventRejectedCount", len(taken.undecodable))
+            self.rejections.offered(len(taken.undecodable))
+            self.reject(letters_of_records(self.path, taken.undecodable))
         if self.channel.audit is not None:
-            add(pending.minutes, tally(taken.batch))
+            add(pending.minutes, tally(taken.fresh()))
         batch = taken.batch
         for interceptor in self.interceptors:
             if not len(batch):
@@ -173,16 +177,35 @@ class SinkRunner(Worker):
         pending.events += len(batch)
         if self.committing is None:
             pending.taken.append(taken.batch)
-        try:
-            self.sink.write(batch)
-        except Rejected as e:
-            self.reject(e, [taken.batch])
-            pending.events -= len(e.reasons)
+        few = FEW if self.rejections.paused else 0  # whether it takes events again is tried with them
+        for part in filter(len, (batch.slice(0, few), batch.slice(few))):
+            self.rejections.offered(len(part))
+            try:
+                self.sink.write(part)
+            except Rejected as e:
+                pending.events -= self.reject(letters_of(self.path, e.reasons, [taken.batch]))
+            if self.rejections.paused and self.committing is None:
+                self.flush_sink()
 
-    def reject(self, rejected: Rejected, held: list[Batch]) -> None:
-        """Keep rejected events, as the channel held them, before their positions can be committed."""
-        self.dead_letters.put(letters_of(self.path, rejected.reasons, held))
-        self.metrics.add("EventRejectedCount", len(rejected.reasons))
+    def reject(self, letters: list[DeadLetter]) -> int:
+        """These become dead letters, once their positions are about to be committed. How many they are."""
+        self.metrics.add("EventRejectedCount", self.rejections.add(letters))
+        return len(letters)
+
+    def flush_sink(self) -> None:
+        """Have a simple sink make durable what was written; what it rejects now becomes dead letters."""
+        try:
+            self.sink.flush()
+        except Rejected as e:
+            letters = letters_of(self.path, e.reasons, [batch for r in self.ranges.values() for batch in r.taken])
+            for letter in letters:
+                if letter.id is not None:
+                    self.ranges[letter.id.partition].events -= 1
+            self.reject(letters)
+
+    def keep_rejected(self, partitions: Collection[int] | None = None) -> None:
+        """Make dead letters durable, before their positions are committed."""
+        self.metrics.add("EventRejectedCount", self.rejections.keep(partitions))
 
     def waiting(self) -> bool:
         """Whether something was taken and is not committed."""
@@ -202,7 +225,7 @@ class SinkRunner(Worker):
             return (self.committing.due() & waiting.keys()) | empty
         events = sum(r.events for r in waiting.values())
         oldest = min((r.since for r in waiting.values()), default=now)
-        if events >= self.sink.batch_size or now - oldest >= self.sink.flush_interval:
+        if self.rejections.paused or events >= self.sink.batch_size or now - oldest >= self.sink.flush_interval:
             return set(waiting)
         return set()
 
@@ -221,12 +244,8 @@ class SinkRunner(Worker):
             finally:
                 self.delivered(committed)  # when one of them fails, those before it are not taken again
         else:
-            try:
-                self.sink.flush()
-            except Rejected as e:
-                self.reject(e, [batch for r in self.ranges.values() for batch in r.taken])
-                for id in e.reasons:
-                    self.ranges[id.partition].events -= 1
+            self.flush_sink()
+            self.keep_rejected()
             covered = {p: r for p, r in self.ranges.items() if r.end is not None}  # a flush covers all of them
             self.report(covered.values())
             self.delivered(covered)
@@ -250,6 +269,7 @@ class SinkRunner(Worker):
         self.metrics.add("BatchCompleteCount")
         for pending in ranges.values():
             pending.committed()
+        self.rejections.committed()
         self.reader.commit(ends)
 
     def show_lag(self) -> None:
@@ -277,6 +297,7 @@ class SinkRunner(Worker):
         assert pending.end is not None
         try:
             receipt = self.committing.stage(pending.claim, pending.start, pending.end)
+            self.keep_rejected({partition})
             self.report([pending])
             self.committing.commit(receipt)
         except Conflict as e:
@@ -298,6 +319,7 @@ class SinkRunner(Worker):
             if pending.start is not None:
                 rewind[partition] = pending.start
             self.ranges[partition] = _Range(pending.claim, pending.start)
+        self.rejections.start_over()
         self.reader.rewind(rewind)
         self.sink.reset()
 
@@ -326,6 +348,7 @@ class SinkRunner(Worker):
 
     def lost(self, partitions: set[int]) -> None:
         """Forget them."""
+        self.rejections.lost(partitions)
         for partition in partitions & self.ranges.keys():
             if self.committing is not None:
                 self.committing.reset(partition)

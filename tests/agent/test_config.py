@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.config import Diagnostic, load
-from agent.topology import AgentSpec, Route, SelectorSpec
+from agent.topology import AgentSpec, Route, SelectorSpec, Tolerance
 from tests.agent.config_sample import COMPONENTS, FlumeKafkaConfig, Index, Kafka, KafkaConfig
 from tests.agent.test_config_errors import changed
 
@@ -97,6 +97,16 @@ def test_everything_lands_where_it_belongs(tmp_path: Path) -> None:
         "spark.conf.spark.executor.memory": "1g",
     }
     assert isinstance(k2.make(), Index)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [("none", (0, 1000)), ("all", (100, 1000)), ("7\na1.sinks.k1.errors.window = 20", (7, 20))]
+)
+def test_what_a_sink_may_reject(written: str, read: tuple[int, int], tmp_path: Path) -> None:
+    spec = agent(changed(f"9 | a1.sinks.k1.errors.tolerance = {written}"), tmp_path)
+    assert spec.sinks[0].tolerance == Tolerance(*read)
+    assert not any(name.startswith("errors.") for name in spec.sinks[0].properties)
+    assert agent(changed(), tmp_path).sinks[0].tolerance == Tolerance(50, 1000)
 
 
 def test_options_may_depend_on_the_name_the_type_is_written_with(tmp_path: Path) -> None:

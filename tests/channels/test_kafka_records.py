@@ -113,6 +113,7 @@ def test_a_replayed_event_is_what_it_was_for_its_group_and_nothing_for_others(fo
     assert taken.batch.ids() == [EventId("topic", 2, at, i) for at, i in ((30, 0), (3, 4), (32, 0))]
     assert taken.batch.origin is not None
     assert taken.batch.origin.timestamps.tolist() == [7, 5, 7]
+    assert taken.fresh().ids() == [EventId("topic", 2, 30, 0), EventId("topic", 2, 32, 0)]
     (taken,) = read(given, group="other")
     assert (taken.start, taken.end) == (30, 33)
     assert list(taken.batch) == [Event(b"before"), Event(b"after")]

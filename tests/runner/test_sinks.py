@@ -257,3 +257,73 @@ def test_a_commit_whose_answer_was_lost_is_in_the_books(pipeline):
     await_(lambda: Record.commits)
     start, end, events, _ = books.told[-1]
     assert ([start], [end], events) == ([*Record.commits], [end for end, _ in Record.commits.values()], 2)
+
+
+class Strict(Store):
+    """Its store knows no `bad` until it is mended; learns at the flush what it refuses."""
+
+    type_name = "strict"
+
+    def __init__(self, config, name=""):
+        super().__init__(config, name)
+        self.mended = threading.Event()
+        self.offered: list[list[bytes]] = []
+
+    def write(self, batch):
+        self.written.append(batch)
+
+    def flush(self):
+        batches, self.written = self.written, []
+        self.offered.append([event.body for batch in batches for event in batch])
+        rejected = {}
+        for batch in batches:
+            bad = {batch.id(row): "no such field" for row, event in enumerate(batch) if event.body == b"bad"}
+            rejected |= {} if self.mended.is_set() else bad
+            self.durable += [event.body for row, event in enumerate(batch) if batch.id(row) not in rejected]
+        if rejected:
+            raise Rejected(rejected)
+
+
+def test_a_sink_whose_store_refuses_nearly_everything_pauses_and_goes_on_by_itself(pipeline, caplog):
+    sink, channel, letters = pipeline(Strict)
+    put(channel, *[b"bad"] * 5_000)
+    await_(lambda: sink.metrics.get("FailureCount") >= 2)
+    assert sink.metrics.last_error.startswith("paused: 5,000 of the latest 5,000 events were rejected")
+    assert caplog.text.count("paused: ") == 1
+    assert sink.sink.offered[0] == [b"bad"] * 5_000
+    assert sink.sink.offered[1] == [b"bad"] * 100
+    assert channel.metrics.get("ChannelSize") == 5_000
+    sink.sink.mended.set()
+    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    await_(lambda: not sink.metrics.last_error)
+    assert letters == []
+    assert sink.sink.durable == [b"bad"] * 5_000
+    assert sink.metrics.get("EventDrainSuccessCount") == 5_000
+    assert sink.metrics.get("EventRejectedCount") == 0
+
+
+def test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_offered(pipeline):
+    class Picky(Record):
+        """Rejects, and fails to commit at first."""
+
+        type_name = "picky"
+        commits: ClassVar = {}
+        failures: ClassVar = []
+        away: ClassVar = [Retry("away"), Retry("away")]
+
+        def write(self, batch):
+            self.partition = batch.origin.partition
+            self.written += [event.body for event in batch if event.body != b"bad"]
+            raise Rejected({batch.id(row): "not wanted" for row, event in enumerate(batch) if event.body == b"bad"})
+
+        def stage(self, claim, start, end):
+            if self.away:
+                raise self.away.pop()
+            return super().stage(claim, start, end)
+
+    sink, channel, letters = pipeline(Picky)
+    put(channel, b"1", b"bad", b"2")
+    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert [written for _, written in Picky.commits.values()] == [[b"1", b"2"]]
+    assert [letter.event.body for letter in letters] == [b"bad"]
+    assert sink.metrics.get("EventRejectedCount") == 1

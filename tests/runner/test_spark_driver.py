@@ -26,7 +26,7 @@ JVM stacktrace:
 
 
 def test_a_failure_in_python_is_told_by_what_python_said() -> None:
-    assert reason(WRAPPED) == "Retry: the disk is full"
+    assert reason(WRAPPED) == "the disk is full"
 
 
 def test_a_failure_in_java_behind_python_is_told_by_what_java_said() -> None:

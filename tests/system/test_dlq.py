@@ -16,7 +16,7 @@ HUGE = bytes(range(256)) * (2 * PART_BYTES // 256) + b"end"
 LETTERS = [
     DeadLetter("a1.sinks.k1", EventId("t", 1, 2, 3), Event(b"\xff\0", {"grüße": "世界"}), "no such row"),
     DeadLetter("a1.sinks.k1", EventId("t", 1, 2, 4), Event(HUGE), "no such row"),
-    DeadLetter("a1.sources.s1", None, Event(b"x"), "too large"),
+    DeadLetter("a1.sources.s1", None, Event(b"x", {"grüße": "世" * 1_000_000}), "too large"),
 ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from agent.runner.deadletters import dead_letters_of
+from agent.runner.rejections import Rejections
 from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.processing import Processing
 from agent.runner.spark.progress import listener, report
@@ -73,11 +76,14 @@ def _supervise(
 ) -> None:
     backoff = Backoff()
     last = ""
+    channel = sink.channel
+    letters = dead_letters_of(job.agent, channel, channel.make(), job.options)
+    rejections = Rejections(letters, sink.sink.tolerance)
     while not stopping.is_set():
         started = time.monotonic()
         try:
             streams = issubclass(sink.sink.cls, StreamingSink)
-            query = running[sink.sink.path] = Processing(job, sink) if streams else Query(job, sink)
+            query = running[sink.sink.path] = Processing(job, sink) if streams else Query(job, sink, rejections)
             query.run(spark, stopping)
             return
         except Exception as e:  # noqa: BLE001  # one sink's failure must not take the others down
@@ -98,7 +104,7 @@ def reason(failure: str) -> str:
         for line in end.splitlines():
             # Of a failure of Java's, py4j says first which call it was.
             if line.strip() and not line[0].isspace() and not line.startswith("py4j."):
-                return line.strip(": ").removeprefix("plugins.errors.")
+                return re.sub(r"^plugins\.errors\.\w+: ", "", line.strip(": "))
     return " ".join(line.strip() for line in failure.splitlines()[:3])
 
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from agent.monitoring.registry import GAUGES
 from agent.runner.audit import audit_of
-from agent.runner.deadletters import DeadLetter, DeadLetters, dead_letters_of, letters_of, letters_of_records
+from agent.runner.deadletters import DeadLetter, dead_letters_of, letters_of, letters_of_records
+from agent.runner.rejections import Rejections
 from agent.topology import ChannelSpec, SinkSpec
-from plugins import Batch, Channel, Claim, CommittingSink, Interceptor, Receipt, Record, Rejected, Sink, Taken
+from plugins import Batch, Channel, Claim, CommittingSink, Interceptor, Receipt, Record, Rejected, Taken
 from plugins.audit import Sum, add, tally
 from plugins.frames import to_arrow
 
@@ -50,6 +51,10 @@ class Result:
     counts: dict[str, float] = field(default_factory=dict)
     minutes: dict[int, Sum] = field(default_factory=dict)
     """For the audit."""
+    offered: int = 0
+    """How many events and undecodable records the sink was to take."""
+    letters: list[DeadLetter] = field(default_factory=list)
+    """What it rejected: kept by the driver, before it commits."""
 
 
 class _Task:
@@ -91,7 +96,7 @@ class PartitionTask(_Task):
         spec = self.job.sink
         channel: Channel = self.job.channel.make()  # type: ignore[type-arg]
         letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
-        delivery = _Delivery(spec.path, spec.make(), letters)
+        delivery = _Delivery(spec, Rejections(letters, spec.tolerance))
         audited = audit_of(self.job.channel, channel, self.options) is not None
         minutes: dict[int, Sum] = {}
         interceptors = self.interceptors()
@@ -105,7 +110,7 @@ class PartitionTask(_Task):
                 start, end = taken.start if start < 0 else start, taken.end
                 delivery.take(taken, interceptors)
                 if audited:
-                    add(minutes, tally(taken.batch))
+                    add(minutes, tally(taken.fresh()))
             return None if start < 0 else replace(delivery.result(claim, start, end), minutes=minutes)
         finally:
             for component in opened:
@@ -154,10 +159,11 @@ def intercepted(batch: Batch, interceptors: Iterable[Interceptor[Any]]) -> Batch
 class _Delivery:
     """One sink at work on one task's events."""
 
-    def __init__(self, path: str, sink: Sink[Any], dead_letters: DeadLetters) -> None:
-        self.path, self.sink, self.dead_letters = path, sink, dead_letters
-        self.committing = sink if isinstance(sink, CommittingSink) else None
+    def __init__(self, spec: SinkSpec, rejections: Rejections) -> None:
+        self.path, self.sink, self.rejections = spec.path, spec.make(), rejections
+        self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
         self.counts: Counter[str] = Counter()
+        self.offered = 0
         self._unflushed: list[Batch] = []
         """The events as the channel held them, for dead letters; kept only where a flush may still reject some."""
 
@@ -166,7 +172,9 @@ class _Delivery:
         batch = intercepted(taken.batch, interceptors)
         self.counts["EventFilteredCount"] += len(taken.batch) - len(batch)
         self.counts["EventDrainAttemptCount"] += len(batch)
-        self._bury(letters_of_records(self.path, taken.undecodable))
+        self.offered += len(batch) + len(taken.undecodable)
+        self.rejections.offered(len(batch) + len(taken.undecodable))
+        self._reject(letters_of_records(self.path, taken.undecodable))
         if not len(batch):
             return
         if self.committing is None:
@@ -174,7 +182,7 @@ class _Delivery:
         try:
             self.sink.write(batch)
         except Rejected as e:
-            self._reject(e, [taken.batch])
+            self.counts["EventDrainSuccessCount"] -= self._reject(letters_of(self.path, e.reasons, [taken.batch]))
         self.counts["EventDrainSuccessCount"] += len(batch)
         if sum(map(len, self._unflushed)) >= self.sink.batch_size:
             self._flush()
@@ -188,25 +196,22 @@ class _Delivery:
             receipt = Receipt(claim, start, end, self.counts["EventDrainSuccessCount"], None)
         del self.counts["EventDrainSuccessCount"]  # the driver counts what is committed
         own = {name: count for name, count in self.sink.metrics.snapshot().items() if name not in GAUGES}
-        return Result(receipt, {**own, **self.counts})
+        counts = {**own, **self.counts}
+        return Result(receipt, counts, offered=self.offered, letters=self.rejections.take())
 
     def _flush(self) -> None:
         if self._unflushed:
             try:
                 self.sink.flush()
             except Rejected as e:
-                self._reject(e, self._unflushed)
+                self.counts["EventDrainSuccessCount"] -= self._reject(
+                    letters_of(self.path, e.reasons, self._unflushed)
+                )
         self._unflushed = []
 
-    def _reject(self, rejected: Rejected, held: list[Batch]) -> None:
-        self._bury(letters_of(self.path, rejected.reasons, held))
-        self.counts["EventDrainSuccessCount"] -= len(rejected.reasons)
-
-    def _bury(self, letters: Iterable[DeadLetter]) -> None:
-        """Dead letters are durable before the driver may commit past them."""
-        if kept := list(letters):
-            self.dead_letters.put(kept)
-            self.counts["EventRejectedCount"] += len(kept)
+    def _reject(self, letters: list[DeadLetter]) -> int:
+        self.counts["EventRejectedCount"] += self.rejections.add(letters)
+        return len(letters)
 
 
 def _records(batch: Any) -> Iterator[Record]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.runner.audit import audit_of
+from agent.runner.rejections import Rejections
 from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.progress import gauges_of, report
 from plugins import Channel, Claim, CommittingSink, FlafkaError, KafkaStream, Retry, Sink
@@ -26,8 +27,10 @@ MAX_RECORDS_PER_TRIGGER = "20000"
 class Query:
     """One sink's stream: its commits happen here, and here only."""
 
-    def __init__(self, job: Job, sink: SinkJob) -> None:
+    def __init__(self, job: Job, sink: SinkJob, rejections: Rejections) -> None:
         self.agent, self.job, self.options = job, sink, job.options
+        self.rejections = rejections
+        """Of all queries of this sink, one after the other."""
         made: Sink = sink.sink.make()  # type: ignore[type-arg]
         self.committing = made if isinstance(made, CommittingSink) else None
         self.channel: Channel = sink.channel.make()  # type: ignore[type-arg]
@@ -97,6 +100,7 @@ class Query:
         What a simple sink's task flushed is visible already: there the group's position is the only record.
         """
         results: list[Result] = [pickle.loads(row.result) for row in frame.collect()]  # noqa: S301  # our executors'
+        rejected = self._keep_rejected(results)
         ends: dict[Claim, int] = {}
         if self.audit is not None:
             self.audit.taken((r.receipt.claim, r.receipt.start, r.receipt.end, r.minutes) for r in results)
@@ -111,12 +115,22 @@ class Query:
             self.expected[partition] = ends[receipt.claim] = receipt.end
             counts = Counter(result.counts) + self._own_counts()
             report(self.job.sink.name, {**counts, "EventDrainSuccessCount": receipt.events, "BatchCompleteCount": 1})
+        self.rejections.committed()
+        if rejected:
+            report(self.job.sink.name, {"EventRejectedCount": rejected})
         try:
             if ends:
                 self.channel.record(ends)
         except Retry as e:
             # Nothing that is delivered depends on it while this process lives; the next batch tells the group again.
             log.info("%s", e)
+
+    def _keep_rejected(self, results: list[Result]) -> int:
+        """Make dead letters durable: the positions behind them are committed next. How many they are."""
+        self.rejections.start_over()
+        self.rejections.offered(sum(result.offered for result in results))
+        letters = [letter for result in results for letter in result.letters]
+        return self.rejections.add(letters) + self.rejections.keep()
 
     def _own_counts(self) -> Counter[str]:
         """What the sink has counted here, on the driver, since the last time."""

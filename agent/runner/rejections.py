@@ -1,0 +1,108 @@
+"""What one sink rejects: dead letters as long as it is the exception, a pause where it is the rule."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+
+from agent.runner.deadletters import DeadLetter, DeadLetters
+from agent.topology import Tolerance
+from plugins import Retry
+
+HELD_BYTES = 16 << 20
+"""So much waits for the commit; more is kept before it, and once more if the events have to be delivered again."""
+LETTER_BYTES = 1000
+"""What a letter takes beside its body, about."""
+
+
+class Rejections:
+    """Holds dead letters until the events they came with are about to be committed, so that a retry makes none twice.
+
+    Above the share that `tolerance` allows it raises Retry instead and is paused: the sink's runner offers the events
+    again, and again, until most of them are taken.
+    """
+
+    def __init__(self, letters: DeadLetters, tolerance: Tolerance) -> None:
+        self.letters, self.tolerance = letters, tolerance
+        self.paused = ""
+        """Why, in words; empty while the sink is not paused."""
+        self._latest: deque[tuple[int, int]] = deque()  # (events, rejected) of each commit
+        self._offered = self._rejected = 0  # since the last commit
+        self._held: list[DeadLetter] = []
+        self._bytes = 0
+
+    def offered(self, events: int) -> None:
+        """The sink is about to get so many."""
+        self._offered += events
+
+    def add(self, letters: Iterable[DeadLetter]) -> int:
+        """It rejected these. How many letters were kept at once. Raises Retry where these are too many."""
+        new = list(letters)
+        if not new:
+            return 0
+        self._rejected += len(new)
+        self._held += new
+        self._bytes += sum(map(_size, new))
+        self._judge(new[-1].reason)
+        return self.keep() if self._bytes > HELD_BYTES else 0
+
+    def keep(self, partitions: Collection[int] | None = None) -> int:
+        """Make the letters of these partitions durable, or all: what they came with is committed next. How many."""
+        now = [one for one in self._held if partitions is None or one.id is None or one.id.partition in partitions]
+        if now:
+            self.letters.put(now)
+            self._drop(now)
+        return len(now)
+
+    def take(self) -> list[DeadLetter]:
+        """All that are held, for someone else to keep."""
+        held = self._held
+        self._drop(held)
+        return held
+
+    def committed(self) -> None:
+        """What was offered is delivered, but for what was rejected."""
+        if not self._offered:
+            return
+        self.paused = ""
+        self._latest.append((self._offered, self._rejected))
+        while sum(events for events, _ in self._latest) - self._latest[0][0] >= self.tolerance.window:
+            self._latest.popleft()
+        self._offered = self._rejected = 0
+
+    def start_over(self) -> None:
+        """Nothing since the last commit counts: it is offered again."""
+        self._offered = self._rejected = 0
+        self._drop(self._held)
+
+    def lost(self, partitions: Collection[int]) -> None:
+        """Others go on with these partitions."""
+        self._drop([one for one in self._held if one.id is not None and one.id.partition in partitions])
+
+    def _judge(self, reason: str) -> None:
+        events, rejected, window = self._offered, self._rejected, 0
+        if not self.paused:
+            window = self.tolerance.window
+            events += sum(events for events, _ in self._latest)
+            rejected += sum(rejected for _, rejected in self._latest)
+        if rejected * 100 <= self.tolerance.percent * max(events, window):
+            return
+        self.paused = self.paused or (
+            f"paused: {rejected:,} of the latest {events:,} events were rejected, more than errors.tolerance = "
+            f"{self.tolerance.percent} (%) allows, the last because: {reason}. They wait in the channel and are "
+            f"offered again until they are taken: mend what they are written to, or the configuration; with "
+            f"errors.tolerance = all they become dead letters"
+        )
+        raise Retry(self.paused)
+
+    def _drop(self, letters: list[DeadLetter]) -> None:
+        if letters is self._held:
+            self._held, self._bytes = [], 0
+            return
+        gone = set(map(id, letters))
+        self._held = [one for one in self._held if id(one) not in gone]
+        self._bytes = sum(map(_size, self._held))
+
+
+def _size(letter: DeadLetter) -> int:
+    return len(letter.event.body) + LETTER_BYTES

@@ -1,0 +1,104 @@
+"""What a Spark task makes of its records, and what the driver does about what was rejected."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from agent.runner.rejections import Rejections
+from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
+from agent.runner.spark.query import Query
+from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
+from channels.kafka import KafkaChannel, KafkaChannelConfig
+from plugins import Batch, Claim, Config, Rejected, Retry, Sink
+from tests.runner.test_rejections import Letters
+
+PLACE = Place("test.conf", 1)
+CLAIM = Claim("c", "t", "i", "g", 0, 0)
+
+
+class Picky(Sink[Config]):
+    """Takes all but `bad`."""
+
+    type_name = "picky"
+
+    def write(self, batch: Batch) -> None:
+        rejected = {batch.id(row): "not wanted" for row, event in enumerate(batch) if event.body == b"bad"}
+        if rejected:
+            raise Rejected(rejected)
+
+
+class Recording(KafkaChannel):
+    """Keeps the positions that Kafka would."""
+
+    recorded: Mapping[Claim, int]
+
+    def record(self, positions: Mapping[Claim, int]) -> None:
+        self.recorded = dict(positions)
+
+
+def jobs(tolerance: Tolerance) -> tuple[Job, SinkJob]:
+    config, _ = KafkaChannelConfig.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.topic": "t"})
+    assert config is not None
+    channel = ChannelSpec("c", "a.channels.c", Recording, config, {}, PLACE)
+    sink = SinkSpec("k", "a.sinks.k", Picky, Config(), {}, PLACE, channel="c", tolerance=tolerance)
+    job = SinkJob(sink, channel)
+    return Job("a", (job,), {}, "", ""), job
+
+
+def records(*bodies: bytes) -> Any:
+    rows = [
+        {"partition": 0, "offset": at, "timestamp": 7, "key": None, "value": body, "headers": RAW}
+        for at, body in enumerate(bodies)
+    ]
+    return pa.RecordBatch.from_pylist(rows)
+
+
+RAW = [{"key": "flafka.format", "value": b"raw/1"}]
+
+
+def run(tolerance: Tolerance, *bodies: bytes) -> Result:
+    result = PartitionTask(*jobs(tolerance), {0: CLAIM}, CLAIM).run(iter([records(*bodies)]))
+    assert result is not None
+    return result
+
+
+def test_a_task_hands_dead_letters_to_the_driver() -> None:
+    result = run(Tolerance(), b"1", b"bad", b"2")
+    assert [(one.event.body, one.id, one.arrival) for one in result.letters] == [(b"bad", ("t", 0, 1, 0), 7)]
+    assert (result.offered, result.receipt.events) == (3, 2)
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_a_task_whose_events_are_nearly_all_rejected_fails() -> None:
+    with pytest.raises(Retry, match="paused: 600 of the latest 600 events"):
+        run(Tolerance(), *[b"bad"] * 600)
+
+
+def test_the_driver_keeps_letters_before_it_commits_and_pauses_over_micro_batches() -> None:
+    job, sink = jobs(tolerance := Tolerance())
+    letters = Letters()
+    rejections = Rejections(letters, tolerance)
+
+    def commit(*bodies: bytes) -> Mapping[Claim, int]:
+        """One micro-batch, on a query of its own, as after a failure."""
+        query = Query(job, sink, rejections)
+        result = SimpleNamespace(result=pickle.dumps(run(tolerance, *bodies)))
+        query._commit(SimpleNamespace(collect=lambda: [result]), 0)
+        assert isinstance(query.channel, Recording)
+        return query.channel.recorded
+
+    assert commit(b"1", b"bad") == {CLAIM: 2}
+    assert len(letters.kept) == 1
+    commit(*[b"bad"] * 300)
+    for _ in range(3):
+        with pytest.raises(Retry, match="paused: 501 of the latest 502"):
+            commit(*[b"bad"] * 200)
+    assert len(letters.kept) == 301
+    commit(*[b"mended"] * 200)
+    assert not rejections.paused
