@@ -26,6 +26,7 @@ _IGNORED = {"SSLv2Hello", "SSLv3"}
 
 
 class _TlsConfig(Config):
+    tls: bool = option(False, name="ssl", description="Speak TLS.")
     exclude_protocols: list[str] = option(
         ["SSLv3"], name="exclude-protocols", description="Versions not to speak. SSLv3 is never spoken."
     )
@@ -49,11 +50,22 @@ class _TlsConfig(Config):
                 raise ValueError(f"knows {' '.join(_VERSIONS)}, not {name!r}")
         return value
 
+    @pydantic.model_validator(mode="after")
+    def _leaves_something(self) -> Self:
+        if self.tls:
+            self._restrict(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        return self
+
     def _restrict(self, context: ssl.SSLContext) -> None:
         wanted = set(self.include_protocols) or {"TLSv1.2", "TLSv1.3"}
         versions = sorted(_VERSIONS[name] for name in wanted - set(self.exclude_protocols) - _IGNORED)
         if not versions:
             raise ValueError("include-protocols and exclude-protocols leave no version of TLS to speak")
+        known = list(_VERSIONS.values())
+        if versions != known[known.index(versions[0]) : known.index(versions[-1]) + 1]:
+            raise ValueError(
+                "include-protocols and exclude-protocols leave out a version between two: name all three"
+            )
         context.minimum_version, context.maximum_version = versions[0], versions[-1]
         if self.include_cipher_suites or self.exclude_cipher_suites:
             names = [str(cipher["name"]) for cipher in context.get_ciphers() if cipher["protocol"] != "TLSv1.3"]
@@ -73,7 +85,6 @@ class _TlsConfig(Config):
 class TlsServerConfig(_TlsConfig):
     """Options of a source that may speak TLS."""
 
-    tls: bool = option(False, name="ssl", description="Speak TLS.")
     keystore: str | None = option(
         None,
         name="keystore",
@@ -140,7 +151,6 @@ class TlsServerConfig(_TlsConfig):
 class TlsClientConfig(_TlsConfig):
     """Options of a sink that may speak TLS."""
 
-    tls: bool = option(False, name="ssl", description="Speak TLS.")
     trust_all_certs: bool = option(
         False,
         name="trust-all-certs",

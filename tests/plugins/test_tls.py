@@ -1,0 +1,40 @@
+"""Options of TLS: what cannot work is told with the configuration, not when a connection is made."""
+
+import pytest
+
+from sinks.avro import AvroSinkConfig
+
+NEEDED = {"hostname": "h", "port": "1", "ssl": "true"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"include-protocols": "SSLv3"}, "leave no version of TLS to speak"),
+        ({"include-protocols": "TLSv1.2", "exclude-protocols": "TLSv1.2"}, "leave no version of TLS to speak"),
+        ({"include-protocols": "TLSv1.1 TLSv1.3"}, "leave out a version between two"),
+        ({"include-protocols": "TLSv1.2", "include-cipher-suites": "TLS_NONE"}, "leave none to use"),
+        ({"include-protocols": "TLSv9"}, "not 'TLSv9'"),
+    ],
+)
+def test_what_cannot_be_spoken_is_refused_in_words(given, told):
+    config, problems = AvroSinkConfig.parse({**NEEDED, **given})
+    assert config is None
+    assert [told in problem.message for problem in problems] == [True]
+    assert AvroSinkConfig.parse({**NEEDED, **given, "ssl": "false"})[0] is not None or "TLSv9" in told
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"exclude-protocols": "SSLv3 SSLv2Hello TLSv1 TLSv1.1"},
+        {"include-protocols": "TLSv1.2 TLSv1.3", "exclude-protocols": "TLSv1.3"},
+        {"include-cipher-suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"},
+    ],
+)
+def test_what_can_be(given):
+    config, problems = AvroSinkConfig.parse({**NEEDED, **given})
+    assert not problems
+    assert config is not None
+    assert config.context() is not None
