@@ -32,6 +32,11 @@ class ChannelProducer:
     ) -> None:
         self.name, self._config, self.log = channel.name, channel.config, channel.log
         self.metrics, self.stopping = channel.metrics, channel.stopping
+        if partitions <= (number := self._config.default_partition_id or 0):
+            raise Retry(
+                f"channel {self.name}: defaultPartitionId = {number}, and topic {self._config.topic} has partitions "
+                f"0 to {partitions - 1}"
+            )
         self._properties: dict[str, Any] = {
             **PRODUCER,
             "message.timeout.ms": 0,  # never give up: a source waits, and its sender with it
@@ -55,13 +60,13 @@ class ChannelProducer:
     def put(self, batch: Batch) -> None:
         """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
         self.metrics.add("EventPutAttemptCount", len(batch))
-        delivery = _Delivery()
+        delivery, used = _Delivery(), self._producer
         put = self._put_batches if self._config.format == "arrow" else self._put_events
         rejected = put(batch, delivery)
         with self.metrics.timed("KafkaEventSendTimer"):
             self._await(delivery, len(batch))
         if delivery.error is not None:
-            self._replace_producer()
+            self._replace(used)
             raise Retry(f"channel {self.name}: {delivery.error}")
         self.metrics.add("EventPutSuccessCount", len(batch) - len(rejected))
         if rejected:
@@ -204,12 +209,16 @@ class ChannelProducer:
         while not self._closed.is_set():
             self._producer.poll(0.2)
 
-    def _replace_producer(self) -> None:
-        # After a fatal error an idempotent producer refuses all work for ever.
+    def _replace(self, old: Producer) -> None:
+        # After a fatal error an idempotent producer refuses all work for ever. Whoever else has put into it fails
+        # too: one of them makes the new one, in which others may be under way already.
         with self._lock:
-            old, self._producer = self._producer, Producer(self._properties)
+            if self._producer is not old:
+                return
+            self._producer = Producer(self._properties)
         old.purge()
-        old.flush(1)
+        while old.flush(0.2) and not self.stopping.is_set():
+            pass  # those who wait for what was purged wait until they are told
 
     @property
     def _record_bytes(self) -> int:

@@ -282,7 +282,10 @@ class KafkaReader(Reader):
             claim = self._claim._replace(epoch=epoch, partition=tp.partition)
             claims[claim] = tp.offset if tp.offset >= 0 else None
         starts = {claim.partition: offset for claim, offset in claims.items() if offset is not None}
-        self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims)))
+        if not self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims))):
+            raise Retry(
+                f"group {self._claim.group}: its sink was at work for {OWNER_SECONDS:.0f} s without a pause", 1
+            )
         positions = {tp.partition: starts.get(tp.partition, OFFSET_BEGINNING) for tp in partitions}
         with self._changed:
             self._queues.update({partition: deque() for partition in positions})
@@ -310,7 +313,8 @@ class KafkaReader(Reader):
                 self._seeks.pop(partition, None)
                 self._next.pop(partition, None)
 
-    def _tell_and_wait(self, tell: Callable[[], None]) -> None:
+    def _tell_and_wait(self, tell: Callable[[], None]) -> bool:
+        """Have the owner's thread do that. Whether it has; it may do so later otherwise. Raises what it raises."""
         done = threading.Event()
         failure: list[Exception] = []
 
@@ -325,7 +329,7 @@ class KafkaReader(Reader):
 
         with self._changed:
             if self._closing:
-                return
+                return True
             self._news.append(run)
             self._changed.notify_all()
         deadline = time.monotonic() + OWNER_SECONDS
@@ -333,6 +337,7 @@ class KafkaReader(Reader):
             self._serve()
         if failure:
             raise failure[0]
+        return done.is_set() or self._closing
 
 
 def _weight(message: Message) -> int:
