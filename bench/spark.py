@@ -49,7 +49,7 @@ MASKED = "sshd[4721]: Failed password for invalid user admin from *** port 4022 
 ADDRESS = r"[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}"
 """As the interceptor `mask` has it."""
 PARTITIONS = 2
-OURS, PLAIN, LOCAL = "Arrow records, runner = spark", "a record for each event, Structured Streaming", "Arrow, local"
+OURS, PLAIN, LOCAL = "Arrow, runner = spark", "plain Structured Streaming", "Arrow, runner = local"
 FORMS = {"text": "", "Parquet": "a.sinks.k.serializer = PARQUET\na.sinks.k.serializer.compressionCodec = snappy"}
 CONFIGURATION = """
 a.channels = c
@@ -211,12 +211,12 @@ class Bench:
     def show(self) -> None:
         """Medians, and ours against the plain way within each round."""
         table = Table(box=None)
-        for heading in ("", "events/s", "MB/s of bodies", "peak MB"):
+        for heading in ("", "", "events/s", "MB/s of bodies", "peak MB"):
             table.add_column(heading, justify="left" if not heading else "right")
         for (name, form), figures in self.found.items():
             rate = self.events / statistics.median(figures.seconds)
             size = rate * (len(MASKED) + 9) / 1e6
-            table.add_row(f"{name}, {form}", f"{rate:,.0f}", f"{size:,.1f}", f"{max(figures.memory):,.0f}")
+            table.add_row(name, form, f"{rate:,.0f}", f"{size:,.1f}", f"{max(figures.memory):,.0f}")
         console = Console()
         console.print(table)
         for form in FORMS:

@@ -67,6 +67,18 @@ def demo(leave: bool, seconds: int, runner: str) -> None:
     if shutil.which("logger") is None:
         raise FlafkaError("the demo sends syslog with `logger`: install the package util-linux (Debian: bsdutils)")
     home = Path(tempfile.mkdtemp(prefix="flafka-demo-"))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing is left running
+    try:
+        found = _show(home, leave, seconds, runner)
+    except KeyboardInterrupt:
+        shutil.rmtree(home, ignore_errors=True)
+        sys.exit(130)
+    shutil.rmtree(home, ignore_errors=True)
+    if not found.balanced:
+        sys.exit(1)
+
+
+def _show(home: Path, leave: bool, seconds: int, runner: str) -> _Found:
     with ExitStack() as stack:
         stack.enter_context(_plainly())
         ensure_all("kafka", "hdfs", "hbase", "solr", "appenders", "spark")
@@ -104,9 +116,7 @@ def demo(leave: bool, seconds: int, runner: str) -> None:
                 soft_wrap=True,
             )
             _until_interrupted()
-    shutil.rmtree(home, ignore_errors=True)
-    if not found.balanced:
-        sys.exit(1)
+    return found
 
 
 class _Run:
@@ -240,7 +250,9 @@ class _Run:
         return found
 
     def end(self) -> None:
-        """Leave nothing behind, whatever happened."""
+        """Leave nothing behind, whatever happened; a second Ctrl-C must not change that."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()

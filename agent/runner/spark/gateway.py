@@ -5,9 +5,12 @@ PySpark's own launcher insists on a Java module that the Java from PyPI lacks; s
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -18,11 +21,11 @@ from agent.services.java import find_java
 from agent.services.spark import JVM
 from plugins import Retry, require
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 
 def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subprocess.Popen[bytes]:
-    """Start it and point PySpark at it. It ends with this process: its standard input closes then."""
+    """Start it and point PySpark at it. It ends with this process, or rather with the thread that calls this."""
     home = Path(require("pyspark", "spark").__file__).parent
     connector = sorted(str(jar) for jar in ensure("spark").glob("*.jar"))
     settings = {"spark.master": master, **conf}
@@ -46,11 +49,25 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subpr
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
+            preexec_fn=_end_with_parent,
             env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_HOME": str(home)},
         )
         port, secret = _await_connection(process, told, log_file)
     os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret, SPARK_HOME=str(home))
     return process
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    """In the new process, on Linux: SIGTERM when its parent dies.
+
+    It watches its standard input as well, but only once it is up; what fails before that leaves threads that go on.
+    """
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _await_connection(process: subprocess.Popen[bytes], told: Path, log_file: Path) -> tuple[int, str]:
