@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
+import time
+import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
+from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from agent.books import HdfsReader
+from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.solr import SolrCluster
-from tests.system.running import ROOT, Agent, free_ports
+from plugins import Batch, Event
+from tests.system.running import KAFKA, ROOT, Agent, agent_command, free_ports, in_hdfs, in_topic
+from tests.system.test_kafka_ends import bodies, create, produce
 from tests.system.test_solr_sink import documents
 
 EXAMPLES = ROOT / "conf/examples"
+ALTERED = "as many, but altered"
+
+
+def listed(directory: Path) -> set[str]:
+    """What a file of alerts says."""
+    rows = [json.loads(line) for file in directory.glob("*") for line in file.read_text().splitlines()]
+    return {row.get("reason") or row["difference"] for row in rows}
+
+
+def minute_of(row: dict[str, str]) -> int:
+    return int(datetime.fromisoformat(row["minute"]).timestamp()) // 60
 
 
 def test_counts(tmp_path: Path, kafka_cluster: KafkaCluster, solr_cluster: SolrCluster) -> None:
@@ -45,3 +70,120 @@ def test_counts(tmp_path: Path, kafka_cluster: KafkaCluster, solr_cluster: SolrC
         log("err", 3)
         agent.until(lambda: charted() == {"err": 8, "info": 7}, "the counts that have grown")
         assert agent.stop() == 0
+
+
+def test_the_game(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
+    environment = {
+        "FLAFKA_CLUSTER_DIR": str(kafka_cluster.directory),
+        "GAME_HDFS": hdfs_cluster.webhdfs,
+        "GAME_INTERVAL": "1",
+        "GAME_ROLL": "1",
+        "GAME_METRICS": "0",
+        "GAME_ALERTS": str(tmp_path / "alerts"),
+    }
+    begin = int(time.time())
+
+    def act(topic: str, user: str, second: int, place: str) -> None:
+        at = datetime.fromtimestamp(begin + second, UTC).isoformat()
+        body = json.dumps({"user": user, "at": at, "place": place, "item": "sword"}).encode()
+        produce(kafka_cluster, topic, [body], key=user.encode())
+
+    def alerts() -> set[tuple[str, str]]:
+        rows = map(json.loads, bodies(kafka_cluster, "alerts"))
+        return {(row["user"], row["reason"]) for row in rows}
+
+    def archived(kind: str) -> list[tuple[str, Any]]:
+        """Days and users of what lies on HDFS."""
+        reader = HdfsReader(hdfs_cluster.webhdfs)
+        return sorted(
+            (path.split("/")[3], json.loads(body)["user"])
+            for path in reader.visible(f"/game/{kind}")
+            for body in pq.read_table(io.BytesIO(reader.read(path)))["body"].to_pylist()
+        )
+
+    for topic in ("trades", "logins", "alerts"):
+        create(kafka_cluster, topic)
+    act("logins", "eve", 0, "Oslo")
+    act("logins", "amy", 0, "Rome")
+    with Agent(tmp_path, EXAMPLES / "game/game.conf", environment=environment) as agent:
+        agent.until(lambda: len(archived("logins")) == 2, "the logins on HDFS")
+        act("trades", "eve", 1, "Lima")
+        for _ in range(3):
+            act("trades", "amy", 2, "Rome")
+        act("trades", "bob", 120, "Bonn")  # the time goes on, so that windows close
+        suspicious = {
+            ("eve", "a trade from Lima after a login from Oslo"),
+            ("amy", "3 trades within 10 seconds"),
+        }
+        agent.until(lambda: suspicious <= alerts(), "the alerts", 600)
+        agent.until(lambda: len(archived("trades")) == 5, "the trades on HDFS")
+        agent.until(lambda: len(listed(tmp_path / "alerts")) == 2, "the alerts in a file")
+        assert agent.stop() == 0
+    assert alerts() == suspicious
+    days = {day for kind in ("trades", "logins") for day, _ in archived(kind)}
+    assert days <= {datetime.fromtimestamp(t).date().isoformat() for t in (begin, time.time())}
+
+
+def test_the_audit(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
+    """Between the agent that puts and the agent that takes, someone deletes, repeats and alters events."""
+    (port,) = free_ports()
+    file = EXAMPLES / "audit/audit.conf"
+    environment = {
+        "FLAFKA_CLUSTER_DIR": str(kafka_cluster.directory),
+        "AUDIT_HTTP": str(port),
+        "AUDIT_HDFS": hdfs_cluster.webhdfs,
+        "AUDIT_ROLL": "1",
+        "AUDIT_GRACE": "1",
+        "AUDIT_INTERVAL": "1",
+        "AUDIT_METRICS": "0",
+        "AUDIT_ALERTS": str(tmp_path / "alerts"),
+    }
+    begin = int(time.time()) // 60 - 10
+    whole, deleted, repeated, altered, swapped = range(begin, begin + 5)
+
+    def order(minute: int, number: int, what: str = "apples") -> Event:
+        return Event(f"{minute}: {number} {what}".encode(), {"timestamp": str(minute * 60_000 + number)})
+
+    orders = [order(minute, n) for minute in (whole, deleted, repeated, altered, swapped) for n in range(5)]
+    with Agent(tmp_path / "edge", file, "-n", "edge", "-c", str(file), environment=environment) as edge:
+        edge.until(lambda: "listening on" in edge.log, "the source to listen")
+        for some in (orders[start : start + 3] for start in range(0, len(orders), 3)):
+            sent = json.dumps([{"headers": event.headers, "body": event.body.decode()} for event in some])
+            urllib.request.urlopen(f"http://127.0.0.1:{port}", sent.encode(), timeout=60).close()
+        assert edge.stop() == 0
+
+    held = in_topic(kafka_cluster, "orders")
+    assert sorted(event.body for event in held) == sorted(event.body for event in orders)
+    for event in (order(deleted, 0), order(altered, 0), order(swapped, 0)):
+        held.remove(event)
+    held += [order(repeated, 0), order(altered, 0, "pears"), order(swapped, 1)]
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    partitions = admin.list_topics("orders", timeout=60).topics["orders"].partitions
+    for future in admin.delete_records([TopicPartition("orders", p, OFFSET_END) for p in partitions]).values():
+        future.result(60)
+    config, _ = KAFKA.config_class.parse(
+        {"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, "kafka.topic": "orders"}
+    )
+    channel: Any = KAFKA(config, "orders")
+    channel.open()
+    channel.put(Batch.of(held))
+    channel.close()
+
+    found = {deleted: "1 missing", repeated: "1 too many", altered: ALTERED, swapped: ALTERED}
+
+    def alerts() -> set[tuple[int, str]]:
+        rows = map(json.loads, bodies(kafka_cluster, "audit-alerts"))
+        return {(minute_of(row), row["difference"]) for row in rows}
+
+    with Agent(tmp_path / "store", file, "-n", "store", "-c", str(file), environment=environment) as store:
+        store.until(lambda: len(in_hdfs(hdfs_cluster, "/orders")) == len(held), "the orders on HDFS")
+        store.until(lambda: found.items() <= alerts(), "the alerts", 600)
+        store.until(lambda: set(found.values()) <= listed(tmp_path / "alerts"), "the alerts in a file")
+        assert store.stop() == 0
+
+    books = agent_command("audit", "-n", "store", "-c", str(file), "--grace", "0", "--json", environment=environment)
+    assert books.returncode == 1, books.stderr
+    rows = json.loads(books.stdout)
+    assert {(row["topic"], row["stage"]) for row in rows} == {("orders", "put"), ("orders", "archive")}
+    told = {minute_of(row): row["difference"] for row in rows if row["stage"] == "archive"}
+    assert told == {whole: None, **found}
