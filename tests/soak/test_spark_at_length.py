@@ -1,0 +1,193 @@
+"""Three stores behind one Spark driver, which is killed, as are its workers and Kafka's leaders: `./dev soak`."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+
+from agent.books import HdfsReader, audit, differences, hbase_rows, read_topic, solr_documents
+from agent.books import stored as by_id
+from agent.services.hbase import HBaseCluster
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from agent.services.solr import SolrCluster
+from plugins import Batch, Event
+from tests.system.running import KAFKA, Agent, hdfs_sink, kafka_channel, unique, until
+from tests.system.stores import hbase_sink, solr_sink, table_of
+from tests.system.test_proofs_spark import driver_of
+
+EVENTS = int(os.environ.get("FLAFKA_SOAK_EVENTS", "500000"))
+KILLS = {"driver": 8, "executor": 6, "leader": 6}
+PATIENCE = 600.0
+BATCH = 500
+SAMPLE = 500
+"""Rows of which every version is looked at."""
+
+
+class Feed(threading.Thread):
+    """Puts numbered events into the topic, as many as are wanted at full rate and more as a trickle: something is
+    always under way.
+    """
+
+    def __init__(self, kafka: KafkaCluster, topic: str) -> None:
+        super().__init__(name="feed", daemon=True)
+        config, problems = KAFKA.config_class.parse(
+            {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic, "partitions": "3"}
+        )
+        assert config is not None, problems
+        self.channel: Any = KAFKA(config, "c1")
+        self.channel.open()
+        self.wanted = self.stored = 0
+        self.enough = threading.Event()
+
+    def run(self) -> None:
+        while not self.enough.is_set():
+            behind = self.stored < self.wanted
+            numbers = range(self.stored, self.stored + (BATCH if behind else 5))
+            self.channel.put(Batch.of([Event(b"event %d" % number) for number in numbers]))
+            self.stored = numbers.stop
+            self.enough.wait(0.02 if behind else 0.5)
+        self.channel.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_half_a_million_events_through_twenty_kills(
+    tmp_path: Path,
+    kafka_cluster: KafkaCluster,
+    hdfs_cluster: HdfsCluster,
+    hbase_cluster: HBaseCluster,
+    solr_cluster: SolrCluster,
+    seed: int,
+    figures: list[str],
+) -> None:
+    chance, topic = random.Random(seed), unique("half-a-million")
+    root, url = f"/{topic}", solr_cluster.create_core(topic)
+    with table_of(hbase_cluster, topic) as table:
+        table.connection.create_table(topic, {"f": {"max_versions": 10}})  # so that a second write would be seen
+    configuration = f"""
+a1.channels = c1
+a1.sinks = k1 k2 k3
+a1.runner = spark
+a1.spark.triggerInterval = 2
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+{hbase_sink(hbase_cluster, topic, "columnFamily = f")}
+{solr_sink(url, topic)}
+{hdfs_sink(hdfs_cluster.webhdfs, root, name="k3")}
+a1.sinks.k3.group = {topic}-hdfs
+"""
+    sinks = ("SINK.k1", "SINK.k2", "SINK.k3")
+    reader = HdfsReader(hdfs_cluster.webhdfs)
+    faults = [name for name, count in KILLS.items() for _ in range(count)]
+    chance.shuffle(faults)
+    share = EVENTS // (len(faults) + 1) // BATCH * BATCH
+    began, kills, done = time.monotonic(), Counter[str](), 0
+    feed = Feed(kafka_cluster, topic)
+    feed.start()
+    try:
+        with Agent(tmp_path, configuration) as agent:
+
+            def deliver() -> None:
+                before = {sink: agent.count(sink, "EventDrainSuccessCount") for sink in sinks}
+                agent.until(
+                    lambda: all(agent.count(sink, "EventDrainSuccessCount") > n for sink, n in before.items()),
+                    "all three to deliver",
+                    PATIENCE,
+                )
+
+            def staged() -> set[str]:
+                return {str(Path(path).parent) for path in reader.walk(f"{root}/.flafka/tmp")}
+
+            for done, fault in enumerate(faults, 1):
+                feed.wanted = share * done
+                deliver()
+                feed.wanted += share // 2
+                if fault == "leader":
+                    name = f"broker-{chance.choice(sorted(leaders(kafka_cluster, topic)))}"
+                    kafka_cluster.kill(name)
+                    feed.wanted = share * (done + 1)
+                    deliver()
+                    kafka_cluster.start()
+                    until(lambda: not kafka_cluster.status().under_replicated, "all replicas in sync", PATIENCE)
+                elif fault == "driver":
+                    before = staged()
+                    agent.until(lambda: staged() - before, "files on their way to HDFS", PATIENCE)  # noqa: B023
+                    os.kill(driver_of(agent), signal.SIGKILL)
+                else:
+                    agent.until(lambda: workers(driver_of(agent)), "workers", PATIENCE)
+                    os.kill(chance.choice(workers(driver_of(agent))), signal.SIGKILL)
+                kills[fault] += 1
+            feed.wanted = EVENTS
+            until(lambda: feed.stored >= EVENTS, "all events in the topic", PATIENCE)
+            feed.enough.set()
+            feed.join()
+            assert agent.stop() == 0
+            assert "Traceback" not in agent.log
+        with Agent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
+            assert agent.ended(PATIENCE) == 0, agent.log[-4000:]
+    finally:
+        kafka_cluster.start()
+        feed.enough.set()
+        feed.join(60)
+    seconds = time.monotonic() - began
+
+    records = read_topic(kafka_cluster.bootstrap_servers, topic, KAFKA)
+    channel = by_id(records)
+    assert sorted(channel.values()) == sorted(b"event %d" % number for number in range(feed.stored))
+    rows = {id: row["pCol"] for id, row in hbase_rows(hbase_cluster.address, topic).items()}
+    assert differences(channel, rows) == []
+    with table_of(hbase_cluster, topic) as table:
+        sample = chance.sample(sorted(rows), min(SAMPLE, len(rows)))
+        assert [id for id in sample if len(table.cells(id, b"f:pCol", versions=10)) != 1] == []
+    documents = {id: document["body_t"].encode() for id, document in solr_documents(url).items()}
+    assert differences(channel, documents) == []
+    books = audit(records, reader, root)
+    assert books.differences == []
+    assert books.delivered_events == len(channel)
+    assert kills == KILLS
+    killed = ", ".join(f"{name} {count}" for name, count in sorted(kills.items()))
+    rate = len(channel) / seconds
+    figures.append(
+        f"seed {seed}: {len(channel):,} events in {seconds:.0f} s ({rate:,.0f}/s); killed: {killed}; "
+        f"each once in HDFS ({books.files} files), HBase and Solr"
+    )
+
+
+def leaders(kafka: KafkaCluster, topic: str) -> set[int]:
+    """Brokers that lead a partition of that topic."""
+    found: set[int] = set()
+    with KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers) as admin:
+
+        def led() -> bool:
+            (described,) = admin.describe_topics([topic])  # one that has just come back may not know it yet
+            found.update(p["leader_id"] for p in described["partitions"] if p["leader_id"] > 0)
+            return bool(found)
+
+        until(led, "leaders of the topic", PATIENCE)
+    return found
+
+
+def workers(driver: int) -> list[int]:
+    """Spark's Python workers below that driver, which run the sinks: children of a daemon of the same command."""
+    parents: dict[int, int] = {}
+    daemons: set[int] = set()
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(directory.name)] = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
+            if b"pyspark.daemon" in (directory / "cmdline").read_bytes():
+                daemons.add(int(directory.name))
+        except OSError:
+            continue
+    family = {driver}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return [pid for pid in daemons & family if parents[pid] in daemons]
