@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, SecretStr
@@ -76,6 +76,9 @@ class Config(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True)
+    older: ClassVar[Mapping[str, str]] = {}
+    """Options that had another name once, and that name, which is declared too; where both are given, the newer one
+    counts."""
 
     @classmethod
     def for_type(cls, written_type: str) -> type[Config]:
@@ -128,6 +131,11 @@ class Config(BaseModel):
                 description=info.description or "",
                 secret=SecretStr in (info.annotation, *typing.get_args(info.annotation)),
             )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _by_older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {**{new: values[old] for new, old in cls.older.items() if old in values}, **values}
 
     @pydantic.field_validator("*", mode="before")
     @classmethod

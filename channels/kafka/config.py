@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any, Self
 
 import pydantic
@@ -125,8 +126,11 @@ class KafkaChannelConfig(KafkaEndConfig):
 
 
 class FlumeKafkaChannelConfig(KafkaChannelConfig):
-    """The options as they are under Flume's class name."""
+    """The options as they are under Flume's class name, those of its oldest versions among them."""
 
+    older = MappingProxyType(
+        {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "kafka.consumer.group.id": "groupId"}
+    )
     bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers")
     topic: str = option("flume-channel", name="kafka.topic", description="The topic that holds the events")
     group_id: str = option("flume", name="kafka.consumer.group.id", description="Consumer group of the sinks")
@@ -151,12 +155,6 @@ class FlumeKafkaChannelConfig(KafkaChannelConfig):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
-        older = {
-            "kafka.topic": "topic",
-            "kafka.bootstrap.servers": "brokerList",
-            "kafka.consumer.group.id": "groupId",
-        }
-        values = {**{new: values[old] for new, old in older.items() if old in values}, **values}
+    def _bodies_alone(cls, values: dict[str, Any]) -> dict[str, Any]:
         parse = values.get("parseAsFlumeEvent")
         return {"format": "raw", **values} if str(parse).lower() == "false" else values

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Self
 
 import pydantic
 from confluent_kafka import KafkaException, Producer
@@ -92,6 +93,9 @@ class KafkaSinkConfig(KafkaEndConfig):
 class FlumeKafkaSinkConfig(KafkaSinkConfig):
     """The options as they are under Flume's class name, those of its oldest versions among them."""
 
+    older = MappingProxyType(
+        {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "flumeBatchSize": "batchSize"}
+    )
     bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers.")
     topic: str = option("default-flume-topic", name="kafka.topic", description="Topic to write to.", min_length=1)
     batch_size: int = option(
@@ -101,9 +105,3 @@ class FlumeKafkaSinkConfig(KafkaSinkConfig):
     broker_list: str | None = option(None, name="brokerList", description="The older name of the brokers.")
     old_batch_size: int | None = option(None, name="batchSize", description="The older name of flumeBatchSize.")
     required_acks: str | None = option(None, name="requiredAcks", description="Accepted: it is always all here.")
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
-        older = {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "flumeBatchSize": "batchSize"}
-        return {**{new: values[old] for new, old in older.items() if old in values}, **values}

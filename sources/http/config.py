@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Literal
 
 import pydantic
 
@@ -22,6 +23,9 @@ HANDLERS = {
 class HttpConfig(ServingConfig):
     """Options of the HTTP source."""
 
+    older = MappingProxyType(
+        {"ssl": "enableSSL", "keystore-password": "keystorePassword", "exclude-protocols": "excludeProtocols"}
+    )
     bind: str = option("0.0.0.0", name="bind", description="Address or name to listen on.")  # noqa: S104  # Flume's
     handler: Literal["json", "ndjson", "blob"] = option(
         "json",
@@ -92,9 +96,3 @@ class HttpConfig(ServingConfig):
                 "can take apart what ndjson or blob brings in"
             )
         return name
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
-        older = {"ssl": "enableSSL", "keystore-password": "keystorePassword", "exclude-protocols": "excludeProtocols"}
-        return {**{new: values[old] for new, old in older.items() if old in values}, **values}

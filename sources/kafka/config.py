@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Literal, Self
+from types import MappingProxyType
+from typing import Literal, Self
 
 import pydantic
 from confluent_kafka import Consumer, KafkaException
@@ -130,6 +131,7 @@ class KafkaSourceConfig(KafkaEndConfig):
 class FlumeKafkaSourceConfig(KafkaSourceConfig):
     """The options as they are under Flume's class name, those of its oldest versions among them."""
 
+    older = MappingProxyType({"kafka.topics": "topic", "kafka.consumer.group.id": "groupId"})
     bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers.")
     group_id: str = option("flume", name="kafka.consumer.group.id", description="Consumer group.")
     batch_size: int = option(1000, name="batchSize", unit="events", ge=1, description="Most events in a batch.")
@@ -146,9 +148,3 @@ class FlumeKafkaSourceConfig(KafkaSourceConfig):
     max_backoff: int = option(5000, name="maxBackoffSleep", unit="ms", description="Accepted, as the one before.")
 
     _begins = "latest"
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
-        older = {"kafka.topics": "topic", "kafka.consumer.group.id": "groupId"}
-        return {**{new: values[old] for new, old in older.items() if old in values}, **values}

@@ -1,5 +1,6 @@
 """Options: read from text, all errors at once, and secrets in none of them."""
 
+from types import MappingProxyType
 from typing import Literal, Self
 
 import pydantic
@@ -196,3 +197,15 @@ def test_a_declaration_tells_what_documentation_needs() -> None:
 def test_a_config_cannot_be_changed() -> None:
     with pytest.raises(pydantic.ValidationError):
         parse().number = 6
+
+
+def test_options_by_their_older_names():
+    class Renamed(Config):
+        older = MappingProxyType({"kafka.topic": "topic"})
+        topic: str = option(name="kafka.topic", description="the topic")
+        old_topic: str | None = option(None, name="topic", description="its older name")
+
+    assert [Renamed.parse({"topic": "a"})[0].topic, Renamed.parse({"topic": "a", "kafka.topic": "b"})[0].topic] == [
+        "a",
+        "b",
+    ]
