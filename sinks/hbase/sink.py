@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 from plugins import Batch, Caution, EventId, FlafkaError, Rejected, Retry, Sink
@@ -156,10 +156,14 @@ class HBaseSink(Sink[HBaseConfig]):
         """Return when HBase holds all rows. Rows of one timestamp are written in order, others side by side."""
         assert self._threads is not None
         futures = [self._threads.submit(self._put_all, timestamp, rows) for timestamp, rows in self._rows.items()]
-        wait(futures)  # also after a failure: nothing may be under way when the events are offered again
+        wait(futures, return_when=FIRST_EXCEPTION)
+        for future in futures:
+            future.cancel()  # after a failure, what has not begun: each call may take `timeout` to fail
+        wait(futures)  # nothing may be under way when the events are offered again
         rejected: dict[EventId, str] = {}
         for future in futures:
-            rejected |= future.result()
+            if not future.cancelled():
+                rejected |= future.result()
         self._rows.clear()
         if rejected:
             raise Rejected(rejected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -216,6 +217,26 @@ def test_a_thrift_server_that_was_away_is_noticed_only_while_it_is(table: Table)
     assert len(table.rows()) == 4
     assert sink.metrics.get("ConnectionCreatedCount") >= 3
     assert sink.metrics.get("ConnectionFailedCount") >= 2
+
+
+def test_a_server_that_hangs_is_waited_for_once_not_for_every_call(table: Table) -> None:
+    """Events of many times are many calls; the first that fails ends the flush."""
+    sink = table.sink(createTable="true", connections="2", timeout="1000")
+    some = events([b"%d" % n for n in range(100)])
+    assert some.origin is not None
+    assert len(set(some.origin.timestamps)) == 100
+    thrift = table.cluster.server(THRIFT)
+    try:
+        thrift.signal(signal.SIGSTOP)
+        sink.write(some)
+        with pytest.raises(Retry, match="broke off: timed out"):
+            sink.flush()
+    finally:
+        thrift.signal(signal.SIGCONT)
+    assert sink.metrics.get("ConnectionClosedCount") + sink.metrics.get("ConnectionFailedCount") < 50
+    sink.reset()
+    assert deliver(sink, some) == {}
+    assert len(table.rows()) == 100
 
 
 def test_framed_and_compact(table: Table) -> None:
