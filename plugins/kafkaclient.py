@@ -15,6 +15,7 @@ from plugins.options import Config, Problem
 
 CONNECT_SECONDS = 5.0
 """How long brokers may take for an answer before they count as away."""
+NO_BROKERS = "no kafka.bootstrap.servers, and no cluster of this user's is started: run `agent cluster start`"
 QUIET = {"log_level": 0}
 """What matters of the client's chatter is said by the components, in words."""
 CONSUMER: Mapping[str, Any] = {
@@ -123,7 +124,7 @@ def missing(client: Callable[[], Mapping[str, Any]], servers: str | None, topics
     `client` makes the properties; what it raises as Retry is a sentence too.
     """
     if not servers:
-        yield "no kafka.bootstrap.servers, and no cluster of this user's is started: run `agent cluster start`"
+        yield NO_BROKERS
         return
     try:
         there = AdminClient(dict(client())).list_topics(timeout=CONNECT_SECONDS).topics

@@ -34,7 +34,7 @@ from plugins import (
     Retry,
     Taken,
 )
-from plugins.kafkaclient import CONSUMER, QUIET, client_properties, committed
+from plugins.kafkaclient import CONSUMER, NO_BROKERS, QUIET, client_properties, committed
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
@@ -62,7 +62,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         """Create the topic where it is missing, and start the producer. Raises Retry while brokers are away."""
         config = self.config
         if not config.bootstrap_servers:
-            raise FlafkaError(f"channel {self.name}: no kafka.bootstrap.servers, and no cluster was started")
+            raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
         admin = AdminClient(self._client(config.producer))
         try:
             there = config.topic in admin.list_topics(timeout=CONNECT_SECONDS).topics
@@ -89,7 +89,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         """Brokers away, too few of them, or a topic less safe than it should be."""
         config = self.config
         if not config.bootstrap_servers:
-            yield "no kafka.bootstrap.servers, and no cluster of this user's is started: run `agent cluster start`"
+            yield NO_BROKERS
             return
         admin = AdminClient(self._client(config.producer))
         try:

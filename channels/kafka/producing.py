@@ -13,10 +13,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers
 from plugins import Batch, Component, EventId, Rejected, Retry, flumeevent
-from plugins.kafkaclient import PRODUCER
+from plugins.kafkaclient import CONNECT_SECONDS, PRODUCER, reason
 
 MAX_RECORD_BYTES = 8 << 20
 STALL_SECONDS = 5.0
+LOOK_SECONDS = 10.0
+"""A partition that is not there is looked for again after so long."""
 ANY_PARTITION = -1
 """The client's word for it: the one of the key, else one after another."""
 
@@ -43,6 +45,7 @@ class ChannelProducer:
             **properties,
         }
         self._partitions, self._limit = partitions, limit
+        self._look_due = 0.0
         self._lock = threading.Lock()
         self._stalled, self._stalled_since = 0, 0.0
         self._closed = threading.Event()
@@ -123,6 +126,8 @@ class ChannelProducer:
                 if text is None:
                     continue
                 number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,9}", text) else -1
+                if number >= self._partitions:
+                    self._look_for_more()
                 if 0 <= number < self._partitions:
                     chosen[row] = number
                 else:
@@ -131,6 +136,18 @@ class ChannelProducer:
                         f"partitions 0 to {self._partitions - 1}"
                     )
         return chosen, unknown
+
+    def _look_for_more(self) -> None:
+        """Partitions may be added while the channel is at work."""
+        with self._lock:
+            if time.monotonic() < self._look_due:
+                return
+            self._look_due = time.monotonic() + LOOK_SECONDS
+        try:
+            topic = self._producer.list_topics(self._config.topic, timeout=CONNECT_SECONDS).topics[self._config.topic]
+        except KafkaException as e:
+            raise Retry(f"channel {self.name}: {reason(e)}") from e
+        self._partitions = max(self._partitions, len(topic.partitions))
 
     @property
     def _default_partition(self) -> int:

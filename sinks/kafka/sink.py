@@ -23,7 +23,16 @@ from plugins import (
     flumeevent,
 )
 from plugins.bucketpath import BucketPath
-from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, QUIET, client_properties, committed, missing, reason
+from plugins.kafkaclient import (
+    CONNECT_SECONDS,
+    CONSUMER,
+    NO_BROKERS,
+    QUIET,
+    client_properties,
+    committed,
+    missing,
+    reason,
+)
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.topics import BATCH_BYTES, Topics
 from sinks.kafka.writers import TransactionalWriter, Writer
@@ -64,7 +73,7 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
     def open(self) -> None:
         """Find the cluster. Raises Retry while brokers are away, or the topic is missing."""
         if not self.config.bootstrap_servers:
-            raise FlafkaError(f"sink {self.name}: no kafka.bootstrap.servers, and no cluster was started")
+            raise FlafkaError(f"sink {self.name}: {NO_BROKERS}")
         for trouble in self.probe():
             raise Retry(trouble)
         admin = AdminClient(self._client())
@@ -134,6 +143,14 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
                 if not writer.abort():
                     self._drop(number)
 
+    def _writer(self, claim: Claim) -> Writer:
+        """That of the partition. Conflict where its last transaction is in doubt."""
+        writer = self._writers.get(claim.partition)
+        if writer is None:
+            place = f"{claim.topic}-{claim.partition}"
+            raise Conflict(f"the producer of {place} was thrown away: asking Kafka where it got")
+        return writer
+
     def _drop(self, partition: int) -> None:
         self._lost.discard(partition)
         self._since.pop(partition, None)
@@ -163,11 +180,7 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
 
     def stage(self, claim: Claim, start: int, end: int) -> Receipt:
         """Return when all records are stored, those of a transaction invisibly."""
-        writer = self._writers.get(claim.partition)
-        if writer is None:
-            raise Conflict(
-                f"the producer of {claim.topic}-{claim.partition} was thrown away: asking Kafka where it got"
-            )
+        writer = self._writer(claim)
         with self.metrics.timed("KafkaEventSendTimer"):
             writer.settle()
         return Receipt(claim, start, end, writer.events, None)
@@ -175,11 +188,7 @@ class KafkaSink(CommittingSink[KafkaSinkConfig]):
     def commit(self, receipt: Receipt) -> None:
         """End the transaction, the channel's offset in it."""
         claim = receipt.claim
-        writer = self._writers.get(claim.partition)
-        if writer is None:
-            raise Conflict(
-                f"the producer of {claim.topic}-{claim.partition} was thrown away: asking Kafka where it got"
-            )
+        writer = self._writer(claim)
         metadata = self._onlooker(claim.group).consumer_group_metadata() if writer.events else None
         try:
             writer.commit(claim, receipt.end, metadata)

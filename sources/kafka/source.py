@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from plugins import Batch, Event, FlafkaError, Retry, Source, flumeevent
-from plugins.kafkaclient import QUIET, client_properties, missing
+from plugins.kafkaclient import NO_BROKERS, QUIET, client_properties, missing
 from sources.kafka.config import KafkaSourceConfig
 from sources.kafka.consumer import Place, Position, TopicConsumer
 
@@ -45,7 +45,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         """Join the group. Raises Retry while brokers are away."""
         config = self.config
         if not config.bootstrap_servers:
-            raise FlafkaError(f"source {self.name}: no kafka.bootstrap.servers, and no cluster was started")
+            raise FlafkaError(f"source {self.name}: {NO_BROKERS}")
         for trouble in self.probe():
             raise Retry(trouble)
         self._yielded.clear()

@@ -11,7 +11,7 @@ from channels.kafka import KafkaChannelConfig, producing, reader
 from channels.kafka.producing import ChannelProducer
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode
-from plugins import Batch, Claim, Event, Metrics, Retry
+from plugins import Batch, Claim, Event, Metrics, Rejected, Retry
 
 
 def until(condition):
@@ -97,6 +97,19 @@ def test_puts_that_fail_together_make_one_new_producer(monkeypatch):
     producer.close()
     assert len(failures) == 5
     assert len(made) == 2
+
+
+def test_partitions_that_are_added_are_found(brokers):
+    producer = producing_to(brokers, format="flume", partitionIdHeader="p")
+    producer._partitions = 2  # as when it began
+    try:
+        with pytest.raises(Rejected) as rejected:
+            producer.put(Batch.of([Event(b"x", {"p": str(number)}) for number in (0, 3, 4)]))
+    finally:
+        producer.close()
+    assert [(id.index, reason) for id, reason in rejected.value.reasons.items()] == [
+        (2, "header 'p' is '4', and topic flafka has partitions 0 to 3")
+    ]
 
 
 def test_a_default_partition_that_is_not_there_is_said_at_the_start():
