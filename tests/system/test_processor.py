@@ -1,43 +1,65 @@
-"""A processor behind a real agent: its topic drained by a sink of ours, its files on HDFS."""
+"""A processor behind a real agent: its topic drained by a sink of ours, its files on HDFS, its checkpoint its own."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from agent.books import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from tests.processors import logins
-from tests.system.running import Agent, hdfs_sink, in_hdfs, kafka_channel, unique
+from tests.system.running import Agent, agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
+from tests.system.test_proofs_dead_letters import dead_letters
 from tests.system.test_proofs_formats import put
-from tests.system.test_proofs_spark import driver_of
+from tests.system.test_proofs_spark import driver_of, put_undecodable
+
+WRONG = {
+    "foreign": "processor other:function instead of logins:both, ",
+    "raises": "processor logins:raises raised AnalysisException: [UNRESOLVED_COLUMN",
+    "wrong": "processor logins:wrong returned list: it must return a DataFrame",
+    "fails_later": "ZeroDivisionError: integer division or modulo by zero",
+}
+"""What is said of each sink that is wrong."""
 
 
+def processor_sink(name: str, group: str, function: str, *options: str) -> str:
+    own = ("type = spark", "channel = c1", f"group = {group}", f"processor = logins:{function}", *options)
+    lines = (*own, f"processor.path = {Path(logins.__file__).parent}")
+    return "".join(f"a1.sinks.{name}.{line}\n" for line in lines)
+
+
+@pytest.mark.timeout(1200)  # three starts of Spark, on a machine that may be ten times slower than an idle one
 def test_a_processor_between_two_channels(
     tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
 ) -> None:
     topic, servers = unique("processed"), kafka_cluster.bootstrap_servers
     root = f"/processed/{topic}"
+    good = ["output.capitals.type = kafka", f"output.capitals.topic = {topic}-capitals", "output.rows.type = parquet"]
+    console = "output.rows.type = console"
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "flafka.json").write_text(json.dumps({"processor": "other:function"}))
     configuration = f"""
 a1.channels = c1 c2
-a1.sinks = p k1
+a1.sinks = p k1 {" ".join(WRONG)}
 a1.spark.triggerInterval = 1
 {kafka_channel(servers, topic, partitions=2)}
 {kafka_channel(servers, f"{topic}-capitals", name="c2", partitions=1)}
 {hdfs_sink(hdfs_cluster.webhdfs, f"{root}/capitals", channel="c2")}
-a1.sinks.p.type = spark
-a1.sinks.p.channel = c1
-a1.sinks.p.processor = logins:both
-a1.sinks.p.processor.path = {Path(logins.__file__).parent}
-a1.sinks.p.output.capitals.type = kafka
-a1.sinks.p.output.capitals.topic = {topic}-capitals
-a1.sinks.p.output.rows.type = parquet
-a1.sinks.p.output.rows.path = {hdfs_cluster.rpc}{root}/rows
+{processor_sink("p", topic, "both", *good, f"output.rows.path = {hdfs_cluster.rpc}{root}/rows")}
+{processor_sink("foreign", f"{topic}-1", "both", *good, f"output.rows.path = {foreign}", f"checkpoint = {foreign}")}
+{processor_sink("raises", f"{topic}-2", "raises", console)}
+{processor_sink("wrong", f"{topic}-3", "wrong", console)}
+{processor_sink("fails_later", f"{topic}-4", "fails_later", console)}
 """
     written: list[bytes] = []
+    said: dict[str, str] = {}
 
     def more() -> None:
         for form in ("arrow", "raw"):
@@ -48,17 +70,41 @@ a1.sinks.p.output.rows.path = {hdfs_cluster.rpc}{root}/rows
     def capitals() -> Counter[bytes]:
         return Counter(in_hdfs(hdfs_cluster, f"{root}/capitals"))
 
+    def all_wrong_are_told(agent: Agent) -> bool:
+        said.update(agent.failing())
+        return {f"SINK.{name}" for name in WRONG} <= said.keys()
+
     more()
+    put_undecodable(kafka_cluster, topic)
     with Agent(tmp_path, configuration) as agent:
-        agent.until(lambda: capitals().keys() == {body.upper() for body in written}, "the first events", 120)
+        agent.until(lambda: capitals().keys() == {body.upper() for body in written}, "the first events")
+        agent.until(lambda: all_wrong_are_told(agent), "all that are wrong to be told")
         os.kill(driver_of(agent), signal.SIGKILL)
         more()
-        agent.until(lambda: capitals().keys() == {body.upper() for body in written}, "the other events", 120)
+        agent.until(lambda: capitals().keys() == {body.upper() for body in written}, "the other events")
         agent.until(lambda: agent.metrics()["SINK.p"].get("Lag") == "0", "no lag")
-        agent.healthy()
+        agent.until(lambda: "SINK.p" not in agent.failing(), "the good one to be healthy")
+        assert agent.count("SINK.p", "DriverRestartCount") == 1
         assert agent.stop() == 0
         assert "Traceback" not in agent.log
     assert max(capitals().values()) <= 2  # a topic gets what was under way when the driver was killed once more
+    for name, text in WRONG.items():
+        assert text in said[f"SINK.{name}"]
+    assert "(logins.py, line " in said["SINK.raises"]
 
     reader = HdfsReader(hdfs_cluster.webhdfs)
     assert any(path.endswith(".parquet") for path in reader.walk(f"{root}/rows"))
+    letters = dead_letters(kafka_cluster, topic)  # once for each output, which read on their own
+    assert ("a1.sinks.p", b"from the future") in {(x.headers["flafka.component"], x.body) for x in letters}
+    assert {letter.body for letter in letters} == {b"from the future"}
+
+    shown = agent_command("process", "-c", str(tmp_path / "agent.conf"), "--rows", "1000", "p")
+    assert shown.returncode == 0, shown.stderr
+    assert all(body.decode().upper() in shown.stdout for body in written)
+
+    (tmp_path / "broken.conf").write_text(configuration.replace("logins:raises", "broken:f"))
+    refused = agent_command("start", "-c", str(tmp_path / "broken.conf"))
+    assert refused.returncode == 2
+    assert (
+        "module broken cannot be imported: ZeroDivisionError: division by zero (broken.py, line 3)" in refused.stderr
+    )
