@@ -56,6 +56,7 @@ class Application:
         java, jars = find_java(), ensure(self.jars)
         compiler = java_command(java, [ensure("appenders") / "*"], COMPILER, heap_mb=128, options=[])
         names = ":".join(map(str, jars.iterdir()))
+        self._classes.mkdir(parents=True)
         arguments = ["-17", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", names, "-d", str(self._classes)]
         subprocess.run([*compiler, *arguments, str(SOURCES / f"{self.name}.java")], check=True)
         path = [self._classes, jars / "*"]

@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from agent.services.kafka import KafkaCluster
@@ -53,14 +54,14 @@ a1.sources.lines.port = {lines}
 a1.sources.lines.channels = c1
 {kafka_channel(kafka.bootstrap_servers, topic)}
 """
-    application = Application(
-        directory,
-        flafka_host="127.0.0.1",
-        flafka_port=avro,
-        log4j_configuration=(SETTINGS / "log4j.xml").as_uri(),
-        log4j2_configurationFile=SETTINGS / "log4j2.xml",
-        logback_configurationFile=logback,
-    )
+    settings = {
+        "flafka_host": "127.0.0.1",
+        "flafka_port": avro,
+        "log4j_configuration": (SETTINGS / "log4j.xml").as_uri(),
+        "log4j2_configurationFile": SETTINGS / "log4j2.xml",
+        "logback_configurationFile": logback,
+    }
+    application, another = (Application(directory / name, **settings) for name in ("one", "another"))
     acknowledged: list[str] = []
     refused: list[str] = []
 
@@ -74,7 +75,7 @@ a1.sources.lines.channels = c1
             refused.append(tag)
         return stored == COUNT
 
-    def log(tag: str) -> None:
+    def log(tag: str, application: Application = application) -> None:
         assert application.tell(f"log {COUNT} {tag}") == "logged"
 
     def logged(tag: str) -> set[str]:
@@ -85,15 +86,18 @@ a1.sources.lines.channels = c1
 
     with Agent(directory, configuration) as agent:
         agent.healthy()
-        with application:
+        with ThreadPoolExecutor(1) as pool, application, another:
             log("before")
             assert send()
             agent.until(lambda: logged("before") <= stored(), "what was logged before")
             with all_brokers_silent(kafka):
                 began = time.monotonic()
+                log("ending", another)
+                ending = pool.submit(another.end)
                 while time.monotonic() < began + seconds:
                     log("meanwhile")  # the application goes on: this returns while no broker answers
                     assert not send()
+                ending.result()  # an application can end, too
                 away = time.monotonic() - began
             agent.healthy()
             agent.until(send, "clients to be served again")

@@ -56,7 +56,10 @@ public class Application {
           System.out.println("stored " + rpc(Integer.parseInt(words[1]), words[2], words));
       }
     }
-    org.apache.log4j.LogManager.shutdown();
+    Thread flush = new Thread(org.apache.log4j.LogManager::shutdown);
+    flush.setDaemon(true);
+    flush.start();
+    flush.join(10_000);  // log4j 1 has no limit of its own
     org.apache.logging.log4j.LogManager.shutdown();
     ((ch.qos.logback.classic.LoggerContext) org.slf4j.LoggerFactory.getILoggerFactory()).stop();
     System.out.println("ended");

@@ -30,7 +30,10 @@ public class Log4jApplication {
       }
       System.out.println("logged");
     }
-    LogManager.shutdown();
+    Thread flush = new Thread(LogManager::shutdown);
+    flush.setDaemon(true);
+    flush.start();
+    flush.join(5_000);  // log4j 1 has no limit of its own
     System.out.println("ended");
   }
 }
