@@ -1,8 +1,9 @@
-"""The avro source: batches of 1,000 events from several clients, through a memory channel into files.
+"""The avro source: batches of 1,000 events from several clients, into files and into the replicated channel.
 
 A real agent (`agent start`), and clients that send their requests one after the other, each as soon as the one before
 is answered OK, as flume-ng-sdk does. They are processes of their own, with requests made beforehand. Time runs from
-the first request until all is in the files, where every event is read back and compared.
+the first request until all is in the files of a sink behind a memory channel, or until Kafka's channel has all of it;
+beside it a bare producer sends the same bodies to the same brokers, one record each. Every event is read back.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.intake import Figure, connect, cpu_seconds, free_port
-from plugins import Batch, Event
+from agent.books import read_topic
+from agent.services.kafka import KafkaCluster
+from bench.intake import Figure, connect, cpu_seconds, free_port, run_producer
+from plugins import Batch, Components, Event
 from plugins.avrorpc import Frames, Status, array, frame, opening, read_answer
 from plugins.flumeevent import encode
 
@@ -49,6 +52,11 @@ a.sinks.files.type = file_roll
 a.sinks.files.channel = c
 a.sinks.files.sink.directory = {out}
 """
+KAFKA = """
+a.channels.c.type = kafka
+a.channels.c.kafka.bootstrap.servers = {servers}
+a.channels.c.kafka.topic = {topic}
+"""
 
 
 def main() -> None:
@@ -66,6 +74,12 @@ def main() -> None:
         figure = run(MEMORY.format(out=out), Path(home), each, lambda: sum_of_sizes(out) == size)
         check((line for file in out.iterdir() for line in file.read_bytes().splitlines()), each)
         row(table, "avro → memory → file_roll", figure)
+        with KafkaCluster(Path(home, "kafka"), heap_mb=512, fixed_ports=False) as kafka:
+            servers = kafka.bootstrap_servers
+            row(table, "avro → kafka, three replicas", run_kafka(servers, Path(home), each))
+            lines = Path(home, "lines")
+            lines.write_bytes(b"".join(BODY % (client, n) + b"\n" for client in range(CLIENTS) for n in range(each)))
+            row(table, "bare producer, three replicas", run_producer(servers, "bare", lines, CLIENTS * each))
     console = Console()
     console.print(table)
     console.print(f"{CLIENTS} clients, {BATCH:,} events a request; {each * CLIENTS:,} a run, read back and compared")
@@ -97,6 +111,16 @@ def run(channel: str, home: Path, each: int, done: Callable[[], bool]) -> Figure
     finally:
         agent.terminate()
         agent.wait(60)
+
+
+def run_kafka(servers: str, home: Path, each: int) -> Figure:
+    """Into the replicated channel, which is then read."""
+    figure = run(KAFKA.format(servers=servers, topic="bench"), home, each, lambda: True)  # OK means that it is there
+    records = read_topic(servers, "bench", Components().get("channel", "kafka"))  # type: ignore[arg-type]
+    batches = [taken.batch for takes in records.values() for taken in takes]
+    assert all(event.headers == HEADERS for batch in batches for event in batch)
+    check((body for batch in batches for body in batch.bodies.to_pylist()), each)
+    return figure
 
 
 def send(client: int, port: int, count: int, ready: Any) -> None:
