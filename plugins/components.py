@@ -364,6 +364,11 @@ class StreamingSink(Sink[C]):
     def pipeline(self) -> str:
         """What the state belongs to; the checkpoint of another pipeline is refused."""
 
+    @property
+    def modules(self) -> str | None:
+        """Directory that its modules are imported from besides Python's own path: executors get it, too."""
+        return None
+
     @abstractmethod
     def frames(self, events: Any) -> Mapping[str, Any]:
         """The streaming DataFrames to write, by name. FlafkaError says what is wrong with them."""

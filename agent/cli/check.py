@@ -34,6 +34,8 @@ def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
     All that is wrong is shown at once, each with file, line and component. Exit code: 0 if it would run, else 2.
     """
     spec, diagnostics = chosen.load()
+    if spec is not None:
+        diagnostics += spark(spec, chosen.mode, connect=connect)
     if spec is not None and connect:
         with contextlib.suppress(FlafkaError):  # where that cluster was never started, the channel itself says so
             spec = with_own_cluster(spec)
@@ -45,6 +47,17 @@ def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
         show(diagnostics, sys.stdout)
         _summary(chosen, spec, diagnostics, failed)
     sys.exit(2 if failed else 0)
+
+
+def spark(spec: AgentSpec, mode: Mode, *, connect: bool) -> list[Diagnostic]:
+    """Whether Spark, Java and Python go together, for the sinks on Spark; `connect` asks the master, too."""
+    first = next((sink for sink in spec.sinks if sink.runner == "spark"), None)
+    if first is None:
+        return []
+    from agent.runner.spark import versions
+
+    sentences = [*versions.wrong(spec.options), *(versions.wrong_with_master(spec.options) if connect else ())]
+    return [_diagnostic(sentence, first, mode) for sentence in sentences]
 
 
 def probe(spec: AgentSpec, mode: Mode) -> list[Diagnostic]:
@@ -61,9 +74,7 @@ def probe(spec: AgentSpec, mode: Mode) -> list[Diagnostic]:
         except queue.Empty:
             break
         waiting.remove(component)
-        for sentence in sentences:
-            severity: Severity = "warning" if isinstance(sentence, Caution) and mode != "strict" else "error"
-            found.append(Diagnostic(severity, component.place, component.path, sentence))
+        found += [_diagnostic(sentence, component, mode) for sentence in sentences]
     for component in waiting:
         message = f"gave no answer within {CONNECT_SECONDS:.0f} s"
         found.append(Diagnostic("error", component.place, component.path, message))
@@ -111,6 +122,11 @@ def _ask(component: ComponentSpec) -> list[str]:
         return [str(e) or type(e).__name__]
 
 
+def _diagnostic(sentence: str, component: ComponentSpec, mode: Mode) -> Diagnostic:
+    severity: Severity = "warning" if isinstance(sentence, Caution) and mode != "strict" else "error"
+    return Diagnostic(severity, component.place, component.path, sentence)
+
+
 def _summary(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnostic], failed: bool) -> None:
     if failed or spec is None:
         click.secho(f"{counted(diagnostics)}: it would not start", fg="red")
@@ -119,6 +135,10 @@ def _summary(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnosti
     click.secho(f"{chosen.file}: agent {spec.name} would run{warnings}:", fg="green")
     for line in flow(spec):
         click.echo(f"  {line}")
+    if any(sink.runner == "spark" for sink in spec.sinks):
+        from agent.runner.spark.versions import told
+
+        click.echo(f"  {told(spec.options)}")
 
 
 def _as_json(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnostic]) -> dict[str, object]:

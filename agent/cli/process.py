@@ -35,8 +35,9 @@ def process(sink: str | None, chosen: Chosen, rows: int) -> None:
         os.environ["SPARK_LOCAL_DIRS"] = directory
         log_file = Path(directory, "spark.log")
         job = SinkJob(found, spec.channel(found.channel))
-        processing = Processing(Job(spec.name, (job,), dict(spec.options), str(log_file), directory), job)
-        spark, gateway = start_session(spec.name, spec.options, log_file)
+        whole = Job(spec.name, (job,), dict(spec.options), str(log_file), directory)
+        processing = Processing(whole, job)
+        spark, gateway = start_session(spec.name, spec.options, log_file, whole.modules)
         try:
             processing.preview(spark, rows)
         except FlafkaError:

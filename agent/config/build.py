@@ -11,7 +11,7 @@ from agent.config import kafka
 from agent.config.components import Reader, missing
 from agent.config.diagnostics import Report
 from agent.config.flume import Survivors, too_much_at_once
-from agent.config.options import AgentOptions, SinkErrors
+from agent.config.options import AgentOptions, SinkErrors, is_local
 from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished
 from agent.config.properties import Property, words
 from agent.config.runners import Delivery, objections
@@ -77,6 +77,7 @@ class Builder:
         groups = self._sink_groups(sinks, allowed.get("sinkgroups"))
         sinks = self._running(sinks, None)
         self._check_runners(sinks, groups)
+        self._check_checkpoints(sinks, options.spark_master)
         groups, sinks = self._left(groups), self._running(sinks, None)
         self._check_competition()
         for spec, message in kafka.warnings(sources, self.channels, sinks):
@@ -323,6 +324,15 @@ class Builder:
             )
             for objection in objections(spec.runner, delivery):
                 self.report.error(self.runner_places[spec.path], spec.path, objection, drops=spec.path)
+
+    def _check_checkpoints(self, sinks: list[SinkSpec], master: str) -> None:
+        """State lies where executors put it: on a cluster that has to be a place they all reach."""
+        for spec in sinks:
+            if issubclass(spec.cls, StreamingSink) and not is_local(master) and spec.make().checkpoint is None:
+                message = (
+                    f"with spark.master = {master} it needs a checkpoint that executors reach: hdfs://host:port/…"
+                )
+                self.report.error(spec.place, spec.path, message, drops=spec.path)
 
     def _competitors(self, channel: str, group: str | None) -> list[str]:
         """The sinks that share a consumer group, and sink groups, by name."""

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import pydantic
 
 from plugins import Config, option
+from plugins.options import suggestion
+
+LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")
+STANDALONE = re.compile(r"spark://([^\s,:/]+|\[[^\]]+\]):\d+(,([^\s,:/]+|\[[^\]]+\]):\d+)*")
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark's executors are the agent's own host, in the driver's JVM."""
+    return LOCAL.fullmatch(master) is not None
+
+
+def masters(master: str) -> list[tuple[str, int]]:
+    """Hosts and ports of `spark://host:port,host:port`; none of another kind of master."""
+    if not STANDALONE.fullmatch(master):
+        return []
+    pairs = (address.rpartition(":") for address in master.removeprefix("spark://").split(","))
+    return [(host.strip("[]"), int(port)) for host, _, port in pairs]
 
 
 class AgentOptions(Config):
@@ -18,7 +36,8 @@ class AgentOptions(Config):
     spark_master: str = option(
         "local[2]",
         name="spark.master",
-        description="Spark's master: local[n] (n cores of this host), spark://host:port, yarn, k8s://….",
+        description="Spark's master: local[n] (n cores of this host), spark://host:port, yarn, k8s://…. What "
+        "executors elsewhere need of Python travels to them by itself.",
     )
     spark_trigger_interval: int = option(
         60,
@@ -36,7 +55,10 @@ class AgentOptions(Config):
         "holds up to 10,000 events and batchBytes of the channel.",
     )
     spark_conf: dict[str, str] = option(
-        {}, name="spark.conf.", description="Spark's own properties, as in spark.conf.spark.executor.memory = 2g."
+        {},
+        name="spark.conf.",
+        description="Spark's own properties, as in spark.conf.spark.executor.memory = 2g. With spark.archives of "
+        "yours nothing is packed for the executors; spark.pyspark.python names their Python.",
     )
     monitoring_type: Literal["http"] = option("http", name="monitoring.type", description="How metrics are served.")
     monitoring_host: str = option("127.0.0.1", name="monitoring.host", description="Address metrics are served on.")
@@ -56,6 +78,24 @@ class AgentOptions(Config):
         description="Topic, on the brokers of each Kafka channel, for how many events sources put into it and its "
         "sinks took out, by minute, with a checksum: `agent audit` compares.",
     )
+
+    @pydantic.field_validator("spark_master")
+    @classmethod
+    def _check_master(cls, value: str) -> str:
+        if is_local(value) or masters(value) or value == "yarn" or value.startswith("k8s://"):
+            return value
+        near = suggestion(value, ["yarn", "local", "local[*]"])
+        raise ValueError(f"must be local[n], spark://host:port, yarn or k8s://…, not {value!r}{near}")
+
+    @pydantic.field_validator("spark_conf")
+    @classmethod
+    def _check_conf(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not name.startswith("spark."):
+                raise ValueError(f"{name}: is no property of Spark: expected spark.conf.spark.…")
+            if name == "spark.master":
+                raise ValueError(f"{name}: is set with spark.master")
+        return value
 
 
 class SinkErrors(Config):

@@ -75,7 +75,7 @@ class Cluster(ABC):
 
     # What a kind of cluster may define
 
-    def environment(self, java: Java) -> Mapping[str, str]:
+    def environment(self) -> Mapping[str, str]:
         """The servers' environment variables; else those of this process."""
         return os.environ
 
@@ -94,7 +94,7 @@ class Cluster(ABC):
             servers = [self.server(name) for name in self.names()]
             for number, server in enumerate(servers):
                 await_ready(partial(self.missing_for, server.name), servers[:number], timeout)
-                server.start(self.command(server.name, java, lib), self.environment(java))
+                server.start(self.command(server.name, java, lib), self.environment())
             await_ready(self.waiting_for, servers, timeout)
         return self
 

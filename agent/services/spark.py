@@ -3,11 +3,11 @@
 import http.client
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
 import venv
-import zipfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +34,16 @@ JVM = [
     "-Dio.netty.tryReflectionSetAccessible=true",
 ]
 """What each of Spark's JVMs reaches into the JDK for."""
+
+EXECUTORS_JAVA = """\
+#!/bin/sh
+# Spark demands a module that the Java from PyPI lacks, and that Flafka's use of Spark does not need.
+for word; do
+  shift
+  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
+done
+exec {java} "$@"
+"""
 
 
 class SparkCluster(Cluster):
@@ -63,13 +73,12 @@ class SparkCluster(Cluster):
 
     def prepare(self, java: Java, lib: Path) -> None:
         """Folders, the workers' Python, and room: what executors of former workers have left is deleted."""
-        for folder in ("conf", "data/applications", "data/modules", "logs", "run", "tmp"):
+        for folder in ("conf", "data/applications", "data/java/bin", "logs", "run", "tmp"):
             (self.directory / folder).mkdir(parents=True, exist_ok=True)
         (self.directory / "conf" / "log4j2.properties").write_text(LOG4J2)
-        # Spark demands this module, which the Java from PyPI lacks and which Flafka's use of Spark does not need.
-        # An empty jar of that name satisfies it; where Java has the module, Java's own counts.
-        with zipfile.ZipFile(self.directory / "data" / "modules" / "jdk.incubator.vector.jar", "w") as jar:
-            jar.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+        executors = self.directory / "data" / "java" / "bin" / "java"
+        executors.write_text(EXECUTORS_JAVA.format(java=shlex.quote(str(java.path))))
+        executors.chmod(0o755)
         if not (self.python / "bin" / self.python.name).exists():
             venv.EnvBuilder(symlinks=True, clear=True, with_pip=False).create(self.python)
         for worker in WORKERS:
@@ -91,14 +100,14 @@ class SparkCluster(Cluster):
         """A worker that finds no master tries again only after 5 to 15 s."""
         return None if name == MASTER or listening(self.ports[MASTER]) else "the master does not listen"
 
-    def environment(self, java: Java) -> Mapping[str, str]:
+    def environment(self) -> Mapping[str, str]:
         """What executors inherit: Spark, Java and the bare Python; none of this process's own Python settings."""
         kept = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "PYSPARK_", "SPARK_", "VIRTUAL_"))}
         return kept | {
-            "JAVA_HOME": str(java.path.resolve().parent.parent),
-            "JDK_JAVA_OPTIONS": f'--module-path="{self.directory}/data/modules"',
+            "JAVA_HOME": str(self.directory / "data" / "java"),
             "PATH": f"{self.python}/bin:/usr/local/bin:/usr/bin:/bin",
             "SPARK_HOME": str(spark_home()),
+            "SPARK_LOCAL_IP": HOST,  # for the web pages as well
             "SPARK_SCALA_VERSION": "2.13",  # else it looks for the folders of its own build
             "SPARK_LOCAL_DIRS": str(self.directory / "tmp"),
         }

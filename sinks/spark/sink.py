@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from plugins import FlafkaError, KafkaStream, StreamingSink, require
@@ -32,6 +33,11 @@ class SparkSink(StreamingSink[SparkSinkConfig]):
     def pipeline(self) -> str:
         """The function."""
         return self.config.processor
+
+    @property
+    def modules(self) -> str | None:
+        """Where the function's module is, and others that it imports."""
+        return self.config.path and str(Path(self.config.path).absolute())
 
     def frames(self, events: Any) -> Mapping[str, Any]:
         """What the function makes of the events, by output. FlafkaError where it raises or returns something else."""

@@ -1,14 +1,16 @@
 """What the Spark driver says of failures and of progress, and which sinks it runs."""
 
+from dataclasses import replace
 from types import SimpleNamespace as Progress
 from typing import Any
 
 import pytest
 
-from agent.config.runners import Delivery, objections
+from agent.config.runners import BOTH, TABLE, Delivery, Support, objections
 from agent.runner.spark.driver import reason
 from agent.runner.spark.progress import ends_of, gauges_of
 from channels.kafka import KafkaChannel
+from channels.memory import MemoryChannel
 from plugins import Components
 
 WRAPPED = """StreamingQueryException: [STREAM_FAILED] Query [id = 4d29] terminated with exception: Reason: \
@@ -87,3 +89,29 @@ def test_a_sink_with_files_of_its_own_host_does_not() -> None:
     sink: Any = Components().get("sink", "file_roll")
     (objection,) = objections("spark", Delivery(sink, KafkaChannel, competing=False))
     assert objection.endswith("(file_roll): set runner = local, or use a sink of type hdfs")
+
+
+def deliveries() -> list[Delivery]:
+    """One of each kind."""
+    sinks: list[Any] = list(Components().all("sink"))
+    plain = [Delivery(sink, KafkaChannel, competing=False) for sink in sinks]
+    logger = Delivery(Components().get("sink", "logger"), KafkaChannel, competing=False)  # type: ignore[arg-type]
+    more = [replace(logger, channel=MemoryChannel), replace(logger, competing=True), replace(logger, grouped=True)]
+    return plain + more
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if row.runners != BOTH], ids=lambda row: row.what)
+def test_each_no_of_the_table_is_enforced_and_names_a_way_out(row: Support) -> None:
+    concerned = [delivery for delivery in deliveries() if row.applies(delivery)]
+    assert concerned
+    (missing,), (there,) = BOTH - row.runners, row.runners
+    for delivery in concerned:
+        said = f"runner = {missing} does not support {row.what}: {row.way_out}"
+        assert said in objections(missing, delivery)
+        assert not [text for text in objections(there, delivery) if row.what in text]
+    assert row.way_out
+
+
+def test_every_sink_runs_somewhere() -> None:
+    for delivery in deliveries():
+        assert any(not list(objections(runner, delivery)) for runner in BOTH)

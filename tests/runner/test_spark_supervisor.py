@@ -1,14 +1,18 @@
-"""What the agent's side of the Spark runner leaves behind."""
+"""The agent's side of the Spark runner: drivers that end, and what is left behind."""
 
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
-from agent.runner.spark.supervisor import workplace
+from agent.config import load
+from agent.runner.spark.supervisor import SparkRunner, workplace
+from plugins import Components
+from tests.system.running import free_ports, until
 
 KILLED = """
 import os, signal
@@ -29,3 +33,50 @@ def test_what_a_killed_agent_left_goes_with_the_next_start(tmp_path: Path, monke
         assert not left.exists()
         assert sorted(tmp_path.iterdir()) == sorted([Path(first), Path(second)])
     assert list(tmp_path.iterdir()) == []
+
+
+class Impatient(threading.Event):
+    """Waits a moment only, and tells for how long it should have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.asked.append(timeout or 0)
+        return super().wait(0.01)
+
+
+def test_a_driver_that_ends_is_started_again_and_again_after_longer_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    (port,) = free_ports()
+    file = tmp_path / "agent.conf"
+    file.write_text(f"""
+a1.channels = c1
+a1.sinks = k1
+a1.spark.master = spark://127.0.0.1:{port}
+a1.channels.c1.type = kafka
+a1.channels.c1.kafka.bootstrap.servers = 127.0.0.1:1
+a1.sinks.k1.type = logger
+a1.sinks.k1.channel = c1
+a1.sinks.k1.runner = spark
+""")
+    spec, found = load(file, components=Components())
+    assert spec is not None, found
+    runner = SparkRunner(spec, list(spec.sinks))
+    runner._stopping = waiting = Impatient()
+    metrics = runner.metrics["k1"]
+    runner.start()
+    try:
+        until(lambda: metrics.get("DriverRestartCount") >= 3, "three ends of a driver")
+        # The reason is shown, rather than an exit code.
+        until(
+            lambda: metrics.last_error.startswith(f"no Spark master answers at spark://127.0.0.1:{port}"),
+            "the reason",
+        )
+    finally:
+        runner.stop(180)
+    assert waiting.asked[:3] == sorted(set(waiting.asked[:3]))

@@ -4,10 +4,58 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from pathlib import Path
 
-from agent.services.spark import MASTER, WORKERS, SparkCluster
-from tests.system.running import agent_command
+import pytest
+
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from agent.services.spark import MASTER, WORKERS, SparkCluster, ask_master
+from tests.system.running import Agent, agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
+from tests.system.test_proofs_formats import put
+
+PLUGIN = '''
+import sys
+from pathlib import PurePath
+from plugins import Config, Event, Interceptor, hookimpl
+from workplaces.words import SAID
+
+class Workplace(Interceptor[Config]):
+    """Adds the name of the Python that it runs in."""
+
+    type_name = "workplace"
+
+    def intercept(self, batch):
+        name = PurePath(sys.prefix).name
+        return batch.map(lambda event: Event(event.body + f" {SAID} {name}".encode(), event.headers))
+
+@hookimpl
+def components():
+    return [Workplace]
+'''
+PROCESSOR = """
+from pyspark.sql import functions as F
+
+def sizes(events, options):
+    @F.udf("string")
+    def size(body):
+        import measures  # on an executor
+        return measures.size(body)
+    return events.select(size("body").alias("body"))
+"""
+
+
+def install(directory: Path) -> dict[str, str]:
+    """A package of the user's own with a plugin; the environment in which it is installed."""
+    package, metadata = directory / "workplaces", directory / "workplaces-1.0.dist-info"
+    for folder in (package, metadata):
+        folder.mkdir(parents=True)
+    (package / "__init__.py").write_text(PLUGIN)
+    (package / "words.py").write_text('SAID = "by"\n')
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: workplaces\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[flafka]\nworkplaces = workplaces\n")
+    return {"PYTHONPATH": str(directory)}
 
 
 def test_the_sandbox_s_cluster_and_its_bare_python(tmp_path: Path, spark_cluster: SparkCluster) -> None:
@@ -23,3 +71,91 @@ def test_the_sandbox_s_cluster_and_its_bare_python(tmp_path: Path, spark_cluster
     assert "No module named 'pyarrow'" in there.stderr
     spark_cluster.kill(MASTER)
     spark_cluster.start()  # ready only with both workers, which have found the new master
+
+
+def running(cluster: SparkCluster) -> bool:
+    """Whether the master knows its application, and has heard of it."""
+    told = ask_master("127.0.0.1", cluster.ports[f"{MASTER}-ui"]) or {"activeapps": []}
+    return any(app["state"] in ("WAITING", "RUNNING") for app in told["activeapps"])
+
+
+@pytest.mark.timeout(1500)  # packing, and unpacking three times, is a matter of the disk
+def test_worker_and_master_killed_under_a_plugin_and_a_processor(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, spark_cluster: SparkCluster
+) -> None:
+    topic, processors = unique("cluster"), tmp_path / "processors"
+    root, servers = f"/cluster/{topic}", kafka_cluster.bootstrap_servers
+    processors.mkdir()
+    (processors / "sizing.py").write_text(PROCESSOR)
+    (processors / "measures.py").write_text(
+        "def size(body):\n    return f'{body.split()[1].decode()} is {len(body)}'\n"
+    )
+    configuration = f"""
+a1.channels = c1 c2
+a1.sinks = k1 p
+a1.runner = spark
+a1.spark.master = {spark_cluster.address}
+a1.spark.conf.spark.master.ui.port = {spark_cluster.ports[f"{MASTER}-ui"]}
+a1.spark.triggerInterval = 1
+{kafka_channel(servers, topic, partitions=2)}
+{kafka_channel(servers, f"{topic}-sizes", name="c2", partitions=1)}
+{hdfs_sink(hdfs_cluster.webhdfs, f"{root}/events")}
+a1.sinks.k1.interceptors = i1 i2
+a1.sinks.k1.interceptors.i1.type = mask
+a1.sinks.k1.interceptors.i1.patterns = email
+a1.sinks.k1.interceptors.i2.type = workplace
+a1.sinks.p.type = spark
+a1.sinks.p.channel = c1
+a1.sinks.p.group = {topic}-sizes
+a1.sinks.p.processor = sizing:sizes
+a1.sinks.p.processor.path = {processors}
+a1.sinks.p.checkpoint = {hdfs_cluster.rpc}{root}/checkpoint
+a1.sinks.p.output.sizes.type = kafka
+a1.sinks.p.output.sizes.topic = {topic}-sizes
+"""
+    written: list[bytes] = []
+
+    def more() -> None:
+        for form in ("arrow", "raw"):
+            some = [b"event %d of eve@example.com" % (len(written) + n) for n in range(250)]
+            put(kafka_cluster, topic, form, some)
+            written.extend(some)
+
+    def delivered() -> Counter[bytes]:
+        return Counter(in_hdfs(hdfs_cluster, f"{root}/events"))
+
+    def sizes() -> set[bytes]:
+        return {event.body for event in in_topic(kafka_cluster, f"{topic}-sizes")}
+
+    def all_there() -> bool:
+        return delivered().keys() == expected() and sizes() == {b"%s is %d" % (b.split()[1], len(b)) for b in written}
+
+    def expected() -> set[bytes]:
+        by = spark_cluster.python.name.encode()
+        return {b.replace(b"eve@example.com", b"***") + b" by " + by for b in written}
+
+    more()
+    environment = install(tmp_path / "installed")
+    with Agent(tmp_path, configuration, environment=environment) as agent:
+        checked = agent_command("check", "-c", str(agent.file), "--connect", environment=environment)
+        assert f" on {spark_cluster.address}; its workers need a {spark_cluster.python.name}," in checked.stdout
+        assert "(hdfs, on Spark)" in checked.stdout
+        agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount"), "the first events on HDFS", 600)
+        agent.until(lambda: sizes(), "the first results")
+        try:
+            more()
+            spark_cluster.kill(WORKERS[0])
+            spark_cluster.kill(MASTER)
+            more()
+            agent.until(all_there, "all events, by way of the other worker")
+        finally:
+            spark_cluster.start()
+        agent.until(lambda: running(spark_cluster), "the master to know its application again")
+        agent.healthy()
+        assert agent.count("SINK.k1", "DriverRestartCount") == 0
+        more()
+        assert agent.stop() == 0
+        assert "Traceback" not in agent.log
+    found = delivered()
+    assert set(found.values()) == {1}
+    assert found.keys() <= expected()

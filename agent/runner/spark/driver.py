@@ -19,17 +19,28 @@ import time
 from pathlib import Path
 from typing import Any
 
+from agent.config.options import is_local
 from agent.runner.deadletters import dead_letters_of
 from agent.runner.rejections import Rejections
-from agent.runner.spark.job import Job, SinkJob
+from agent.runner.spark.job import NOT_STARTED, Job, SinkJob
 from agent.runner.spark.processing import Processing
 from agent.runner.spark.progress import listener, report
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
 from agent.runner.supervise import Backoff
+from agent.services import ServiceError
 from plugins import FlafkaError, StreamingSink
 
 log = logging.getLogger("spark")
+
+WORKERS_PYTHON = (
+    "the cluster's workers need a {} on their PATH (its packages come from here); "
+    "spark.conf.spark.pyspark.python names another one of that version"
+).format("python{}.{}".format(*sys.version_info))
+HINTS = {"[PYTHON_VERSION_MISMATCH]": WORKERS_PYTHON, "Cannot run program": WORKERS_PYTHON}
+"""What Spark says where Python on its workers is not what it has to be, and what there is to do."""
+EXECUTOR_SECONDS = 30.0
+"""So long a cluster may give no executor before the sinks are told to fail."""
 
 
 def main() -> None:
@@ -40,10 +51,18 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides
     threading.Thread(target=_end_with_the_agent, args=(job.directory,), daemon=True).start()
-    spark, gateway = start_session(job.agent, job.options, Path(job.log_file))
+    try:
+        spark, gateway = start_session(job.agent, job.options, Path(job.log_file), job.modules)
+    except (FlafkaError, ServiceError) as e:
+        for sink in job.sinks:
+            report(sink.sink.name, {"FailureCount": 1}, error=str(e))
+        log.error("Spark does not start: %s", e)
+        sys.exit(NOT_STARTED)
     done = threading.Event()
     threading.Thread(target=_end_with_the_jvm, args=(gateway, job.log_file, done), daemon=True).start()
     log.info("Spark %s on %s", spark.version, spark.sparkContext.master)
+    if not is_local(spark.sparkContext.master):
+        threading.Thread(target=_miss_executors, args=(spark, job, done), daemon=True).start()
     running: dict[str, Query | Processing] = {}
 
     def sink_of(query: str) -> Query | Processing:
@@ -99,6 +118,9 @@ def _supervise(
 
 def reason(failure: str) -> str:
     """What happened, out of a failure's text: Spark wraps Python's trace in its own and in Java's."""
+    for said, hint in HINTS.items():
+        if said in failure:
+            return hint
     _, trace, end = failure.rpartition("Traceback (most recent call last):")
     if trace:
         for line in end.splitlines():
@@ -122,6 +144,26 @@ def _end_with_the_jvm(gateway: subprocess.Popen[bytes], log_file: str, done: thr
         # No session can be made anew within this process: the agent starts another.
         log.error("Spark's JVM ended with code %d; its log: %s", code, log_file)
         os._exit(1)
+
+
+def _miss_executors(spark: Any, job: Job, done: threading.Event) -> None:
+    """Say it where the cluster gives no executor: Spark itself waits without end, and says so in its log alone."""
+    tracker, since = spark.sparkContext._jsc.sc().statusTracker(), time.monotonic()
+    while not done.wait(1):
+        try:
+            executors = len(tracker.getExecutorInfos()) - 1  # the driver is one of them
+        except Exception:  # noqa: BLE001  # py4j's, many; Spark is ending
+            return
+        if executors:
+            since = time.monotonic()
+        elif time.monotonic() - since > EXECUTOR_SECONDS:
+            since = time.monotonic()
+            memory = spark.sparkContext.getConf().get("spark.executor.memory", "1g")
+            needed = f"a worker with {memory} (spark.conf.spark.executor.memory) and a core to spare"
+            text = f"{spark.sparkContext.master} gives no executor: it needs {needed}"
+            log.warning("%s", text)
+            for sink in job.sinks:
+                report(sink.sink.name, {}, error=text)
 
 
 if __name__ == "__main__":

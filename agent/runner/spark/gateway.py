@@ -27,7 +27,6 @@ START_SECONDS = 180.0
 def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subprocess.Popen[bytes]:
     """Start it and point PySpark at it. It ends with this process, or rather with the thread that calls this."""
     home = Path(require("pyspark", "spark").__file__).parent
-    connector = sorted(str(jar) for jar in ensure("spark").glob("*.jar"))
     settings = {"spark.master": master, **conf}
     command = [
         str(find_java().path),
@@ -36,7 +35,7 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subpr
         *JVM,
         "-Djava.net.preferIPv4Stack=true",
         "-cp",
-        os.pathsep.join([*connector, f"{home}/jars/*"]),
+        os.pathsep.join([*map(str, connector()), f"{home}/jars/*"]),
         "org.apache.spark.deploy.SparkSubmit",
         *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
         "pyspark-shell",
@@ -68,6 +67,11 @@ def _end_with_parent() -> None:
     """
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def connector() -> list[Path]:
+    """The jars with which Spark reads Kafka."""
+    return sorted(ensure("spark").glob("*.jar"))
 
 
 def _await_connection(process: subprocess.Popen[bytes], told: Path, log_file: Path) -> tuple[int, str]:

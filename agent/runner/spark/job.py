@@ -16,9 +16,23 @@ from agent.runner.audit import audit_of
 from agent.runner.deadletters import DeadLetter, dead_letters_of, letters_of, letters_of_records
 from agent.runner.rejections import Rejections
 from agent.topology import ChannelSpec, SinkSpec
-from plugins import Batch, Channel, Claim, CommittingSink, Interceptor, Receipt, Record, Rejected, Taken
+from plugins import (
+    Batch,
+    Channel,
+    Claim,
+    CommittingSink,
+    Interceptor,
+    Receipt,
+    Record,
+    Rejected,
+    StreamingSink,
+    Taken,
+)
 from plugins.audit import Sum, add, tally
 from plugins.frames import to_arrow
+
+NOT_STARTED = 3
+"""A driver's exit code where there is no Spark: it has said why."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,12 @@ class Job:
     log_file: str
     directory: str
     """For temporary files of this driver, its JVM and its workers; goes with it."""
+
+    @property
+    def modules(self) -> list[str]:
+        """Directories of the processors' modules."""
+        made = [sink.sink.make() for sink in self.sinks if issubclass(sink.sink.cls, StreamingSink)]
+        return list(dict.fromkeys(sink.modules for sink in made if sink.modules))
 
 
 @dataclass

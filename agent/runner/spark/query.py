@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from agent.runner.audit import audit_of
@@ -81,7 +82,7 @@ class Query:
             records.mapInArrow(task, "result binary")
             .writeStream.foreachBatch(self._commit)
             .queryName(self.job.sink.path)
-            .option("checkpointLocation", checkpoint)
+            .option("checkpointLocation", Path(checkpoint).as_uri())
             .trigger(processingTime=f"{interval} seconds")
             .start()
         )

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.runner.spark.gateway import start_gateway
+from agent.config.options import is_local, masters
+from agent.runner.spark.gateway import connector, start_gateway
+from agent.runner.spark.packing import pack
+from plugins import Retry
 
 MASTER = "local[2]"
+STOP_SECONDS = 20.0
 
 
-def start_session(name: str, options: Mapping[str, str], log_file: Path) -> tuple[Any, subprocess.Popen[bytes]]:
-    """The session and its JVM, which ends with this process; `options` are an agent's, those under `spark.` count."""
+def start_session(
+    name: str, options: Mapping[str, str], log_file: Path, modules: Iterable[str] = ()
+) -> tuple[Any, subprocess.Popen[bytes]]:
+    """The session and its JVM, which ends with this process; `options` are an agent's, those under `spark.` count.
+
+    `modules` are directories whose modules executors can import as well. Raises `Retry` where no master answers.
+    """
+    master = options.get("spark.master", MASTER)
+    own = {k.removeprefix("spark.conf."): v for k, v in options.items() if k.startswith("spark.conf.")}
     conf = {
         "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.showConsoleProgress": "false",
         "spark.app.name": f"flafka-{name}",
         # Records are whole batches of events: the bytes bound what a Python worker holds at once.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -29,10 +40,21 @@ def start_session(name: str, options: Mapping[str, str], log_file: Path) -> tupl
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.streaming.noDataProgressEventInterval": "1000",
         "spark.sql.session.timeZone": "UTC",
-        **{k.removeprefix("spark.conf."): v for k, v in options.items() if k.startswith("spark.conf.")},
+        **_placed(master),
+        **own,
     }
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    gateway = start_gateway(options.get("spark.master", MASTER), conf, log_file)
+    if is_local(master):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        # What Spark's workers begin with; what was added to `sys.path` since then they would not find.
+        os.environ["PYTHONPATH"] = os.pathsep.join([*modules, *filter(None, [os.environ.get("PYTHONPATH")])])
+    else:
+        os.environ["PYSPARK_PYTHON"] = workers_python(options)
+        conf["spark.jars"] = ",".join(filter(None, [*map(str, connector()), own.get("spark.jars")]))
+        if "spark.archives" not in own:  # else the user brings an environment
+            conf["spark.archives"] = ",".join(pack(modules))
+            paths = (own.get("spark.executorEnv.PYTHONPATH"), "code", "libraries")
+            conf["spark.executorEnv.PYTHONPATH"] = ":".join(filter(None, paths))
+    gateway = start_gateway(master, conf, log_file)
     from pyspark.sql import SparkSession
 
     # It writes every wrong expression to standard error, with Java's stack; the exception says the same.
@@ -40,9 +62,41 @@ def start_session(name: str, options: Mapping[str, str], log_file: Path) -> tupl
     return SparkSession.builder.getOrCreate(), gateway
 
 
+def workers_python(options: Mapping[str, str]) -> str:
+    """What executors on other hosts call their Python: it has to be of the driver's minor version."""
+    return options.get("spark.conf.spark.pyspark.python") or "python{}.{}".format(*sys.version_info)
+
+
+def _placed(master: str) -> dict[str, str]:
+    """Where the driver listens: on the address that leads to the master, so that executors reach it."""
+    if is_local(master):
+        address = "127.0.0.1"
+    elif addresses := masters(master):
+        address = own_address(master, addresses)
+    else:
+        return {}
+    return {"spark.driver.host": address, "spark.driver.bindAddress": address}
+
+
+def own_address(master: str, addresses: list[tuple[str, int]]) -> str:
+    """This host's address as the first of the masters that answers sees it. Raises `Retry` where none does."""
+    reasons = []
+    for address in addresses:
+        try:
+            with socket.create_connection(address, timeout=10) as connection:
+                return str(connection.getsockname()[0])
+        except OSError as e:
+            reasons.append(f"{address[0]}:{address[1]}: {e.strerror or e}")
+    raise Retry(f"no Spark master answers at {master} ({'; '.join(reasons)})")
+
+
 def stop_session(spark: Any, gateway: subprocess.Popen[bytes]) -> None:
     """End both."""
     spark.stop()
     assert gateway.stdin is not None
     gateway.stdin.close()
-    gateway.wait(10)
+    try:
+        gateway.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:  # it is deleting what executors were given, which others delete as well
+        gateway.kill()
+        gateway.wait()

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from agent.runner.spark.job import Job, SinkJob
+from agent.runner.spark.job import NOT_STARTED, Job, SinkJob
 from agent.runner.supervise import Backoff
 from agent.topology import AgentSpec, SinkSpec
 from plugins import Metrics
@@ -74,7 +74,8 @@ class SparkRunner:
                 return
             for metrics in self.metrics.values():
                 metrics.add("DriverRestartCount")
-                metrics.error(f"the Spark driver ended with code {code}; its log: {self.job.log_file}")
+                if code != NOT_STARTED:
+                    metrics.error(f"the Spark driver ended with code {code}; its log: {self.job.log_file}")
             log.warning(
                 "the Spark driver ended with code %d and is started again; its log: %s", code, self.job.log_file
             )

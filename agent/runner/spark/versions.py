@@ -1,0 +1,106 @@
+"""Spark, Java and Python, here and on the cluster: whether they go together, as `agent check` tells."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterator, Mapping
+
+from agent.config.options import is_local, masters
+from agent.runner.spark.session import MASTER, own_address, workers_python
+from agent.services import ServiceError
+from agent.services.jars import read_lock
+from agent.services.java import find_java
+from agent.services.spark import SparkCluster, ask_master
+from plugins import Caution, FlafkaError
+
+UI_PORT = "spark.conf.spark.master.ui.port"
+PYTHON = "{}.{}".format(*sys.version_info)
+
+
+def told(options: Mapping[str, str]) -> str:
+    """`Spark 4.2.1, Java 17 and Python 3.11 on local[2]`; only where nothing is `wrong`."""
+    master = options.get("spark.master", MASTER)
+    text = f"Spark {_pyspark()}, Java {find_java().version} and Python {PYTHON} on {master}"
+    needed = f"; its workers need a {workers_python(options)}, without packages"
+    return text + ("" if is_local(master) or "spark.conf.spark.archives" in options else needed)
+
+
+def wrong(options: Mapping[str, str]) -> Iterator[str]:
+    """What keeps the agent's Spark from running, as far as it can be known without asking anyone."""
+    spark = _pyspark()
+    if spark is None:
+        yield "runner = spark needs pyspark: pip install 'flafka[spark]'"
+        return
+    connector = next(jar.version for jar in read_lock("spark") if jar.artifact.startswith("spark-sql-kafka"))
+    if _minor(spark) != _minor(connector):
+        yield f"pyspark {spark} does not go with Spark's Kafka connector {connector}: pip install 'flafka[spark]'"
+    try:
+        find_java()
+    except ServiceError as e:
+        yield str(e)
+    if is_local(options.get("spark.master", MASTER)) or "spark.conf.spark.archives" in options:
+        return
+    named = re.search(r"python(\d+\.\d+)$", python := workers_python(options))
+    if named and named[1] != PYTHON:
+        yield (
+            f"the workers' {python} is not the agent's Python {PYTHON}, and Spark wants both alike: name one of "
+            f"{PYTHON} with spark.conf.spark.pyspark.python, or run the agent with {python}"
+        )
+
+
+def wrong_with_master(options: Mapping[str, str]) -> Iterator[str]:
+    """What the master of a standalone cluster tells, asked now; nothing of another kind of master."""
+    master, spark = options.get("spark.master", MASTER), _pyspark()
+    if spark is None or not (addresses := masters(master)):
+        return
+    try:
+        own_address(master, addresses)
+    except FlafkaError as e:
+        yield str(e)
+        return
+    pages = [(host, _ui_port(host, port, options)) for host, port in addresses]
+    seen = [(version, ask_master(*page)) for page in pages if (version := _version(*page))]
+    if not seen:
+        where = ", ".join(f"http://{host}:{port}" for host, port in pages)
+        yield Caution(f"{master} does not tell its version at {where}: {UI_PORT} names the port of its web page")
+    for version, status in seen:
+        if version != spark:
+            text = f"{master} is Spark {version}, and pyspark here is {spark}: make them the same"
+            yield text if _minor(version) != _minor(spark) else Caution(text)
+        if status and status["status"] == "ALIVE" and not status["aliveworkers"]:
+            yield Caution(f"{master} has no workers: nothing is delivered until one is there")
+
+
+def _pyspark() -> str | None:
+    try:
+        return importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def _ui_port(host: str, port: int, options: Mapping[str, str]) -> int:
+    """Where the master's web page is: as configured, or the sandbox's, or Spark's default."""
+    sandbox = SparkCluster.default().state().get("ports", {})
+    own = host == "127.0.0.1" and sandbox.get("master") == port
+    return int(options.get(UI_PORT) or (sandbox["master-ui"] if own else 8080))
+
+
+def _version(host: str, port: int) -> str | None:
+    """The version that a master's web page shows; None without one. `http.client`, as it knows no proxies."""
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("GET", "/")
+        page = connection.getresponse().read().decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    found = re.search(r'class="version[^"]*">\s*(\d+\.\d+\.[^<\s]+)', page)
+    return found[1] if found else None

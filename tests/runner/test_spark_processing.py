@@ -1,0 +1,78 @@
+"""Whose checkpoint a directory is: that of another pipeline is refused, and the way out named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.config import Diagnostic, load
+from agent.runner.spark.job import Job, SinkJob
+from agent.runner.spark.processing import OWNER_FILE, Processing
+from agent.testing import session
+from agent.topology import AgentSpec
+from plugins import Claim, Components, FlafkaError
+from tests.processors import logins
+
+CLAIM = Claim("cluster-1", "logs", "topic-id", "group", 0, 0)
+
+
+def read(directory: Path, *more: str, processor: str = "both") -> tuple[AgentSpec | None, list[Diagnostic]]:
+    """An agent with a processor, and these lines more."""
+    file = directory / "agent.conf"
+    text = f"""
+a1.channels = c1
+a1.sinks = p
+a1.channels.c1.type = kafka
+a1.channels.c1.kafka.bootstrap.servers = 127.0.0.1:1
+a1.sinks.p.type = spark
+a1.sinks.p.channel = c1
+a1.sinks.p.processor = logins:{processor}
+a1.sinks.p.processor.path = {Path(logins.__file__).parent}
+a1.sinks.p.output.rows.type = console
+"""
+    file.write_text("\n".join((text, *more)))
+    return load(file, components=Components())
+
+
+def processing(directory: Path, processor: str = "both", claim: Claim = CLAIM) -> Processing:
+    """The processing of a sink whose checkpoint is in that directory, as if its channel had told that claim."""
+    spec, found = read(directory, f"a1.sinks.p.checkpoint = {directory}/checkpoint", processor=processor)
+    assert spec is not None, found
+    job = SinkJob(spec.sinks[0], spec.channels[0])
+    made = Processing(Job(spec.name, (job,), {}, str(directory / "spark.log"), str(directory)), job)
+    made.claims = {claim.partition: claim}
+    return made
+
+
+def test_a_checkpoint_stays_its_pipeline_s(tmp_path: Path) -> None:
+    directory = f"{tmp_path}/checkpoint"
+    assert processing(tmp_path)._checkpoint(session()) == directory
+    assert processing(tmp_path)._checkpoint(session()) == directory  # after a restart
+    with pytest.raises(FlafkaError) as other:
+        processing(tmp_path, "failures")._checkpoint(session())
+    assert str(other.value) == (
+        f"checkpoint {directory} belongs to another pipeline (processor logins:both instead of logins:failures): "
+        "name another directory with a1.sinks.p.checkpoint, or delete that one to forget its state and begin at the "
+        "group's positions"
+    )
+    with pytest.raises(FlafkaError, match=r"\(topic logs instead of others, topic id topic-id instead of new\)"):
+        processing(tmp_path, claim=CLAIM._replace(topic="others", topic_id="new"))._checkpoint(session())
+
+
+def test_a_directory_with_something_else_in_it_is_nobody_s_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "offsets").touch()
+    with pytest.raises(FlafkaError, match="belongs to another pipeline"):
+        processing(tmp_path)._checkpoint(session())
+    assert not (tmp_path / "checkpoint" / OWNER_FILE).exists()
+
+
+def test_on_a_cluster_a_processor_needs_a_checkpoint_that_executors_reach(tmp_path: Path) -> None:
+    cluster, reached = "a1.spark.master = spark://there:7077", "a1.sinks.p.checkpoint = hdfs://there:8020/state"
+    _, (found,) = read(tmp_path, cluster)
+    assert str(found).endswith(
+        "a1.sinks.p: with spark.master = spark://there:7077 it needs a checkpoint that executors reach: "
+        "hdfs://host:port/…"
+    )
+    assert read(tmp_path, cluster, reached)[1] == read(tmp_path)[1] == []

@@ -1,0 +1,120 @@
+"""Spark, Java and Python, here and on a cluster, as `agent check` compares them."""
+
+from __future__ import annotations
+
+import http.server
+import importlib.metadata
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.runner.spark import versions
+from agent.runner.spark.driver import reason
+from agent.runner.spark.versions import PYTHON, told, wrong, wrong_with_master
+from agent.services import java
+from plugins import Caution
+from tests.system.running import free_ports
+
+SPARK = importlib.metadata.version("pyspark")
+REMOTE = {"spark.master": "spark://there:7077"}
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    """A master's web page, as far as it is read."""
+
+    version, workers = SPARK, 2
+
+    def do_GET(self) -> None:
+        text = f'<span class="version me-3">{self.version}</span>'
+        if self.path == "/json/":
+            text = f'{{"status": "ALIVE", "aliveworkers": {self.workers}}}'
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def master(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[type[Page], dict[str, str]]]:
+    """Its page, and an agent's options that name it."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+    class Own(Page):
+        pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Own) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        port = str(server.server_port)
+        yield Own, {"spark.master": f"spark://127.0.0.1:{port}", "spark.conf.spark.master.ui.port": port}
+        server.shutdown()
+        thread.join()
+
+
+def test_what_goes_together() -> None:
+    assert list(wrong({})) == []
+    assert list(wrong(REMOTE)) == []
+    assert told({}).startswith(f"Spark {SPARK}, Java ")
+    assert told({}).endswith(f" and Python {PYTHON} on local[2]")
+    assert told(REMOTE).endswith(f"on spark://there:7077; its workers need a python{PYTHON}, without packages")
+
+
+def test_python_of_another_version_on_the_workers() -> None:
+    options = {**REMOTE, "spark.conf.spark.pyspark.python": "/opt/bin/python3.9"}
+    assert list(wrong(options)) == [
+        f"the workers' /opt/bin/python3.9 is not the agent's Python {PYTHON}, and Spark wants both alike: name one "
+        f"of {PYTHON} with spark.conf.spark.pyspark.python, or run the agent with /opt/bin/python3.9"
+    ]
+    assert list(wrong({**options, "spark.conf.spark.archives": "own.tar.gz#own"})) == []
+
+
+def test_no_java_no_pyspark_and_another_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "_candidates", lambda: iter(()))
+    monkeypatch.setattr(versions, "_pyspark", lambda: "3.5.1")
+    other, missing = wrong({})
+    assert other.startswith("pyspark 3.5.1 does not go with Spark's Kafka connector 4.2.0: pip install")
+    assert missing.startswith("no Java 17 to 23\n  either: pip install 'flafka[sandbox]'")
+    monkeypatch.setattr(versions, "_pyspark", lambda: None)
+    assert list(wrong({})) == ["runner = spark needs pyspark: pip install 'flafka[spark]'"]
+
+
+def test_a_master_that_fits(master: tuple[type[Page], dict[str, str]]) -> None:
+    assert list(wrong_with_master(master[1])) == []
+    assert list(wrong_with_master({"spark.master": "yarn"})) == []
+
+
+def test_a_master_that_does_not(master: tuple[type[Page], dict[str, str]]) -> None:
+    page, options = master
+    page.version = "4.1.0"
+    (found,) = wrong_with_master(options)
+    assert found == f"{options['spark.master']} is Spark 4.1.0, and pyspark here is {SPARK}: make them the same"
+    assert not isinstance(found, Caution)
+    page.version = "4.2.99"
+    (found,) = wrong_with_master(options)
+    assert isinstance(found, Caution)
+    page.version, page.workers = SPARK, 0
+    (found,) = wrong_with_master(options)
+    assert found.endswith(" has no workers: nothing is delivered until one is there")
+
+
+def test_no_master_and_one_without_a_page(master: tuple[type[Page], dict[str, str]]) -> None:
+    _, options = master
+    (free,) = free_ports()
+    (found,) = wrong_with_master({**options, "spark.conf.spark.master.ui.port": str(free)})
+    assert f"does not tell its version at http://127.0.0.1:{free}: spark.conf.spark.master.ui.port names" in found
+    (found,) = wrong_with_master({"spark.master": f"spark://127.0.0.1:{free}"})
+    assert found == (f"no Spark master answers at spark://127.0.0.1:{free} (127.0.0.1:{free}: Connection refused)")
+
+
+def test_what_spark_says_of_the_workers_python_is_told_with_the_way_out() -> None:
+    for said in (
+        "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12",
+        'java.io.IOException: Cannot run program "python3.11": error=2, No such file or directory',
+    ):
+        assert reason(f"StreamingQueryException: Traceback (most recent call last):\n{said}").startswith(
+            f"the cluster's workers need a python{PYTHON} on their PATH"
+        )
