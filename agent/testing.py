@@ -41,7 +41,8 @@ def run_processor(
     """
     spark = session()
     # Spark's workers need not have its module: as with the sink, it travels with the query.
-    require("pyspark.cloudpickle", "spark").register_pickle_by_value(sys.modules[processor.__module__])
+    if (module := sys.modules.get(processor.__module__)) is not None:
+        require("pyspark.cloudpickle", "spark").register_pickle_by_value(module)
     with tempfile.TemporaryDirectory(prefix="flafka-testing-") as directory:
         for number, events in enumerate(batches):
             _write(Path(directory, "events"), number, list(events))

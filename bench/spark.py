@@ -36,6 +36,8 @@ from rich.table import Table
 
 from agent.books import HdfsReader
 from agent.config import load
+from agent.runner.deadletters import dead_letters_of
+from agent.runner.rejections import Rejections
 from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
@@ -110,8 +112,10 @@ class Bench:
         """The sink on Spark, as the driver of an agent runs it."""
         spec, diagnostics = load(self.configuration(root, form, "spark"), None, components=Components())
         assert spec is not None, diagnostics
-        job = SinkJob(spec.sinks[0], spec.channels[0])
-        query = Query(Job("a", (job,), dict(spec.options), str(self.log), str(self.home)), job)
+        sink, channel = spec.sinks[0], spec.channels[0]
+        job = SinkJob(sink, channel)
+        rejections = Rejections(dead_letters_of("a", channel, channel.make(), spec.options), sink.tolerance)
+        query = Query(Job("a", (job,), dict(spec.options), str(self.log), str(self.home)), job, rejections)
         ends, stopping = self.ends(), threading.Event()
         # What the driver tells the agent on its standard output is heard by nobody here.
         with measured(self.gateway.pid, figures), contextlib.redirect_stdout(io.StringIO()):
