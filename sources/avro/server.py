@@ -78,6 +78,8 @@ class Server:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._welcoming: set[asyncio.Task[None]] = set()
+        self._coming: set[asyncio.Task[None]] = set()
+        """Those of them whose connection has yet to come about."""
         self._thread = threading.Thread(target=self._run, name="avro", daemon=True)
 
     def start(self) -> None:
@@ -158,22 +160,26 @@ class Server:
                 continue
             client.setblocking(False)
             task = self._loop.create_task(self._welcome(client, address))
-            self._welcoming.add(task)
-            task.add_done_callback(self._welcoming.discard)
+            for tasks in (self._welcoming, self._coming):
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
 
     async def _welcome(self, client: socket.socket, address: tuple[str, int]) -> None:
         peer, limit = f"{address[0]}:{address[1]}", self.config.max_connections
         try:
             if not await self._admits(address):
                 self.complain("filtered", "%s is not let in by ipFilterRules", peer)
-            elif len(self.connections) + len(self._welcoming) > limit and not self._make_room():
+            elif len(self.connections) + len(self._coming) > limit and not self._make_room():
                 self.complain("full", "%s is sent away: there are maxConnections = %d already", peer, limit)
             else:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 patience = self.config.frame_timeout if self._tls else None
                 await self._loop.connect_accepted_socket(
-                    lambda: Connection(self, peer), client, ssl=self._tls, ssl_handshake_timeout=patience
+                    lambda: Connection(self, peer, asyncio.current_task()),
+                    client,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=patience,
                 )
                 return
         except OSError as e:
@@ -187,6 +193,13 @@ class Server:
             client.close()
             raise
         client.close()
+
+    def joined(self, connection: Connection) -> None:
+        """A connection has come about. From here on it counts as one, and no more as one that is welcomed."""
+        self.connections[connection] = None
+        if connection.welcome is not None:
+            self._coming.discard(connection.welcome)
+        self.metrics.set("OpenConnectionCount", len(self.connections))
 
     async def _admits(self, address: tuple[str, int]) -> bool:
         name = ""
@@ -264,8 +277,8 @@ class Server:
 class Connection(asyncio.Protocol):
     """One client."""
 
-    def __init__(self, server: Server, peer: str) -> None:
-        self.server, self.peer = server, peer
+    def __init__(self, server: Server, peer: str, welcome: asyncio.Task[None] | None) -> None:
+        self.server, self.peer, self.welcome = server, peer, welcome
         self.frames = Frames(server.config.max_request_bytes)
         self.began = self.last = time.monotonic()
         """When the unfinished request began; when something was received or sent."""
@@ -284,8 +297,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio calls this first."""
         self.transport = cast("asyncio.Transport", transport)
-        self.server.connections[self] = None
-        self.server.metrics.set("OpenConnectionCount", len(self.server.connections))
+        self.server.joined(self)
         self.read_or_not()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,5 +1,6 @@
 """The avro source, driven over real sockets."""
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -496,6 +497,22 @@ def test_one_connection_too_many():
         assert used.append(HELLO) == Status.OK
         third.socket.close()
         fourth.socket.close()
+
+
+def test_a_connection_counts_once_while_it_comes_about():
+    async def lingers(*arguments, **options):
+        made = await connect(*arguments, **options)
+        await asyncio.sleep(0.5)
+        return made
+
+    with Running(maxConnections="2") as running:
+        loop = running.source._server._loop
+        connect, loop.connect_accepted_socket = loop.connect_accepted_socket, lingers
+        with Client(running) as first:
+            running.until(lambda: running.count("OpenConnectionCount") == 1)
+            with Client(running) as second:
+                assert second.append(HELLO) == Status.OK
+                assert first.append(HELLO) == Status.OK
 
 
 # --- who may come in
