@@ -53,12 +53,30 @@ def _event(reader: _Reader) -> Parsed | None:
                     raise ValueError(f"header {header[:40]!r} is there twice")
                 if value is not None:
                     headers[_text(header)] = _text(value)
+        elif name == "headers" and reader.peek() == "[":
+            headers = _pairs(reader)
         elif name == "headers":
             if reader.scalar() is not None:
                 raise ValueError("headers must be an object")
         else:
             reader.skip(0)
     return headers, body
+
+
+def _pairs(reader: _Reader) -> dict[str, str]:
+    """Headers as an array of pairs, which Gson takes too; PHP writes an empty object as an empty array."""
+    headers: dict[str, str] = {}
+    reader.at += 1
+    for _ in reader.elements():
+        if reader.peek() != "[":
+            raise ValueError("headers must be an object")
+        reader.at += 1
+        pair = [reader.scalar() for _ in reader.elements()]
+        if len(pair) != 2 or pair[0] is None or pair[0] in headers:
+            raise ValueError("headers must be an object, or pairs of names and values")
+        if pair[1] is not None:
+            headers[_text(pair[0])] = _text(pair[1])
+    return headers
 
 
 class _Reader:

@@ -26,7 +26,10 @@ their way; or the largest request."""
 CROWDED = "too many large requests come at once; send it again"
 OVERHEAD = 1024
 """Bytes that a request takes beside its content, roughly."""
-_CHARSET = re.compile(rb'charset\s*=\s*"?([^\s";]+)', re.IGNORECASE)
+_CHARSET = re.compile(rb'(?<![\w-])charset\s*=\s*"?([^\s";]+)', re.IGNORECASE)
+
+_WITHOUT_HYPHEN = re.compile("^utf(?=8$|16$)")
+"""`utf8` is no name of Java's, but clients write it and Jetty knew what they mean."""
 
 
 class Request:
@@ -196,7 +199,7 @@ class Server:
             return handlers.blob(content, scope["query_string"].decode("latin-1"))
         named = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
         found = _CHARSET.search(named)
-        charset = found[1].decode("latin-1") if found else None
+        charset = _WITHOUT_HYPHEN.sub("utf-", found[1].decode("latin-1").lower()) if found else None
         return (handlers.json if self.config.handler == "json" else handlers.ndjson)(content, charset)
 
 

@@ -222,3 +222,26 @@ def test_what_is_nested_deep_is_answered():
     with pytest.raises(HandlerError, match="nested too deep") as refused:
         read_json(b'[{"x": ' + b"[" * 5000 + b"]" * 5000 + b"}]", None)
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("headers", "read"),
+    [
+        ("[]", {}),
+        ('[["a", 1], ["b", null]]', {"a": "1"}),
+        ('["a"]', None),
+        ('[["a"]]', None),
+        ("[[1,2],[1,3]]", None),
+    ],
+)
+def test_headers_as_pairs(headers, read):
+    content = f'[{{"headers": {headers}, "body": "x"}}]'.encode()
+    with contextlib.nullcontext() if read is not None else pytest.raises(HandlerError, match="invalid JSON"):
+        assert read_json(content, None) == [Event(b"x", read)]
+
+
+@pytest.mark.parametrize("kind", ["charset=utf8", 'CHARSET="UTF-8"; x=y', "xcharset=latin1"])
+def test_the_charset_as_clients_write_it(kind):
+    with Running() as running:
+        assert running.post('[{"body": "ü"}]'.encode(), {"Content-Type": f"application/json; {kind}"}) == (200, "")
+        assert running.events == [Event("ü".encode(), {})]
