@@ -57,6 +57,7 @@ _FIRST_MINUTE, _LAST_MINUTE = (int((datetime(year, 1, 1) - _EPOCH) / timedelta(m
 _DAYS_IN_MONTH = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 _STATUSES = pa.array(["Incomplete", "Invalid"])
+_PRIORITIES = pa.array(["0" * zeros + str(priority) for zeros in range(3) for priority in range(192)])
 
 
 @dataclass(frozen=True)
@@ -153,9 +154,10 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
     if reading.structured:
         text, more, overflow = structured.read(data, text, ends, heads.formed & (heads.version == 1))
     hosts = slices(data, heads.host, heads.host_end)
+    as_sent = _as_sent(priority, after - starts - 2, heads.formed)
     whole = reading.keep_all | ~heads.formed | (text == ends)
     if reading.keep and not reading.keep_all:
-        bodies = _with_fields(data, starts, ends, text, heads, hosts, priority, reading)
+        bodies = _with_fields(data, starts, ends, text, heads, hosts, as_sent, reading)
     else:
         bodies = slices(data, np.where(whole, starts, text), ends)
     every = heads.formed if dialect.strict else None
@@ -163,7 +165,7 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
     headers = {
         "Facility": numbers(priority >> 3, every),
         "Severity": numbers(priority & 7, every),
-        dialect.priority: numbers(priority, heads.formed),
+        dialect.priority: as_sent,
         dialect.version: numbers(heads.version, heads.version != _NONE),
         "timestamp": _timestamps(data, heads, now, reading),
         "host": coded(
@@ -271,13 +273,21 @@ def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask) ->
     return _Heads(formed, np.where(version & formed, one - ord("0"), _NONE), window, *at)
 
 
+def _as_sent(priority: Bytes, digits: Ints, formed: Mask) -> Array:
+    """A header column: the priorities with the zeros before them, as Flume keeps them."""
+    zeros = np.where(formed, digits - 1 - (priority > 9) - (priority > 99), 0)
+    if not zeros.any():
+        return numbers(priority, formed)
+    return coded(zeros * 192 + priority, _PRIORITIES, formed)
+
+
 def _with_fields(
-    data: Bytes, starts: Ints, ends: Ints, text: Ints, heads: _Heads, hosts: Array, priority: Bytes, reading: Reading
+    data: Bytes, starts: Ints, ends: Ints, text: Ints, heads: _Heads, hosts: Array, priority: Array, reading: Reading
 ) -> Array:
     """Bodies that begin with the fields to keep, put together as Flume does: `<34>1 2024-05-01T10:00:00Z h text`."""
     parts, keep = [], reading.keep
     if "priority" in keep:
-        parts.append(pc.binary_join_element_wise("<", numbers(priority).cast(pa.string()), ">", ""))
+        parts.append(pc.binary_join_element_wise("<", priority.cast(pa.string()), ">", ""))
     if "version" in keep:
         version = numbers(heads.version, heads.version != _NONE).cast(pa.string())
         parts.append(pc.binary_join_element_wise(version, "", " ", null_handling="skip"))

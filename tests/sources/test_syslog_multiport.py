@@ -195,6 +195,8 @@ LINES = [
     b"<13>Feb 29 10:00:00 fe80::1%eth0 x",
     b"<13>Oct  1 10:00:00 - ",
     b"<1>- - x",
+    b"<013>Oct 11 22:14:15 h x",
+    b"<000>1 2024-02-29T22:14:15Z h x",
     b"<1>1 - - x",
     "<13>1 2003-10-11T22:14:15Z hôte déjà".encode(),
     b"<13>Hello, this is a text of more than sixteen bytes",

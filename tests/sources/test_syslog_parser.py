@@ -97,7 +97,7 @@ def reference(frame, mark, now, reading):
     if head is None:
         return Event(frame, headers)
     _, version, stamp, host, body = head.groups()
-    headers["priority"] = str(number)
+    headers["priority"] = priority[1].decode()
     if version:
         headers["version"] = version.decode()
     if stamp and (time := reference_time(stamp, now, reading.zone)) is not None:
@@ -106,7 +106,7 @@ def reference(frame, mark, now, reading):
         headers["host"] = host.decode()
     kept = b""
     if "priority" in reading.keep:
-        kept += b"<%d>" % number
+        kept += b"<%s>" % priority[1]
     if "version" in reading.keep and version:
         kept += version + b" "
     if "timestamp" in reading.keep:

@@ -1,0 +1,57 @@
+"""The Kafka sink where it cannot commit by itself."""
+
+from __future__ import annotations
+
+from plugins import Batch, Conflict, Rejected, Retry
+from sinks.kafka.config import KafkaSinkConfig
+from sinks.kafka.records import KafkaRecords
+from sinks.kafka.writers import Writer
+
+
+class PlainKafkaSink(KafkaRecords):
+    """Writes to topics at least once; a record's header flafka.id, the event's id, tells those that come twice."""
+
+    type_name = "kafka"
+    names_events = True
+
+    def __init__(self, config: KafkaSinkConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self.batch_size, self.flush_interval = config.batch_size, config.flush_interval / 1000
+        self._writer: Writer | None = None
+
+    def close(self) -> None:
+        """Give up what is not flushed."""
+        self._drop()
+        super().close()
+
+    def write(self, batch: Batch) -> None:
+        """Produce. Rejected names events that no topic takes."""
+        if self._writer is None:
+            self._writer = Writer(self._properties())
+        try:
+            rejected = self._produce(self._writer, batch)
+        except Conflict as e:
+            self._drop()
+            raise Retry(str(e)) from e
+        if rejected:
+            raise Rejected(rejected)
+
+    def flush(self) -> None:
+        """Return when all in-sync replicas have all records."""
+        if self._writer is None:
+            return
+        try:
+            with self.metrics.timed("KafkaEventSendTimer"):
+                self._writer.settle()
+        except Conflict as e:
+            self._drop()
+            raise Retry(str(e)) from e
+
+    def reset(self) -> None:
+        """Give up what is not flushed; the next producer is a new one."""
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
