@@ -319,6 +319,10 @@ class CommittingSink(Sink[C]):
     `commit` of one partition run in one place only (the agent, or the Spark driver).
     """
 
+    plain: ClassVar[type[Sink[Any]] | None] = None
+    """Its form that only writes and flushes, at least once: what runs in its place on Spark, where `remote` is false,
+    and in sink groups."""
+
     @abstractmethod
     def resume(self, claim: Claim, committed: int | None) -> int | None:
         """Finish what a crash left of the last commit and answer where to go on by the sink's own record.

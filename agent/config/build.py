@@ -28,7 +28,7 @@ from agent.topology import (
     SourceSpec,
     Tolerance,
 )
-from plugins import Channel, Components, Interceptor, Sink, StreamingSink
+from plugins import Channel, CommittingSink, Components, Interceptor, Sink, StreamingSink
 from plugins.kafkaclient import KafkaEndConfig
 from plugins.options import suggestion
 
@@ -75,7 +75,7 @@ class Builder:
             self._check_transactions(sources, sinks)
             sources, sinks = self._running(sources, None), self._running(sinks, None)
         groups = self._sink_groups(sinks, allowed.get("sinkgroups"))
-        sinks = self._running(sinks, None)
+        sinks = _in_their_places(self._running(sinks, None), groups)
         self._check_runners(sinks, groups)
         self._check_checkpoints(sinks, options.spark_master)
         groups, sinks = self._left(groups), self._running(sinks, None)
@@ -312,7 +312,7 @@ class Builder:
                 self.report.warn(place, path, message)
 
     def _check_runners(self, sinks: list[SinkSpec], groups: tuple[SinkGroupSpec, ...]) -> None:
-        grouped = {name for group in groups if len(group.sinks) > 1 for name in group.sinks}
+        grouped = _grouped(groups)
         for spec in sinks:
             if (channel := self.channels.get(spec.channel)) is None:
                 continue
@@ -345,3 +345,21 @@ class Builder:
 def _extended(cls: type[Spec], base: ComponentSpec | None, **more: Any) -> Spec | None:
     """A spec of that kind with the fields of `base`."""
     return cls(**{field.name: getattr(base, field.name) for field in fields(base)}, **more) if base else None
+
+
+def _in_their_places(sinks: list[SinkSpec], groups: tuple[SinkGroupSpec, ...]) -> list[SinkSpec]:
+    """With the plain forms of those that cannot commit by themselves where they are to run."""
+    grouped = _grouped(groups)
+    plain = {
+        spec.name: spec.cls.plain
+        for spec in sinks
+        if issubclass(spec.cls, CommittingSink)
+        and spec.cls.plain is not None
+        and (spec.name in grouped or (spec.runner == "spark" and not spec.cls.remote))
+    }
+    return [replace(spec, cls=plain.get(spec.name, spec.cls)) for spec in sinks]
+
+
+def _grouped(groups: tuple[SinkGroupSpec, ...]) -> set[str]:
+    """The sinks that are in a group with others."""
+    return {name for group in groups if len(group.sinks) > 1 for name in group.sinks}

@@ -62,13 +62,13 @@ TABLE: tuple[Support, ...] = (
         "a sink that commits by itself (hdfs)", BOTH, lambda delivery: delivery.sink.remote and _commits(delivery)
     ),
     Support(
-        "a sink that writes and flushes (hbase, solr, avro, logger)",
+        "a sink that writes and flushes (hbase, solr, avro, logger; kafka on Spark, at least once)",
         BOTH,
         lambda delivery: delivery.sink.remote and not _commits(delivery) and not _streams(delivery),
     ),
     Support("a processor of streams (spark)", SPARK, _streams, "leave runner out, or set runner = spark"),
     Support(
-        "a sink that commits in transactions of Kafka (kafka)",
+        "a sink that commits in transactions (kafka, exactly once)",
         LOCAL,
         lambda delivery: not delivery.sink.remote and _commits(delivery),
         "set runner = local: it is exactly once there",

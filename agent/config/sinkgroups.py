@@ -212,7 +212,7 @@ class SinkGroupReader:
                 )
                 self._report.error(listed.place, self.part.path, message, drops=self.part.path)
 
-        commits = next((sink for sink in sinks.values() if issubclass(sink.cls, CommittingSink)), None)
+        commits = next((s for s in sinks.values() if issubclass(s.cls, CommittingSink) and not s.cls.plain), None)
         if commits and len(sinks) > 1:
             message = (
                 f"{commits.name} ({commits.cls.type_name}) is exactly once by a commit record of its own, which "

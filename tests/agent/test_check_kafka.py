@@ -4,6 +4,7 @@ import pytest
 
 from agent.config import load
 from plugins import Components
+from sinks.kafka import KafkaSink
 
 KAFKA = """
 a1.sources = s1
@@ -57,3 +58,28 @@ def test_loops_of_topics_and_weaker_guarantees_are_warned_of(tmp_path, text, sai
     assert [d.severity for d in diagnostics] == ["warning"] * len(said)
     for diagnostic, words in zip(diagnostics, said, strict=True):
         assert words in diagnostic.message
+
+
+@pytest.mark.parametrize(
+    ("more", "plain"),
+    [
+        ("", [False]),
+        ("a1.runner = spark", [True]),
+        ("a1.sinkgroups.g.processor.type = default\na1.sinkgroups.g.sinks = k1", [False]),
+        ("a1.sinkgroups.g.processor.type = load_balance\na1.sinkgroups.g.sinks = k1 k2", [True, True]),
+    ],
+)
+def test_the_kafka_sink_takes_its_plain_form_where_it_cannot_commit_by_itself(tmp_path, more, plain):
+    lines = [
+        KAFKA.format(read="more", channel=IN_KAFKA, write="out"),
+        "a1.sinkgroups = g" if "groups" in more else "",
+        more,
+    ]
+    if len(plain) == 2:
+        one = [line for line in lines[0].splitlines() if line.startswith("a1.sinks.k1")]
+        lines += ["a1.sinks = k1 k2", *(line.replace("k1", "k2") for line in one)]
+    file = tmp_path / "a.conf"
+    file.write_text("\n".join(lines))
+    spec, diagnostics = load(file, None, components=Components(), mode="normal", system={})
+    assert spec is not None, diagnostics
+    assert [sink.cls is KafkaSink.plain for sink in spec.sinks] == plain

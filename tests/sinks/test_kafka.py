@@ -5,10 +5,11 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from plugins import Batch, Claim, Event, Origin, Rejected, Retry
+from plugins import Batch, Claim, Conflict, Event, Origin, Rejected, Retry
 from sinks.kafka import KafkaSink, KafkaSinkConfig
+from sinks.kafka.plain import PlainKafkaSink
 from sinks.kafka.topics import BATCH_BYTES, Topics
 from sinks.kafka.writers import Writer
 
@@ -174,3 +175,48 @@ def test_a_transaction_begun_for_events_that_no_record_holds_is_no_obstacle(brok
         assert kafka_sink._writers[0].events == 0
     finally:
         kafka_sink.close()
+
+
+def test_the_plain_form_says_which_event_a_record_is_and_goes_on_after_a_reset(brokers):
+    producer = Producer({"bootstrap.servers": brokers, "log_level": 0})
+    producer.produce("plain", b"makes the topic")
+    assert producer.flush(60) == 0
+    config, _ = KafkaSinkConfig.parse({"kafka.bootstrap.servers": brokers, "kafka.topic": "plain"})
+    plain = PlainKafkaSink(config)
+    plain._topics = Topics(config, Admin(plain=(range(4), {})))
+    try:
+        plain.write(batch(Event(b"one"), Event(b"two", {"key": "k"})))
+        plain.flush()
+        plain.reset()
+        plain.write(batch(Event(b"three")))
+        plain.flush()
+        plain.flush()
+    finally:
+        plain.close()
+    settings = {"bootstrap.servers": brokers, "group.id": "plain", "auto.offset.reset": "earliest", "log_level": 0}
+    consumer, found = Consumer(settings), {}
+    consumer.subscribe(["plain"])
+    while len(found) < 4:
+        message = consumer.poll(60)
+        assert message is not None, found
+        if not message.error():
+            found[message.value()] = dict(message.headers() or ())
+    consumer.close()
+    assert found == {
+        b"makes the topic": {},
+        b"one": {"flafka.id": b"channel-0-7-0"},
+        b"two": {"flafka.id": b"channel-0-7-1"},
+        b"three": {"flafka.id": b"channel-0-7-0"},
+    }
+
+
+def test_a_fenced_producer_of_the_plain_form_is_thrown_away():
+    class Fenced(Gathered):
+        def settle(self):
+            raise Conflict("fenced")
+
+    plain = PlainKafkaSink(sink(Admin()).config)
+    plain._writer = Fenced()
+    with pytest.raises(Retry, match="fenced"):
+        plain.flush()
+    assert plain._writer is None

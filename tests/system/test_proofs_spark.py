@@ -1,4 +1,7 @@
-"""Three stores behind one topic, and two runners that take turns: whatever is killed, every event is in each once."""
+"""Three stores and a topic behind one channel, and two runners that take turns: what is killed loses nothing.
+
+In the stores it is there once. Spark has no transactions for the topic: there its records say which event they are.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from agent.services.kafka import KafkaCluster
 from agent.services.solr import SolrCluster
 from tests.system.running import Agent, books, hdfs_sink, kafka_channel, unique
 from tests.system.stores import hbase_sink, solr_sink, stored, table_of
+from tests.system.test_kafka_ends import consumed, create
 from tests.system.test_proofs_dead_letters import dead_letters
 from tests.system.test_proofs_formats import put
 from tests.system.test_solr_sink import documents
@@ -82,20 +86,25 @@ def test_runners_are_switched_in_the_middle_of_a_batch(
     hbase_cluster: HBaseCluster,
     solr_cluster: SolrCluster,
 ) -> None:
-    topic = unique("switched")
+    topic, out = unique("switched"), create(kafka_cluster, unique("switched-out"))
     root, url = f"/switched/{topic}", solr_cluster.create_core(topic)
     with table_of(hbase_cluster, topic) as table:
         table.connection.create_table(topic, {"f": {"max_versions": 10}})  # so that a second write would be seen
     regex = ["serializer = regex", "serializer.regex = (good) (.*)", "serializer.colNames = kind,text"]
     configuration = f"""
 a1.channels = c1
-a1.sinks = k1 k2 k3
+a1.sinks = k1 k2 k3 k4
 a1.spark.triggerInterval = 1
 {kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=2)}
 {hbase_sink(hbase_cluster, topic, "columnFamily = f", *regex)}
 {solr_sink(url, topic)}
 {hdfs_sink(hdfs_cluster.webhdfs, root, name="k3")}
 a1.sinks.k3.group = {topic}-hdfs
+a1.sinks.k4.type = kafka
+a1.sinks.k4.channel = c1
+a1.sinks.k4.group = {topic}-out
+a1.sinks.k4.kafka.bootstrap.servers = {kafka_cluster.bootstrap_servers}
+a1.sinks.k4.kafka.topic = {out}
 """
     reader = HdfsReader(hdfs_cluster.webhdfs)
 
@@ -103,8 +112,8 @@ a1.sinks.k3.group = {topic}-hdfs
         return {str(Path(path).parent) for path in reader.walk(f"{root}/.flafka/tmp")}
 
     def in_the_middle(agent: Agent) -> None:
-        """Once all three deliver, until the next files are on HDFS and not yet committed."""
-        for sink in ("SINK.k1", "SINK.k2", "SINK.k3"):
+        """Once all of them deliver, until the next files are on HDFS and not yet committed."""
+        for sink in ("SINK.k1", "SINK.k2", "SINK.k3", "SINK.k4"):
             agent.until(lambda s=sink: agent.count(s, "EventDrainSuccessCount"), f"events of {sink}")  # type: ignore[misc]
         before = staged()
         agent.until(lambda: staged() - before, "files on their way")
@@ -125,7 +134,7 @@ a1.sinks.k3.group = {topic}-hdfs
             feed.enough.set()
             feed.join()
             agent.until(
-                lambda: [agent.metrics().get(f"SINK.k{n}", {}).get("Lag") for n in (1, 2, 3)] == ["0", "0", "0"],
+                lambda: [agent.metrics().get(f"SINK.k{n}", {}).get("Lag") for n in (1, 2, 3, 4)] == ["0"] * 4,
                 "everything to be delivered",
             )
             agent.healthy()
@@ -149,11 +158,19 @@ a1.sinks.k3.group = {topic}-hdfs
     assert found.differences == []
     assert found.channel_events == found.delivered_events == len(channel)
 
+    records = [
+        (dict(m.headers() or ()).get("flafka.id", b"").decode(), m.value()) for m in consumed(kafka_cluster, out)
+    ]
+    assert {body for _, body in records} == set(channel.values())
+    assert all(channel[id] == body for id, body in records if id)
+    in_transactions = [body for id, body in records if not id]
+    assert len(in_transactions) == len({*in_transactions}) > 0
+
     letters = dead_letters(kafka_cluster, topic)
     undecodable = {letter.headers["flafka.id"] for letter in letters if letter.body == b"from the future"}
     assert len(undecodable) == 2
     kept = {(letter.headers["flafka.component"], letter.headers["flafka.id"]) for letter in letters}
     assert kept == {("a1.sinks.k1", id) for id in channel.keys() - wanted.keys()} | {
-        (f"a1.sinks.k{n}", id) for n in (1, 2, 3) for id in undecodable
+        (f"a1.sinks.k{n}", id) for n in (1, 2, 3, 4) for id in undecodable
     }
     assert all(channel.get(letter.headers["flafka.id"], b"from the future") == letter.body for letter in letters)
