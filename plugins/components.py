@@ -296,6 +296,12 @@ class Sink(Component[C]):
     def reset(self) -> None:
         """Drop everything written since the last flush."""
 
+    def take_over(self, claim: Claim) -> None:
+        """End what another form of this sink may have left under way of that partition when it was killed.
+
+        Spark calls it of sinks that are not committing, before the first event. Needs no `open`.
+        """
+
 
 @dataclass(frozen=True)
 class Receipt:

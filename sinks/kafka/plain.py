@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from plugins import Batch, Conflict, Rejected, Retry
+from plugins import Batch, Claim, Conflict, Rejected, Retry
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.records import KafkaRecords
-from sinks.kafka.writers import Writer
+from sinks.kafka.writers import TransactionalWriter, Writer
 
 
 class PlainKafkaSink(KafkaRecords):
@@ -50,6 +50,11 @@ class PlainKafkaSink(KafkaRecords):
     def reset(self) -> None:
         """Give up what is not flushed; the next producer is a new one."""
         self._drop()
+
+    def take_over(self, claim: Claim) -> None:
+        """End the transaction of the committing form: its topics' readers would wait until it times out."""
+        if claim.cluster_id and claim.cluster_id == self._find_cluster():
+            TransactionalWriter(self._properties(), claim).close()
 
     def _drop(self) -> None:
         if self._writer is not None:

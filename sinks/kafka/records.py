@@ -39,9 +39,8 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
             raise FlafkaError(f"sink {self.name}: {NO_BROKERS}")
         for trouble in self.probe():
             raise Retry(trouble)
-        admin = AdminClient(self._client())
-        self._cluster_id = admin.list_topics(timeout=CONNECT_SECONDS).cluster_id or ""
-        self._topics = Topics(self.config, admin)
+        self._cluster_id = self._find_cluster()
+        self._topics = Topics(self.config, AdminClient(self._client()))
 
     def close(self) -> None:
         """Forget the cluster."""
@@ -112,6 +111,12 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         ]
 
     # --- clients
+
+    def _find_cluster(self) -> str:
+        try:
+            return AdminClient(self._client()).list_topics(timeout=CONNECT_SECONDS).cluster_id or ""
+        except KafkaException as e:
+            raise Retry(f"no Kafka broker answers at {self.config.bootstrap_servers} ({reason(e)})") from e
 
     def _security(self) -> dict[str, Any]:
         properties = client_properties(self.config.producer)

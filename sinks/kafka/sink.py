@@ -75,8 +75,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         if not claim.cluster_id or claim.cluster_id != self._cluster_id:
             self._writers[claim.partition] = Writer(self._properties())
             return committed
-        name = f"flafka.{claim.group}.{claim.topic}.{claim.topic_id}.{claim.partition}"
-        self._writers[claim.partition] = TransactionalWriter(self._properties(), name)
+        self._writers[claim.partition] = TransactionalWriter(self._properties(), claim)
         try:
             at = self._committed(claim)
         except KafkaException as e:

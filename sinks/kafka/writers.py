@@ -87,8 +87,9 @@ class TransactionalWriter(Writer):
     Its making fences the writer that had the same partition before, and ends that one's transaction.
     """
 
-    def __init__(self, properties: Mapping[str, Any], transactional_id: str) -> None:
-        super().__init__({**properties, "transactional.id": transactional_id})
+    def __init__(self, properties: Mapping[str, Any], claim: Claim) -> None:
+        name = f"flafka.{claim.group}.{claim.topic}.{claim.topic_id}.{claim.partition}"
+        super().__init__({**properties, "transactional.id": name})
         self._began = False
         try:
             self._producer.init_transactions(ANSWER_SECONDS)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.system.running import ROOT, until
 
 
@@ -26,7 +28,10 @@ def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     finally:
         demo.kill()
     assert "Traceback" not in log.read_text()
-    until(lambda: not running_in(temporary), "the end of all processes")
+    try:
+        until(lambda: not running_in(temporary), "the end of all processes")
+    except AssertionError:
+        pytest.fail("\n".join(["these go on:", *running_in(temporary)]))
     until(lambda: not list(temporary.glob("*")), "the end of all files")
 
 

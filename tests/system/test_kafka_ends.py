@@ -9,8 +9,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services.kafka import KafkaCluster
-from plugins import Claim, conformance
+from plugins import Batch, Claim, Conflict, Event, Origin, conformance
 from sinks.kafka import KafkaSink
+from sinks.kafka.plain import PlainKafkaSink
 from sources.kafka import KafkaSource
 from tests.system.running import Agent, kafka_channel, unique, until
 
@@ -89,6 +90,31 @@ def test_conformance_of_the_sink(kafka_cluster: KafkaCluster) -> None:
         failing=properties | {"kafka.bootstrap.servers": "127.0.0.1:1"},
         claim=Claim(cluster_id, channel, "id", unique("group"), 0, 0),
     )
+
+
+def test_on_spark_it_ends_the_transaction_of_an_agent_that_was_killed(kafka_cluster: KafkaCluster) -> None:
+    """Readers of the topic would wait for a minute otherwise."""
+    channel, topic = create(kafka_cluster, unique("channel"), 1), create(kafka_cluster, unique("out"), 1)
+    cluster_id = (
+        AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=20).cluster_id
+    )
+    claim = Claim(cluster_id, channel, "id", unique("group"), 0, 0)
+    config, problems = KafkaSink.config_class.parse(
+        {"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, "kafka.topic": topic}
+    )
+    assert config is not None, problems
+    killed = KafkaSink(config, "k1")
+    killed.open()
+    assert killed.resume(claim, None) is None
+    killed.write(Batch(Batch.of([Event(b"not committed")]).records, Origin.of_record(channel, 0, 0, 0, 1)))
+    receipt = killed.stage(claim, 0, 1)
+    produce(kafka_cluster, topic, [b"behind it"])
+    assert bodies(kafka_cluster, topic) == []
+    PlainKafkaSink(config, "k1").take_over(claim)
+    assert bodies(kafka_cluster, topic) == [b"behind it"]
+    with pytest.raises(Conflict):
+        killed.commit(receipt)
+    killed.close()
 
 
 CHAIN = """

@@ -22,6 +22,7 @@ from typing import Any
 from agent.config.options import is_local
 from agent.runner.deadletters import dead_letters_of
 from agent.runner.rejections import Rejections
+from agent.runner.spark.gateway import kill_gateway
 from agent.runner.spark.job import NOT_STARTED, Job, SinkJob
 from agent.runner.spark.processing import Processing
 from agent.runner.spark.progress import listener, report
@@ -50,7 +51,8 @@ def main() -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides
-    threading.Thread(target=_end_with_the_agent, args=(job.directory,), daemon=True).start()
+    done = threading.Event()
+    threading.Thread(target=_end_with_the_agent, args=(job.directory, done), daemon=True).start()
     try:
         spark, gateway = start_session(job.agent, job.options, Path(job.log_file), job.modules)
     except (FlafkaError, ServiceError) as e:
@@ -58,7 +60,6 @@ def main() -> None:
             report(sink.sink.name, {"FailureCount": 1}, error=str(e))
         log.error("Spark does not start: %s", e)
         sys.exit(NOT_STARTED)
-    done = threading.Event()
     threading.Thread(target=_end_with_the_jvm, args=(gateway, job.log_file, done), daemon=True).start()
     log.info("Spark %s on %s", spark.version, spark.sparkContext.master)
     if not is_local(spark.sparkContext.master):
@@ -130,9 +131,11 @@ def reason(failure: str) -> str:
     return " ".join(line.strip() for line in failure.splitlines()[:3])
 
 
-def _end_with_the_agent(directory: str) -> None:
+def _end_with_the_agent(directory: str, done: threading.Event) -> None:
     while os.read(0, 4096):
         pass
+    done.set()
+    kill_gateway()
     shutil.rmtree(directory, ignore_errors=True)  # else the agent does it
     # Nothing of a micro-batch is visible before its commit, so ending in the middle loses and repeats nothing.
     os._exit(1)

@@ -6,6 +6,7 @@ PySpark's own launcher insists on a Java module that the Java from PyPI lacks; s
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import signal
 import struct
@@ -25,7 +26,7 @@ START_SECONDS = 180.0
 
 
 def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subprocess.Popen[bytes]:
-    """Start it and point PySpark at it. It ends with this process, or rather with the thread that calls this."""
+    """Start it and point PySpark at it. It is killed when this process ends, or rather the thread that calls this."""
     home = Path(require("pyspark", "spark").__file__).parent
     settings = {"spark.master": master, **conf}
     command = [
@@ -48,25 +49,37 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subpr
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            preexec_fn=_end_with_parent,
+            preexec_fn=functools.partial(_end_with, os.getpid()),
             env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_HOME": str(home)},
         )
+        _started.append(process)
         port, secret = _await_connection(process, told, log_file)
     os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret, SPARK_HOME=str(home))
     return process
 
 
+def kill_gateway() -> None:
+    """End it at once, should there be one."""
+    for process in _started:
+        process.kill()
+        process.wait()
+
+
+_started: list[subprocess.Popen[bytes]] = []
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
 
-def _end_with_parent() -> None:
-    """In the new process, on Linux: SIGTERM when its parent dies.
+def _end_with(parent: int) -> None:
+    """In the new process, on Linux: SIGKILL when its parent dies.
 
-    It watches its standard input as well, but only once it is up; what fails before that leaves threads that go on.
+    It watches its standard input as well, but only once it is up, and its own way of ending may hang: it deletes
+    files that others delete too, and asks a driver that is no more.
     """
     if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died just before
+            os._exit(1)
 
 
 def connector() -> list[Path]:

@@ -32,8 +32,8 @@ class Query:
         self.agent, self.job, self.options = job, sink, job.options
         self.rejections = rejections
         """Of all queries of this sink, one after the other."""
-        made: Sink = sink.sink.make()  # type: ignore[type-arg]
-        self.committing = made if isinstance(made, CommittingSink) else None
+        self.sink: Sink = sink.sink.make()  # type: ignore[type-arg]
+        self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
         self.channel: Channel = sink.channel.make()  # type: ignore[type-arg]
         self.audit = audit_of(sink.channel, self.channel, job.options)
         self.expected: dict[int, int | None] = {}
@@ -68,8 +68,12 @@ class Query:
     def _resume(self) -> None:
         positions = self.channel.positions(self.job.sink.group)
         self.claims = {claim.partition: claim for claim in positions}
-        resume = self.committing.resume if self.committing is not None else lambda _, committed: committed
-        self.expected = {claim.partition: resume(claim, end) for claim, end in positions.items()}
+        for claim, committed in positions.items():
+            if self.committing is not None:
+                committed = self.committing.resume(claim, committed)
+            else:
+                self.sink.take_over(claim)
+            self.expected[claim.partition] = committed
 
     def _start(self, spark: Any, checkpoint: str) -> Any:
         stream = self.channel.stream(self.job.sink.group)
