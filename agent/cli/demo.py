@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections import Counter
@@ -86,11 +87,11 @@ def _show(home: Path, leave: bool, seconds: int, runner: str) -> _Found:
         run = _Run(home, runner)
         stack.callback(run.end)
         with _step("Kafka starts: three brokers"):
-            run.kafka.start()
+            run.start_clusters(run.kafka)
         with _step(f"agent start -c conf/{CONFIGURATION.name}"):
             run.start()
         with _step("HDFS, HBase and Solr start, and log into the agent from their first line"):
-            run.start_stores()
+            run.start_clusters(*run.stores)
         with _step(f"logger sends {run.to_send:,} syslog messages"):
             run.send()
         with _step(f"the servers' logs flow for {seconds} s, and into every store"):
@@ -130,6 +131,10 @@ class _Run:
         self.hbase = HBaseCluster(data / "hbase", fixed_ports=False)
         self.solr = SolrCluster(data / "solr", fixed_ports=False)
         self.stores: tuple[Cluster, ...] = (self.hdfs, self.hbase, self.solr)
+        self._turns: dict[Cluster, threading.Lock] = {
+            cluster: threading.Lock() for cluster in (self.kafka, *self.stores)
+        }
+        self._ending = threading.Event()
         self.home, self.runner = home / "agent", runner
         self.home.mkdir(parents=True)
         self.syslog, self.metrics_port, intake = _free_port(), _free_port(), Intake(_free_port(), _free_port())
@@ -162,10 +167,20 @@ class _Run:
         self.process = self._agent()
         self._await(lambda: _listens(self.syslog), "the agent's syslog port")
 
-    def start_stores(self) -> None:
+    def start_clusters(self, *clusters: Cluster) -> None:
+        """In threads: an interrupt, which strikes the main thread, does not leave a server that nobody knows of."""
         with ThreadPoolExecutor() as threads:
-            for started in [threads.submit(cluster.start) for cluster in self.stores]:
+            for started in [threads.submit(self._start_cluster, cluster) for cluster in clusters]:
                 started.result()
+
+    def _start_cluster(self, cluster: Cluster) -> None:
+        with self._turns[cluster]:
+            if not self._ending.is_set():  # a pool does not wait for a thread whose start was interrupted
+                cluster.start()
+
+    def _stop_cluster(self, cluster: Cluster) -> None:
+        with self._turns[cluster]:
+            cluster.stop()
 
     def _agent(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "agent", "start", "-c", str(CONFIGURATION), *arguments]
@@ -256,9 +271,10 @@ class _Run:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        self._ending.set()
         with ThreadPoolExecutor() as threads:
-            for cluster in (self.kafka, *self.stores):
-                threads.submit(cluster.stop)
+            for cluster in self._turns:
+                threads.submit(self._stop_cluster, cluster)
 
     def _ended(self, seconds: float) -> int | None:
         assert self.process is not None

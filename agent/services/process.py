@@ -60,6 +60,7 @@ class ServerProcess:
             command,
             environment,
             setsid=True,
+            setsigdef=[signal.SIGINT, signal.SIGTERM],  # the program may ignore them, as it is about to end
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(self.output), truncate, 0o644),
