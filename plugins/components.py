@@ -383,6 +383,10 @@ class StreamingSink(Sink[C]):
     def frames(self, events: Any) -> Mapping[str, Any]:
         """The streaming DataFrames to write, by name. FlafkaError says what is wrong with them."""
 
+    def files(self, name: str) -> str | None:
+        """Directory of an output that Spark writes files to: it counts micro-batches there as well."""
+        return None
+
     @abstractmethod
     def writer(self, name: str, frame: Any, stream: KafkaStream) -> Any:
         """A `DataStreamWriter` for that frame, without checkpoint, name and trigger. `stream` is the channel's."""

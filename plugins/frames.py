@@ -28,18 +28,19 @@ def json_body(schema: Any) -> Any:
 def avro_body(schema: str | dict[str, Any]) -> Any:
     """A column: the body read as one Avro datum of that schema (JSON, as text or read), null where it is none.
 
-    Decoded event by event. ValueError for a schema with what Spark has no type for, as unions of several types.
+    Decoded event by event. Of a logical type that Spark has none for (a time of day, a uuid) it is what lies under
+    it. ValueError for a schema with what Spark has no type for at all, as unions of several types.
     """
     fastavro, functions = require("fastavro", "spark"), require("pyspark.sql.functions", "spark")
-    written = json.loads(schema) if isinstance(schema, str) else schema
-    kind = _spark_type(fastavro.parse_schema(written))
+    parsed = fastavro.parse_schema(_known(json.loads(schema) if isinstance(schema, str) else schema))
+    kind = _spark_type(parsed)
 
     def decode(body: bytes | None) -> Any:
         if body is None:
             return None
         data = io.BytesIO(body)
         try:
-            value = fastavro.schemaless_reader(data, written)
+            value = fastavro.schemaless_reader(data, parsed)
         except Exception:  # noqa: BLE001  # fastavro raises whatever the bytes lead it to
             return None
         return value if data.tell() == len(body) else None
@@ -88,7 +89,27 @@ _PRIMITIVES = {
     "string": "string",
     "enum": "string",
 }
-_LOGICAL = {"timestamp-millis": "timestamp", "timestamp-micros": "timestamp", "date": "date", "uuid": "string"}
+_LOGICAL = {
+    "timestamp-millis": "timestamp",
+    "timestamp-micros": "timestamp",
+    "local-timestamp-millis": "timestamp_ntz",
+    "local-timestamp-micros": "timestamp_ntz",
+    "date": "date",
+}
+
+
+def _known(schema: Any) -> Any:
+    """An Avro schema without the logical types that Spark has none for: their values would not fit its columns."""
+    if isinstance(schema, list):
+        return [_known(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = ("type", "fields", "items", "values")
+    return {
+        name: _known(value) if name in parts else value
+        for name, value in schema.items()
+        if name != "logicalType" or value in _LOGICAL or value == "decimal"
+    }
 
 
 def _spark_type(schema: Any) -> str:

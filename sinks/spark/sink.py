@@ -48,10 +48,15 @@ class SparkSink(StreamingSink[SparkSinkConfig]):
         require("pyspark.cloudpickle", "spark").register_pickle_by_value(module)
         try:
             returned = function(events, dict(self.config.own_options))
-        except Exception as e:
+        except (Exception, SystemExit) as e:  # SystemExit would end this sink's thread, and nobody would hear of it
             text = f"{type(e).__name__}: {e}".splitlines()[0]
             raise FlafkaError(f"processor {name} raised {text}{place_in(e, module)}") from e
         return checked(name, returned, outputs)
+
+    def files(self, name: str) -> str | None:
+        """Where Parquet goes."""
+        output = self.config.outputs()[name]
+        return output.path if isinstance(output, ParquetOutput) else None
 
     def writer(self, name: str, frame: Any, stream: KafkaStream) -> Any:
         """A `DataStreamWriter` of that frame into that output."""

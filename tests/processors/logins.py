@@ -16,6 +16,18 @@ ORDER = {
 }
 
 
+VISIT = {
+    "type": "record",
+    "name": "Visit",
+    "fields": [
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "time", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "local", "type": ["null", {"type": "long", "logicalType": "local-timestamp-millis"}]},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+    ],
+}
+
+
 def failures(events, options):
     """Failed logins of a user within a minute, when they are at least `limit`."""
     logins = events.withColumn("login", json_body(SCHEMA)).select("login.*").where("outcome = 'failed'")
@@ -36,6 +48,10 @@ def joined(events, options):
 
 def orders(events, options):
     return events.withColumn("order", avro_body(ORDER))
+
+
+def visits(events, options):
+    return events.select(avro_body(VISIT).alias("visit"))
 
 
 def both(events, options):
@@ -63,6 +79,10 @@ def fails_later(events, options):
 
 def wrong(events, options):
     return events.columns
+
+
+def leaves(events, options):
+    raise SystemExit(3)
 
 
 def one_argument(events):

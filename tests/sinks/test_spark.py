@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import uuid
+from datetime import datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,16 @@ def test_avro_bodies() -> None:
     assert [row.order and row.order.asDict() for row in rows] == [order, None, None]
 
 
+def test_logical_types_of_avro_that_spark_has_none_for_are_what_they_are_made_of() -> None:
+    id, at = uuid.uuid4(), datetime(2024, 1, 1, 10, 0, 1)
+    made = {"id": id, "time": time(0, 0, 2), "local": at, "day": at.date()}
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(logins.VISIT), made)
+    (row,) = run_processor(logins.visits, [Event(body.getvalue())])
+    assert row.visit
+    assert row.visit.asDict() == {"id": str(id), "time": 2000, "local": at, "day": at.date()}
+
+
 def test_an_avro_schema_that_spark_has_no_type_for() -> None:
     with pytest.raises(ValueError, match="Spark has no type for Avro's union"):
         avro_body({"type": "record", "name": "r", "fields": [{"name": "f", "type": ["int", "string"]}]})
@@ -170,9 +182,11 @@ def events() -> Any:
 
 def test_what_a_processor_gets_wrong_is_told_at_its_line(events: Any) -> None:
     with pytest.raises(
-        FlafkaError, match=r"processor logins:raises raised AnalysisException: .* \(logins.py, line 5"
+        FlafkaError, match=r"processor logins:raises raised AnalysisException: .* \(logins.py, line 7"
     ):
         sink("raises", a="console").frames(events)
+    with pytest.raises(FlafkaError, match=r"processor logins:leaves raised SystemExit: 3 \(logins.py, line"):
+        sink("leaves", a="console").frames(events)
     with pytest.raises(
         FlafkaError, match="returned list: it must return a DataFrame, or a dict of them by the names"
     ):
