@@ -46,13 +46,14 @@ class AgentOptions(Config):
         ge=1,
         description="Time from one micro-batch to the next: how old events get before they are delivered.",
     )
-    spark_max_records: int = option(
-        20_000,
+    spark_max_records: int | None = option(
+        None,
         name="spark.maxRecordsPerTrigger",
         unit="records",
         ge=1,
-        description="Most Kafka records in one micro-batch of a sink, over all partitions; a record of format arrow "
-        "holds up to 10,000 events and batchBytes of the channel.",
+        description="Most Kafka records in one micro-batch of a sink, over all partitions, and so in "
+        "spark.triggerInterval. Default: 20,000 where the channel's format is arrow, whose records hold up to 10,000 "
+        "events each and its batchBytes; 500,000 where a record is one event.",
     )
     spark_conf: dict[str, str] = option(
         {},

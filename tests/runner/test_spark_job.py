@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Mapping
-from types import SimpleNamespace
+from dataclasses import replace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +14,11 @@ import pytest
 
 from agent.runner.rejections import Rejections
 from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
-from agent.runner.spark.query import Query
+from agent.runner.spark.query import Query, most_records, read_topic
+from agent.testing import session
 from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
 from channels.kafka import KafkaChannel, KafkaChannelConfig
-from plugins import Batch, Claim, Config, Rejected, Retry, Sink
+from plugins import Batch, Claim, Config, KafkaStream, Rejected, Retry, Sink
 from tests.runner.test_rejections import Letters
 
 PLACE = Place("test.conf", 1)
@@ -78,6 +81,67 @@ def test_a_task_hands_dead_letters_to_the_driver() -> None:
 def test_a_task_whose_events_are_nearly_all_rejected_fails() -> None:
     with pytest.raises(Retry, match="paused: 600 of the latest 600 events"):
         run(Tolerance(), *[b"bad"] * 600)
+
+
+class Busy:
+    """A query that begins the next micro-batch at once, always."""
+
+    status = MappingProxyType({"isTriggerActive": True})
+
+    def __init__(self, query: Query) -> None:
+        self.query, self.batches, self.stopped = query, 0, False
+
+    def awaitTermination(self, _: float) -> bool:
+        assert self.batches < 3, "not stopped"
+        self.query._commit(SimpleNamespace(collect=list), self.batches)
+        self.batches += 1
+        return False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Away(KafkaChannel):
+    """Asks no broker."""
+
+    def open(self) -> None:
+        pass
+
+    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+        return {CLAIM: None}
+
+
+def test_a_query_that_is_behind_ends_after_the_micro_batch_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, sink = jobs(tolerance := Tolerance())
+    sink = replace(sink, channel=replace(sink.channel, cls=Away))
+    query = Query(job, sink, Rejections(Letters(), tolerance))
+    busy, stopping = Busy(query), threading.Event()
+    monkeypatch.setattr(query, "_start", lambda *_: busy)
+    stopping.set()
+    query.run(None, stopping)
+    assert (busy.batches, busy.stopped) == (1, True)
+
+
+def test_records_of_one_event_come_in_larger_numbers() -> None:
+    _, sink = jobs(Tolerance())
+    flume, _ = KafkaChannelConfig.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "format": "flume"})
+    assert flume is not None
+    single = replace(sink.channel, config=flume)
+    assert (most_records(sink.channel, {}), most_records(single, {})) == ("20000", "500000")
+    assert most_records(single, {"spark.maxRecordsPerTrigger": "7"}) == "7"
+
+
+def test_properties_of_consumers_that_spark_refuses_are_left_out() -> None:
+    usual = (
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "value.deserializer",
+        "interceptor.classes",
+        "max.poll.records",
+    )
+    stream = KafkaStream("127.0.0.1:1", "t", "g", client=dict.fromkeys(usual, "5"))
+    frame = read_topic(session(), stream, {0: None}, "5")
+    assert frame.columns == ["partition", "offset", "timestamp", "key", "value", "headers"]
 
 
 def test_the_driver_keeps_letters_before_it_commits_and_pauses_over_micro_batches() -> None:

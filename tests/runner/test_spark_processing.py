@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
 from agent.config import Diagnostic, load
 from agent.runner.spark.job import Job, SinkJob
-from agent.runner.spark.processing import OWNER_FILE, Processing
+from agent.runner.spark.processing import OWNER_FILE, Processing, await_end
 from agent.testing import session
 from agent.topology import AgentSpec
 from plugins import Claim, Components, FlafkaError
+from sinks.spark import SparkSink, SparkSinkConfig
 from tests.processors import logins
 
 CLAIM = Claim("cluster-1", "logs", "topic-id", "group", 0, 0)
@@ -66,6 +70,68 @@ def test_a_directory_with_something_else_in_it_is_nobody_s_checkpoint(tmp_path: 
     with pytest.raises(FlafkaError, match="belongs to another pipeline"):
         processing(tmp_path)._checkpoint(session())
     assert not (tmp_path / "checkpoint" / OWNER_FILE).exists()
+
+
+def test_a_checkpoint_whose_making_was_cut_off_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / OWNER_FILE).write_text('{"sink": "a1.s')
+    for _ in range(2):
+        processing(tmp_path)._checkpoint(session())
+
+
+def test_files_that_were_written_with_another_checkpoint_are_refused(tmp_path: Path) -> None:
+    made, rows = processing(tmp_path), tmp_path / "rows"
+    parquet = {"processor": "logins:both", "processor.path": str(Path(logins.__file__).parent)}
+    parquet |= {"output.rows.type": "parquet", "output.rows.path": str(rows), "output.more.type": "console"}
+    config, wrong = SparkSinkConfig.parse(parquet)
+    assert config is not None, wrong
+    made.sink = SparkSink(config)
+
+    def check() -> None:
+        made._check_files(session(), f"{tmp_path}/checkpoint", ["rows", "more"])
+
+    check()
+    log, ours = rows / "_spark_metadata", tmp_path / "checkpoint" / "rows" / "offsets"
+    log.mkdir(parents=True)
+    check()
+    for name in ("9.compact", "10", "tmp-11"):
+        (log / name).touch()
+    with pytest.raises(FlafkaError, match=r"up to its micro-batch 10, and Spark would leave out as many"):
+        check()
+    ours.mkdir(parents=True)
+    (ours / "9").touch()
+    with pytest.raises(FlafkaError, match=f"output rows: {rows} was written to with another checkpoint"):
+        check()
+    (ours / "10").touch()
+    check()
+
+
+class Running:
+    """A query that is at rest from time to time."""
+
+    def __init__(self, rests: Iterable[bool]) -> None:
+        self.rests, self.stopped = iter(rests), False
+
+    @property
+    def status(self) -> dict[str, bool]:
+        return {"isTriggerActive": not next(self.rests)}
+
+    def awaitTermination(self, _: float) -> bool:
+        return self.stopped
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_queries_that_are_never_at_rest_together_are_stopped_one_by_one() -> None:
+    first, second = Running([True]), Running([False, False, True])
+    stopping = Event()
+    stopping.set()
+    queries: list[Any] = [first, second]
+    await_end(queries, stopping)
+    assert first.stopped
+    assert second.stopped
+    assert not queries
 
 
 def test_on_a_cluster_a_processor_needs_a_checkpoint_that_executors_reach(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from agent.runner.spark.job import EventsTask, Job, SinkJob
 from agent.runner.spark.progress import Offsets, ends_of, gauges_of, report
-from agent.runner.spark.query import TRIGGER_SECONDS, read_topic
+from agent.runner.spark.query import TRIGGER_SECONDS, most_records, read_topic
 from plugins import Channel, Claim, FlafkaError, KafkaStream, Retry, StreamingSink
 from plugins.frames import EVENTS
 
@@ -41,15 +41,14 @@ class Processing:
             events, stream = self.events(spark)
             frames = self.sink.frames(events)
             directory = self._checkpoint(spark)
+            self._check_files(spark, directory, frames)
             self._ends, self._gauges = {name: {} for name in frames}, {name: {} for name in frames}
             interval = self.options.get("spark.triggerInterval", TRIGGER_SECONDS)
             for name, frame in frames.items():
                 writer = self.sink.writer(name, frame, stream).queryName(f"{self.job.sink.path}.{name}")
                 writer = writer.option("checkpointLocation", f"{directory}/{name}")
                 queries.append(writer.trigger(processingTime=f"{interval} seconds").start())
-            while not any(query.awaitTermination(0.2) for query in queries):
-                if stopping.is_set() and not any(query.status["isTriggerActive"] for query in queries):
-                    break
+            await_end(queries, stopping)
         finally:
             for query in queries:
                 query.stop()
@@ -76,7 +75,8 @@ class Processing:
         starts = {claim.partition: None if preview else end for claim, end in positions.items()}
         template = next(iter(self.claims.values()))._replace(epoch=0)
         task = EventsTask(self.agent, self.job, self.claims, template, keep_dead_letters=not preview)
-        return read_topic(spark, stream, starts, self.options).mapInArrow(task, EVENTS), stream
+        most = most_records(self.job.channel, self.options)
+        return read_topic(spark, stream, starts, most).mapInArrow(task, EVENTS), stream
 
     def show(self, progress: Any) -> None:
         """Set the gauges, and tell the group how far all queries have come."""
@@ -133,6 +133,37 @@ class Processing:
             )
         return directory
 
+    def _check_files(self, spark: Any, directory: str, outputs: Iterable[str]) -> None:
+        """Spark leaves out micro-batches that a directory of files has already, by number: those of another
+        checkpoint would be taken for ours, and ours be lost."""
+        for name in outputs:
+            if (place := self.sink.files(name)) is None:
+                continue
+            written = latest_batch(spark, f"{place}/_spark_metadata")
+            if written > latest_batch(spark, f"{directory}/{name}/offsets"):
+                raise FlafkaError(
+                    f"output {name}: {place} was written to with another checkpoint, up to its micro-batch "
+                    f"{written}, and Spark would leave out as many of this one's: name another path, or move "
+                    f"{place}/_spark_metadata away, whereupon readers take all files that are there"
+                )
+
+
+def await_end(queries: list[Any], stopping: threading.Event) -> None:
+    """Return when one has ended; when stopping, stop each once it is at rest: together they may never be."""
+    while queries and not any(query.awaitTermination(0.2) for query in queries):
+        for query in [q for q in queries if stopping.is_set() and not q.status["isTriggerActive"]]:
+            query.stop()
+            queries.remove(query)
+
+
+def latest_batch(spark: Any, directory: str) -> int:
+    """The highest number of a micro-batch in a log of Spark's; -1 where there is none."""
+    path = spark._jvm.org.apache.hadoop.fs.Path(directory)
+    files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    there = files.listStatus(path) if files.exists(path) else ()
+    names = (status.getPath().getName().removesuffix(".compact") for status in there)
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
 
 def owner_of(spark: Any, directory: str, owner: Mapping[str, str]) -> dict[str, str]:
     """Whose checkpoint that directory is; ours from now on, where it is nobody's. Any file system of Hadoop's."""
@@ -142,11 +173,14 @@ def owner_of(spark: Any, directory: str, owner: Mapping[str, str]) -> dict[str, 
         with_content = files.open(file)
         try:
             return dict(json.loads(bytes(with_content.readAllBytes())))
+        except ValueError:
+            pass  # its writer was killed, before anything else was there
         finally:
             with_content.close()
-    if files.exists(file.getParent()) and len(files.listStatus(file.getParent())):
+    there = files.listStatus(file.getParent()) if files.exists(file.getParent()) else ()
+    if any(status.getPath().getName() != OWNER_FILE for status in there):
         return {}
-    out = files.create(file, False)
+    out = files.create(file, True)
     out.write(bytearray(json.dumps(owner).encode()))
     out.close()
     return dict(owner)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import re
 import shutil
 import tempfile
 import threading
@@ -17,12 +18,14 @@ from agent.runner.audit import audit_of
 from agent.runner.rejections import Rejections
 from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.progress import gauges_of, report
+from agent.topology import ChannelSpec
 from plugins import Channel, Claim, CommittingSink, FlafkaError, KafkaStream, Retry, Sink
 
 log = logging.getLogger("spark")
 
 TRIGGER_SECONDS = "60"
-MAX_RECORDS_PER_TRIGGER = "20000"
+_REFUSED = re.compile(r"auto\.offset\.reset|enable\.auto\.commit|group\.id|interceptor\.classes|.*\.deserializer")
+"""Properties of consumers, usual in Flume's files, that Spark sets itself and does not take."""
 
 
 class Query:
@@ -39,10 +42,12 @@ class Query:
         self.expected: dict[int, int | None] = {}
         self.claims: dict[int, Claim] = {}
         self._counted: Counter[str] = Counter()
+        self._stopping, self._over = threading.Event(), threading.Event()
 
     def run(self, spark: Any, stopping: threading.Event) -> None:
         """Stream until stopping; raises what made the stream fail."""
         directory = tempfile.mkdtemp(prefix="flafka-checkpoint-")
+        self._stopping = stopping
         try:
             self.channel.open()
             if self.audit is not None:
@@ -53,7 +58,8 @@ class Query:
             query = self._start(spark, directory)
             try:
                 while not query.awaitTermination(0.2):
-                    if stopping.is_set() and not query.status["isTriggerActive"]:
+                    # One that is behind begins the next micro-batch at once: it is never seen at rest.
+                    if stopping.is_set() and (self._over.is_set() or not query.status["isTriggerActive"]):
                         break
             finally:
                 query.stop()
@@ -78,7 +84,7 @@ class Query:
     def _start(self, spark: Any, checkpoint: str) -> Any:
         stream = self.channel.stream(self.job.sink.group)
         assert stream is not None
-        records = read_topic(spark, stream, self.expected, self.options)
+        records = read_topic(spark, stream, self.expected, most_records(self.job.channel, self.options))
         template = next(iter(self.claims.values()))._replace(epoch=0)
         task = PartitionTask(self.agent, self.job, self.claims, template)
         interval = self.options.get("spark.triggerInterval", TRIGGER_SECONDS)
@@ -129,6 +135,8 @@ class Query:
         except Retry as e:
             # Nothing that is delivered depends on it while this process lives; the next batch tells the group again.
             log.info("%s", e)
+        if self._stopping.is_set():
+            self._over.set()
 
     def _keep_rejected(self, results: list[Result]) -> int:
         """Make dead letters durable: the positions behind them are committed next. How many they are."""
@@ -144,15 +152,22 @@ class Query:
         return new
 
 
-def read_topic(
-    spark: Any, stream: KafkaStream, positions: Mapping[int, int | None], options: Mapping[str, str]
-) -> Any:
+def most_records(channel: ChannelSpec, options: Mapping[str, str]) -> str:
+    """How many records a micro-batch has at most.
+
+    It bounds throughput, too: a record of one event has to come in larger numbers than one of thousands.
+    """
+    batches = getattr(channel.config, "format", "arrow") == "arrow"
+    return options.get("spark.maxRecordsPerTrigger", "20000" if batches else "500000")
+
+
+def read_topic(spark: Any, stream: KafkaStream, positions: Mapping[int, int | None], most: str) -> Any:
     """The channel's records from these positions on (None: from the earliest), as a DataFrame: partition, offset,
     timestamp in ms, key, value, headers."""
     earliest = -2
     offsets = {str(p): earliest if offset is None else offset for p, offset in positions.items()}
     reader = spark.readStream.format("kafka").options(
-        **{f"kafka.{name}": value for name, value in stream.client.items()},
+        **{f"kafka.{n}": value for n, value in stream.client.items() if not _REFUSED.fullmatch(n)},
         **{
             "kafka.bootstrap.servers": stream.bootstrap_servers,
             "kafka.isolation.level": "read_committed",
@@ -160,7 +175,7 @@ def read_topic(
             "startingOffsets": json.dumps({stream.topic: offsets}),
             "includeHeaders": "true",
             "failOnDataLoss": "true",
-            "maxOffsetsPerTrigger": options.get("spark.maxRecordsPerTrigger", MAX_RECORDS_PER_TRIGGER),
+            "maxOffsetsPerTrigger": most,
         },
     )
     return reader.load().selectExpr(
