@@ -33,7 +33,9 @@ def process(sink: str | None, chosen: Chosen, rows: int) -> None:
     found = _sink(spec, sink)
     with tempfile.TemporaryDirectory(prefix="flafka-process-", ignore_cleanup_errors=True) as directory:
         os.environ["SPARK_LOCAL_DIRS"] = directory
-        log_file = Path(directory, "spark.log")
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+        log_file = state / "flafka" / f"{spec.name}.process.log"  # not in that directory: an error may name it
+        log_file.unlink(missing_ok=True)
         job = SinkJob(found, spec.channel(found.channel))
         whole = Job(spec.name, (job,), dict(spec.options), str(log_file), directory)
         processing = Processing(whole, job)

@@ -66,8 +66,8 @@ class Agent:
         for sink in (member for runner in self.sinks for member in runner.members):
             self.registry.add("SINK", sink.spec.name, sink.metrics, sink.component.counters)
         if self.spark is not None:
-            for name, metrics in self.spark.metrics.items():
-                self.registry.add("SINK", name, metrics)
+            for s in remote:
+                self.registry.add("SINK", s.name, self.spark.metrics[s.name], s.cls.counters)
         options = spec.options
         self.server = MetricsServer(
             self.registry, options.get("monitoring.host", "127.0.0.1"), int(options.get("monitoring.port", "41414"))

@@ -1,17 +1,28 @@
 """What the Spark driver says of failures and of progress, and which sinks it runs."""
 
+import json
+import os
+import pickle
+import subprocess
+import sys
 from dataclasses import replace
-from types import SimpleNamespace as Progress
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace as Namespace
+from typing import Any, cast
 
 import pytest
 
 from agent.config.runners import BOTH, TABLE, Delivery, Support, objections
+from agent.runner.spark import gateway
 from agent.runner.spark.driver import reason
+from agent.runner.spark.job import NOT_STARTED
 from agent.runner.spark.progress import ends_of, gauges_of
+from agent.topology import Tolerance
 from channels.kafka import KafkaChannel
 from channels.memory import MemoryChannel
 from plugins import Components
+from sinks.spark import SparkSink
+from tests.runner.test_spark_job import jobs
 
 WRAPPED = """StreamingQueryException: [STREAM_FAILED] Query [id = 4d29] terminated with exception: Reason: \
 An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -49,12 +60,69 @@ def test_a_failure_of_spark_itself_is_told_by_its_first_lines() -> None:
     )
 
 
-def progress(*sources: Progress, state: tuple[Progress, ...] = (), rate: float = 20.0) -> Any:
-    return Progress(batchDuration=50, processedRowsPerSecond=rate, sources=sources, stateOperators=state)
+LOSS = """StreamingQueryException: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost because
+they are not available in Kafka any more; If you don't want your streaming query to fail on such cases, set the source
+option failOnDataLoss to false."""
 
 
-def source(read: str, latest: str) -> Progress:
-    return Progress(endOffset=f'{{"t": {read}}}', latestOffset=f'{{"t": {latest}}}')
+def test_records_that_are_gone_are_told_with_the_way_out() -> None:
+    _, sink = jobs(Tolerance())
+    out = "To accept the loss: agent group reset flafka --topic t --to earliest"
+    assert reason(LOSS, sink).endswith(out)
+    streaming = replace(sink, sink=replace(sink.sink, cls=cast(Any, SparkSink)))
+    assert reason(LOSS, streaming).endswith(f"{out}, and name another a.sinks.k.checkpoint")
+
+
+FAILING = """
+import agent.runner.spark.driver as driver
+def start(*_):
+    raise RuntimeError("Py4J")
+driver.start_session = start
+driver.main()
+"""
+
+
+def test_what_spark_raises_at_its_start_is_told_without_a_traceback() -> None:
+    job, _ = jobs(Tolerance())
+    process = subprocess.Popen(
+        [sys.executable, "-c", FAILING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdin, process.stdout, process.stderr:
+        process.stdin.write(pickle.dumps(job))
+        process.stdin.flush()
+        assert process.wait(180) == NOT_STARTED
+        assert json.loads(process.stdout.read())["error"] == "RuntimeError: Py4J"
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_java_options_and_class_path_of_the_driver_reach_the_jvm_that_we_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    process = Namespace(PIPE=-1, STDOUT=-2, Popen=lambda command, **_: started.append(command))
+    monkeypatch.setattr(gateway, "subprocess", process)
+    monkeypatch.setattr(gateway, "find_java", lambda: Namespace(path="java"))
+    monkeypatch.setattr(gateway, "connector", list)
+    monkeypatch.setattr(gateway, "_await_connection", lambda *_: (1, "secret"))
+    monkeypatch.setattr(gateway, "_started", [])
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_HOME"):
+        monkeypatch.setenv(name, "")  # put back afterwards
+    conf = {"spark.driver.extraJavaOptions": "-Da=1 '-Db=x y'", "spark.driver.extraClassPath": "/mine.jar"}
+    gateway.start_gateway("local[1]", conf, tmp_path / "log")
+    (command,) = started
+    assert command.index("-Da=1") + 1 == command.index("-Db=x y") < command.index("-cp")
+    assert command[command.index("-cp") + 1].startswith(f"/mine.jar{os.pathsep}")
+
+
+def progress(*sources: Namespace, state: tuple[Namespace, ...] = (), rate: float = 20.0) -> Any:
+    return Namespace(batchDuration=50, processedRowsPerSecond=rate, sources=sources, stateOperators=state)
+
+
+def source(read: str, latest: str) -> Namespace:
+    return Namespace(endOffset=f'{{"t": {read}}}', latestOffset=f'{{"t": {latest}}}')
 
 
 def test_lag_counts_no_records_that_were_delivered_though_no_read_covers_them() -> None:
@@ -70,12 +138,22 @@ def test_of_a_join_the_reading_that_lags_counts() -> None:
 
 
 def test_a_batch_done_again_after_a_restart_tells_no_lag() -> None:
-    (again,) = progress(Progress(endOffset='{"t": {"0": 5}}', latestOffset="None")).sources
+    (again,) = progress(Namespace(endOffset='{"t": {"0": 5}}', latestOffset="None")).sources
     assert "Lag" not in gauges_of(progress(again), {})
 
 
+def test_another_stream_than_the_channel_s_has_no_offsets_and_no_lag() -> None:
+    told = progress(
+        source('{"0": 5}', '{"0": 9}'),
+        Namespace(endOffset="17", latestOffset="None"),  # rate
+        Namespace(endOffset='{"logOffset": 3}', latestOffset=None),  # files
+    )
+    assert ends_of(told) == {0: 5}
+    assert gauges_of(told, {})["Lag"] == 4
+
+
 def test_state_is_summed_over_operators() -> None:
-    told = gauges_of(progress(state=(Progress(numRowsTotal=2, memoryUsedBytes=10),) * 2), {})
+    told = gauges_of(progress(state=(Namespace(numRowsTotal=2, memoryUsedBytes=10),) * 2), {})
     assert (told["StateRows"], told["StateBytes"], told["Lag"]) == (4, 20, 0)
 
 

@@ -1,5 +1,6 @@
 """The agent's side of the Spark runner: drivers that end, and what is left behind."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from agent.config import load
 from agent.runner.spark.supervisor import SparkRunner, workplace
+from agent.topology import AgentSpec
 from plugins import Components
 from tests.system.running import free_ports, until
 
@@ -47,12 +49,8 @@ class Impatient(threading.Event):
         return super().wait(0.01)
 
 
-def test_a_driver_that_ends_is_started_again_and_again_after_longer_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    (port,) = free_ports()
+def read(tmp_path: Path, port: int) -> AgentSpec:
+    """An agent whose Spark master should be at that port."""
     file = tmp_path / "agent.conf"
     file.write_text(f"""
 a1.channels = c1
@@ -66,6 +64,32 @@ a1.sinks.k1.runner = spark
 """)
     spec, found = load(file, components=Components())
     assert spec is not None, found
+    return spec
+
+
+def test_a_lag_from_before_a_failure_is_not_shown_any_more(tmp_path: Path) -> None:
+    spec = read(tmp_path, 1)
+    runner = SparkRunner(spec, list(spec.sinks))
+    metrics = runner.metrics["k1"]
+
+    def tell(gauges: dict[str, float], error: str | None = None) -> None:
+        runner._report(json.dumps({"sink": "k1", "counts": {}, "gauges": gauges, "error": error}).encode())
+
+    tell({"Lag": 0, "BatchMilliseconds": 5})
+    assert metrics.snapshot()["Lag"] == 0
+    tell({}, "the store is away")
+    assert metrics.snapshot() == {"BatchMilliseconds": 5}  # else a drain would take it for delivered
+    tell({"Lag": 3})
+    assert metrics.snapshot()["Lag"] == 3
+
+
+def test_a_driver_that_ends_is_started_again_and_again_after_longer_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    (port,) = free_ports()
+    spec = read(tmp_path, port)
     runner = SparkRunner(spec, list(spec.sinks))
     runner._stopping = waiting = Impatient()
     metrics = runner.metrics["k1"]

@@ -40,6 +40,8 @@ WORKERS_PYTHON = (
 ).format("python{}.{}".format(*sys.version_info))
 HINTS = {"[PYTHON_VERSION_MISMATCH]": WORKERS_PYTHON, "Cannot run program": WORKERS_PYTHON}
 """What Spark says where Python on its workers is not what it has to be, and what there is to do."""
+GONE = "failOnDataLoss"
+"""What Spark speaks of where records that it was to read are gone."""
 EXECUTOR_SECONDS = 30.0
 """So long a cluster may give no executor before the sinks are told to fail."""
 
@@ -55,10 +57,11 @@ def main() -> None:
     threading.Thread(target=_end_with_the_agent, args=(job.directory, done), daemon=True).start()
     try:
         spark, gateway = start_session(job.agent, job.options, Path(job.log_file), job.modules)
-    except (FlafkaError, ServiceError) as e:
+    except Exception as e:  # noqa: BLE001  # Spark raises many kinds over its own properties
+        text = str(e) if isinstance(e, FlafkaError | ServiceError) else reason(f"{type(e).__name__}: {e}")
         for sink in job.sinks:
-            report(sink.sink.name, {"FailureCount": 1}, error=str(e))
-        log.error("Spark does not start: %s", e)
+            report(sink.sink.name, {"FailureCount": 1}, error=text)
+        log.error("Spark does not start: %s", text)
         sys.exit(NOT_STARTED)
     threading.Thread(target=_end_with_the_jvm, args=(gateway, job.log_file, done), daemon=True).start()
     log.info("Spark %s on %s", spark.version, spark.sparkContext.master)
@@ -107,7 +110,7 @@ def _supervise(
             query.run(spark, stopping)
             return
         except Exception as e:  # noqa: BLE001  # one sink's failure must not take the others down
-            text = reason(str(e) if isinstance(e, FlafkaError) else f"{type(e).__name__}: {e}")
+            text = reason(str(e) if isinstance(e, FlafkaError) else f"{type(e).__name__}: {e}", sink)
             report(sink.sink.name, {"FailureCount": 1}, error=text)
             if text != last:
                 log.warning("%s: %s", sink.sink.path, text)
@@ -117,8 +120,10 @@ def _supervise(
         backoff.wait(stopping)
 
 
-def reason(failure: str) -> str:
+def reason(failure: str, sink: SinkJob | None = None) -> str:
     """What happened, out of a failure's text: Spark wraps Python's trace in its own and in Java's."""
+    if GONE in failure and sink is not None:
+        return _gone(sink)
     for said, hint in HINTS.items():
         if said in failure:
             return hint
@@ -129,6 +134,17 @@ def reason(failure: str) -> str:
             if line.strip() and not line[0].isspace() and not line.startswith("py4j."):
                 return re.sub(r"^plugins\.errors\.\w+: ", "", line.strip(": "))
     return " ".join(line.strip() for line in failure.splitlines()[:3])
+
+
+def _gone(sink: SinkJob) -> str:
+    """Records are gone that were not read: Spark advises an option that is not its users' here."""
+    stream = sink.channel.make().stream(sink.sink.group)
+    own = f", and name another {sink.sink.path}.checkpoint" if issubclass(sink.sink.cls, StreamingSink) else ""
+    return (
+        f"the brokers no longer have the records of {stream.topic} that come next: retention removed them, or the "
+        f"topic was made anew. To accept the loss: agent group reset {stream.group} --topic {stream.topic} "
+        f"--to earliest{own}"
+    )
 
 
 def _end_with_the_agent(directory: str, done: threading.Event) -> None:

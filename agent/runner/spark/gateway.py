@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import shlex
 import signal
 import struct
 import subprocess
@@ -29,14 +30,16 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subpr
     """Start it and point PySpark at it. It is killed when this process ends, or rather the thread that calls this."""
     home = Path(require("pyspark", "spark").__file__).parent
     settings = {"spark.master": master, **conf}
+    own = settings.get("spark.driver.extraClassPath")  # it and the Java options are for who starts the JVM to apply
     command = [
         str(find_java().path),
         f"-Xmx{settings.get('spark.driver.memory', '700m')}",
         "-XX:+UseSerialGC",
         *JVM,
+        *shlex.split(settings.get("spark.driver.extraJavaOptions", "")),
         "-Djava.net.preferIPv4Stack=true",
         "-cp",
-        os.pathsep.join([*map(str, connector()), f"{home}/jars/*"]),
+        os.pathsep.join(filter(None, [own, *map(str, connector()), f"{home}/jars/*"])),
         "org.apache.spark.deploy.SparkSubmit",
         *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
         "pyspark-shell",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Offsets = dict[int, int]
@@ -15,7 +15,8 @@ def report(
     sink: str, counts: Mapping[str, float], gauges: Mapping[str, float] | None = None, error: str | None = None
 ) -> None:
     """One line for the agent: what to add, what to set, and what failed."""
-    print(json.dumps({"sink": sink, "counts": counts, "gauges": gauges or {}, "error": error}), flush=True)
+    line = json.dumps({"sink": sink, "counts": counts, "gauges": gauges or {}, "error": error})
+    print(f"{line}\n", end="", flush=True)  # in one piece: several threads tell
 
 
 def gauges_of(progress: Any, delivered: Mapping[int, int | None]) -> dict[str, float]:
@@ -94,7 +95,8 @@ def _line(progress: Any) -> str:
 
 def _behind(source: Any, delivered: Mapping[int, int | None]) -> int | None:
     """None for a micro-batch that is done once more after a restart: it does not ask what is latest."""
-    read = _offsets(source.endOffset)
+    if not (read := _offsets(source.endOffset)):
+        return 0  # no topic: another stream that a processor has joined
     if not (latest := _offsets(source.latestOffset)):
         return None
     # What was read may end in offsets without records, which no commit covers.
@@ -102,9 +104,13 @@ def _behind(source: Any, delivered: Mapping[int, int | None]) -> int | None:
 
 
 def _offsets(text: str) -> Offsets:
-    """Spark's `{"topic": {"0": 17}}` by partition; what it does not know is "None"."""
-    topics: Iterable[dict[str, int]] = json.loads(text).values() if text != "None" else ()
-    return {int(partition): offset for partitions in topics for partition, offset in partitions.items()}
+    """Spark's `{"topic": {"0": 17}}` by partition; what it does not know is "None". Other streams than topics count
+    otherwise, and have none."""
+    topics = json.loads(text) if text not in (None, "None") else {}
+    found = topics.values() if isinstance(topics, dict) else ()
+    return {
+        int(p): offset for partitions in found if isinstance(partitions, dict) for p, offset in partitions.items()
+    }
 
 
 def _finite(rate: float) -> float:

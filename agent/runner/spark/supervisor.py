@@ -74,6 +74,7 @@ class SparkRunner:
                 return
             for metrics in self.metrics.values():
                 metrics.add("DriverRestartCount")
+                metrics.forget("Lag")
                 if code != NOT_STARTED:
                     metrics.error(f"the Spark driver ended with code {code}; its log: {self.job.log_file}")
             log.warning(
@@ -123,6 +124,8 @@ class SparkRunner:
         for name, value in told["gauges"].items():
             metrics.set(name, value)
         metrics.error(told["error"] or "")
+        if told["error"]:
+            metrics.forget("Lag")  # from before it failed, and perhaps 0
 
 
 @contextmanager
