@@ -57,7 +57,10 @@ def run_processor(
 def session() -> Any:
     """A Spark session on one core, started once, that ends with this process."""
     log_file = Path(tempfile.gettempdir(), f"flafka-testing-{os.getpid()}.log")
-    spark, gateway = start_session("testing", {"spark.master": "local[1]"}, log_file)
+    # What a processor imports from beside it, as pytest lets it, Spark's workers have to find too.
+    installed = tuple(map(Path, (sys.prefix, sys.base_prefix)))
+    own = [p for p in sys.path if p and not any(Path(p).is_relative_to(place) for place in installed)]
+    spark, gateway = start_session("testing", {"spark.master": "local[1]"}, log_file, own)
     atexit.register(stop_session, spark, gateway)
     atexit.register(log_file.unlink)
     spark.conf.set("spark.sql.shuffle.partitions", "1")

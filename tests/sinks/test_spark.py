@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 import uuid
 from datetime import datetime, time
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import fastavro
 import pytest
 
+from agent import testing
 from agent.testing import run_processor, session
 from plugins import Event, FlafkaError
 from plugins.frames import avro_body
@@ -83,6 +86,16 @@ def test_two_modules_of_one_name(tmp_path: Path) -> None:
         assert load("namesake:where", str(tmp_path / place))(None, {}) == place
     assert load("namesake:where", str(tmp_path / "a")) is load("namesake:where", str(tmp_path / "a"))
     assert load("namesake:where", PROCESSORS)(None, {}) == "a"  # it has none
+
+
+def test_spark_s_workers_find_in_a_test_what_the_test_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(testing, "start_session", lambda *words: given.extend(words) or (MagicMock(), None))
+    monkeypatch.setattr(testing, "atexit", MagicMock())
+    session.__wrapped__()
+    assert str(tmp_path) in given[3]
+    assert not [path for path in given[3] if path.startswith(sys.prefix)]
 
 
 def login(user: str, at: str, outcome: str = "failed") -> Event:
