@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -58,6 +59,18 @@ _RENAMED = {
 _STORES = frozenset(
     f"ssl.{store}.{what}" for store in ("truststore", "keystore") for what in ("location", "password", "type")
 )
+_PEM = {
+    "ssl.ca": ("ssl.truststore.certificates", "ssl.truststore"),
+    "ssl.certificate": ("ssl.keystore.certificate.chain", "ssl.keystore"),
+    "ssl.key": ("ssl.keystore.key", "ssl.keystore"),
+}
+"""librdkafka's PEM files and texts, and where Java has these."""
+_TO_JAVA = frozenset(
+    {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"}
+    | {f"{name}.{how}" for name in _PEM for how in ("pem", "location")}
+)
+_SPARKS_OWN = re.compile(r"auto\.offset\.reset|enable\.auto\.commit|group\.id|interceptor\.classes|.*\.deserializer")
+"""Usual in Flume's files; Spark sets them itself, and ends a query that names one."""
 _JAVA_ONLY = re.compile(
     r"(key|value)\.(de)?serializer(\..*)?|max\.poll\.records|max\.block\.ms|interceptor\.classes|metric(s|\.).*|"
     r"partitioner\.(class|.*\.ms|ignore\.keys)|exclude\.internal\.topics|default\.api\.timeout\.ms|sasl\.login\..*|"
@@ -85,6 +98,29 @@ def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> 
         found |= _stores(properties)
     if "ssl.key.pem" in found:
         found.pop("ssl.key.password", None)
+    return found
+
+
+def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Java's properties for these, as Spark wants them, without those that it refuses to be given.
+
+    Retry where a file that one names cannot be read.
+    """
+    found = {n: value for n, value in properties.items() if n not in _TO_JAVA and not _SPARKS_OWN.fullmatch(n)}
+    if mechanism := properties.get("sasl.mechanism") or properties.get("sasl.mechanisms"):
+        found["sasl.mechanism"] = mechanism
+    if (user := properties.get("sasl.username")) is not None:
+        module = "scram.Scram" if (mechanism or "").startswith("SCRAM") else "plain.Plain"
+        pairs = f"username={_quoted(user)} password={_quoted(properties.get('sasl.password', ''))}"
+        found["sasl.jaas.config"] = f"org.apache.kafka.common.security.{module}LoginModule required {pairs};"
+    if properties.get("ssl.endpoint.identification.algorithm") == "none":
+        found["ssl.endpoint.identification.algorithm"] = ""
+    for name, (java, store) in _PEM.items():
+        text = properties.get(f"{name}.pem")
+        if text is None and (path := properties.get(f"{name}.location")) is not None:
+            text = _text(path)
+        if text is not None:
+            found |= {java: text, f"{store}.type": "PEM"}
     return found
 
 
@@ -164,6 +200,17 @@ def _stores(properties: Mapping[str, str]) -> dict[str, str]:
         store = _read(path, properties.get("ssl.keystore.password") or properties.get("ssl.key.password"))
         found["ssl.key.pem"], found["ssl.certificate.pem"] = store.key.decode(), b"".join(store.chain).decode()
     return found
+
+
+def _quoted(text: str) -> str:
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as e:
+        raise Retry(f"cannot read {path}: {e.strerror}") from e
 
 
 def _read(path: str, password: str | None) -> Keystore:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plugins import FlafkaError, KafkaStream, StreamingSink, require
+from plugins.kafkaclient import java_properties
 from sinks.spark.config import ConsoleOutput, KafkaOutput, ParquetOutput, SparkSinkConfig
 from sinks.spark.loading import load, place_in
 
@@ -62,7 +63,7 @@ class SparkSink(StreamingSink[SparkSinkConfig]):
         """A `DataStreamWriter` of that frame into that output."""
         output = self.config.outputs()[name]
         if isinstance(output, KafkaOutput):
-            client = {n: value for n, value in stream.client.items() if n.startswith(SECURITY)}
+            client = {n: value for n, value in java_properties(stream.client).items() if n.startswith(SECURITY)}
             brokers = {"bootstrap.servers": stream.bootstrap_servers, "acks": "all", **client}
             writer = records(frame).writeStream.format("kafka").option("topic", output.topic)
             writer = writer.options(**{f"kafka.{n}": value for n, value in brokers.items()})

@@ -6,7 +6,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from channels.kafka import KafkaChannelConfig
-from plugins.kafkaclient import PRODUCER, client_properties, committed
+from plugins import Retry
+from plugins.kafkaclient import PRODUCER, client_properties, committed, java_properties
 from sinks.kafka import KafkaSinkConfig
 
 BROKERS = {"kafka.bootstrap.servers": "h:1"}
@@ -38,6 +39,48 @@ def test_javas_certificates_in_the_configuration_itself():
         "ssl.key.pem": "a key",
         "ssl.certificate.pem": "its certificates",
     }
+
+
+@pytest.mark.parametrize(("mechanism", "module"), [("PLAIN", "plain.Plain"), ("SCRAM-SHA-512", "scram.Scram")])
+def test_librdkafkas_names_for_javas_client(tmp_path, mechanism, module):
+    (tmp_path / "ca.pem").write_text("those of authorities")
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": mechanism,
+        "sasl.username": "amy",
+        "sasl.password": 'a"b\\c',
+        "ssl.ca.location": str(tmp_path / "ca.pem"),
+        "ssl.key.pem": "a key",
+        "ssl.certificate.pem": "its certificates",
+        "ssl.endpoint.identification.algorithm": "none",
+    }
+    java = java_properties(given)
+    assert java == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f"org.apache.kafka.common.security.{module}LoginModule required "
+        'username="amy" password="a\\"b\\\\c";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": "those of authorities",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": "a key",
+        "ssl.keystore.certificate.chain": "its certificates",
+        "ssl.endpoint.identification.algorithm": "",
+    }
+    assert client_properties(java)["sasl.password"] == given["sasl.password"]
+    with pytest.raises(Retry, match="cannot read /nowhere: No such file"):
+        java_properties({"ssl.ca.location": "/nowhere"})
+
+
+def test_javas_names_stay_but_for_those_that_spark_refuses():
+    java = {
+        "ssl.truststore.location": "/t.jks",
+        "sasl.jaas.config": "x",
+        "sasl.mechanism": "PLAIN",
+        "fetch.min.bytes": "5",
+    }
+    usual = ("auto.offset.reset", "enable.auto.commit", "value.deserializer", "interceptor.classes")
+    assert java_properties({**java, **dict.fromkeys(usual, "x")}) == java
 
 
 def test_an_error_is_not_taken_for_a_group_without_a_position():

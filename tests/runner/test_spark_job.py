@@ -122,6 +122,33 @@ def test_a_query_that_is_behind_ends_after_the_micro_batch_under_way(monkeypatch
     assert (busy.batches, busy.stopped) == (1, True)
 
 
+class Joined(Recording):
+    """Takes no positions while its group has members."""
+
+    members = 1
+
+    def record(self, positions: Mapping[Claim, int]) -> None:
+        if self.members:
+            raise Retry("the group has members")
+        super().record(positions)
+
+
+def test_positions_that_a_group_with_members_did_not_take_are_told_once_they_are_gone() -> None:
+    job, sink = jobs(tolerance := Tolerance())
+    sink = replace(sink, channel=replace(sink.channel, cls=Joined))
+    query = Query(job, sink, Rejections(Letters(), tolerance))
+    assert isinstance(query.channel, Joined)
+    result = SimpleNamespace(result=pickle.dumps(run(tolerance, b"1", b"2")))
+    query._commit(SimpleNamespace(collect=lambda: [result]), 0)
+    query.idle("a.sinks.k")
+    query.channel.members = 0
+    query.idle("a.sinks.k")
+    assert query.channel.recorded == {CLAIM: 2}
+    query.channel.recorded = {}
+    query.idle("a.sinks.k")
+    assert query.channel.recorded == {}
+
+
 def test_records_of_one_event_come_in_larger_numbers() -> None:
     _, sink = jobs(Tolerance())
     flume, _ = KafkaChannelConfig.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "format": "flume"})

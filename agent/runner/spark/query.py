@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import re
 import shutil
 import tempfile
 import threading
@@ -20,12 +19,11 @@ from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.progress import gauges_of, report
 from agent.topology import ChannelSpec
 from plugins import Channel, Claim, CommittingSink, FlafkaError, KafkaStream, Retry, Sink
+from plugins.kafkaclient import java_properties
 
 log = logging.getLogger("spark")
 
 TRIGGER_SECONDS = "60"
-_REFUSED = re.compile(r"auto\.offset\.reset|enable\.auto\.commit|group\.id|interceptor\.classes|.*\.deserializer")
-"""Properties of consumers, usual in Flume's files, that Spark sets itself and does not take."""
 
 
 class Query:
@@ -42,6 +40,8 @@ class Query:
         self.expected: dict[int, int | None] = {}
         self.claims: dict[int, Claim] = {}
         self._counted: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._unrecorded: dict[Claim, int] = {}
         self._stopping, self._over = threading.Event(), threading.Event()
 
     def run(self, spark: Any, stopping: threading.Event) -> None:
@@ -103,6 +103,7 @@ class Query:
 
     def idle(self, _: str) -> None:
         """There is nothing new."""
+        self._record({})
         report(self.job.sink.name, {}, {"Lag": 0})
 
     def _commit(self, frame: Any, _: int) -> None:
@@ -129,14 +130,24 @@ class Query:
         self.rejections.committed()
         if rejected:
             report(self.job.sink.name, {"EventRejectedCount": rejected})
-        try:
-            if ends:
-                self.channel.record(ends)
-        except Retry as e:
-            # Nothing that is delivered depends on it while this process lives; the next batch tells the group again.
-            log.info("%s", e)
+        self._record(ends)
         if self._stopping.is_set():
             self._over.set()
+
+    def _record(self, ends: Mapping[Claim, int]) -> None:
+        """Tell the group, and what it could not be told before.
+
+        Nothing that is delivered depends on it while this process lives. A group that has members yet, as those of an
+        agent that was killed, is told later.
+        """
+        with self._lock:
+            self._unrecorded |= ends
+            try:
+                if self._unrecorded:
+                    self.channel.record(self._unrecorded)
+                    self._unrecorded = {}
+            except Retry as e:
+                log.info("%s", e)
 
     def _keep_rejected(self, results: list[Result]) -> int:
         """Make dead letters durable: the positions behind them are committed next. How many they are."""
@@ -167,7 +178,7 @@ def read_topic(spark: Any, stream: KafkaStream, positions: Mapping[int, int | No
     earliest = -2
     offsets = {str(p): earliest if offset is None else offset for p, offset in positions.items()}
     reader = spark.readStream.format("kafka").options(
-        **{f"kafka.{n}": value for n, value in stream.client.items() if not _REFUSED.fullmatch(n)},
+        **{f"kafka.{name}": value for name, value in java_properties(stream.client).items()},
         **{
             "kafka.bootstrap.servers": stream.bootstrap_servers,
             "kafka.isolation.level": "read_committed",
