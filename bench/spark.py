@@ -41,7 +41,7 @@ from agent.runner.rejections import Rejections
 from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
-from agent.services.hdfs import HdfsCluster
+from agent.services.hdfs import CLOSE_DELAY, HdfsCluster
 from agent.services.kafka import KafkaCluster
 from bench.intake import free_port
 from plugins import Batch, Components, Event
@@ -94,7 +94,11 @@ class Bench:
         self.reader = HdfsReader(hdfs.webhdfs)
         self.found: dict[tuple[str, str], Figures] = {}
         self.log = home / "spark.log"
-        self.spark, self.gateway = start_session("bench", {"spark.conf.spark.driver.memory": "1g"}, self.log)
+        options = {
+            "spark.conf.spark.driver.memory": "1g",
+            f"spark.conf.spark.hadoop.{CLOSE_DELAY}": "10",  # as the DataNode has it, which writes for our sink
+        }
+        self.spark, self.gateway = start_session("bench", options, self.log)
 
     def round(self, number: int) -> None:
         """Everybody once; round 0 does not count."""

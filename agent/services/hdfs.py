@@ -19,6 +19,9 @@ from agent.services.logs import log4j1_options
 NAMENODE = "namenode"
 NAMENODE_HEAP_MB, DATANODE_HEAP_MB = 128, 96
 
+CLOSE_DELAY = "dfs.client.block.write.locateFollowingBlock.initial.delay.ms"
+"""After so long a client asks again whether a file is closed; 400 if not given."""
+
 LOGGING = """\
 log4j.rootLogger=INFO,file
 log4j.appender.file=org.apache.log4j.RollingFileAppender
@@ -137,6 +140,8 @@ class HdfsCluster(Cluster):
             "dfs.namenode.stale.datanode.minimum.interval": "2",
             "dfs.namenode.avoid.read.stale.datanode": "true",
             "dfs.namenode.avoid.write.stale.datanode": "true",
+            # A file is closed once the NameNode has heard of its last block, which it mostly has a moment later.
+            CLOSE_DELAY: "10",
             "dfs.namenode.handler.count": "4",
             "dfs.datanode.handler.count": "3",
         }

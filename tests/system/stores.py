@@ -240,6 +240,7 @@ a1.sources.http.channels = c1
                     self.kills[fault] += 1
                     self.kills["agent"] += with_agent
                 self._flow(self.plan.events // len(self.clients) - self.clients[0].wanted, to=1)
+            self.agent.healthy()  # what was killed last may be away for a sink yet
             assert self.agent.stop() == 0
             with self._agent("--drain") as drain:
                 assert drain.ended(PATIENCE) == 0, drain.log[-4000:]

@@ -33,9 +33,10 @@ def start_session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.app.name": f"flafka-{name}",
-        # Records are whole batches of events: the bytes bound what a Python worker holds at once.
+        # Records are whole batches of events, compressed: a Python worker decodes some while the JVM fetches others.
+        # With larger pieces one waits for the other, a third of the time.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2 << 20),
         # A processor's windows and joins: 200 tasks a micro-batch, Spark's default, are for larger ones.
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.streaming.noDataProgressEventInterval": "1000",
