@@ -22,6 +22,8 @@ from plugins.batch import OVERFLOW_TYPE, Array, Batch
 MINUTE = 60_000
 """Milliseconds that are added up together, by the header `timestamp`; events without one are in minute 0."""
 DAY = 1440 * MINUTE
+END = 10**14
+"""No event is of that time, in the year 5138, or later: dates end in 9999."""
 PUT = "put"
 """The stage before the channel: what sources put into it. Every other stage is a consumer group."""
 
@@ -100,7 +102,7 @@ def _mixed(values: Hashes) -> Hashes:
 
 def _minutes(batch: Batch) -> npt.NDArray[np.int64]:
     column = batch.header("timestamp")
-    numbers = pc.match_substring_regex(column.dictionary, "^[0-9]{1,15}$")
+    numbers = pc.match_substring_regex(column.dictionary, "^[0-9]{1,14}$")  # before END
     times = pc.if_else(numbers, column.dictionary, "0").cast(pa.int64())
     minutes = pc.multiply(pc.divide(times, MINUTE), MINUTE)
     found: npt.NDArray[np.int64] = minutes.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
@@ -127,9 +129,10 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
 def read(body: bytes) -> Report | None:
     """The report in a record; None where it is something else."""
     try:
-        return _decoder.decode(body)
+        report = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    return report if all(0 <= minute < END for minute in report.minutes) else None
 
 
 _decoder = msgspec.json.Decoder(Report)
