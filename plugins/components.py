@@ -383,6 +383,10 @@ class StreamingSink(Sink[C]):
     def frames(self, events: Any) -> Mapping[str, Any]:
         """The streaming DataFrames to write, by name. FlafkaError says what is wrong with them."""
 
+    def topics(self) -> set[str]:
+        """Those of the channel's brokers that it writes to: `check` looks for loops."""
+        return set()
+
     def files(self, name: str) -> str | None:
         """Directory of an output that Spark writes files to: it counts micro-batches there as well."""
         return None

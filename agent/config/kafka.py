@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
-from plugins import Config
+from plugins import Config, StreamingSink
 from plugins.kafkaclient import KafkaEndConfig
 
 Warning = tuple[ComponentSpec, str]
+_IN_ITS_OWN = "writes to topic {}, in which its own channel lies: it takes it out again for ever"
 
 
 def warnings(
@@ -25,6 +27,9 @@ def warnings(
                     yield from _loop(source, sink)
     for sink in sinks:
         channel = channels.get(sink.channel)
+        if channel is not None and issubclass(sink.cls, StreamingSink):
+            for topic in cast(StreamingSink[Any], sink.make()).topics() & {*_topics(channel)}:
+                yield sink, _IN_ITS_OWN.format(topic)
         if channel is not None and isinstance(sink.config, KafkaEndConfig):
             for message in _guarantee(sink.config, channel.name, channel.config):
                 yield sink, message
@@ -40,7 +45,11 @@ def _guarantee(sink: KafkaEndConfig, name: str, channel: Config) -> Iterator[str
         )
     else:
         for topic in set(channel.writes()) & set(sink.writes()):
-            yield f"writes to topic {topic}, in which its own channel lies: it takes it out again for ever"
+            yield _IN_ITS_OWN.format(topic)
+
+
+def _topics(channel: ChannelSpec) -> list[str]:
+    return channel.config.writes() if isinstance(channel.config, KafkaEndConfig) else []
 
 
 def _loop(source: SourceSpec, end: ComponentSpec) -> Iterator[Warning]:

@@ -54,6 +54,10 @@ class SparkSink(StreamingSink[SparkSinkConfig]):
             raise FlafkaError(f"processor {name} raised {text}{place_in(e, module)}") from e
         return checked(name, returned, outputs)
 
+    def topics(self) -> set[str]:
+        """Where its outputs go."""
+        return {output.topic for output in self.config.outputs().values() if isinstance(output, KafkaOutput)}
+
     def files(self, name: str) -> str | None:
         """Where Parquet goes."""
         output = self.config.outputs()[name]

@@ -134,6 +134,14 @@ def test_queries_that_are_never_at_rest_together_are_stopped_one_by_one() -> Non
     assert not queries
 
 
+def test_a_processor_that_fills_its_own_channel_is_warned_of(tmp_path: Path) -> None:
+    loop = "a1.sinks.p.output.more.type = kafka", "a1.sinks.p.output.more.topic = flafka"
+    spec, (found,) = read(tmp_path, *loop)
+    assert spec is not None
+    assert found.severity == "warning"
+    assert found.message == "writes to topic flafka, in which its own channel lies: it takes it out again for ever"
+
+
 def test_on_a_cluster_a_processor_needs_a_checkpoint_that_executors_reach(tmp_path: Path) -> None:
     cluster, reached = "a1.spark.master = spark://there:7077", "a1.sinks.p.checkpoint = hdfs://there:8020/state"
     _, (found,) = read(tmp_path, cluster)
