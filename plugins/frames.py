@@ -20,7 +20,10 @@ EVENTS = (
 
 
 def json_body(schema: Any) -> Any:
-    """A column: the body read as JSON of that schema (as `"user string, amount double"`), null where it is none."""
+    """A column: the body read as JSON of that schema (as `"user string, amount double"`).
+
+    Its fields are null where the body has none of them, or none of that type, and all of them where it is no JSON.
+    """
     functions = require("pyspark.sql.functions", "spark")
     return functions.from_json(functions.col("body").cast("string"), schema)
 

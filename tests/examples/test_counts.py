@@ -22,10 +22,15 @@ def test_counts_by_host_severity_and_minute() -> None:
         [message(30), message(665)],  # ten minutes later: 12:00 is closed, once the next micro-batch is over
         [message(666)],
         [message(31), message(61)],
-        [bare],
+        [bare, *(message(700, "odd", severity) for severity in (-1, 8, 2**31 - 1))],  # of none that syslog knows
     )
     rows = run_processor(per_minute, *batches, mode="update")
-    first, then, late, last = rows[:4], rows[4:6], rows[7:8], rows[8:]
+    first, then, late, last = (
+        rows[:4],
+        rows[4:6],
+        rows[7:8],
+        [row for row in rows[8:] if row.headers["host"] != "odd"],
+    )
     assert sorted((row.key, row.headers["count"]) for row in first) == [
         ("web1 err 2026-01-31T12:00:00Z", "2"),
         ("web1 err 2026-01-31T12:01:00Z", "1"),
@@ -40,3 +45,5 @@ def test_counts_by_host_severity_and_minute() -> None:
         {"host": "web1", "severity": "err", "minute": "2026-01-31T12:01:00Z", "count": "2"}
     ]
     assert [(row.headers["host"], row.headers["severity"], row.body) for row in last] == [("unknown", "info", "")]
+    (odd,) = (row for row in rows[8:] if row.headers["host"] == "odd")
+    assert (odd.headers["severity"], odd.headers["count"]) == (None, "3")

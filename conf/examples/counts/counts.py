@@ -13,7 +13,7 @@ def per_minute(events, options):
         # A host whose clock is ahead must not close everyone's minutes: nothing is sent after it came.
         F.coalesce(F.least(sent, "timestamp"), "timestamp").alias("at"),
         F.coalesce(header["host"], F.lit("unknown")).alias("host"),
-        F.try_element_at(F.array(*map(F.lit, SEVERITIES)), header["Severity"].try_cast("int") + 1).alias("severity"),
+        F.get(F.array(*map(F.lit, SEVERITIES)), header["Severity"].try_cast("int")).alias("severity"),
     )
     counted = (
         messages.withWatermark("at", options.get("late", "10 minutes"))
