@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from confluent_kafka import KafkaError, KafkaException
+
 from plugins import Batch, Claim, Conflict, Rejected, Retry
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.records import KafkaRecords
 from sinks.kafka.writers import TransactionalWriter, Writer
+
+_NOT_ALLOWED = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 class PlainKafkaSink(KafkaRecords):
@@ -54,7 +58,11 @@ class PlainKafkaSink(KafkaRecords):
     def take_over(self, claim: Claim) -> None:
         """End the transaction of the committing form: its topics' readers would wait until it times out."""
         if claim.cluster_id and claim.cluster_id == self._find_cluster():
-            TransactionalWriter(self._properties(), claim).close()
+            try:
+                TransactionalWriter(self._properties(), claim).close()
+            except Retry as e:
+                if not isinstance(e.__cause__, KafkaException) or e.__cause__.args[0].code() != _NOT_ALLOWED:
+                    raise  # who may use no transactions has left none under way
 
     def _drop(self) -> None:
         if self._writer is not None:

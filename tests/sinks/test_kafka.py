@@ -220,3 +220,21 @@ def test_a_fenced_producer_of_the_plain_form_is_thrown_away():
     with pytest.raises(Retry, match="fenced"):
         plain.flush()
     assert plain._writer is None
+
+
+def test_the_plain_form_needs_no_right_to_transactions(monkeypatch):
+    refused = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    class Refused:
+        """A producer that may not."""
+
+        def __init__(self, *_):
+            raise Retry("Kafka does not take transactions now") from KafkaException(KafkaError(refused))
+
+    plain = PlainKafkaSink(sink(Admin()).config)
+    monkeypatch.setattr("sinks.kafka.plain.TransactionalWriter", Refused)
+    monkeypatch.setattr(plain, "_find_cluster", lambda: "c")
+    plain.take_over(Claim("c", "t", "i", "g", 0, 0))
+    refused = KafkaError.REQUEST_TIMED_OUT
+    with pytest.raises(Retry):
+        plain.take_over(Claim("c", "t", "i", "g", 0, 0))
