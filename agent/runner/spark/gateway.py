@@ -18,6 +18,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import javaproperties
+
 from agent.services.jars import ensure
 from agent.services.java import find_java
 from agent.services.spark import JVM
@@ -41,14 +43,13 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subpr
         "-cp",
         os.pathsep.join(filter(None, [own, *map(str, connector()), f"{home}/jars/*"])),
         "org.apache.spark.deploy.SparkSubmit",
-        *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
-        "pyspark-shell",
     ]
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="flafka-spark-") as directory, log_file.open("ab") as log:
-        told = Path(directory, "connection")
+        told, properties = Path(directory, "connection"), Path(directory, "spark.properties")
+        properties.write_text(javaproperties.dumps(settings))  # not arguments: there may be passwords among them
         process = subprocess.Popen(
-            command,
+            [*command, "--properties-file", str(properties), "--load-spark-defaults", "pyspark-shell"],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
