@@ -119,12 +119,17 @@ class Agent:
     def until(self, condition: Callable[[], Any], what: str, seconds: float = 180) -> None:
         """Wait until the condition holds; fail, with the end of the log, where it does not or the agent ends."""
 
+        met = False  # asked once: what was so may have passed
+
         def met_or_ended() -> bool:
-            return condition() or self.process.poll() is not None
+            nonlocal met
+            ended = self.process.poll() is not None  # asked first: what ends may meet the condition by that
+            met = bool(condition())
+            return met or ended
 
         try:
             until(met_or_ended, what, seconds)
-            assert condition(), f"the agent ended with {self.process.poll()} before {what}"
+            assert met, f"the agent ended with {self.process.poll()} before {what}"
         except AssertionError as e:
             raise AssertionError(f"{e}; its log ends:\n{self.log[-4000:]}") from None
 

@@ -49,12 +49,19 @@ EXECUTOR_SECONDS = 30.0
 def main() -> None:
     """Run the job on standard input."""
     job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301  # the agent's own
+    try:
+        _run(job)
+    finally:  # the agent does it too, unless it is gone
+        _leave_nothing(job)
+
+
+def _run(job: Job) -> None:
     _log_to_stderr()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides
     done = threading.Event()
-    threading.Thread(target=_end_with_the_agent, args=(job.directory, done), daemon=True).start()
+    threading.Thread(target=_end_with_the_agent, args=(job, done), daemon=True).start()
     try:
         spark, gateway = start_session(job.agent, job.options, Path(job.log_file), job.modules)
     except Exception as e:  # noqa: BLE001  # Spark raises many kinds over its own properties
@@ -147,12 +154,19 @@ def _gone(sink: SinkJob) -> str:
     )
 
 
-def _end_with_the_agent(directory: str, done: threading.Event) -> None:
+def _leave_nothing(job: Job) -> None:
+    kill_gateway()
+    deadline = time.monotonic() + 10
+    while Path(job.directory).exists() and time.monotonic() < deadline:  # its workers may write until they notice
+        shutil.rmtree(job.directory, ignore_errors=True)
+        time.sleep(0.05)
+
+
+def _end_with_the_agent(job: Job, done: threading.Event) -> None:
     while os.read(0, 4096):
         pass
     done.set()
-    kill_gateway()
-    shutil.rmtree(directory, ignore_errors=True)  # else the agent does it
+    _leave_nothing(job)
     # Nothing of a micro-batch is visible before its commit, so ending in the middle loses and repeats nothing.
     os._exit(1)
 
