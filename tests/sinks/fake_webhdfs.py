@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import posixpath
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 import requests
+
+from tests.simulator.webhdfs import Tree
+from tests.simulator.webhdfs import error as refusal
 
 NAMENODE, DATANODE = "namenode:9870", "datanode:9864"
 
@@ -20,13 +22,12 @@ class Crash(BaseException):
 
 
 class FakeWebHdfs:
-    """Names and contents of files, by HDFS's rules as a real NameNode 3.4.3 shows them."""
+    """Names and contents of files, by HDFS's rules as the simulator has them."""
 
     def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.changed: dict[str, int] = {}
-        self.directories = {"/"}
         self.now = 1_700_000_000_000
+        self.tree = Tree(lambda: self.now)
+        self.files = self.tree.files
         self.calls: list[str] = []
         self.before: Callable[[int, str], None] = lambda index, op: None
         """Called with each call's number and operation before it is executed; may raise."""
@@ -81,64 +82,11 @@ class FakeWebHdfs:
         return response
 
     def _execute(self, op: str, path: str, options: dict[str, str], request: Any) -> tuple[int, Any, str]:
-        if op in ("CREATE", "OPEN"):
-            if op == "OPEN" and path not in self.files:
-                return error(404, "FileNotFoundException", f"File does not exist: {path}")
+        if op == "CREATE" or (op == "OPEN" and path in self.files):
             return 307, None, request.url.replace(url_host(request), DATANODE)
-        if op == "CREATE data":
-            content = request.body.read() if hasattr(request.body, "read") else request.body or b""
-            if path in self.files or path in self.directories:
-                return error(403, "FileAlreadyExistsException", path)
-            self._mkdirs(posixpath.dirname(path))
-            self.files[path], self.changed[path] = bytes(content), self.now
-            return 201, None, ""
-        if op == "OPEN data":
-            return 200, self.files[path], ""
-        if op == "MKDIRS":
-            self._mkdirs(path)
-            return 200, {"boolean": True}, ""
-        if op == "RENAME":
-            return 200, {"boolean": self._rename(path, options["destination"])}, ""
-        if op == "DELETE":
-            gone = [p for p in (*self.files, *self.directories) if p == path or p.startswith(path + "/")]
-            for name in gone:
-                self.files.pop(name, None)
-                self.directories.discard(name)
-            return 200, {"boolean": bool(gone)}, ""
-        if op == "CHECKACCESS":
-            return 200, None, ""
-        if op == "GETFILESTATUS":
-            if path not in self.files and path not in self.directories:
-                return error(404, "FileNotFoundException", f"File does not exist: {path}")
-            return 200, {"FileStatus": self._status(path, "")}, ""
-        assert op == "LISTSTATUS"
-        if path not in self.directories:
-            return error(404, "FileNotFoundException", f"File {path} does not exist.")
-        inside = sorted(p for p in (*self.files, *self.directories) if posixpath.dirname(p) == path and p != "/")
-        found = [self._status(p, posixpath.basename(p)) for p in inside]
-        return 200, {"FileStatuses": {"FileStatus": found}}, ""
-
-    def _mkdirs(self, path: str) -> None:
-        while path not in self.directories:
-            self.directories.add(path)
-            path = posixpath.dirname(path)
-
-    def _rename(self, source: str, target: str) -> bool:
-        if target in self.directories:
-            target = posixpath.join(target, posixpath.basename(source))
-        if source not in self.files or target in self.files or posixpath.dirname(target) not in self.directories:
-            return False
-        self.files[target], self.changed[target] = self.files.pop(source), self.changed.pop(source)
-        return True
-
-    def _status(self, path: str, suffix: str) -> dict[str, Any]:
-        is_file = path in self.files
-        return {
-            "pathSuffix": suffix,
-            "type": "FILE" if is_file else "DIRECTORY",
-            "length": len(self.files.get(path, b"")),
-            "modificationTime": self.changed.get(path, 0),
-        }
+        body = request.body or b""
+        content = body.read() if hasattr(body, "read") else body
+        return *self.tree.execute(op.removesuffix(" data"), path, options, bytes(content)), ""
 
 
 class _Raw:
@@ -156,4 +104,4 @@ def url_host(request: Any) -> str:
 
 def error(status: int, kind: str, message: str) -> tuple[int, Any, str]:
     """A refusal as Hadoop words it."""
-    return status, {"RemoteException": {"exception": kind, "message": message, "javaClassName": kind}}, ""
+    return *refusal(status, kind, message), ""

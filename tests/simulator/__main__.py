@@ -1,0 +1,79 @@
+"""`./dev simulate`: the project's code on modelled servers, schedule by schedule, until something is lost."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import replace
+
+from tests.simulator.program import installed
+from tests.simulator.stories import SINKS, Plan, attempt, plan_of
+
+
+def main() -> None:
+    """Run schedules; print what failed, with its seed, and as short a story as shows it."""
+    parser = argparse.ArgumentParser(prog="./dev simulate", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=500, metavar="N", help="how many schedules")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed of the first one")
+    parser.add_argument("--sink", choices=SINKS, action="append", help="only schedules with this sink")
+    parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
+    parser.add_argument("--tell", action="store_true", help="print all that happens")
+    parser.add_argument("--no-shrink", action="store_true", help="leave failures as long as they are")
+    arguments = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what a seed decides
+        command = [sys.executable, "-m", "tests.simulator", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
+    failed = ran = 0
+    started = time.monotonic()
+    with installed():
+        for seed in range(arguments.first, arguments.first + arguments.seeds):
+            plan = plan_of(seed, tuple(arguments.sink or SINKS))
+            run, error = attempt(plan, verbose=arguments.tell)
+            ran += 1
+            if error is None:
+                continue
+            failed += 1
+            print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            if not arguments.no_shrink:
+                tell(shrink(replace(plan, faults=run.world.faults), type(error)))
+            if not arguments.keep_going:
+                break
+    took = time.monotonic() - started
+    print(f"{ran} schedules in {took:.1f} s, {60 * ran / took:.0f} a minute")
+    print(f"{ran - failed} passed, {failed} failed")
+    sys.exit(bool(failed))
+
+
+def tell(plan: Plan) -> None:
+    """Print the plan, and what comes of it."""
+    run, error = attempt(plan)
+    for title, lines in (("steps", plan.steps), ("faults", plan.faults or []), ("story", run.world.story)):
+        print(f"  {title}:", *(f"\n    {line}" for line in lines), flush=True)
+    print(f"  {type(error).__name__}: {error}")
+
+
+def shrink(plan: Plan, kind: type[BaseException]) -> Plan:
+    """The same failure with as little as possible."""
+
+    def fails(candidate: Plan) -> bool:
+        return type(attempt(candidate)[1]) is kind
+
+    changed = fails(plan)
+    while changed:
+        changed = False
+        for place in reversed(range(len(plan.faults or []))):
+            faults = [*(plan.faults or [])]
+            del faults[place]
+            if fails(smaller := replace(plan, faults=faults)):
+                plan, changed = smaller, True
+        for place in reversed(range(len(plan.steps))):
+            steps = [*plan.steps[:place], *plan.steps[place + 1 :]]
+            if fails(smaller := replace(plan, steps=steps)):
+                plan, changed = smaller, True
+    return plan
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What passes between clients and brokers: records, messages, errors. Everything that the real classes of
+confluent_kafka can do without a broker is theirs: KafkaError, KafkaException, TopicPartition, NewTopic.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as RealTopicPartition
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Transaction:
+    """One transaction of a producer, from its first record or offset to its markers."""
+
+    __slots__ = ("groups", "name", "parts", "state")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = "open"
+        """Or committed, or aborted: what its markers say."""
+        self.parts: dict[Any, None] = {}
+        """The partitions with its records, in the order of the first."""
+        self.groups: dict[Any, None] = {}
+
+
+class Entry(NamedTuple):
+    """A record of a log, or a marker that ends a transaction."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+    transaction: Transaction | None
+    control: bool = False
+
+
+class Message:
+    """`confluent_kafka.Message`."""
+
+    __slots__ = ("_entry", "_error", "_offset", "_partition", "_topic")
+
+    def __init__(
+        self,
+        topic: str | None,
+        partition: int,
+        offset: int | None = None,
+        entry: Entry | None = None,
+        error: KafkaError | None = None,
+    ) -> None:
+        self._topic, self._partition, self._offset = topic, partition, offset
+        self._entry, self._error = entry, error
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def topic(self) -> str | None:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int | None:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._entry.key if self._entry is not None else None
+
+    def value(self) -> Any:
+        if self._entry is not None:
+            return self._entry.value
+        return self._error.str().encode() if self._error is not None else None
+
+    def headers(self) -> Headers | None:
+        return self._entry.headers if self._entry is not None else None
+
+    def timestamp(self) -> tuple[int, int]:
+        return (TIMESTAMP_CREATE_TIME, self._entry.timestamp) if self._entry is not None else (0, 0)
+
+    def leader_epoch(self) -> int | None:
+        return 0 if self._entry is not None else None
+
+    def latency(self) -> float | None:
+        return None
+
+    def __len__(self) -> int:
+        return len(self.value() or b"")
+
+
+class TopicPartition(RealTopicPartition):
+    """The real one with an error, which that one lets nobody set."""
+
+    error: KafkaError | None = None  # type: ignore[assignment]
+
+
+def answer(
+    topic: str, partition: int, offset: int, metadata: str | None = None, error: KafkaError | None = None
+) -> RealTopicPartition:
+    """A partition as a client hands it out."""
+    if error is None:
+        if metadata is None:
+            return RealTopicPartition(topic, partition, offset)
+        return RealTopicPartition(topic, partition, offset, metadata=metadata)
+    found = TopicPartition(topic, partition, offset)
+    found.error = error
+    return found
+
+
+class ByTheClient(KafkaException):
+    """An error that the client's own code raises."""
+
+
+class Uncatchable(BaseException):
+    """What becomes of `ByTheClient` on its way out of a callback and through `poll`, `consume` or `close`.
+
+    There the client raises the bare KafkaError, which is no exception to Python: `except Exception` lets it pass, and
+    so does `except BaseException`. It is harmless only where the callback caught it. Here, unlike there, one that was
+    caught and raised again by a mere `raise` counts as not caught.
+    """
+
+
+def exception(code: int, text: str | None = None, **flags: bool) -> KafkaException:
+    """As the client raises it."""
+    return ByTheClient(KafkaError(code, text, **flags) if text is not None else KafkaError(code))

@@ -1,0 +1,250 @@
+"""The project's own programs within a simulation: agents, `agent group reset`, `agent dlq replay`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import pkgutil
+import random
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import confluent_kafka
+import confluent_kafka.admin
+import happybase
+import kafka
+import requests
+
+from tests.simulator import http, threads
+from tests.simulator import kafka as model
+from tests.simulator.stores import happybase as model_of_happybase
+from tests.simulator.world import Process, World, world
+
+PACKAGES = ("agent", "plugins", "sources", "channels", "interceptors", "sinks")
+COARSE = {
+    "agent.runner.sinks": {"TAKE_SECONDS": 0.5},
+    "channels.kafka.reader": {"POLL_SECONDS": 0.25},
+}
+"""How often threads look for what nobody tells them: less often, so that an idle minute costs little."""
+
+
+def _modules() -> list[ModuleType]:
+    """All of the project's, imported."""
+    for package in PACKAGES:
+        found = importlib.import_module(package)
+        for info in pkgutil.walk_packages(found.__path__, f"{package}."):
+            if not info.name.endswith("__main__"):
+                importlib.import_module(info.name)
+    # Of pyhdfs too: it waits between its tries.
+    return [module for name, module in sys.modules.items() if name.partition(".")[0] in (*PACKAGES, "pyhdfs")]
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """Within it, every module of the project finds simulated clocks, threads and servers."""
+    changed: list[tuple[Any, str, Any]] = []
+
+    def change(place: Any, name: str, value: Any) -> None:
+        changed.append((place, name, getattr(place, name)))
+        setattr(place, name, value)
+
+    clients = {
+        confluent_kafka: {"Consumer": model.Consumer, "Producer": model.Producer},
+        confluent_kafka.admin: {"AdminClient": model.AdminClient},
+        kafka: {"KafkaAdminClient": model.KafkaAdminClient},
+        requests: {"Session": http.Session},
+        happybase: {"Connection": model_of_happybase.Connection},
+    }
+    instead = dict(threads.REPLACED)
+    modules = _modules()
+    for place, names in clients.items():
+        for name, ours in names.items():
+            instead[id(getattr(place, name))] = ours
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if id(value) in instead and not name.startswith("__"):
+                change(module, name, instead[id(value)])
+    for place, names in clients.items():
+        for name, ours in names.items():
+            change(place, name, ours)
+    for name, constants in COARSE.items():
+        for constant, value in constants.items():
+            change(sys.modules[name], constant, value)
+    running = sys.modules["agent.runner.agent"]
+    change(running, "MetricsServer", _NoServer)
+    change(running, "socket", SimpleNamespace(gethostname=lambda: world().process.name))
+    change(uuid, "uuid4", lambda: uuid.UUID(int=world().random.getrandbits(128), version=4))
+    try:
+        yield
+    finally:
+        for place, name, value in reversed(changed):
+            setattr(place, name, value)
+
+
+class _NoServer:
+    """Metrics are read from the agent itself."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+@cache
+def configured(text: str) -> Any:
+    """The agent of a configuration."""
+    from agent.config import load
+    from plugins import Components
+
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "agent.conf")
+        file.write_text(text)
+        spec, diagnostics = load(file, components=Components())
+    assert spec is not None, "\n".join(map(str, diagnostics))
+    return spec
+
+
+def _feed() -> Any:
+    """A source that puts what a story tells it to."""
+    from plugins import Batch, Config, Source
+
+    class Feed(Source[Config]):
+        """Yields the batches of `world().models["feed"]`, and enters what is stored."""
+
+        type_name: ClassVar[str] = "feed"
+
+        def batches(self) -> Iterator[Any]:
+            feed = world().models["feed"]
+            while not self.stopping.is_set():
+                if feed.waiting:
+                    yield Batch.of(feed.waiting.popleft())
+                else:
+                    feed.changed.wait(5)
+
+        def stored(self, batch: Any) -> None:
+            world().models["feed"].stored += batch.bodies.to_pylist()
+
+    return Feed
+
+
+class AgentProcess:
+    """An agent on a host of its own."""
+
+    def __init__(self, world: World, host: str, spec: Any, *, feeding: bool, drain: bool = False) -> None:
+        from agent.topology import Place, Route, SelectorSpec, SourceSpec
+        from plugins import Config
+
+        self.world, self.host, self.drain = world, host, drain
+        if feeding:
+            config, _ = Config.parse({})
+            names = tuple(channel.name for channel in spec.channels[:1])
+            place, selector = Place("", 0), SelectorSpec(otherwise=Route(required=names))
+            source = SourceSpec("s1", f"{spec.name}.sources.s1", _feed(), config, {}, place, names, selector)
+            spec = replace(spec, sources=(source,))
+        self.spec = spec
+        self.process = Process(world, host)
+        self.agent: Any = None
+        self.code: int | None = None
+        self._stop = threads.Event()
+        self.main = self.process.spawn(self._run, "main")
+
+    def _run(self) -> None:
+        from agent.runner.agent import Agent
+        from agent.runner.drain import Stuck
+
+        stuck = False
+        self.agent = Agent(self.spec)
+        if self.drain:
+            self.agent.drain()
+        self.agent.start()
+        while not self._stop.wait(0.5 if self.drain else None):
+            try:
+                if self.agent.drained():
+                    break
+            except Stuck:
+                stuck = True
+                break
+        self.code = 0 if self.agent.stop() and not stuck else 1
+
+    @property
+    def running(self) -> bool:
+        """Whether it lives."""
+        return self.process.alive and not self.main.done
+
+    def stop(self) -> None:
+        """As SIGTERM does."""
+        self._stop.set()
+
+
+def in_process(world: World, name: str, work: Callable[[], Any]) -> Any:
+    """What a program of its own answers or raises; None where it was killed."""
+    process = Process(world, name)
+    outcome: list[Any] = []
+
+    def body() -> None:
+        try:
+            outcome.append((work(), None))
+        except Exception as e:  # is raised below
+            outcome.append((None, e))
+
+    thread = process.spawn(body, "main")
+    process.ended.append(thread.finished.fire)
+    if not thread.done and process.alive:
+        thread.finished.wait()
+    if not outcome:
+        return None
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def command(*arguments: str) -> str:
+    """Run `agent …` in the present process; what it prints. Raises what it ends with."""
+    from click.testing import CliRunner
+
+    from agent.cli import main
+
+    outcome = CliRunner().invoke(main, list(arguments))
+    if outcome.exit_code:
+        raise RuntimeError(f"agent {' '.join(arguments)}: {outcome.output}") from outcome.exception
+    return outcome.output
+
+
+class Told(logging.Handler):
+    """What programs log, in the story."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        here = world()
+        here.told(f"{here.process.name} says: {record.getMessage()}")
+
+
+@contextlib.contextmanager
+def logged(level: int) -> Iterator[None]:
+    """Have it in the story."""
+    root, handler = logging.getLogger(), Told(level)
+    before, handlers = root.level, root.handlers
+    root.handlers, root.level = [handler], level
+    root.manager._clear_cache()
+    try:
+        yield
+    finally:
+        root.handlers, root.level = handlers, before
+        root.manager._clear_cache()
+
+
+def seeded(seed: int) -> None:
+    """What the project's code draws by chance."""
+    random.seed(seed)

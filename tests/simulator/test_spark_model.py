@@ -1,0 +1,314 @@
+"""What the model of Spark makes of the project's own query and tasks, and of what goes wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.runner import rejections
+from agent.runner.rejections import Rejections
+from agent.runner.spark import query as query_module
+from agent.runner.spark.driver import reason
+from agent.runner.spark.job import Job, SinkJob
+from agent.runner.spark.query import Query
+from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
+from channels.kafka import KafkaChannel, KafkaChannelConfig
+from plugins import Batch, Claim, Config, Record, Retry, Sink
+from tests.simulator import threads
+from tests.simulator.running import replaced, run_in
+from tests.simulator.spark import Spark, limited
+from tests.simulator.world import Fault, Kind, Process, World, simulation, world
+
+PLACE = Place("test.conf", 1)
+RAW = [("flafka.format", b"raw/1")]
+
+
+class Log:
+    """A topic of two partitions, without transactions."""
+
+    def __init__(self, *, partitions: int = 2) -> None:
+        self.records: dict[int, list[Record]] = {partition: [] for partition in range(partitions)}
+        self.low: Counter[int] = Counter()
+        self.numbers = 0
+
+    def append(self, count: int) -> None:
+        """To all partitions in turn."""
+        for _ in range(count):
+            self.add(self.numbers % len(self.records), 1)
+
+    def add(self, partition: int, count: int) -> None:
+        """To one."""
+        log = self.records[partition]
+        for _ in range(count):
+            log.append(Record(len(log), 7, None, b"%d" % self.numbers, RAW))
+            self.numbers += 1
+
+    def partitions(self, topic: str) -> list[int]:
+        return list(self.records)
+
+    def low_watermark(self, topic: str, partition: int) -> int:
+        return self.low[partition]
+
+    def end_offset(self, topic: str, partition: int) -> int | None:
+        return len(self.records[partition]) if partition in self.records else None
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> list[Record]:
+        return self.records[partition][start:end]
+
+
+class Store(Sink[Config]):
+    """Counts what it is given, in the simulation."""
+
+    type_name = "store"
+
+    def write(self, batch: Batch) -> None:
+        held = world().models["store"]
+        for event in batch:
+            if event.body == held.bad:
+                raise Retry("the store is away")
+            held.bodies[event.body] += 1
+
+
+class Positions(KafkaChannel):
+    """Keeps positions in the simulation, in place of Kafka."""
+
+    def open(self) -> None:
+        pass
+
+    def confirm(self, claim: Claim) -> None:
+        pass
+
+    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+        here = world().models
+        claims = [Claim("c", "t", "i", "g", 0, partition) for partition in here["log"].partitions("t")]
+        return {claim: here["positions"].get(claim.partition) for claim in claims}
+
+    def record(self, positions: Mapping[Claim, int | None]) -> None:
+        known = {claim.partition: end for claim, end in positions.items() if end is not None}
+        world().models["positions"].update(known)
+
+
+class Letters:
+    def put(self, letters: Any) -> None:
+        raise AssertionError("nothing is rejected")
+
+
+def job_of() -> tuple[Job, SinkJob]:
+    config, _ = KafkaChannelConfig.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.topic": "t"})
+    assert config is not None
+    channel = ChannelSpec("c", "a.channels.c", Positions, config, {}, PLACE)
+    sink = SinkSpec("k", "a.sinks.k", Store, Config(), {}, PLACE, channel="c", tolerance=Tolerance())
+    job = SinkJob(sink, channel)
+    return Job("a", (job,), {"spark.triggerInterval": "5"}, "", ""), job
+
+
+class Run:
+    """A simulation with a driver that runs one query."""
+
+    def __init__(self, *faults: Fault, **options: Any) -> None:
+        self.world = World(3, given=list(faults))
+        self.log = self.world.models["log"] = Log()
+        self.positions: dict[int, int] = {}
+        self.world.models["positions"] = self.positions
+        self.store = self.world.models["store"] = SimpleNamespace(bodies=Counter(), bad=None)
+        self.options = options
+        self.errors: list[str] = []
+
+    def go(self, story: Callable[[Run], None]) -> Run:
+        """Run the query beside that story, then stop the query."""
+        with simulation(self.world), replaced(query_module, rejections):
+            self.driver = Process(self.world, "driver")
+            self.spark = Spark(self.world, self.log, driver=self.driver, **self.options)
+            self.stopping = threads.threading.Event()
+            self.driver.spawn(self._query, "query")
+
+            def main() -> None:
+                story(self)
+                self.stopping.set()
+                self.world.sleep(60)
+
+            run_in(self.world, Process(self.world, "story"), main)
+        return self
+
+    def _query(self) -> None:
+        job, sink = job_of()
+        while not self.stopping.is_set():
+            self.query = Query(job, sink, Rejections(Letters(), Tolerance()))
+            self.spark.streams.addListener(
+                SimpleNamespace(
+                    onQueryStarted=lambda event: None,
+                    onQueryProgress=lambda event: self.query.show(event.progress),
+                    onQueryIdle=lambda event: self.query.idle(""),
+                )
+            )
+            try:
+                self.query.run(self.spark, self.stopping)
+            except Exception as e:
+                self.errors.append(reason(f"{type(e).__name__}: {e}", sink))
+                self.world.sleep(1)
+
+    def until(self, condition: Callable[[], Any], seconds: float = 600) -> None:
+        deadline = self.world.now + seconds
+        while not condition():
+            assert self.world.now < deadline, "\n".join(self.world.story)
+            self.world.sleep(0.5)
+
+    @property
+    def times(self) -> list[int]:
+        """How often each event came, in order."""
+        return [self.store.bodies[b"%d" % n] for n in range(self.log.numbers)]
+
+
+def deliver(run: Run) -> None:
+    for _ in range(3):
+        run.log.append(7)
+        end = {p: len(records) for p, records in run.log.records.items()}
+        run.until(lambda end=end: run.positions == end)
+
+
+def test_what_is_appended_is_delivered_once() -> None:
+    run = Run().go(deliver)
+    assert run.times == [1] * 21
+    assert run.errors == []
+    assert run.spark.queries[0].ended
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.WELL, Kind.REFUSED)])
+def test_an_attempt_that_fails_or_is_given_up_is_made_again(kind: Kind) -> None:
+    run = Run(Fault("executor-1", "spark.task", 1, kind, 70.0)).go(deliver)
+    assert run.world.faults
+    assert run.errors == []
+    assert set(run.times) <= {1, 2}
+    twice = kind in (Kind.UNANSWERED, Kind.LATE, Kind.DOUBLED, Kind.KILLED_AFTER, Kind.PAUSED, Kind.PAUSED_AFTER)
+    assert (2 in run.times) == twice, "its work was done already, or is done yet"
+
+
+def test_a_task_that_fails_again_and_again_fails_the_query_with_what_python_said() -> None:
+    def story(run: Run) -> None:
+        run.store.bad = b"3"
+        run.log.append(7)
+        run.until(lambda: run.errors)
+        run.store.bad = None
+        run.until(lambda: run.positions == {0: 4, 1: 3})
+
+    run = Run(max_failures=2).go(story)
+    assert run.errors[0] == "the store is away"
+    assert run.times[1] > 2
+    assert run.times[0] >= 1
+
+
+def test_an_error_of_the_drivers_function_ends_the_query() -> None:
+    def story(run: Run) -> None:
+        run.until(lambda: run.spark.queries and run.spark.queries[0].batches)
+        run.query.expected[0] = 100
+        run.log.append(7)
+        run.until(lambda: run.errors)
+
+    assert Run().go(story).errors == ["records 0–100 of partition 0 were delivered twice"]
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_topic_that_is_made_anew_or_has_lost_records_fails_the_query(left: int) -> None:
+    def story(run: Run) -> None:
+        run.log.append(6)
+        run.until(lambda: run.positions == {0: 3, 1: 3})
+        run.log.records[0][left:] = []
+        run.until(lambda: run.errors)
+
+    assert "the brokers no longer have the records of t" in Run().go(story).errors[0]
+
+
+def test_a_topic_made_anew_that_has_passed_the_old_offset_is_read_on_in_silence() -> None:
+    def story(run: Run) -> None:
+        run.log.append(4)
+        run.until(lambda: run.positions == {0: 2, 1: 2})
+        run.log.records = {0: [], 1: []}
+        run.log.append(10)
+        run.until(lambda: run.positions == {0: 5, 1: 5})
+
+    run = Run().go(story)
+    assert run.errors == []
+    assert run.times == [1] * 4 + [0] * 4 + [1] * 6
+
+
+def test_records_that_are_too_old_fail_the_query() -> None:
+    def story(run: Run) -> None:
+        run.until(lambda: run.spark.queries and run.spark.queries[0].batches)
+        run.log.append(8)
+        run.log.low[0] = 2
+        run.until(lambda: run.errors)
+
+    assert "the brokers no longer have the records of t" in Run().go(story).errors[0]
+
+
+def test_a_new_partition_is_read_from_its_start() -> None:
+    def story(run: Run) -> None:
+        run.log.append(4)
+        run.until(lambda: run.positions == {0: 2, 1: 2})
+        run.log.records[2] = []
+        run.log.append(6)
+        run.until(lambda: run.positions.get(2) == 2)
+
+    run = Run().go(story)
+    assert set(run.times) == {1}
+
+
+def test_a_driver_that_is_killed_leaves_executors_that_go_on_for_a_while() -> None:
+    fault = Fault("executor-1", "spark.task", 1, Kind.PAUSED, 1.0)
+
+    def story(run: Run) -> None:
+        run.until(lambda: run.spark.queries and run.spark.queries[0].batches)
+        run.log.append(1)
+        run.until(lambda: run.world.faults)
+        run.driver.kill()
+        assert not run.times[0]
+        run.world.sleep(30)
+        assert not [one for one in run.spark._executors if one.alive]
+
+    run = Run(fault).go(story)
+    assert run.times == [1]
+    assert run.positions == {}
+
+
+def test_a_driver_that_sleeps_goes_on() -> None:
+    def story(run: Run) -> None:
+        run.log.append(5)
+        run.until(lambda: run.positions)
+        run.driver.pause(90)
+        deliver(run)
+
+    assert set(Run().go(story).times) == {1}
+
+
+def test_a_context_that_is_stopped_from_outside_takes_no_queries_any_more() -> None:
+    def story(run: Run) -> None:
+        deliver(run)
+        run.spark.stop()
+        run.until(lambda: len(run.errors) > 2)
+
+    run = Run().go(story)
+    assert all("stopped SparkContext" in error for error in run.errors)
+
+
+def test_a_query_is_stopped_within_a_micro_batch() -> None:
+    def story(run: Run) -> None:
+        run.until(lambda: run.spark.queries and run.spark.queries[0].batches)
+        run.log.append(5)
+        run.until(lambda: run.world.faults)
+        run.spark.queries[0].stop()
+        assert run.spark.queries[0].ended
+        assert run.spark.queries[0].exception() is None
+
+    run = Run(Fault("executor-1", "spark.task", 1, Kind.PAUSED, 20.0)).go(story)
+    assert run.errors == []
+
+
+def test_records_of_a_micro_batch_are_divided_as_there_are() -> None:
+    assert limited({0: 0, 1: 0}, {0: 5, 1: 5}, 100) == {0: 5, 1: 5}
+    assert limited({0: 0, 1: 10}, {0: 300, 1: 110}, 100) == {0: 75, 1: 35}
+    assert limited({0: 0, 1: 0}, {0: 1000, 1: 1}, 10) == {0: 9, 1: 1}
+    assert limited({0: 7, 1: 0}, {0: 3, 1: 0}, 10) == {0: 3, 1: 0}

@@ -1,0 +1,416 @@
+"""What the project's code finds in place of `time`, `threading`, `queue` and `concurrent.futures` in a simulation."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import queue as real_queue
+import threading as real_threading
+import time as real_time
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from tests.simulator.world import Process, Signal, Thread, world
+
+
+def monotonic() -> float:
+    """Simulated."""
+    return world().now
+
+
+def wall() -> float:
+    """Simulated, with the error of the machine's clock."""
+    return world().wall()
+
+
+def sleep(seconds: float) -> None:
+    """Simulated."""
+    world().sleep(seconds)
+
+
+class Lock:
+    """`threading.Lock`."""
+
+    def __init__(self) -> None:
+        self._owner: Thread | None = None
+        self._freed = Signal(world())
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        here = world()
+        me = here.current
+        deadline = here.now + timeout if timeout >= 0 else None
+        while self._owner is not None:
+            if not blocking:
+                return False
+            left = None if deadline is None else deadline - here.now
+            if left is not None and left <= 0:
+                return False
+            self._freed.wait(left)
+        self._owner = me
+        return True
+
+    def release(self) -> None:
+        self._owner = None
+        self._freed.fire()
+
+    def locked(self) -> bool:
+        return self._owner is not None
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class RLock(Lock):
+    """`threading.RLock`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self._owner is not world().current and not super().acquire(blocking, timeout):
+            return False
+        self._depth += 1
+        return True
+
+    def release(self) -> None:
+        self._depth -= 1
+        if not self._depth:
+            super().release()
+
+
+class Condition:
+    """`threading.Condition`."""
+
+    def __init__(self, lock: Lock | None = None) -> None:
+        self._lock = lock or RLock()
+        self._notified = Signal(world())
+        self.acquire, self.release = self._lock.acquire, self._lock.release
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        depth = getattr(self._lock, "_depth", 1)
+        for _ in range(depth):
+            self._lock.release()
+        fired = self._notified.wait(timeout)
+        for _ in range(depth):
+            self._lock.acquire()
+        return fired
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        here = world()
+        deadline = here.now + timeout if timeout is not None else None
+        while not (result := predicate()):
+            left = deadline - here.now if deadline is not None else None
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+        return result
+
+    def notify(self, n: int = 1) -> None:
+        self._notified.fire()
+
+    def notify_all(self) -> None:
+        self._notified.fire()
+
+
+class Event:
+    """`threading.Event`."""
+
+    def __init__(self) -> None:
+        self._flag = False
+        self._signal = Signal(world())
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    def set(self) -> None:
+        self._flag = True
+        self._signal.fire()
+
+    def clear(self) -> None:
+        self._flag = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._flag:
+            self._signal.wait(timeout)
+        return self._flag
+
+
+class Semaphore:
+    """`threading.Semaphore`."""
+
+    def __init__(self, value: int = 1) -> None:
+        self._value = value
+        self._freed = Signal(world())
+
+    def acquire(self) -> bool:
+        while not self._value:
+            self._freed.wait()
+        self._value -= 1
+        return True
+
+    def release(self) -> None:
+        self._value += 1
+        self._freed.fire()
+
+    __enter__ = acquire
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class SimulatedThread:
+    """`threading.Thread`."""
+
+    def __init__(
+        self,
+        group: None = None,
+        target: Callable[..., Any] | None = None,
+        name: str | None = None,
+        args: Iterable[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        daemon: bool | None = None,
+    ) -> None:
+        self.name, self.daemon = name or "thread", daemon
+        self._target, self._args, self._kwargs = target, args, kwargs or {}
+        self._process: Process = world().process
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        self._thread = world().spawn(self.run, self.name, world().process)
+
+    def run(self) -> None:
+        if self._target is not None:
+            self._target(*self._args, **self._kwargs)
+
+    def join(self, timeout: float | None = None) -> None:
+        thread = self._thread
+        assert thread is not None, "joined before it was started"
+        if not thread.done:
+            thread.finished.wait(timeout)
+
+    def is_alive(self) -> bool:
+        return self._thread is not None and not self._thread.done
+
+
+class SimpleQueue:
+    """`queue.SimpleQueue`, and `queue.Queue` as far as it is used."""
+
+    def __init__(self, maxsize: int = 0) -> None:
+        self._items: deque[Any] = deque()
+        self._most = maxsize
+        self._changed = Signal(world())
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        deadline = world().now + timeout if timeout is not None else None
+        while self._most and len(self._items) >= self._most:
+            if not block or (deadline is not None and world().now >= deadline):
+                raise real_queue.Full
+            self._changed.wait(None if deadline is None else deadline - world().now)
+        self._items.append(item)
+        self._changed.fire()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        deadline = world().now + timeout if timeout is not None else None
+        while not self._items:
+            if not block or (deadline is not None and world().now >= deadline):
+                raise real_queue.Empty
+            self._changed.wait(None if deadline is None else deadline - world().now)
+        item = self._items.popleft()
+        self._changed.fire()
+        return item
+
+    def put_nowait(self, item: Any) -> None:
+        self.put(item, block=False)
+
+    def get_nowait(self) -> Any:
+        return self.get(block=False)
+
+    def qsize(self) -> int:
+        return len(self._items)
+
+    def empty(self) -> bool:
+        return not self._items
+
+
+class Future:
+    """`concurrent.futures.Future`."""
+
+    def __init__(self) -> None:
+        self._done = self._cancelled = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._signal = Signal(world())
+        self._calls: list[Callable[[Future], None]] = []
+
+    def set_result(self, result: Any) -> None:
+        self._done, self._result = True, result
+        self._tell()
+
+    def set_exception(self, error: BaseException) -> None:
+        self._done, self._error = True, error
+        self._tell()
+
+    def add_done_callback(self, call: Callable[[Future], None]) -> None:
+        self._calls.append(call)
+        if self._done:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._signal.fire()
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call(self)
+
+    def cancel(self) -> bool:
+        if not self._done:
+            self._done = self._cancelled = True
+            self._signal.fire()
+        return self._cancelled
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def done(self) -> bool:
+        return self._done
+
+    def _await(self, timeout: float | None) -> None:
+        deadline = world().now + timeout if timeout is not None else None
+        while not self._done:
+            left = None if deadline is None else deadline - world().now
+            if left is not None and left <= 0:
+                raise TimeoutError
+            self._signal.wait(left)
+        if self._cancelled:
+            raise concurrent.futures.CancelledError
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._await(timeout)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._await(timeout)
+        return self._error
+
+
+class ThreadPoolExecutor:
+    """`concurrent.futures.ThreadPoolExecutor`: a thread for each piece of work, so many of them at once."""
+
+    def __init__(self, max_workers: int = 8, thread_name_prefix: str = "pool") -> None:
+        self._most, self._name = max_workers, thread_name_prefix
+        self._busy = 0
+        self._waiting: deque[tuple[Future, Callable[[], Any]]] = deque()
+        self._idle = Signal(world())
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future:
+        future = Future()
+        self._waiting.append((future, lambda: function(*args, **kwargs)))
+        if self._busy < self._most:
+            self._busy += 1
+            world().spawn(self._work, self._name)
+        return future
+
+    def _work(self) -> None:
+        while self._waiting:
+            future, call = self._waiting.popleft()
+            if future.done():
+                continue
+            try:
+                future.set_result(call())
+            except Exception as e:  # belongs to who asked
+                future.set_exception(e)
+        self._busy -= 1
+        self._idle.fire()
+
+    def map(self, function: Callable[..., Any], *items: Iterable[Any]) -> Iterable[Any]:
+        futures = [self.submit(function, *each) for each in zip(*items, strict=False)]
+        return (future.result() for future in futures)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if cancel_futures:
+            for future, _ in self._waiting:
+                future.cancel()
+        while wait and self._busy:
+            self._idle.wait()
+
+    def __enter__(self) -> ThreadPoolExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+
+def wait(futures: Iterable[Future], timeout: float | None = None, return_when: str = "ALL_COMPLETED") -> Any:
+    """`concurrent.futures.wait`."""
+    futures = list(futures)
+    deadline = world().now + timeout if timeout is not None else None
+    for future in futures:
+        while not future._done:
+            if return_when == "FIRST_EXCEPTION" and any(f._error is not None for f in futures):
+                break
+            if deadline is not None and world().now >= deadline:
+                break
+            future._signal.wait(None if deadline is None else deadline - world().now)
+    done = {f for f in futures if f._done}
+    return SimpleNamespace(done=done, not_done=set(futures) - done)
+
+
+def as_completed(futures: Iterable[Future]) -> Iterable[Future]:
+    """`concurrent.futures.as_completed`, in the order given."""
+    for future in futures:
+        while not future._done:
+            future._signal.wait()
+        yield future
+
+
+time = SimpleNamespace(
+    **{name: getattr(real_time, name) for name in ("strftime", "gmtime", "localtime", "mktime", "timezone")},
+    monotonic=monotonic,
+    perf_counter=monotonic,
+    monotonic_ns=lambda: int(monotonic() * 1e9),
+    time=wall,
+    time_ns=lambda: int(wall() * 1e9),
+    sleep=sleep,
+)
+threading = SimpleNamespace(
+    Lock=Lock,
+    RLock=RLock,
+    Condition=Condition,
+    Event=Event,
+    Semaphore=Semaphore,
+    Thread=SimulatedThread,
+    current_thread=lambda: world().current,
+    get_ident=lambda: id(world().current),
+    active_count=lambda: 1,
+    main_thread=real_threading.main_thread,
+    local=real_threading.local,
+)
+queue = SimpleNamespace(SimpleQueue=SimpleQueue, Queue=SimpleQueue, Empty=real_queue.Empty, Full=real_queue.Full)
+
+REPLACED: dict[int, Any] = {
+    id(real): ours
+    for real, ours in (
+        (real_time, time),
+        (real_threading, threading),
+        (real_queue, queue),
+        (real_threading.Event, Event),
+        (concurrent.futures.Future, Future),
+        (concurrent.futures.ThreadPoolExecutor, ThreadPoolExecutor),
+        (concurrent.futures.wait, wait),
+        (concurrent.futures.as_completed, as_completed),
+    )
+}
+"""By the real thing's identity: what a module of the project that names it is given instead."""

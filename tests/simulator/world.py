@@ -1,0 +1,415 @@
+"""Time, threads and processes of a simulation, and what goes wrong in it.
+
+All threads are greenlets: one runs until it waits or makes a call, then another one's turn comes, as the seed says.
+Time stands still while any thread can run and jumps to the next timer when none can. So a run of many simulated
+minutes takes milliseconds, and the same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+MOST_STEPS = 200_000
+"""A run that takes more switches of threads does not come to an end."""
+START_OF_TIME = 1_790_000_000.0
+"""What the clock on the wall shows when a simulation begins, in seconds since the epoch."""
+
+
+class Kind(enum.Enum):
+    """What may become of a call to a server."""
+
+    WELL = "well"
+    LOST = "lost"
+    """The request never arrives; the caller sees its timeout."""
+    UNANSWERED = "unanswered"
+    """The server does it, and the answer is lost; the caller sees its timeout."""
+    LATE = "late"
+    """The caller sees its timeout, and the server does it some time afterwards."""
+    DOUBLED = "doubled"
+    """The server does it twice, as when the network layer sent it again."""
+    REFUSED = "refused"
+    """The server answers that it cannot now."""
+    PAUSED = "paused"
+    """The process of the caller sleeps for a while before the request goes out, as under SIGSTOP."""
+    PAUSED_AFTER = "paused after"
+    """The same between the answer and the caller's next step."""
+    KILLED = "killed"
+    """The process of the caller is gone before the request goes out, as under SIGKILL."""
+    KILLED_AFTER = "killed after"
+    """The same once the server has done it."""
+
+
+OF_THE_PROCESS = (Kind.PAUSED, Kind.PAUSED_AFTER, Kind.KILLED, Kind.KILLED_AFTER)
+"""What `World.call` itself sees to; a model gets WELL for them."""
+
+
+class Fault(NamedTuple):
+    """One thing that goes wrong: the `number`-th call of that name by that process."""
+
+    process: str
+    what: str
+    number: int
+    kind: Kind
+    seconds: float
+    """How long a pause lasts, or how late the late come."""
+
+    def __str__(self) -> str:
+        lasting = f" ({self.seconds:.0f} s)" if self.kind in (Kind.PAUSED, Kind.PAUSED_AFTER, Kind.LATE) else ""
+        return f"{self.process}: {self.what} no. {self.number} is {self.kind.value}{lasting}"
+
+
+class Process:
+    """A program at work: threads that are killed and paused together."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.alive = True
+        self.paused_until = 0.0
+        self.calls: Counter[str] = Counter()
+        self.ended: list[Callable[[], None]] = []
+        """Called when it is gone: what the kernel does then, such as closing its connections."""
+
+    def kill(self) -> None:
+        """End it at once; a thread of its own that does this never comes back."""
+        if self.alive:
+            self.alive = False
+            self.world.told(f"{self.name} is killed")
+            for close in self.ended:
+                close()
+        if self.world.process is self:
+            self.world.switch()
+
+    def pause(self, seconds: float) -> None:
+        """None of its threads runs for so long, of simulated time."""
+        self.world.told(f"{self.name} sleeps for {seconds:.0f} s")
+        self.paused_until = max(self.paused_until, self.world.now + seconds)
+        if self.world.process is self:
+            self.world.sleep(0)
+
+    def spawn(self, target: Callable[[], Any], name: str) -> Thread:
+        """A thread of it."""
+        return self.world.spawn(target, name, self)
+
+
+class Thread(greenlet):
+    """One thread."""
+
+    def __init__(self, world: World, target: Callable[[], Any], name: str, process: Process) -> None:
+        super().__init__(self._main, world.hub)
+        self.world, self.target, self.name, self.process = world, target, name, process
+        self.ticket = 0
+        """Of the present wait; a timer of another one is void."""
+        self.parked = self.fired = self.done = False
+        self.finished = Signal(world)
+
+    def _main(self) -> None:
+        try:
+            self.target()
+        except GreenletExit:
+            pass
+        except BaseException as e:  # what a thread does not catch is for the run to tell
+            self.world.crashed(self, e)
+        finally:
+            self.done = True
+            self.finished.fire()
+
+
+class Signal:
+    """Something threads wait for."""
+
+    __slots__ = ("waiting", "world")
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.waiting: list[Thread] = []
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether it was fired within that time."""
+        thread = self.world.current
+        self.waiting.append(thread)
+        fired = self.world.park(seconds)
+        if not fired and thread in self.waiting:
+            self.waiting.remove(thread)
+        return fired
+
+    def fire(self) -> None:
+        """All who wait go on."""
+        if self.waiting:
+            waiting, self.waiting = self.waiting, []
+            for thread in waiting:
+                self.world.wake(thread)
+
+
+class Stuck(Exception):
+    """A run does not come to an end."""
+
+
+@dataclass
+class Chances:
+    """How often what goes wrong, where nothing is given."""
+
+    share: float = 0.0
+    """Of all calls."""
+    kinds: Collection[Kind] = frozenset(Kind)
+    processes: Collection[str] | None = None
+    most: int = 4
+    """So many in one run."""
+
+
+class World:
+    """One simulation.
+
+    Faults come by chance as `chances` says, or, where `given` is a list, they are these and no others. Those that
+    came about are in `faults`; given to another run with the same seed, they come about there.
+    """
+
+    def __init__(
+        self, seed: int, *, chances: Chances | None = None, given: list[Fault] | None = None, verbose: bool = False
+    ) -> None:
+        self.seed, self.verbose = seed, verbose
+        self.random = random.Random(seed)
+        self._fate = random.Random(~seed)
+        self.now = 0.0
+        """Seconds since the simulation began."""
+        self.skew = 0.0
+        """How wrong the clock on the wall goes, in seconds."""
+        self.chances = chances or Chances()
+        self.given = {(f.process, f.what, f.number): f for f in given} if given is not None else None
+        self.faults: list[Fault] = []
+        self.story: list[str] = []
+        """What happened, a line each."""
+        self.failures: list[BaseException] = []
+        """What threads did not catch."""
+        self.over = False
+        self.quiet = False
+        """Set to have no more faults by chance."""
+        self.steps = 0
+        self.hub = getcurrent()
+        self.outside = Process(self, "world")
+        self._runnable: list[Thread] = []
+        self._timers: list[tuple[float, int, Thread | None, Any]] = []
+        self._numbers = itertools.count()
+        self._threads: list[Thread] = []
+        self.models: dict[str, Any] = {}
+        """The servers, by name: each model keeps its own here."""
+
+    # --- time
+
+    def wall(self) -> float:
+        """Seconds since the epoch, as the machine's clock shows."""
+        return START_OF_TIME + self.now + self.skew
+
+    def sleep(self, seconds: float) -> None:
+        """The present thread waits so long; with 0 the others get their turn."""
+        thread = self.current
+        if seconds <= 0:
+            thread.parked = True
+            self.wake(thread)
+            self.switch()
+        else:
+            self.park(seconds)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Have something done at that time, by nobody's thread: it must not wait."""
+        heapq.heappush(self._timers, (self.now + seconds, next(self._numbers), None, call))
+
+    # --- threads
+
+    @property
+    def current(self) -> Thread:
+        """The thread that runs."""
+        thread = getcurrent()
+        assert isinstance(thread, Thread)
+        return thread
+
+    @property
+    def process(self) -> Process:
+        """The one whose thread runs."""
+        thread = getcurrent()
+        return thread.process if isinstance(thread, Thread) else self.outside
+
+    def spawn(self, target: Callable[[], Any], name: str, process: Process | None = None) -> Thread:
+        """A new thread, which runs when its turn comes."""
+        thread = Thread(self, target, name, process or self.process)
+        self._threads.append(thread)
+        thread.parked = True
+        self.wake(thread)
+        return thread
+
+    def park(self, seconds: float | None = None) -> bool:
+        """The present thread waits until it is woken, or so long. Whether it was woken."""
+        thread = self.current
+        thread.ticket += 1
+        thread.parked, thread.fired = True, False
+        if seconds is not None:
+            heapq.heappush(self._timers, (self.now + max(seconds, 0.0), next(self._numbers), thread, thread.ticket))
+        self.switch()
+        return thread.fired
+
+    def wake(self, thread: Thread) -> None:
+        """A parked thread goes on."""
+        if thread.parked:
+            thread.parked, thread.fired = False, True
+            self._runnable.append(thread)
+
+    def switch(self) -> None:
+        """Give the turn away."""
+        if self.over:
+            raise GreenletExit
+        self.hub.switch()
+        if self.over:
+            raise GreenletExit
+
+    def crashed(self, thread: Thread, error: BaseException) -> None:
+        """A thread ended by an exception."""
+        if not self.over and thread.process.alive:
+            self.failures.append(error)
+
+    def run(self, main: Callable[[], Any]) -> Any:
+        """Simulate until `main` returns; all other threads end with it. Raises what `main` raises, and Stuck."""
+        outcome: list[Any] = []
+
+        def first() -> None:
+            outcome.append(main())
+
+        thread = self.spawn(first, "main", self.outside)
+        try:
+            while not thread.done:
+                self._step()
+        finally:
+            self.over = True
+            for one in self._threads:
+                if not one.dead:
+                    one.throw()
+        if self.failures:
+            raise self.failures[0]
+        return outcome[0]
+
+    def _step(self) -> None:
+        runnable = self._runnable
+        if not runnable:
+            self._advance()
+            return
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise Stuck(f"no end after {self.steps} steps, at {self.now:.1f} s: {self._waiting()}")
+        place = int(self.random.random() * len(runnable))
+        thread, runnable[place] = runnable[place], runnable[-1]
+        runnable.pop()
+        process = thread.process
+        if not process.alive:
+            return
+        if process.paused_until > self.now:
+            thread.parked = True
+            thread.ticket += 1
+            fired = thread.fired
+
+            def resume() -> None:
+                self.wake(thread)
+                thread.fired = fired
+
+            heapq.heappush(self._timers, (process.paused_until, next(self._numbers), None, resume))
+            return
+        thread.switch()
+
+    def _advance(self) -> None:
+        """On to the next timer."""
+        if not self._timers:
+            raise Stuck(f"all threads wait for ever, at {self.now:.1f} s: {self._waiting()}")
+        when, _, thread, what = heapq.heappop(self._timers)
+        if thread is None:
+            self.now = max(self.now, when)
+            what()
+        elif thread.parked and thread.ticket == what and thread.process.alive:
+            self.now = max(self.now, when)
+            thread.parked = False
+            self._runnable.append(thread)
+
+    def _waiting(self) -> str:
+        return ", ".join(f"{t.process.name}/{t.name}" for t in self._threads if not t.done and t.process.alive)
+
+    # --- what goes wrong
+
+    def call(self, what: str, *kinds: Kind, seconds: float = 0.0) -> Fault | None:
+        """A model begins a call on behalf of the present thread, which takes `seconds`; others run meanwhile.
+
+        `kinds` are what may become of it, besides what becomes of the process. Answers what does, None where all is
+        well. A process that is killed here never returns.
+        """
+        process = self.process
+        if self.over:
+            raise GreenletExit
+        if process is self.outside:
+            return None
+        process.calls[what] += 1
+        fault = self._drawn(process, what, kinds)
+        self.sleep(seconds)
+        if fault is None:
+            return None
+        self.faults.append(fault)
+        self.told(str(fault))
+        if fault.kind is Kind.PAUSED:
+            process.pause(fault.seconds)
+        elif fault.kind is Kind.KILLED:
+            process.kill()
+        return fault
+
+    def answered(self, fault: Fault | None) -> None:
+        """A model is done with a call that `call` gave this fault for."""
+        if fault is not None and fault.kind is Kind.PAUSED_AFTER:
+            self.process.pause(fault.seconds)
+        elif fault is not None and fault.kind is Kind.KILLED_AFTER:
+            self.process.kill()
+
+    def _drawn(self, process: Process, what: str, kinds: tuple[Kind, ...]) -> Fault | None:
+        number = process.calls[what]
+        if self.given is not None:
+            return self.given.get((process.name, what, number))
+        chances = self.chances
+        if self.quiet or len(self.faults) >= chances.most or self._fate.random() >= chances.share:
+            return None
+        if chances.processes is not None and process.name not in chances.processes:
+            return None
+        possible = [kind for kind in (*kinds, *OF_THE_PROCESS) if kind in chances.kinds]
+        if not possible:
+            return None
+        kind = self._fate.choice(possible)
+        seconds = self._fate.choice([2.0, 20.0, 70.0]) if kind is not Kind.LATE else self._fate.choice([1.0, 15.0])
+        return Fault(process.name, what, number, kind, seconds)
+
+    def told(self, line: str) -> None:
+        """Add a line to the story."""
+        self.story.append(f"{self.now:8.2f}  {line}")
+        if self.verbose:
+            print(self.story[-1])
+
+
+_present: list[World] = []
+
+
+def world() -> World:
+    """The simulation that runs now."""
+    return _present[-1]
+
+
+class simulation:  # read as a word: `with simulation(World(7)) as world`
+    """Makes a world the present one."""
+
+    def __init__(self, made: World) -> None:
+        self.made = made
+
+    def __enter__(self) -> World:
+        _present.append(self.made)
+        return self.made
+
+    def __exit__(self, *_: object) -> None:
+        _present.pop()
