@@ -11,7 +11,8 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from plugins import Config, Retry, Source, option
+from plugins import Retry, Source, option
+from sources.connections import Connections, ConnectionsConfig
 
 READ_SIZE = 256 * 1024
 """Bytes of one read."""
@@ -49,14 +50,11 @@ def _reason(error: OSError) -> str:
     return error.strerror or os.strerror(error.errno or 0)
 
 
-class TcpConfig(Config):
+class TcpConfig(ConnectionsConfig):
     """Options of those that listen on one TCP port."""
 
     bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
     port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
-    max_connections: int = option(
-        1000, name="maxConnections", description="Connections at a time; further ones wait.", ge=1
-    )
 
 
 class Connection:
@@ -64,6 +62,8 @@ class Connection:
 
     def __init__(self, taken: socket.socket, peer: str) -> None:
         self.socket, self.peer = taken, peer
+        self.shaking = isinstance(taken, ssl.SSLSocket)
+        """Whether it has yet to agree on TLS."""
         self.held = b""
         """The beginning of a line."""
 
@@ -79,7 +79,9 @@ class TcpSource(Source[C], Generic[C, K]):
         super().__init__(config, name)
         self._listener: socket.socket | None = None
         self._selector: selectors.BaseSelector | None = None
-        self._connections: set[K] = set()
+        self._connections: Connections[K] = Connections(
+            config.max_connections, self.metrics, self.complain, self._close
+        )
 
     @abstractmethod
     def _connection(self, taken: socket.socket, peer: str) -> K:
@@ -92,6 +94,7 @@ class TcpSource(Source[C], Generic[C, K]):
 
     def open(self) -> None:
         """Listen. Retry says why that is not possible."""
+        self._connections.open()
         self._listener = self._listen()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -99,12 +102,18 @@ class TcpSource(Source[C], Generic[C, K]):
 
     def close(self) -> None:
         """Stop listening and end all connections."""
-        for connection in list(self._connections):
+        for connection in self._connections:
             self._drop(connection)
+        self._stop_listening()
         if self._selector is not None:
             self._selector.close()
             self._selector = None
+        self._connections.close()
+
+    def _stop_listening(self) -> None:
         if self._listener is not None:
+            if self._selector is not None:
+                self._selector.unregister(self._listener)
             self._listener.close()
             self._listener = None
 
@@ -118,16 +127,17 @@ class TcpSource(Source[C], Generic[C, K]):
     def _listen(self) -> socket.socket:
         return listen(self.config.bind, self.config.port, socket.SOCK_STREAM)
 
+    def _last(self) -> Iterator[list[tuple[K, int]]]:
+        """After `stopping`: what had arrived by then, in turns, those included that are not accepted yet."""
+        return self._connections.last(self._ready, self._stop_listening)
+
     def _ready(self, timeout: float) -> list[tuple[K, int]]:
         """The connections for which selectors' events have come; new ones are taken on the way."""
         assert self._selector is not None
-        ready = []
-        for key, events in self._selector.select(timeout):
-            if key.data is None:
-                self._accept()
-            else:
-                ready.append((key.data, events))
-        return ready
+        selected = self._selector.select(timeout)
+        if any(key.data is None for key, _ in selected):
+            self._accept()
+        return [(key.data, events) for key, events in selected if key.data in self._connections]
 
     def _await(self, connection: K, events: int) -> None:
         """Wait for these of selectors' events from now on."""
@@ -137,45 +147,39 @@ class TcpSource(Source[C], Generic[C, K]):
     def _receive(self, connection: K) -> bytes | None:
         """What has come; None for nothing yet, and no bytes at the end."""
         try:
-            return connection.socket.recv(READ_SIZE)
+            data = connection.socket.recv(READ_SIZE)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         except OSError as e:
             self.log.debug("%s: %s", connection.peer, e)
             return b""
+        self._connections.heard(connection, len(data))
+        return data
 
     def _accept(self) -> None:
         assert self._selector is not None
         assert self._listener is not None
-        try:
-            taken, address = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as e:
-            self.complain("accept", "cannot accept connections for a while: %s", e.strerror)
-            self.stopping.wait(0.05)  # with no file descriptor left, the next try would fail at once
-            return
-        try:
-            taken.setblocking(False)
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # finds out that a silent sender has died
-            connection = self._connection(taken, f"{address[0]}:{address[1]}")
-        except OSError as e:  # it has gone already
-            self.log.debug("%s: %s", address[0], e)
-            taken.close()
-            return
-        self._connections.add(connection)
-        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
-        if len(self._connections) >= self.config.max_connections:
-            self.complain("full", "%d connections, as many as maxConnections: new ones wait", len(self._connections))
-            self._selector.unregister(self._listener)
-        self.metrics.set("OpenConnectionCount", len(self._connections))
+        for taken, address in self._connections.accept(self._listener):
+            peer = f"{address[0]}:{address[1]}"
+            if not self._connections.admit(taken, peer):
+                continue
+            try:
+                taken.setblocking(False)
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # finds out that a silent sender has died
+                connection = self._connection(taken, peer)
+            except OSError as e:  # it has gone already
+                self.log.debug("%s: %s", peer, e)
+                taken.close()
+                continue
+            self._connections.add(connection)
+            self._selector.register(connection.socket, selectors.EVENT_READ, connection)
 
     def _drop(self, connection: K) -> None:
         """End a connection."""
+        self._close(connection)
+
+    def _close(self, connection: K) -> None:
         assert self._selector is not None
         self._selector.unregister(connection.socket)
         connection.socket.close()
-        if len(self._connections) >= self.config.max_connections and self._listener is not None:
-            self._selector.register(self._listener, selectors.EVENT_READ)
         self._connections.discard(connection)
-        self.metrics.set("OpenConnectionCount", len(self._connections))

@@ -69,24 +69,30 @@ class NetcatSource(TcpSource[NetcatConfig, _Sender]):
     aliases = ("org.apache.flume.source.NetcatSource",)
 
     def batches(self) -> Iterator[Batch]:
-        """What the senders send; what has been stored is answered."""
+        """What the senders send, also what has arrived by `stopping`; what has been stored is answered."""
         while not self.stopping.is_set():
-            gathered: list[tuple[_Sender, list[bytes]]] = []
-            size = 0
-            for connection, events in self._ready(TICK):
-                if events & selectors.EVENT_WRITE:
-                    self._answer(connection)
-                elif size < MAX_BYTES:
-                    lines = self._read(connection)
-                    gathered.append((connection, lines))
-                    size += sum(map(len, lines))
-            bodies = [line for _, lines in gathered for line in lines]
-            if bodies:
-                yield Batch.of_columns(pa.array(bodies, pa.binary()), {})
-            for connection, lines in gathered:
-                if self.config.ack_every_event:
-                    connection.answer = b"OK\n" * len(lines) + connection.answer
+            yield from self._turn(self._ready(TICK))
+        for ready in self._last():
+            yield from self._turn(ready)
+
+    def _turn(self, ready: list[tuple[_Sender, int]]) -> Iterator[Batch]:
+        """Read what there is to read, and answer it once it is stored."""
+        gathered: list[tuple[_Sender, list[bytes]]] = []
+        size = 0
+        for connection, events in ready:
+            if events & selectors.EVENT_WRITE:
                 self._answer(connection)
+            elif size < MAX_BYTES:
+                lines = self._read(connection)
+                gathered.append((connection, lines))
+                size += sum(map(len, lines))
+        bodies = [line for _, lines in gathered for line in lines]
+        if bodies:
+            yield Batch.of_columns(pa.array(bodies, pa.binary()), {})
+        for connection, lines in gathered:
+            if self.config.ack_every_event:
+                connection.answer = b"OK\n" * len(lines) + connection.answer
+            self._answer(connection)
 
     def _connection(self, taken: socket.socket, peer: str) -> _Sender:
         return _Sender(taken, peer, self.config.encoding)

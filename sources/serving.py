@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from plugins import Batch, Retry, Source, option
-from plugins.tls import TlsServerConfig
+from plugins import Batch, Metrics, Retry, Source, option
+from plugins.tls import TlsServerConfig, refusal
+from sources.connections import Connections, ConnectionsConfig
 from sources.listening import listen
 
 MAX_BYTES = 768 * 1024
@@ -19,11 +21,122 @@ IDLE = 0.2
 """Seconds after which an idle source looks whether it shall stop."""
 
 
-class ServingConfig(TlsServerConfig):
+class ServingConfig(TlsServerConfig, ConnectionsConfig):
     """Options of those that serve clients on one TCP port."""
 
     bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
     port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
+
+
+class Client:
+    """One connection, from when it is accepted."""
+
+    def __init__(self, taken: socket.socket, peer: str) -> None:
+        self.socket, self.peer = taken, peer
+        self.welcome: asyncio.Task[None]
+        self.transport: asyncio.Transport | None = None
+        """Its protocol sets this when the connection has come about."""
+
+    @property
+    def shaking(self) -> bool:
+        """Whether it has yet to come about."""
+        return self.transport is None
+
+
+class Reception:
+    """Lets clients in, on the event loop that runs: each is admitted, agrees on TLS, and gets a protocol.
+
+    The protocol tells `connections` what it has heard, and when the client has gone. `patience`, in seconds, is for
+    TLS. `hint` is added for a client that does not speak it.
+    """
+
+    def __init__(
+        self,
+        config: ServingConfig,
+        listener: socket.socket,
+        tls: ssl.SSLContext | None,
+        patience: float,
+        metrics: Metrics,
+        complain: Callable[..., None],
+        protocol: Callable[[Client], asyncio.Protocol],
+        hint: str = "",
+    ) -> None:
+        self.connections: Connections[Client] = Connections(config.max_connections, metrics, complain, self._end)
+        self._listener, self._tls, self._patience = listener, tls, patience if tls else None
+        self._metrics, self._complain, self._protocol, self._hint = metrics, complain, protocol, hint
+        self._welcomes: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Begin to accept."""
+        self.connections.open()
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    async def close(self) -> None:
+        """Accept no more, and end those that have not come about; the others are their protocols' to end."""
+        asyncio.get_running_loop().remove_reader(self._listener)
+        for task in self._welcomes:
+            task.cancel()
+        await asyncio.gather(*self._welcomes, return_exceptions=True)
+        self.connections.close()
+
+    def denies(self, address: tuple[str, int]) -> bool:
+        """Whether a client with this address is not let in."""
+        return False
+
+    async def denies_name(self, address: tuple[str, int]) -> bool:
+        """The same, where the client's name has to be looked up for it."""
+        return False
+
+    def _accept(self) -> None:
+        for taken, address in self.connections.accept(self._listener):
+            peer = f"{address[0]}:{address[1]}"
+            if self.denies(address):
+                self._filtered(peer)
+                taken.close()
+            elif self.connections.admit(taken, peer):
+                taken.setblocking(False)
+                client = Client(taken, peer)
+                self.connections.add(client)
+                client.welcome = asyncio.get_running_loop().create_task(self._welcome(client, address))
+                self._welcomes.add(client.welcome)
+                client.welcome.add_done_callback(self._welcomes.discard)
+
+    async def _welcome(self, client: Client, address: tuple[str, int]) -> None:
+        try:
+            if not await self.denies_name(address):
+                client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: self._protocol(client),
+                    client.socket,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=self._patience,
+                )
+                return
+            self._filtered(client.peer)
+        except OSError as e:
+            self._metrics.add("EventReadFail")
+            if any(sign in str(e) for sign in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")):
+                self._complain("tls", "%s does not speak TLS, as ssl = true asks for%s", client.peer, self._hint)
+            else:
+                self._complain("tls", "%s is not let in, no TLS: %s", client.peer, refusal(e))
+        except asyncio.CancelledError:
+            self._close(client)
+            raise
+        self._close(client)
+
+    def _close(self, client: Client) -> None:
+        client.socket.close()
+        self.connections.discard(client)
+
+    def _filtered(self, peer: str) -> None:
+        self._complain("filtered", "%s is not let in by ipFilterRules", peer)
+
+    def _end(self, client: Client) -> None:
+        if client.transport is None:
+            client.welcome.cancel()
+        else:
+            client.transport.abort()
 
 
 R = TypeVar("R")

@@ -28,7 +28,8 @@ FLUME_COUNTERS = {"SOURCE": _SOURCE.split(), "CHANNEL": _CHANNEL.split(), "SINK"
 """The names every component of a kind shows, at 0 where nothing was counted, as Flume's dashboards expect."""
 
 _SPARK = "BatchMilliseconds RecordsPerSecond StateRows StateBytes"  # of a query's latest micro-batch
-GAUGES = frozenset(f"ChannelCapacity ChannelFillPercentage ChannelSize OpenConnectionCount Lag {_SPARK}".split())
+_CONNECTIONS = "OpenConnectionCount OpenConnectionLimit"
+GAUGES = frozenset(f"ChannelCapacity ChannelFillPercentage ChannelSize {_CONNECTIONS} Lag {_SPARK}".split())
 
 
 @dataclass
@@ -75,8 +76,9 @@ class Registry:
         return shown
 
     def failing(self) -> dict[str, str]:
-        """Components whose latest attempt failed, with the reason."""
-        return {f"{c.kind}.{c.name}": c.metrics.last_error for c in self.components if c.metrics.last_error}
+        """Components whose latest attempt failed, or which do less than they should, with the reason."""
+        reasons = {f"{c.kind}.{c.name}": c.metrics.last_error or c.metrics.degraded() for c in self.components}
+        return {name: reason for name, reason in reasons.items() if reason}
 
     def collect(self) -> Iterator[Metric]:
         """Prometheus' view: `flafka_event_accepted_total{agent,kind,name}`."""

@@ -29,13 +29,6 @@ class AvroConfig(ServingConfig):
         description="Rules such as allow:ip:10.1.*,allow:name:localhost,deny:ip:* of which the first that fits "
         "decides; whom none fits is let in.",
     )
-    max_connections: int = option(
-        1000,
-        name="maxConnections",
-        description="Connections at a time. One too many closes the longest silent one that never sent anything, or "
-        "is closed itself.",
-        ge=1,
-    )
     max_request_bytes: int = option(
         32 * 1024 * 1024, name="maxRequestBytes", description="Largest request accepted.", unit="bytes", ge=1024
     )

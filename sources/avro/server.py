@@ -16,8 +16,8 @@ from typing import cast
 
 from plugins import Metrics
 from plugins.avrorpc import Frames, Greeting, Status, answer, complaint, frame
-from plugins.tls import refusal
-from sources.avro.config import AvroConfig, admitted
+from sources.avro.config import AvroConfig, Rule, admitted
+from sources.serving import Client, Reception
 
 INFLATED = 256 * 1024
 """Bytes inflated at a time."""
@@ -69,17 +69,24 @@ class Server:
         self.unfinished = 0
         """Bytes of requests that have begun and not ended."""
         self.connections: dict[Connection, None] = {}
-        self._listener, self._tls, self._rules = listener, tls, config.rules()
-        self._deflates = config.compression_type == "deflate"
+        hint = "; Flume 1.11 deflates outside of TLS: switch compression off"
+        self._reception = _Reception(
+            config,
+            listener,
+            tls,
+            config.frame_timeout,
+            metrics,
+            complain,
+            lambda client: Connection(self, client),
+            hint if config.compression_type == "deflate" else "",
+        )
+        self._reception.rules = config.rules()
         self._arrived = threading.Condition()
         self._waiting: deque[Request] = deque()
         self._unanswered: deque[Request] = deque()
         self._held = 0
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
-        self._welcoming: set[asyncio.Task[None]] = set()
-        self._coming: set[asyncio.Task[None]] = set()
-        """Those of them whose connection has yet to come about."""
         self._thread = threading.Thread(target=self._run, name="avro", daemon=True)
 
     def start(self) -> None:
@@ -131,16 +138,13 @@ class Server:
             self._loop.close()
 
     async def _serve(self) -> None:
-        accepting = self._loop.create_task(self._accept())
+        self._reception.open()
         while not self._stop.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), TICK)
             self._fail_overdue()
             self._drop_overdue()
-        tasks = [accepting, *self._welcoming]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._reception.close()
         for connection in list(self.connections):
             connection.transport.close()
         deadline = time.monotonic() + FAREWELL
@@ -150,70 +154,18 @@ class Server:
             connection.transport.abort()
         await asyncio.sleep(0)
 
-    async def _accept(self) -> None:
-        while True:
-            try:
-                client, address = await self._loop.sock_accept(self._listener)
-            except OSError as e:  # no more file descriptors, for instance
-                self.complain("accept", "cannot accept connections for a while: %s", e.strerror)
-                await asyncio.sleep(1)
-                continue
-            client.setblocking(False)
-            task = self._loop.create_task(self._welcome(client, address))
-            for tasks in (self._welcoming, self._coming):
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-
-    async def _welcome(self, client: socket.socket, address: tuple[str, int]) -> None:
-        peer, limit = f"{address[0]}:{address[1]}", self.config.max_connections
-        try:
-            if not await self._admits(address):
-                self.complain("filtered", "%s is not let in by ipFilterRules", peer)
-            elif len(self.connections) + len(self._coming) > limit and not self._make_room():
-                self.complain("full", "%s is sent away: there are maxConnections = %d already", peer, limit)
-            else:
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                patience = self.config.frame_timeout if self._tls else None
-                await self._loop.connect_accepted_socket(
-                    lambda: Connection(self, peer, asyncio.current_task()),
-                    client,
-                    ssl=self._tls,
-                    ssl_handshake_timeout=patience,
-                )
-                return
-        except OSError as e:
-            self.metrics.add("EventReadFail")
-            if any(sign in str(e) for sign in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")):
-                hint = "; Flume 1.11 deflates outside of TLS: switch compression off" if self._deflates else ""
-                self.complain("tls", "%s does not speak TLS, as ssl = true asks for%s", peer, hint)
-            else:
-                self.complain("tls", "%s is not let in, no TLS: %s", peer, refusal(e))
-        except asyncio.CancelledError:
-            client.close()
-            raise
-        client.close()
-
     def joined(self, connection: Connection) -> None:
-        """A connection has come about. From here on it counts as one, and no more as one that is welcomed."""
+        """A connection has come about."""
         self.connections[connection] = None
-        if connection.welcome is not None:
-            self._coming.discard(connection.welcome)
-        self.metrics.set("OpenConnectionCount", len(self.connections))
 
-    async def _admits(self, address: tuple[str, int]) -> bool:
-        name = ""
-        if any(rule.by_name for rule in self._rules):
-            with contextlib.suppress(OSError):
-                name, _ = await self._loop.getnameinfo(address, socket.NI_NAMEREQD)
-        return admitted(self._rules, address[0], name)
+    def heard(self, connection: Connection, size: int) -> None:
+        """So many bytes have come from it."""
+        self._reception.connections.heard(connection.client, size)
 
-    def _make_room(self) -> bool:
-        """Close the oldest connection that never sent a request, where there is one."""
-        silent = next((c for c in self.connections if not c.spoken), None)
-        if silent is not None:
-            silent.transport.abort()
-        return silent is not None
+    def left(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self.connections.pop(connection, None)
+        self._reception.connections.discard(connection.client)
 
     def _fail_overdue(self) -> None:
         timeout = self.config.request_timeout
@@ -274,16 +226,33 @@ class Server:
             self._unanswered.popleft()
 
 
+class _Reception(Reception):
+    rules: list[Rule]
+
+    def denies(self, address: tuple[str, int]) -> bool:
+        return not self._by_name and not admitted(self.rules, address[0], "")
+
+    async def denies_name(self, address: tuple[str, int]) -> bool:
+        if not self._by_name:
+            return False
+        name = ""
+        with contextlib.suppress(OSError):
+            name, _ = await asyncio.get_running_loop().getnameinfo(address, socket.NI_NAMEREQD)
+        return not admitted(self.rules, address[0], name)
+
+    @property
+    def _by_name(self) -> bool:
+        return any(rule.by_name for rule in self.rules)
+
+
 class Connection(asyncio.Protocol):
     """One client."""
 
-    def __init__(self, server: Server, peer: str, welcome: asyncio.Task[None] | None) -> None:
-        self.server, self.peer, self.welcome = server, peer, welcome
+    def __init__(self, server: Server, client: Client) -> None:
+        self.server, self.client, self.peer = server, client, client.peer
         self.frames = Frames(server.config.max_request_bytes)
         self.began = self.last = time.monotonic()
         """When the unfinished request began; when something was received or sent."""
-        self.spoken = False
-        """Whether it ever sent a request."""
         self.unanswered = 0
         self.transport: asyncio.Transport
         self._greeting = Greeting()
@@ -296,15 +265,14 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio calls this first."""
-        self.transport = cast("asyncio.Transport", transport)
+        self.transport = self.client.transport = cast("asyncio.Transport", transport)
         self.server.joined(self)
         self.read_or_not()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio calls this last. Requests that arrived whole are stored all the same."""
-        self.server.connections.pop(self, None)
+        self.server.left(self)
         self.server.unfinished -= self.frames.held
-        self.server.metrics.set("OpenConnectionCount", len(self.server.connections))
 
     def pause_writing(self) -> None:
         """asyncio calls this when the client does not read its answers: nothing more is read from it."""
@@ -340,6 +308,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio calls this with what came."""
         self.last = time.monotonic()
+        self.server.heard(self, len(data))
         try:
             if self._inflate is None:
                 self._receive(data)
@@ -374,7 +343,6 @@ class Connection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         handshake, name, at = self._greeting.read(content)
-        self.spoken = True
         if not name:
             self.send(serial, [handshake])
         elif name in MESSAGES:

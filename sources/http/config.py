@@ -43,12 +43,6 @@ class HttpConfig(ServingConfig):
         ge=1,
         description="Largest request otherwise; a larger one is answered 413.",
     )
-    max_connections: int = option(
-        1000,
-        name="maxConnections",
-        ge=1,
-        description="Connections at a time; requests on further ones are answered 503.",
-    )
     request_timeout: int = option(
         15_000,
         name="requestTimeout",

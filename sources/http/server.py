@@ -9,16 +9,19 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from plugins import Event, Metrics
+from sources.connections import Connections
 from sources.http import handlers
 from sources.http.config import HttpConfig
 from sources.http.handlers import HandlerError
+from sources.serving import Client, Reception
 
 BUDGET = 64 * 1024 * 1024
 """Bytes of requests that wait to be stored, from which on others are answered 503, and of those that are still on
@@ -45,10 +48,14 @@ class Server:
     """Serves clients on `listener` from `start` to `stop`. `take` and `stored` may be called by any thread."""
 
     def __init__(
-        self, config: HttpConfig, listener: socket.socket, tls: ssl.SSLContext | None, metrics: Metrics
+        self,
+        config: HttpConfig,
+        listener: socket.socket,
+        tls: ssl.SSLContext | None,
+        metrics: Metrics,
+        complain: Callable[..., None],
     ) -> None:
         self.config, self.metrics = config, metrics
-        self._listener = listener
         self._budget = max(BUDGET, config.largest)
         self._held = self._unfinished = 0
         self._arrived = threading.Condition()
@@ -59,19 +66,26 @@ class Server:
             self._answer,
             interface="asgi3",
             proxy_headers=False,
-            http=_Protocol,
+            http="h11",
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=config.max_connections,
             timeout_keep_alive=config.idle_timeout,
             timeout_graceful_shutdown=1,
         )
         settings.load()
-        settings.ssl = tls
-        self._server = uvicorn.Server(settings)
+        reception = Reception(
+            config,
+            listener,
+            tls,
+            config.idle_timeout,
+            metrics,
+            complain,
+            lambda client: self._server.protocol(client),
+        )
+        self._server = _Server(settings, reception)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
@@ -115,7 +129,7 @@ class Server:
     # --- the loop's thread
 
     def _run(self) -> None:
-        self._server.run(sockets=[self._listener])
+        self._server.run()
 
     def _give_up(self) -> None:
         self._settle(list(self._unanswered), False)
@@ -203,18 +217,48 @@ class Server:
         return (handlers.json if self.config.handler == "json" else handlers.ndjson)(content, charset)
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's, with a reception instead of its own listening."""
+
+    def __init__(self, settings: uvicorn.Config, reception: Reception) -> None:
+        super().__init__(settings)
+        self._reception = reception
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn calls this first."""
+        await super().startup(sockets=[])
+        self._reception.open()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn calls this last."""
+        await self._reception.close()
+        await super().shutdown(sockets=[])
+
+    def protocol(self, client: Client) -> _Protocol:
+        """For one more connection."""
+        return _Protocol(client, self._reception.connections, self.config, self.server_state)
+
+
 class _Protocol(H11Protocol):
     """uvicorn's, which also closes connections that never send a whole head of a request."""
 
     _head: asyncio.TimerHandle | None = None
 
+    def __init__(
+        self, client: Client, connections: Connections[Client], config: uvicorn.Config, state: ServerState
+    ) -> None:
+        super().__init__(config, state, {})
+        self._client, self._kept = client, connections
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """asyncio calls this first."""
+        self._client.transport = transport
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
         """asyncio calls this with what came."""
+        self._kept.heard(self._client, len(data))
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             if self._head is not None:
@@ -225,6 +269,7 @@ class _Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio calls this last."""
+        self._kept.discard(self._client)
         if self._head is not None:
             self._head.cancel()
         super().connection_lost(exc)

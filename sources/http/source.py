@@ -21,7 +21,7 @@ class HttpSource(ServingSource[HttpConfig, Server, Request]):
     aliases = ("org.apache.flume.source.http.HTTPSource",)
 
     def _serve(self, listener: socket.socket, context: ssl.SSLContext | None) -> Server:
-        return Server(self.config, listener, context, self.metrics)
+        return Server(self.config, listener, context, self.metrics, self.complain)
 
     def _read(self, server: Server, requests: list[Request]) -> tuple[list[Request], Batch]:
         return requests, Batch.of(event for request in requests for event in request.events)

@@ -50,8 +50,6 @@ class _Application(Connection):
         super().__init__(taken, peer)
         self.since = time.monotonic()
         """When it connected."""
-        self.shaking = isinstance(taken, ssl.SSLSocket)
-        """Whether it has yet to agree on TLS."""
         self.began = False
         """Whether anything has come."""
         self.skipping = False
@@ -86,13 +84,22 @@ class Log4jSource(TcpSource[Log4jConfig, _Application]):
         yield from super().probe()
 
     def batches(self) -> Iterator[Batch]:
-        """What the applications log."""
+        """What the applications log; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            if lines := self._gather(TICK):
-                yield self._batch(*lines)
+            if gathered := self._gather(TICK):
+                yield self._batch(*gathered)
             self._drop_overdue()
-        if lines := self._gather(MAX_WAIT):  # what had arrived by then
-            yield self._batch(*lines)
+        lines: list[bytes] = []
+        cut: set[int] = set()
+        for ready in self._last():
+            self._read_all(ready, lines, cut)
+            if lines:
+                yield self._batch(lines, cut)
+                lines, cut = [], set()
+        for connection in self._connections:
+            self._line(connection.held, lines)
+        if lines:
+            yield self._batch(lines, cut)
 
     def _batch(self, lines: list[bytes], cut: set[int]) -> Batch:
         batch, invalid = parse(lines, cut)
@@ -107,13 +114,21 @@ class Log4jSource(TcpSource[Log4jConfig, _Application]):
         cut: set[int] = set()
         size, due = 0, time.monotonic() + patience
         while size < MAX_BYTES and (left := due - time.monotonic()) > 0:
-            for connection, _ in self._ready(left):
-                before = len(lines)
-                self._read(connection, lines, cut)
-                size += sum(map(len, lines[before:]))
+            size += self._read_all(self._ready(left), lines, cut)
             if lines:
                 due = min(due, time.monotonic() + MAX_WAIT)
         return (lines, cut) if lines else None
+
+    def _read_all(self, ready: list[tuple[_Application, int]], lines: list[bytes], cut: set[int]) -> int:
+        """Read from each of these until a batch is full; how many bytes of lines came."""
+        size = 0
+        for connection, _ in ready:
+            if size >= MAX_BYTES:
+                break
+            before = len(lines)
+            self._read(connection, lines, cut)
+            size += sum(map(len, lines[before:]))
+        return size
 
     def _read(self, connection: _Application, lines: list[bytes], cut: set[int]) -> None:
         if connection.shaking:

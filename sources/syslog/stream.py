@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import resource
 import selectors
 import socket
 import ssl
@@ -17,13 +15,14 @@ import numpy as np
 
 from plugins import Batch, Retry, option
 from plugins.tls import TlsServerConfig, handshake, refusal
-from sources.syslog.base import FAREWELL, READ_SIZE, SyslogConfig, SyslogSource
+from sources.connections import Connections, ConnectionsConfig
+from sources.syslog.base import READ_SIZE, SyslogConfig, SyslogSource
 from sources.syslog.framing import COUNTED_MAX, Framer
 from sources.syslog.names import Sender, plain
 from sources.syslog.parser import CUT
 
 
-class SyslogStreamConfig(SyslogConfig, TlsServerConfig):
+class SyslogStreamConfig(SyslogConfig, TlsServerConfig, ConnectionsConfig):
     """Options of those that take connections, over TLS (RFC 5425) where that is wished."""
 
     handshake_timeout: float = option(
@@ -43,16 +42,10 @@ class SyslogStreamConfig(SyslogConfig, TlsServerConfig):
         ge=0,
         le=9_999_999,
     )
-    max_connections: int = option(
-        1000,
-        name="maxConnections",
-        description="Connections at a time; further ones wait until one of these ends.",
-        ge=1,
-    )
     max_connections_per_address: int = option(
         0,
         name="maxConnectionsPerAddress",
-        description="Connections at a time from one address; further ones are closed. 0: no such limit.",
+        description="Connections at a time from one address; further ones are refused. 0: no such limit.",
         ge=0,
     )
     frame_timeout: float = option(
@@ -74,11 +67,6 @@ class SyslogStreamConfig(SyslogConfig, TlsServerConfig):
 
 
 C = TypeVar("C", bound=SyslogStreamConfig)
-
-_OTHER_FILES = 128
-"""Open files that the rest of the agent needs beside the connections."""
-_AT_ONCE = 256
-"""Connections taken in a row before those that are open have their turn again."""
 
 
 class _Connection:
@@ -106,19 +94,20 @@ class SyslogStream(SyslogSource[C]):
         super().__init__(config, name, reserve=max(self._event_size, COUNTED_MAX))
         self._tls: ssl.SSLContext | None = None
         self._selector: selectors.BaseSelector | None = None
-        self._connections: set[_Connection] = set()
+        self._connections: Connections[_Connection] = Connections(
+            config.max_connections, self.metrics, self.complain, self._drop
+        )
         self._by_address: Counter[str] = Counter()
-        self._accepting = False
-        self._accept_after = 0.0
         self._inspected = 0.0
-        self._most = config.max_connections
 
     def open(self) -> None:
         """Load the certificate, and listen. Retry says why that is not possible."""
         self._tls = self.config.context()
-        self._most = self._connections_at_most()
+        self._connections.open()
         super().open()
         self._selector = selectors.DefaultSelector()
+        for listener in self._sockets:
+            self._selector.register(listener, selectors.EVENT_READ)
 
     def probe(self) -> Iterator[str]:
         """Whether the certificate can be used, and the address and the ports be had."""
@@ -130,107 +119,57 @@ class SyslogStream(SyslogSource[C]):
 
     def close(self) -> None:
         """Stop listening and end all connections."""
-        for connection in list(self._connections):
+        for connection in self._connections:
             self._drop(connection)
         if self._selector is not None:
-            self._accept(False)
             self._selector.close()
             self._selector = None
+        self._connections.close()
         super().close()
 
     def batches(self) -> Iterator[Batch]:
         """What the senders send; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            self._accept(len(self._connections) < self._most and time.monotonic() > self._accept_after)
-            for connection in self._ready(self._patience()):
+            for connection, _ in self._ready(self._patience()):
                 yield from self._read(connection)
             for connection in self._overdue():
                 yield from self._end(connection)
             if not self._patience():
                 yield from self._flush()
-        self._accept(False)
-        self._welcome()
-        super().close()
-        deadline = time.monotonic() + FAREWELL
-        while time.monotonic() < deadline and (ready := self._ready(0)):
-            for connection in ready:
+        for ready in self._connections.last(self._ready, self._stop_listening):
+            for connection, _ in ready:
                 yield from self._read(connection)
-        for connection in list(self._connections):
+        for connection in self._connections:
             yield from self._end(connection)
         yield from self._flush()
 
     # --- connections
 
-    def _connections_at_most(self) -> int:
-        """`maxConnections`, or less where this process may not have so many open files; it asks for what it may."""
-        most = self.config.max_connections
-        limit, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if limit == resource.RLIM_INFINITY or limit >= most + _OTHER_FILES:
-            return most
-        limit = most + _OTHER_FILES if allowed == resource.RLIM_INFINITY else min(most + _OTHER_FILES, allowed)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, allowed))
-        if (fitting := min(most, max(limit - _OTHER_FILES, limit // 2))) < most:
-            self.log.warning(
-                "%d connections at a time, not maxConnections = %d: this process may have %d files open; raise "
-                "`ulimit -n`, or LimitNOFILE of its systemd unit",
-                fitting,
-                most,
-                limit,
-            )
-        return fitting
-
-    def _accept(self, wanted: bool) -> None:
-        """Whether to accept connections; those not accepted wait in the kernel."""
+    def _stop_listening(self) -> None:
         assert self._selector is not None
-        if wanted != self._accepting:
-            self._accepting = wanted
-            for listener in self._sockets:
-                if wanted:
-                    self._selector.register(listener, selectors.EVENT_READ)
-                else:
-                    self._selector.unregister(listener)
-
-    def _ready(self, timeout: float) -> list[_Connection]:
-        """The connections that have something to read; new ones are welcomed on the way."""
-        assert self._selector is not None
-        ready = [key.data for key, _ in self._selector.select(timeout)]
-        if None in ready:
-            ready = [connection for connection in ready if connection is not None]
-            self._welcome()
-        return ready
-
-    def _welcome(self) -> None:
         for listener in self._sockets:
-            port = int(listener.getsockname()[1])
-            for _ in range(_AT_ONCE):
-                if len(self._connections) >= self._most:
-                    self.complain(
-                        "full",
-                        "%d connections, as many as maxConnections and `ulimit -n` allow: new ones wait",
-                        self._most,
-                    )
-                    break
-                try:
-                    taken, address = listener.accept()
-                except BlockingIOError:
-                    break
-                except OSError as e:
-                    if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                        self.complain("accept", "cannot accept connections for a while: %s", e.strerror)
-                        self._accept_after = time.monotonic() + 1
-                    break
-                self._take(taken, address, port)
-        self.metrics.set("OpenConnectionCount", len(self._connections))
+            self._selector.unregister(listener)
+        super().close()
+
+    def _ready(self, timeout: float) -> list[tuple[_Connection, int]]:
+        """The connections that have something to read; new ones are taken on the way."""
+        assert self._selector is not None
+        selected = self._selector.select(timeout)
+        if any(key.data is None for key, _ in selected):
+            for listener in self._sockets:
+                port = int(listener.getsockname()[1])
+                for taken, address in self._connections.accept(listener):
+                    self._take(taken, address, port)
+        return [(key.data, events) for key, events in selected if key.data in self._connections]
 
     def _take(self, taken: socket.socket, address: tuple[str, int], port: int) -> None:
         assert self._selector is not None
         sender, limit = Sender(plain(address[0]), port), self.config.max_connections_per_address
         if limit and self._by_address[sender.address] >= limit:
-            taken.close()
-            self.metrics.add("ConnectionRefusedCount")
-            self.complain(
-                "refused", "%s has %d connections already, as many as maxConnectionsPerAddress", sender.address, limit
-            )
+            why = f"{sender.address} has {limit} connections already, as many as maxConnectionsPerAddress"
+            self._connections.refuse(taken, _text(address), why)
+            return
+        if not self._connections.admit(taken, _text(address)):
             return
         try:
             taken.setblocking(False)
@@ -285,6 +224,7 @@ class SyslogStream(SyslogSource[C]):
         if not size:
             yield from self._end(connection)
             return
+        self._connections.heard(connection, size)
         arrived = room[: held + size]
         ends, marks = connection.framer.cut(arrived)
         if (marks & CUT).any():
@@ -313,7 +253,7 @@ class SyslogStream(SyslogSource[C]):
             return []
         self._inspected = now
         config, overdue = self.config, []
-        for connection in list(self._connections):
+        for connection in self._connections:
             if connection.shaking:
                 if now > connection.since + config.handshake_timeout:
                     self._refuse(connection, f"not agreed on within {config.handshake_timeout:g} s")
@@ -351,7 +291,6 @@ class SyslogStream(SyslogSource[C]):
         self._by_address[connection.sender.address] -= 1
         if not self._by_address[connection.sender.address]:
             del self._by_address[connection.sender.address]
-        self.metrics.set("OpenConnectionCount", len(self._connections))
 
 
 def _text(address: tuple[str, int]) -> str:

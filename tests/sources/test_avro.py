@@ -485,20 +485,6 @@ def test_a_silent_client_is_closed_where_that_is_wished():
         assert client.closed()
 
 
-def test_one_connection_too_many():
-    with Running(maxConnections="2") as running, Client(running) as used, Client(running) as silent:
-        assert used.append(HELLO) == Status.OK
-        running.until(lambda: running.count("OpenConnectionCount") == 2)
-        third = Client(running)
-        assert third.append(HELLO) == Status.OK  # takes the place of the silent one
-        assert silent.closed()
-        fourth = Client(running)
-        assert fourth.closed()
-        assert used.append(HELLO) == Status.OK
-        third.socket.close()
-        fourth.socket.close()
-
-
 def test_a_connection_counts_once_while_it_comes_about():
     async def lingers(*arguments, **options):
         made = await connect(*arguments, **options)

@@ -124,19 +124,6 @@ def test_large_requests_that_come_at_once_do_not_fill_the_memory(monkeypatch):
         assert running.source._server._unfinished == 0
 
 
-def test_more_connections_than_allowed_are_told_to_come_later():
-    with Running(maxConnections="3") as running:
-        address = ("127.0.0.1", running.source.port)
-        silent = [socket.create_connection(address) for _ in range(3)]
-        deadline = time.monotonic() + 10
-        while running.post(b"[]")[0] != 503:
-            assert time.monotonic() < deadline
-        for one in silent:
-            one.close()
-        while running.post(b"[]")[0] != 200:
-            assert time.monotonic() < deadline
-
-
 @pytest.mark.parametrize("sent", [b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12"])
 def test_a_client_that_stops_amid_a_request_is_not_waited_for(sent):
     with Running(idleTimeout="1") as running, running.connect() as client:

@@ -188,15 +188,6 @@ def test_java_objects_are_refused_with_the_way_out(caplog):
     assert "flume-ng-log4jappender" in caplog.text
 
 
-def test_connections_wait_for_their_turn():
-    with running(maxConnections="1") as (source, events):
-        with socket.create_connection(("127.0.0.1", source.port), 10) as first:
-            first.sendall(b'{"message":"first"}\n')
-            until(lambda: len(events) == 1)
-            threading.Thread(target=send, args=(source, b'{"message":"second"}\n')).start()
-        until(lambda: len(events) == 2)
-
-
 # --- TLS
 
 

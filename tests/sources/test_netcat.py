@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from sources.netcat import NetcatConfig, NetcatSource
-from tests.sources.syslog_running import Running, eventually
+from tests.sources.syslog_running import Running
 
 
 def made(**properties: str) -> NetcatSource:
@@ -93,17 +93,6 @@ def test_who_reads_no_answers_holds_up_nobody() -> None:
         shouting.join()  # until the source reads no more of it
         sender.sendall(b"heard\n")
         assert sender.recv(10) == b"OK\n"
-
-
-def test_more_connections_than_allowed_wait() -> None:
-    with Running(made(maxConnections="1")) as running, connected(running.source) as first:
-        first.sendall(b"1\n")
-        assert first.recv(10) == b"OK\n"
-        with connected(running.source) as second:
-            second.sendall(b"2\n")
-            first.close()
-            assert second.recv(10) == b"OK\n"
-        eventually(lambda: running.source.metrics.get("OpenConnectionCount") == 0)
 
 
 def test_an_encoding_nobody_knows() -> None:

@@ -5,16 +5,20 @@ Two machines: one whose files stay open, one that closes each file as soon as it
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
+import lzma
 import os
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -23,6 +27,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sources.taildir import TaildirSource
 from tests.sources.test_taildir import kill, open_files, process, start
 
+PACKERS: list[tuple[Callable[[bytes], bytes], str]] = [
+    (gzip.compress, "gz"),
+    (bz2.compress, "bz2"),
+    (lzma.compress, "xz"),
+    (lambda data: pa.compress(data, "zstd", asbytes=True), "zst"),
+]
 HEAD = b"#" * 1200
 """Some files begin with the same line, longer than what identifies a file."""
 
@@ -202,13 +212,24 @@ class Machine(RuleBasedStateMachine):
         if copies:
             log.write(b"".join(self.line(width) + b"\n" for _ in range(copies)))
 
-    @precondition(lambda self: any(log.read and not log.partial for log in self.logs.values()))
-    @rule(data=st.data())
-    def compress(self, data: st.DataObject) -> None:
-        done = sorted(name for name, log in self.logs.items() if log.read and not log.partial)
-        log = self.logs.pop(data.draw(st.sampled_from(done)))
-        log.path.with_name(f"{log.path.name}.gz").write_bytes(gzip.compress(log.path.read_bytes() + b"\n" * 9))
-        log.path.unlink()
+    @precondition(lambda self: any(log.known and not log.partial for log in self.logs.values()))
+    @rule(data=st.data(), packed=st.booleans())
+    def replace_by_copy(self, data: st.DataObject, packed: bool) -> None:
+        """What `compress` of logrotate does, or a rotation onto another disk; read or not."""
+        known = sorted(name for name, log in self.logs.items() if log.known and not log.partial)
+        name = data.draw(st.sampled_from(known))
+        log = self.logs.pop(name)
+        self.rotations += 1
+        content = log.path.read_bytes()
+        base = name.partition(".")[0]
+        if packed:
+            pack, suffix = data.draw(st.sampled_from(PACKERS))
+            log.path.with_name(f"{base}.{self.rotations}.{suffix}").write_bytes(pack(content))
+            log.path.unlink()
+        else:
+            fresh = f"{base}.{self.rotations}.old"
+            log.path.unlink()
+            log.path.with_name(fresh).write_bytes(content)
 
     # --- what must hold
 

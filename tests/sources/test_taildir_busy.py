@@ -1,0 +1,206 @@
+"""The source `taildir` beside writers that never rest: every line is read, or its file is told of as missed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sources.taildir import TaildirSource
+from tests.sources.test_taildir import start
+
+ROTATING = """
+import logging.handlers, sys, time
+path, size, backups, lines, rate = sys.argv[1], *map(int, sys.argv[2:])
+handler = logging.handlers.RotatingFileHandler(path, maxBytes=size, backupCount=backups)
+logger = logging.Logger("writer")
+logger.addHandler(handler)
+began = time.monotonic()
+for number in range(lines):
+    logger.info("%08d %s", number, "." * 90)
+    if rate and number % 100 == 99:
+        time.sleep(max(0, began + number / rate - time.monotonic()))
+"""
+"""An application that logs with Python's own handler: path, maxBytes, backupCount, lines, lines a second (0: all)."""
+
+BUSY = """
+import os, sys, time
+directory, seconds = sys.argv[1], float(sys.argv[2])
+files = [open(f"{directory}/busy.{i}", "ab", buffering=0) for i in range(4)]
+end, number = time.monotonic() + seconds, 0
+while time.monotonic() < end:
+    for _ in range(600):
+        for i, file in enumerate(files):
+            file.write(b"busy.%d %08d\\n" % (i, number))
+        number += 1
+    time.sleep(0.05)
+print(number)
+"""
+"""Bursts of 600 writes into each of four files; prints how many lines each has."""
+
+SHORT = """
+import os, sys, threading, time
+directory, count, life = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+def live(number):
+    path = f"{directory}/short.{number}"
+    with open(path, "ab", buffering=0) as file:
+        for line in range(100):
+            file.write(b"short.%d %08d\\n" % (number, line))
+            time.sleep(life / 200)
+    time.sleep(life / 2)
+    os.unlink(path)
+threads = []
+for number in range(count):
+    threads.append(threading.Thread(target=live, args=(number,)))
+    threads[-1].start()
+    time.sleep(0.05)
+for thread in threads:
+    thread.join()
+"""
+"""Files of 100 lines that live for `life` seconds."""
+
+
+class Reading:
+    """A source at work, and what it has read."""
+
+    def __init__(self, source: TaildirSource) -> None:
+        self.source = source
+        self.lines: Counter[bytes] = Counter()
+        self.latest = time.monotonic()
+        self.pause = threading.Event()
+        self.pause.set()
+
+    def run(self) -> None:
+        for batch in self.source.batches():
+            self.pause.wait()
+            self.lines.update(batch.bodies.to_pylist())
+            self.source.stored(batch)
+            self.latest = time.monotonic()
+
+    def count(self, name: str) -> int:
+        return int(self.source.metrics.get(name))
+
+    def rest(self, expected: int) -> None:
+        """Wait until that many lines came, or nothing has come for longer than two looks everywhere."""
+        self.latest = time.monotonic()
+        while sum(self.lines.values()) < expected and time.monotonic() - self.latest < 5:
+            time.sleep(0.01)
+
+
+@contextmanager
+def reading(directory: Path, pattern: str, **options: str) -> Iterator[Reading]:
+    source = start(directory, pattern, **{"backoffSleepIncrement": "1000", "maxBackoffSleep": "1000", **options})
+    found = Reading(source)
+    thread = threading.Thread(target=found.run)
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.pause.set()
+        source.stopping.set()
+        thread.join(60)
+        source.close()
+
+
+@contextmanager
+def writing(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def lost(lines: Counter[bytes], expected: int) -> list[int]:
+    seen = {int(line.split()[0]) for line in lines}
+    return [number for number in range(expected) if number not in seen]
+
+
+def files_lost(numbers: list[int], per_file: int) -> int:
+    """At least so many files were missed, where that many lines fit into each."""
+    return -(-len(numbers) // per_file)
+
+
+@pytest.mark.parametrize("pattern", ["app[.]log", "app[.]log.*"])
+@pytest.mark.parametrize(
+    ("size", "backups", "lines", "rate"), [(20_000, 3, 30_000, 0), (100_000, 10, 60_000, 10_000)]
+)
+def test_pythons_rotating_handler(
+    pattern: str, size: int, backups: int, lines: int, rate: int, tmp_path: Path
+) -> None:
+    with reading(tmp_path, pattern) as found:
+        with writing(ROTATING, tmp_path / "logs" / "app.log", size, backups, lines, rate) as writer:
+            assert writer.wait(60) == 0
+        found.rest(lines)
+    missing = lost(found.lines, lines)
+    assert files_lost(missing, size // 100) <= found.count("FileMissedCount")
+    assert max(found.lines.values()) == 1
+
+
+def test_files_that_live_for_a_moment_beside_busy_ones(tmp_path: Path) -> None:
+    """As an application that writes a file for each job into the directory where its servers log."""
+    (tmp_path / "logs").mkdir()
+    with reading(tmp_path, ".*") as found:
+        with writing(BUSY, tmp_path / "logs", 4) as busy, writing(SHORT, tmp_path / "logs", 60, 0.6) as short:
+            assert short.wait(60) == 0
+            assert busy.wait(60) == 0
+            assert busy.stdout is not None
+            each = int(busy.stdout.read())
+        expected = {b"short.%d %08d" % (i, line) for i in range(60) for line in range(100)}
+        expected |= {b"busy.%d %08d" % (i, line) for i in range(4) for line in range(each)}
+        found.rest(len(expected))
+    assert expected - set(found.lines) == set()
+    assert max(found.lines.values()) == 1
+    assert found.count("FileMissedCount") == 0
+
+
+def test_files_that_come_and_go_while_the_channel_is_full_are_read(tmp_path: Path) -> None:
+    """They are opened by whom no channel holds up, and read once it takes events again."""
+    with reading(tmp_path, "app[.]log") as found:
+        number, log = 1, tmp_path / "logs" / "app.log"
+
+        def opened() -> None:
+            """Or taken over already, by a source that is not held up yet: then it does not show."""
+            inode, deadline = log.stat().st_ino, time.monotonic() + 2
+            while (log.stat().st_dev, inode) not in found.source._watch._opened and time.monotonic() < deadline:
+                time.sleep(0.001)
+
+        log.write_bytes(b"%08d\n" % 0)
+        found.rest(1)  # it is read, and so it is open
+        found.pause.clear()
+        for _ in range(50):
+            with log.open("ab") as file:
+                file.write(b"".join(b"%08d\n" % n for n in range(number, number + 100)))
+            number += 100
+            log.unlink()
+            log.touch()
+            opened()
+        found.pause.set()
+        found.rest(number)
+    assert lost(found.lines, number) == []
+    assert max(found.lines.values()) == 1
+    assert found.count("FileMissedCount") == 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("size", "backups", "lines", "rate"), [(20_000, 3, 1_000_000, 0), (100_000, 10, 1_000_000, 10_000)]
+)
+def test_pythons_rotating_handler_at_length(size: int, backups: int, lines: int, rate: int, tmp_path: Path) -> None:
+    with reading(tmp_path, "app[.]log.*") as found:
+        with writing(ROTATING, tmp_path / "logs" / "app.log", size, backups, lines, rate) as writer:
+            assert writer.wait(3000) == 0
+        found.rest(lines)
+    missing = lost(found.lines, lines)
+    assert files_lost(missing, size // 100) <= found.count("FileMissedCount")
+    assert max(found.lines.values()) == 1

@@ -1,0 +1,296 @@
+"""Positions of the source `taildir`: of earlier versions, damaged, and of files of which only a copy is left."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import json
+import logging
+import lzma
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plugins import FlafkaError
+from tests.sources.test_taildir import append, bodies, kill, make, positions, start
+
+DATA = Path(__file__).parent / "data" / "journal-1"
+
+
+# --- journals of earlier versions
+
+
+@pytest.mark.parametrize(("state", "app"), [("stopped", 100), ("killed", 163)])
+def test_positions_of_an_earlier_version_are_gone_on_from(state: str, app: int, tmp_path: Path) -> None:
+    shutil.copytree(DATA / state / "logs", tmp_path / "logs")
+    home = tmp_path / "positions"
+    shutil.copytree(DATA / state / "state", home)
+    known = json.loads((DATA / state / "inodes.json").read_text())
+    device = known.pop("device")
+    index, journal = home / "taildir.json", home / "taildir.json.journal"
+    was = index.read_text()
+    logs = tmp_path / "logs"
+    names = {f'"inode":{inode},': f'"inode":{(logs / name).stat().st_ino},' for name, inode in known.items()}
+    names |= {"/srv/app/": f"{tmp_path}/", f'"device":{device}': f'"device":{logs.stat().st_dev}'}
+    for path in (index, journal):
+        text = path.read_text()
+        for old, new in names.items():
+            text = text.replace(old, new)
+        path.write_text(text)
+    fingerprints = [hashlib.blake2b(text.encode(), digest_size=16).hexdigest() for text in (was, index.read_text())]
+    journal.write_text(journal.read_text().replace(*fingerprints))
+
+    source = start(tmp_path, "[a-z]+[.]log")
+    expected = [b"app %06d" % i for i in range(app, 230)] + [b"db %06d" % i for i in range(50, 80)]
+    assert sorted(bodies(source)) == sorted(expected + [b"web %06d" % i for i in range(60, 90)])
+    source.close()
+    source = start(tmp_path, "[a-z]+[.]log")
+    assert bodies(source) == []
+    source.close()
+
+
+# --- damage
+
+
+class Written:
+    """Three files, each read in part by a source that was killed, and the rest of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        logs = directory / "logs"
+        logs.mkdir()
+        source = start(directory, batchSize="4", writePosInterval="0")
+        for turn in range(3):
+            for name in ("log.a", "log.b", "log.c"):
+                append(logs / name, b"".join(b"%s %d %d\n" % (name.encode(), turn, i) for i in range(10)))
+            if turn < 2:
+                bodies(source)
+        kill(source)
+        self.read = {b"%s %d %d" % (n, turn, i) for n in NAMES for turn in range(2) for i in range(10)}
+        self.unread = {b"%s %d %d" % (n, 2, i) for n in NAMES for i in range(10)}
+        self.home = directory / "positions"
+        self.state = {path.name: path.read_bytes() for path in self.home.iterdir()}
+
+    def go_on(self, name: str, content: bytes) -> tuple[Counter[bytes], str]:
+        """What is read with that file changed, and what the log says of it."""
+        for path, data in {**self.state, name: content}.items():
+            (self.home / path).write_bytes(data)
+        told: list[str] = []
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("sources.taildir").addHandler(handler)
+        source = make(self.directory)
+        try:
+            source.open()
+            return Counter(bodies(source)), "\n".join(told)
+        finally:
+            source.close()
+            logging.getLogger("sources.taildir").removeHandler(handler)
+
+
+NAMES = (b"log.a", b"log.b", b"log.c")
+
+
+@pytest.fixture(scope="module")
+def written() -> Written:
+    return Written(Path(tempfile.mkdtemp()))
+
+
+def check(written: Written, name: str, content: bytes, *, cut: bool = False) -> None:
+    """Nothing is passed over in silence, and nothing is read again in silence, unless what says so was cut off."""
+    try:
+        found, told = written.go_on(name, content)
+    except FlafkaError:
+        return  # it says what is wrong and is not started
+    passed_over = written.unread - set(found)
+    assert not passed_over or "were not read here" in told or "nothing else proves it" in told, passed_over
+    if set(found) & written.read and not cut:
+        assert told
+    assert set(found) <= written.unread | written.read
+    assert max(found.values(), default=1) == 1
+
+
+DAMAGE = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.parametrize("name", ["taildir.json", "taildir.json.journal"])
+class TestDamage:
+    @DAMAGE
+    @given(data=st.data())
+    def test_a_flipped_bit(self, name: str, written: Written, data: st.DataObject) -> None:
+        content = bytearray(written.state[name])
+        at = data.draw(st.integers(0, len(content) * 8 - 1))
+        content[at // 8] ^= 1 << at % 8
+        check(written, name, bytes(content))
+
+    @DAMAGE
+    @given(data=st.data())
+    def test_cut_short(self, name: str, written: Written, data: st.DataObject) -> None:
+        content = written.state[name]
+        check(written, name, content[: data.draw(st.integers(0, len(content) - 1))], cut=True)
+
+    def test_each_line_missing(self, name: str, written: Written) -> None:
+        lines = written.state[name].splitlines(keepends=True)
+        for missing in range(len(lines)):
+            rest = lines[:missing] + lines[missing + 1 :]
+            check(written, name, b"".join(rest), cut=missing == len(lines) - 1)
+
+    @pytest.mark.soak
+    @pytest.mark.timeout(3600)
+    def test_each_bit_flipped(self, name: str, written: Written) -> None:
+        content = written.state[name]
+        for at in range(len(content) * 8):
+            flipped = bytearray(content)
+            flipped[at // 8] ^= 1 << at % 8
+            check(written, name, bytes(flipped))
+
+
+def test_lines_behind_a_damaged_one_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "log").write_bytes(b"1\n2\n3\n")
+    source = start(tmp_path, batchSize="1")
+    assert bodies(source) == [b"1", b"2", b"3"]
+    kill(source)
+    journal = tmp_path / "positions" / "taildir.json.journal"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    second = next(i for i, line in enumerate(lines) if b'"pos":2' in line)
+    lines[second] = lines[second].replace(b'"pos":2', b'"pos":3')
+    journal.write_bytes(b"".join(lines))
+    source = start(tmp_path)
+    assert bodies(source) == []
+    assert "lines are damaged or missing" in caplog.text
+    source.close()
+
+
+# --- rotated copies
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+    "old": bytes,
+}
+
+
+def rotate(log: Path, copy: str, suffix: str = "gz") -> Path:
+    """Put a copy in its place, as a compressing rotation does."""
+    path = log.with_name(copy)
+    path.write_bytes(PACKERS[suffix](log.read_bytes()))
+    log.unlink()
+    return path
+
+
+LONG = [b"%07d a line of some length, so that the head of the file is not all of it" % i for i in range(3000)]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("name", ["app.log.1.{}", "app-20261122.log.{}"])
+@pytest.mark.parametrize("pattern", ["app[.]log", "app.*"])
+def test_a_copy_made_while_it_was_down_is_read_on(pattern: str, name: str, suffix: str, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "app.log"
+    log.parent.mkdir()
+    append(log, b"".join(line + b"\n" for line in LONG[:1000]))
+    source = start(tmp_path, pattern)
+    assert bodies(source) == LONG[:1000]
+    source.close()
+    append(log, b"".join(line + b"\n" for line in LONG[1000:2000]))
+    rotate(log, "app.log.0.gz")
+    (tmp_path / "logs" / "app.log.0.gz").write_bytes(gzip.compress(b"another log\n" * 9999))
+    log.write_bytes(b"".join(line + b"\n" for line in LONG[:2000]))  # as it was, perhaps under the same inode
+    rotate(log, name.format(suffix), suffix)
+    append(log, b"".join(line + b"\n" for line in LONG[2000:]))
+
+    # Killed in the middle of it, it goes on where it was.
+    source = start(tmp_path, pattern, batchSize="300")
+    seen: list[bytes] = []
+    for batch in source.look():
+        seen += batch.bodies.to_pylist()
+        source.stored(batch)
+        if len(seen) > 400:
+            break
+    kill(source)
+    source = start(tmp_path, pattern, idleTimeout="0")
+    seen += bodies(source)
+    assert sorted(seen) == LONG[1000:]
+    source.close()
+    source = start(tmp_path, pattern)
+    assert bodies(source) == []
+    source.close()
+
+
+def test_a_copy_that_is_not_complete_is_waited_for(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "log"
+    log.parent.mkdir()
+    log.write_bytes(b"1\n2\n")
+    source = start(tmp_path, "log")
+    assert bodies(source) == [b"1", b"2"]
+    source.close()
+    append(log, b"3\n")
+    packed = gzip.compress(log.read_bytes())
+    log.unlink()
+    (log.parent / "log.1.gz").write_bytes(packed[:-8])
+    source = start(tmp_path, "log")
+    assert bodies(source) == []
+    (log.parent / "log.1.gz").write_bytes(packed)
+    assert bodies(source) == [b"3"]
+    source.close()
+
+
+def test_a_file_that_only_begins_the_same_is_not_its_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = tmp_path / "logs" / "log"
+    log.parent.mkdir()
+    head = b"# " + b"the same head in all " * 100 + b"\n"
+    log.write_bytes(head + b"1\n")
+    source = start(tmp_path, "log", idleTimeout="0")
+    assert bodies(source) == [head[:-1], b"1"]
+    source.close()
+    log.unlink()
+    (log.parent / "log.1.gz").write_bytes(gzip.compress(head + b"2\n3\n"))
+    source = start(tmp_path, "log", idleTimeout="0")
+    assert bodies(source) == []
+    assert "was not found again" in caplog.text
+    assert positions(tmp_path) == {}
+    source.close()
+
+
+def test_what_copytruncate_copied_while_it_was_down_is_read_on(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "log"
+    log.parent.mkdir()
+    log.write_bytes(b"1\n2\n")
+    source = start(tmp_path, "log")
+    assert bodies(source) == [b"1", b"2"]
+    source.close()
+    append(log, b"3\n")
+    shutil.copy(log, log.parent / "log.1")
+    log.write_bytes(b"")
+    append(log, b"4\n")
+    source = start(tmp_path, "log")
+    assert sorted(bodies(source)) == [b"3", b"4"]
+    source.close()
+
+
+def test_a_deleted_file_leaves_flumes_file_at_once_and_the_journal_later(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "log"
+    log.parent.mkdir()
+    log.write_bytes(b"1\n2\n")
+    (log.parent / "log.other").write_bytes(b"0\n")
+    source = start(tmp_path)
+    assert len(bodies(source)) == 3
+    log.unlink()
+    assert bodies(source) == []
+    assert positions(tmp_path) == {"log.other": 2}
+    kill(source)
+    (log.parent / "log.1.gz").write_bytes(gzip.compress(b"1\n2\n3\n"))
+    source = start(tmp_path)
+    assert bodies(source) == [b"3"]
+    source.close()
