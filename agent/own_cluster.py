@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from agent.services import ServiceError
 from agent.services.kafka import KafkaCluster
 from agent.topology import AgentSpec, ComponentSpec
 from plugins import FlafkaError
+from plugins.kafkaclient import KafkaEndConfig
 
 Spec = TypeVar("Spec", bound=ComponentSpec)
 
 
-def with_own_cluster(spec: AgentSpec) -> AgentSpec:
+def with_own_cluster(spec: AgentSpec, *, ask: bool = False) -> AgentSpec:
     """The agent with the address of the project's cluster wherever a Kafka component names no brokers.
 
-    Raises FlafkaError, with the way out, where that cluster has never been started.
+    Those refuse the brokers of another cluster when they are opened; `ask` is for who does not open them. Raises
+    FlafkaError, with the way out, where that cluster has never been started, or another one answers.
     """
+    if ask and any(_unnamed(component) for component in (*spec.sources, *spec.channels, *spec.sinks)):
+        _ask()
     return replace(
         spec,
         sources=tuple(map(_filled, spec.sources)),
@@ -27,13 +32,24 @@ def with_own_cluster(spec: AgentSpec) -> AgentSpec:
 
 
 def _filled(component: Spec) -> Spec:
-    if getattr(component.config, "bootstrap_servers", "") is not None:
+    if not _unnamed(component):
         return component
+    own = KafkaCluster.default()
     try:
-        servers = KafkaCluster.default().bootstrap_servers
+        config = cast(KafkaEndConfig, component.config).of_cluster(own.bootstrap_servers, own.cluster_id)
     except ServiceError:
         raise FlafkaError(
             f"{component.place}: {component.path}: no kafka.bootstrap.servers, and the project's own cluster was "
             f"never started: run `agent cluster start`, or add {component.path}.kafka.bootstrap.servers = host:port"
         ) from None
-    return replace(component, config=component.config.model_copy(update={"bootstrap_servers": servers}))
+    return replace(component, config=config)
+
+
+def _unnamed(component: ComponentSpec) -> bool:
+    return getattr(component.config, "bootstrap_servers", "") is None
+
+
+def _ask() -> None:
+    with suppress(ServiceError):  # never started: the component that needs it says so
+        if foreign := KafkaCluster.default().foreign_answer():
+            raise FlafkaError(f"{foreign}\n  if it is the one you mean, name its brokers: kafka.bootstrap.servers")

@@ -56,7 +56,7 @@ def start(directory: Path | None, heap: int | None, node: int | None, nodes: str
 def stop(directory: Path | None) -> None:
     """Stop the brokers. Topics and groups stay on disk."""
     with _cluster(directory) as found:
-        if not found.state():
+        if not found.state() and not any(found.server(name).pid for name in found.names()):
             raise click.ClickException(f"no cluster in {found.directory}")
         found.stop()
 
@@ -109,5 +109,7 @@ def _show(status: "KafkaStatus", as_json: bool) -> None:
         ],
         as_json=False,
     )
+    if status.stranger:
+        click.echo(status.stranger, err=True)
     if status.under_replicated:
         click.echo(f"under-replicated: {', '.join(status.under_replicated)}", err=True)

@@ -55,8 +55,10 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # errors are reported once, here
     options = read_config(command_config) if command_config else {}
+    own = KafkaCluster.default()
+    named = bootstrap_server or options.get("bootstrap_servers")
     try:
-        servers = bootstrap_server or options.get("bootstrap_servers") or KafkaCluster.default().bootstrap_servers
+        servers = named or own.bootstrap_servers
     except ServiceError as error:
         raise click.ClickException(
             f"{error}\n  start it with `agent cluster start`, or name yours with --bootstrap-server"
@@ -67,6 +69,8 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
     except (KafkaError, OSError, ValueError) as error:  # OSError: a certificate's file; ValueError: host:port
         raise click.ClickException(f"cannot connect to {servers}: {reason(error)}") from None
     try:
+        if not named and (foreign := own.foreign(client.describe_cluster()["cluster_id"])):
+            raise click.ClickException(f"{foreign}\n  or name it with --bootstrap-server, if it is the one you mean")
         yield client
     except KafkaError as error:
         raise click.ClickException(reason(error)) from None

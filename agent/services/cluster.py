@@ -17,7 +17,7 @@ from agent.services import ServiceError
 from agent.services.jars import ensure
 from agent.services.java import Java, find_java
 from agent.services.logs import Intake
-from agent.services.process import ServerProcess, await_ready
+from agent.services.process import ServerProcess, await_ready, listeners
 
 HOST = "127.0.0.1"
 
@@ -83,20 +83,67 @@ class Cluster(ABC):
         """None once that server may be started, else what it would miss, in words."""
         return None
 
+    def stranger(self, port: int) -> str:
+        """What listens on that port of this cluster's and is none of its servers, in words."""
+        return "another program"
+
+    def other_ports(self) -> str:
+        """How this cluster is given other ports, in words."""
+        return f'remove "ports" from {self.directory / "cluster.json"}, and others are chosen'
+
     # What every cluster does
 
     def start(self, timeout: float = 120) -> Self:
-        """Start the servers that do not run, and wait until all of them serve. Raises `ServiceError`."""
+        """Start the servers that do not run, and wait until all of them serve.
+
+        Raises `ServiceError`; where another program has one of the ports, nothing that this call started is left.
+        """
         lib, java = ensure(self.service), find_java()
         with self._exclusive():
             self._assign_ports()
+            self._refuse_strangers()
             self.prepare(java, lib)
             servers = [self.server(name) for name in self.names()]
-            for number, server in enumerate(servers):
-                await_ready(partial(self.missing_for, server.name), servers[:number], timeout)
-                server.start(self.command(server.name, java, lib), self.environment())
-            await_ready(self.waiting_for, servers, timeout)
+            started = [server for server in servers if server.pid is None]
+            try:
+                for number, server in enumerate(servers):
+                    await_ready(partial(self.missing_for, server.name), servers[:number], timeout)
+                    server.start(self.command(server.name, java, lib), self.environment())
+                await_ready(self._missing, servers, timeout)
+            except PortTaken:
+                for server in started:
+                    server.signal(signal.SIGTERM)
+                for server in started:
+                    server.stop(self.grace)
+                raise
         return self
+
+    def _missing(self) -> str | None:
+        """`waiting_for`, which may have heard another program: so the ports are looked at afterwards."""
+        missing = self.waiting_for()
+        self._refuse_strangers()
+        return missing
+
+    def strangers(self) -> dict[str, int]:
+        """The ports, by name, on which something listens that is none of this cluster's servers."""
+        found = listeners()
+        # Those that listen on another address do no harm.
+        busy = {name: port for name, port in self.ports.items() if port in found and not _free(port, self.host)}
+        if not busy:
+            return {}
+        found = listeners()  # again: it may be a server of ours, that has only just begun to listen
+        try:
+            ours = set[str]().union(*(self.server(name).sockets() for name in self.names()))
+        except PermissionError:
+            return {}  # another user's cluster, which is named by FLAFKA_CLUSTER_DIR
+        return {name: port for name, port in busy.items() if port in found and not found[port] & ours}
+
+    def _refuse_strangers(self) -> None:
+        for name, port in self.strangers().items():
+            raise PortTaken(
+                f"port {port}, which this cluster uses for {name}, is taken by {self.stranger(port)}\n"
+                f"  end that, or {self.other_ports()}"
+            )
 
     def reserve(self) -> Self:
         """Choose the ports, without starting anything: from now on addresses are known. Raises `ServiceError`."""
@@ -176,19 +223,21 @@ class Cluster(ABC):
             yield
 
     def _assign_ports(self) -> None:
-        """Choose ports for names that have none yet; check that the others are free for the servers to come."""
+        """Choose ports for names that have none yet."""
         known = self.state().get("ports", {})
+        if not known and (running := [name for name in self.names() if self.server(name).pid]):
+            raise ServiceError(
+                f"{', '.join(running)} of {self.directory} run, but nothing there tells their ports any more: "
+                "stop them first"
+            )
         missing = {name: port for name, port in self.default_ports().items() if name not in known}
         if missing:
             free = self._fixed_ports and all(_free(port, self.host) for port in missing.values())
             self.remember(ports={**known, **(missing if free else _random_ports(list(missing)))})
-        if not any(self.server(name).pid for name in self.names()):
-            for name, port in known.items():
-                if not _free(port, self.host):
-                    raise ServiceError(
-                        f"port {port}, which this cluster uses for {name}, is taken by another program\n"
-                        f"  end that program, or remove {name!r} from {self.directory / 'cluster.json'}"
-                    )
+
+
+class PortTaken(ServiceError):
+    """Another program listens on a port of a cluster's."""
 
 
 def data_directory() -> Path:

@@ -1,6 +1,7 @@
 """The project's own Kafka: three brokers, on one machine or on three, that survive the loss of any one of them."""
 
 import base64
+import contextlib
 import hashlib
 import logging
 import os
@@ -15,7 +16,7 @@ from typing import ClassVar, NamedTuple, Self
 import javaproperties
 
 from agent.services import ServiceError
-from agent.services.cluster import HOST, Cluster, data_directory, java_command, listening
+from agent.services.cluster import HOST, Cluster, PortTaken, data_directory, java_command, listening
 from agent.services.java import Java
 from agent.services.logs import LOG4J2, log4j2_options
 
@@ -92,6 +93,8 @@ class KafkaStatus:
     under_replicated: list[str]
     bootstrap_servers: str
     directory: str
+    stranger: str | None
+    """What answers in place of one of the brokers, in words."""
 
     @property
     def up(self) -> bool:
@@ -198,16 +201,59 @@ class KafkaCluster(Cluster):
             hosts = [f"{host}:{port}" for host, port, _ in self._hosts.values()]
             self.remember(node=self._node, hosts=hosts, ports=dict(self.default_ports()))
         super()._assign_ports()
+        if "cluster_id" not in self.state():
+            self.remember(cluster_id=self._stored_id() or self._new_id())
+
+    def _stored_id(self) -> str | None:
+        """The one with which this host's data was formatted."""
+        for name in self.names():
+            with contextlib.suppress(FileNotFoundError), self._storage(name).open("rb") as file:
+                return str(javaproperties.load(file)["cluster.id"])
+        return None
+
+    def _new_id(self) -> str:
+        # Hosts that are started one by one have to agree on it, so it comes from their names.
+        names = repr(sorted(self._hosts.items())).encode()
+        identity = hashlib.sha256(names).digest()[:16] if self._hosts else secrets.token_bytes(16)
+        # 16 bytes as Kafka writes them; a leading dash would pass for an option of the formatting tool.
+        return base64.urlsafe_b64encode(identity).decode().rstrip("=").replace("-", "_")
+
+    @property
+    def cluster_id(self) -> str:
+        """Tells its brokers from others at the same addresses. Raises `ServiceError` before the first start."""
+        try:
+            return str(self.state()["cluster_id"])
+        except KeyError:
+            raise ServiceError(f"no cluster in {self.directory}: it was never started") from None
+
+    def foreign(self, cluster_id: str | None) -> str | None:
+        """What is wrong with a cluster of that id at these addresses, in words; None where it is this one."""
+        if cluster_id == self.cluster_id:
+            return None
+        return (
+            f"at {self.bootstrap_servers} answers the Kafka cluster {cluster_id}, not that of {self.directory}, "
+            f"{self.cluster_id}: another user's?"
+        )
+
+    def foreign_answer(self) -> str | None:
+        """`foreign` of what answers now; None where nothing does."""
+        view = self._look()
+        return None if view is None else self.foreign(view.cluster_id)
+
+    def stranger(self, port: int) -> str:
+        """Another Kafka cluster, or another program."""
+        view = self._ask(f"{self.host}:{port}")
+        return super().stranger(port) if view is None else f"the Kafka cluster {view.cluster_id}: another user's?"
+
+    def other_ports(self) -> str:
+        """Those of several hosts are part of their names."""
+        if self._node is None:
+            return super().other_ports()
+        return "give all three hosts another port and another --dir: --nodes HOST:PORT,HOST:PORT,HOST:PORT"
 
     def prepare(self, java: Java, lib: Path) -> None:
         """One folder of configuration and one of data per broker."""
         endpoints = self._endpoints()
-        if "cluster_id" not in self.state():
-            # Hosts that are started one by one have to agree on it, so it comes from their names.
-            names = repr(sorted(self._hosts.items())).encode()
-            identity = hashlib.sha256(names).digest()[:16] if self._hosts else secrets.token_bytes(16)
-            # 16 bytes as Kafka writes them; a leading dash would pass for an option of the formatting tool.
-            self.remember(cluster_id=base64.urlsafe_b64encode(identity).decode().rstrip("=").replace("-", "_"))
         voters = ",".join(f"{node}@{host}:{port}" for node, (host, _, port) in endpoints.items())
         for node, name in zip(self._nodes(), self.names(), strict=True):
             conf, data = self.directory / "conf" / name, self.directory / "data" / name
@@ -220,7 +266,12 @@ class KafkaCluster(Cluster):
 
     def _format(self, java: Java, lib: Path) -> None:
         """Give every data folder that has none the cluster's id."""
-        fresh = [name for name in self.names() if not (self.directory / "data" / name / "meta.properties").exists()]
+        fresh = [name for name in self.names() if not self._storage(name).exists()]
+        if bereft := [name for name in fresh if self.server(name).pid]:
+            raise ServiceError(
+                f"{', '.join(bereft)} of {self.directory} run, but their data was deleted: run `agent cluster stop` "
+                "first; what no other broker has is lost"
+            )
         tools = {}
         for name in fresh:
             arguments = ["format", "-t", self.state()["cluster_id"], "-c", self._properties(name)]
@@ -232,6 +283,9 @@ class KafkaCluster(Cluster):
             output, _ = tool.communicate()
             if tool.returncode:
                 raise ServiceError(f"cannot format the storage of {name}:\n{output}")
+
+    def _storage(self, name: str) -> Path:
+        return self.directory / "data" / name / "meta.properties"
 
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
         """`kafka.Kafka server.properties`."""
@@ -262,6 +316,10 @@ class KafkaCluster(Cluster):
         view = self._look()
         if view is None:
             return "the brokers do not answer yet"
+        if foreign := self.foreign(view.cluster_id):
+            if self._hosts:  # perhaps on another host, where no port can be looked at
+                raise PortTaken(f"{foreign} Or were the hosts started with other --nodes?")
+            return foreign
         if not view.unfenced.issuperset(self._nodes()):
             return f"only brokers {sorted(view.unfenced)} are in the cluster"
         return "the controllers have not elected a leader" if view.controller is None else None
@@ -269,12 +327,16 @@ class KafkaCluster(Cluster):
     def status(self) -> KafkaStatus:
         """What runs, and how well; answers within seconds whatever the state. Raises before the first start."""
         servers = {node: self.server(f"broker-{node}") for node in NODES}
-        alive = set(self._hosts) or {node for node, server in servers.items() if server.pid}
+        alive = {node for node, server in servers.items() if server.pid or node not in self._nodes()}
         view, patience = None, time.monotonic() + 6
         # A client may pick a broker that was killed a moment ago and that the others still believe alive.
         while alive and view is None and time.monotonic() < patience:
             view = self._look()
-        view = view or _View(set(), None, [])
+        taken = [f"port {port} is taken by {self.stranger(port)}" for port in self.strangers().values()]
+        stranger = taken[0] if taken else None
+        if view is not None and (foreign := self.foreign(view.cluster_id)):
+            view, stranger = None, foreign
+        view = view or _View("", set(), None, [])
         brokers = []
         for node, endpoint in self._endpoints().items():
             server = servers[node]
@@ -282,11 +344,19 @@ class KafkaCluster(Cluster):
             state = "up" if node in view.unfenced and node in alive else unknown
             brokers.append(BrokerStatus(node, state, endpoint.port, server.pid, server.rss_mb, endpoint.host))
         return KafkaStatus(
-            brokers, view.controller, view.under_replicated, self.bootstrap_servers, str(self.directory)
+            brokers, view.controller, view.under_replicated, self.bootstrap_servers, str(self.directory), stranger
         )
 
     def _look(self) -> "_View | None":
-        """Ask the cluster once; None when no broker answers."""
+        """Ask the cluster once; None when no broker answers. Another cluster only where this one does not answer."""
+        view = self._ask(self.bootstrap_servers)
+        if view is None or view.cluster_id == self.cluster_id:
+            return view
+        alone = (self._ask(f"{host}:{port}") for host, port, _ in self._endpoints().values())
+        return next((one for one in alone if one is not None and one.cluster_id == self.cluster_id), view)
+
+    def _ask(self, servers: str) -> "_View | None":
+        """Whatever cluster is there; None when no broker answers."""
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 
@@ -295,9 +365,10 @@ class KafkaCluster(Cluster):
         logger.setLevel(logging.CRITICAL)  # it reports at length what is expected here
         try:
             with KafkaAdminClient(
-                bootstrap_servers=self.bootstrap_servers, bootstrap_timeout_ms=2000, request_timeout_ms=2000
+                bootstrap_servers=servers, bootstrap_timeout_ms=2000, request_timeout_ms=2000
             ) as admin:
-                unfenced = {broker["broker_id"] for broker in admin.describe_cluster()["brokers"]}
+                cluster = admin.describe_cluster()
+                unfenced = {broker["broker_id"] for broker in cluster["brokers"]}
                 leader = admin.describe_metadata_quorum()["topics"][0]["partitions"][0]["leader_id"]
                 under_replicated = [
                     f"{topic['name']}-{partition['partition_index']}"
@@ -309,12 +380,13 @@ class KafkaCluster(Cluster):
             return None
         finally:
             logger.setLevel(level)
-        return _View(unfenced, leader if leader >= 0 else None, sorted(under_replicated))
+        return _View(cluster["cluster_id"], unfenced, leader if leader >= 0 else None, sorted(under_replicated))
 
 
 class _View(NamedTuple):
     """What a client sees of the cluster."""
 
+    cluster_id: str
     unfenced: set[int]
     controller: int | None
     under_replicated: list[str]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agent.services import ServiceError
+from agent.services.logs import last_error
 
 POLL = 0.1  # seconds between two looks at a condition
 
@@ -26,6 +27,7 @@ class ServerProcess:
         self.log = directory / "logs" / f"{name}.log"
         self.output = directory / "logs" / f"{name}.out"
         self._pid_file = directory / "run" / f"{name}.pid"
+        self._log_start = 0
 
     @property
     def pid(self) -> int | None:
@@ -53,6 +55,7 @@ class ServerProcess:
             return
         for file in (self.output, self._pid_file):
             file.parent.mkdir(parents=True, exist_ok=True)
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
         truncate = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         # Not Popen, whose object wants the child to end before its parent does.
         pid = os.posix_spawn(
@@ -94,6 +97,19 @@ class ServerProcess:
             time.sleep(POLL)
         return True
 
+    def sockets(self) -> set[str]:
+        """What it holds of `listeners`, among others. Raises PermissionError where it is another user's."""
+        found = set()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it does not run, or ends just then
+            for file in Path(f"/proc/{self.pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    found.add(str(file.readlink()))
+        return found
+
+    def why(self) -> str:
+        """The error that it told of last, since this object started it; empty for none."""
+        return last_error(self.log, self._log_start) or last_error(self.output)
+
     def last_words(self, lines: int = 8) -> str:
         """The end of what it wrote, for an error message."""
         words: deque[str] = deque(maxlen=lines)
@@ -113,16 +129,34 @@ def _start_time(pid: int) -> int | None:
     return None if state in "ZX" else int(numbers[18])
 
 
+def listeners() -> dict[int, set[str]]:
+    """The sockets that wait for connections on this machine, whoever's they are, by TCP port."""
+    found: dict[int, set[str]] = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, address, _, state, _, _, _, _, _, inode, *_ = line.split()
+                if state == "0A":
+                    found.setdefault(int(address.rpartition(":")[2], 16), set()).add(f"socket:[{inode}]")
+    return found
+
+
 def await_ready(waiting_for: Callable[[], str | None], servers: Sequence[ServerProcess], seconds: float) -> None:
     """Wait until `waiting_for` returns None; until then it returns what is still missing, in words.
 
     Raises `ServiceError` with the end of the log when one of the servers ends or the time is over.
     """
     deadline = time.monotonic() + seconds
-    while missing := waiting_for():
-        for server in servers:
+    while True:
+        missing = waiting_for()
+        for server in servers:  # asked last: what `waiting_for` has heard may come from another program
             if server.pid is None:
-                raise ServiceError(f"{server.name} ended while starting, see {server.log}\n{server.last_words()}")
+                why = f": {told}" if (told := server.why()) else ""
+                raise ServiceError(
+                    f"{server.name} ended while starting{why}; see {server.log}\n{server.last_words()}"
+                )
+        if not missing:
+            return
         if time.monotonic() > deadline:
             logs = ", ".join(str(server.log) for server in servers)
             raise ServiceError(f"not ready after {seconds:.0f} s: {missing}; see {logs}")

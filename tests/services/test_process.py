@@ -13,6 +13,15 @@ from agent.services.process import ServerProcess, await_ready
 
 FOREVER = [sys.executable, "-uc", "import time; print('up'); time.sleep(600)"]
 DEAF = [sys.executable, "-uc", "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(600)"]
+BIND = """\
+2026-11-22 02:23:35.324 ERROR k.s.S: [SocketServer id=1] Exiting because of an earlier one
+2026-11-22 02:23:46.472 ERROR k.s.KafkaRaftServer: Fatal error during startup. Prepare to shutdown
+KafkaException: Socket server failed to bind to 127.0.0.1:19092
+\tat kafka.network.Acceptor.openServerSocket(SocketServer.scala:732)
+Caused by: java.net.BindException: Address already in use
+\t... 18 more
+2026-11-22 02:23:46.473 INFO k.s.BrokerServer: [BrokerServer id=1] shutting down
+"""
 BROKEN = [sys.executable, "-c", "raise SystemExit('no such disk')"]
 
 
@@ -84,6 +93,31 @@ def test_a_server_that_ignores_sigterm_is_killed(server: ServerProcess) -> None:
 def test_waiting_for_a_server_that_dies_shows_its_last_words(server: ServerProcess) -> None:
     server.start(BROKEN)
     with pytest.raises(ServiceError, match=r"(?s)one ended while starting.*no such disk"):
+        await_ready(lambda: "not ready", [server], 20)
+
+
+def test_a_server_that_died_is_not_ready_though_another_program_answers(server: ServerProcess) -> None:
+    server.start(BROKEN)
+    assert server.wait(60)
+    with pytest.raises(ServiceError, match="one ended while starting"):
+        await_ready(lambda: None, [server], 20)
+
+
+def test_a_server_that_dies_is_told_by_its_error(server: ServerProcess) -> None:
+    server.log.parent.mkdir()
+    server.log.write_text("java.io.IOException: of an earlier start\n")
+    program = "import pathlib, sys; pathlib.Path(sys.argv[1]).open('a').write(sys.argv[2])"
+    server.start([sys.executable, "-c", program, str(server.log), BIND])
+    why = "one ended while starting: KafkaException: Socket server failed to bind to 127.0.0.1:19092 .*in use.*; see"
+    with pytest.raises(ServiceError, match=why):
+        await_ready(lambda: "not ready", [server], 20)
+
+
+def test_an_error_of_an_earlier_start_is_not_told(server: ServerProcess) -> None:
+    server.log.parent.mkdir()
+    server.log.write_text(BIND)
+    server.start(BROKEN)
+    with pytest.raises(ServiceError, match=r"one ended while starting; see"):
         await_ready(lambda: "not ready", [server], 20)
 
 

@@ -1,0 +1,160 @@
+"""What every cluster of servers does about ports that others have, with servers that only listen."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from agent.services import ServiceError, cluster
+from agent.services.cluster import Cluster, PortTaken, listening
+from agent.services.java import Java
+from agent.services.kafka import KafkaCluster
+from tests.system.running import free_ports, until
+
+PROGRAM = """
+import socket, sys
+sys.stdin.read()
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
+    import signal
+    signal.pause()
+"""
+
+
+class Listeners(Cluster):
+    """One server for each port."""
+
+    service = "listeners"
+
+    @property
+    def address(self) -> str:
+        return str(self.ports)
+
+    def default_ports(self) -> Mapping[str, int]:
+        return dict(zip("ab", free_ports(2), strict=True))
+
+    def names(self) -> list[str]:
+        return ["a", "b"]
+
+    def prepare(self, java: Java, lib: Path) -> None:
+        pass
+
+    def command(self, name: str, java: Java, lib: Path) -> list[str]:
+        return [sys.executable, "-c", PROGRAM, str(self.ports[name])]
+
+    def waiting_for(self) -> str | None:
+        return None if all(map(listening, self.ports.values())) else "not all listen"
+
+
+@pytest.fixture(autouse=True)
+def no_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "ensure", lambda _: Path())
+    monkeypatch.setattr(cluster, "find_java", lambda: None)
+
+
+@contextlib.contextmanager
+def stopped(cluster: Cluster) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for name in cluster.names():
+            cluster.kill(name)
+
+
+def test_a_port_that_is_taken_while_servers_start_ends_the_start(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as others:
+
+        class Raced(Listeners):
+            def prepare(self, java: Java, lib: Path) -> None:  # ports are chosen; no server is there yet
+                for port in self.ports.values():
+                    others.enter_context(socket.create_server(("127.0.0.1", port)))
+
+        servers = Raced(tmp_path)
+        with stopped(servers):
+            with pytest.raises(ServiceError, match="another program"):
+                servers.start(60)
+            assert [servers.server(name).pid for name in servers.names()] == [None, None]
+
+
+def test_a_port_of_a_server_that_is_down_is_looked_at_though_another_one_runs(tmp_path: Path) -> None:
+    servers = Listeners(tmp_path)
+    with stopped(servers):
+        pid = servers.start(60).server("a").pid
+        assert servers.strangers() == {}
+        servers.kill("b")
+        with socket.create_server(("127.0.0.1", servers.ports["b"])):
+            taken = f"port {servers.ports['b']}, which this cluster uses for b, is taken by another program"
+            with pytest.raises(PortTaken, match=taken):
+                servers.start(60)
+            assert servers.server("a").pid == pid  # it served before
+        assert servers.start(60).strangers() == {}
+
+
+def test_the_way_out_leads_to_other_ports(tmp_path: Path) -> None:
+    servers = Listeners(tmp_path).reserve()
+    with socket.create_server(("127.0.0.1", servers.ports["a"])), pytest.raises(PortTaken, match='remove "ports"'):
+        servers.start(60)
+    (tmp_path / "cluster.json").write_text(json.dumps({"cluster_id": "kept"}))
+    with stopped(servers):
+        servers.start(60)
+        assert servers.state()["cluster_id"] == "kept"
+
+
+def test_another_address_s_listener_is_no_stranger(tmp_path: Path) -> None:
+    servers = Listeners(tmp_path).reserve()
+    with socket.create_server(("127.0.0.2", servers.ports["a"])), stopped(servers):
+        assert servers.strangers() == {}
+        assert servers.start(60).strangers() == {}
+
+
+def test_a_server_of_ours_that_begins_to_listen_meanwhile_is_no_stranger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = Listeners(tmp_path).reserve()
+
+    def begins(port: int, _: str) -> bool:
+        servers.server("a").start(servers.command("a", cast(Any, None), Path()))
+        until(lambda: listening(port), "it to listen")
+        return False
+
+    with socket.create_server(("127.0.0.2", servers.ports["a"])), stopped(servers):
+        monkeypatch.setattr(cluster, "_free", begins)
+        assert servers.strangers() == {}
+
+
+def test_servers_whose_ports_are_forgotten_are_to_be_stopped_first(tmp_path: Path) -> None:
+    servers = Listeners(tmp_path)
+    with stopped(servers):
+        servers.start(60)
+        (tmp_path / "cluster.json").unlink()
+        with pytest.raises(ServiceError, match=r"a, b of .* run, but nothing there tells their ports any more"):
+            servers.start(60)
+
+
+def test_brokers_keep_the_id_of_their_data(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "broker-2"
+    data.mkdir(parents=True)
+    (data / "meta.properties").write_text("#\nversion=1\ncluster.id=Zm9v_YmFy-w\nnode.id=2\n")
+    assert KafkaCluster(tmp_path, fixed_ports=False).reserve().cluster_id == "Zm9v_YmFy-w"
+    other = KafkaCluster(tmp_path / "other", fixed_ports=False)
+    with pytest.raises(ServiceError, match="it was never started"):
+        _ = other.cluster_id
+    assert len(other.reserve().cluster_id) == 22
+    assert KafkaCluster(tmp_path / "other").cluster_id == other.cluster_id
+
+
+def test_a_broker_whose_data_was_deleted_under_it_is_to_be_stopped_first(tmp_path: Path) -> None:
+    brokers = KafkaCluster(tmp_path, fixed_ports=False).reserve()
+    with stopped(brokers):
+        brokers.server("broker-1").start([sys.executable, "-c", "import signal; signal.pause()"])
+        with pytest.raises(ServiceError, match=r"broker-1 of .* run, but their data was deleted"):
+            brokers.start()
+        assert brokers.server("broker-1").pid
+        brokers.kill("broker-1", signal.SIGTERM)
