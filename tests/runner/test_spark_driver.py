@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Namespace
@@ -13,9 +14,9 @@ from typing import Any, cast
 import pytest
 
 from agent.config.runners import BOTH, TABLE, Delivery, Support, objections
-from agent.runner.spark import gateway
-from agent.runner.spark.driver import reason
-from agent.runner.spark.job import NOT_STARTED
+from agent.runner.spark import driver, gateway
+from agent.runner.spark.driver import hearing, reason
+from agent.runner.spark.job import GAVE_UP
 from agent.runner.spark.progress import ends_of, gauges_of
 from agent.topology import Tolerance
 from channels.kafka import KafkaChannel
@@ -93,9 +94,109 @@ def test_what_spark_raises_at_its_start_is_told_without_a_traceback() -> None:
     with process.stdin, process.stdout, process.stderr:
         process.stdin.write(pickle.dumps(job))
         process.stdin.flush()
-        assert process.wait(180) == NOT_STARTED
-        assert json.loads(process.stdout.read())["error"] == "RuntimeError: Py4J"
+        assert process.wait(180) == GAVE_UP
+        assert json.loads(process.stdout.read()) == {"end": "RuntimeError: Py4J"}
         assert b"Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("end", "written", "said"),
+    [
+        (
+            "kill -9 $$",
+            "an.old.Error: of no account",
+            "was killed by SIGKILL (as the kernel does where memory runs out)",
+        ),
+        ("kill -15 $$", "", "was killed by SIGTERM"),
+        ("exit 1", "", "ended with code 1"),
+        (
+            "exit 3",
+            "Terminating due to java.lang.OutOfMemoryError: Java heap space",
+            "ended with code 3: java.lang.OutOfMemoryError: Java heap space "
+            "(spark.conf.spark.driver.memory gives it more)",
+        ),
+        (
+            "exit 1",
+            'Exception in thread "main" org.apache.spark.SparkException: no\n\tat a.B\nCaused by: x.Y: z\n\tat c.D',
+            "ended with code 1: org.apache.spark.SparkException: no (x.Y: z)",
+        ),
+        (
+            "exit 1",
+            "java.lang.IllegalArgumentException: first\n26/11/22 02:29:02 ERROR SparkContext: Failed to add a.jar",
+            "ended with code 1: Failed to add a.jar",
+        ),
+    ],
+)
+def test_the_end_of_the_jvm_is_told_by_its_cause(tmp_path: Path, end: str, written: str, said: str) -> None:
+    log = tmp_path / "log"
+    before = "java.io.IOException: of the JVM before\n"
+    log.write_text(before + written + "\n")
+    jvm = gateway.Gateway(subprocess.Popen(["sh", "-c", f"read go; {end}"], stdin=subprocess.PIPE), log, len(before))
+    assert jvm.why_ended() is None
+    with jvm.process.stdin:  # type: ignore[union-attr]
+        pass
+    assert jvm.why_ended(60) == f"Spark's JVM {said}; its log: {log}"
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("ERROR Inbox: Ignoring error", "was stopped from outside;"),
+        (
+            "26/11/22 02:29:02 ERROR StandaloneSchedulerBackend: Application has been killed. Reason: Master removed "
+            "our application: KILLED\n26/11/22 02:29:02 ERROR Inbox: Ignoring error",
+            "was stopped from outside: Master removed our application: KILLED;",
+        ),
+        (
+            "26/11/22 02:29:02 ERROR YarnClientSchedulerBackend: YARN application has exited unexpectedly with state "
+            "KILLED! Check the YARN application logs for more details.",
+            "was stopped from outside: YARN application has exited unexpectedly with state KILLED! Check the YARN "
+            "application logs for more details.;",
+        ),
+    ],
+)
+def test_a_context_that_was_stopped_is_told_with_what_the_cluster_said(
+    tmp_path: Path, written: str, said: str
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{written}\n")
+    assert f"the SparkContext {said}" in gateway.Gateway(cast(Any, None), log, 0).why_stopped()
+
+
+def test_what_a_query_did_before_it_failed_is_no_sign_that_its_sink_works() -> None:
+    heard: list[str] = []
+    query: Any = Namespace(show=lambda told: heard.append(told), idle=lambda name: heard.append(name))
+    running = {"a1.sinks.k1": query}
+    on_progress, on_idle = hearing(running)
+    on_progress("a1.sinks.k1", "progress")
+    on_idle("a1.sinks.k1.output")
+    assert heard == ["progress", "a1.sinks.k1.output"]
+    running.clear()
+    on_progress("a1.sinks.k1", "progress")
+    on_idle("a1.sinks.k1.output")
+    assert len(heard) == 2
+
+
+def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark ends one without a failure where it was stopped by someone else."""
+    job, sink = jobs(Tolerance())
+    stopping, runs, told = threading.Event(), [], []
+
+    class Query:
+        def __init__(self, *_: object) -> None:
+            runs.append(self)
+
+        def run(self, *_: object) -> None:
+            if len(runs) == 2:
+                stopping.set()
+
+    monkeypatch.setattr(driver, "Query", Query)
+    monkeypatch.setattr(driver, "report", lambda *words, **more: told.append((words, more)))
+    running: driver.Running = {}
+    watch: Any = Namespace(spark=None, look=lambda: None)
+    driver._supervise(watch, sink, job, running, stopping)
+    assert len(runs) == 2
+    assert told == [(("k", {"FailureCount": 1}), {"error": "its query ended, though nobody has stopped it"})]
 
 
 def test_java_options_and_class_path_of_the_driver_reach_the_jvm_that_we_start(

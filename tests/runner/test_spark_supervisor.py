@@ -6,11 +6,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from agent.config import load
+from agent.runner.spark import supervisor
 from agent.runner.spark.supervisor import SparkRunner, workplace
 from agent.topology import AgentSpec
 from plugins import Components
@@ -81,6 +84,51 @@ def test_a_lag_from_before_a_failure_is_not_shown_any_more(tmp_path: Path) -> No
     assert metrics.snapshot() == {"BatchMilliseconds": 5}  # else a drain would take it for delivered
     tell({"Lag": 3})
     assert metrics.snapshot()["Lag"] == 3
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("print(json.dumps({'end': 'the SparkContext was stopped'})); sys.exit(3)", "the SparkContext was stopped"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "the Spark driver was killed by SIGKILL (as the kernel does"),
+        ("sys.exit(7)", "the Spark driver ended with code 7; its log: "),
+    ],
+)
+def test_a_driver_s_end_is_told_until_each_sink_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, program: str, reason: str
+) -> None:
+    """The first two drivers end; in the third one of the sinks works again."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    python, ends = tmp_path / "python", tmp_path / "ends"
+    works = {"sink": "k1", "counts": {}, "gauges": {"Lag": 0}, "error": None}
+    python.write_text(
+        f"#!{sys.executable}\n"
+        f"import json, os, signal, sys\n"
+        f"with open({str(ends)!r}, 'a') as ends:\n    ends.write('.')\n    started = ends.tell()\n"
+        f"if started > 2:\n    print({json.dumps(works)!r}, flush=True)\n    sys.stdin.read()\n"
+        f"{program}\n"
+    )
+    python.chmod(0o755)
+    spec = read(tmp_path, 1)
+    first = spec.sinks[0]
+    runner = SparkRunner(spec, [first, replace(first, name="k2")])
+    runner._stopping = Impatient()
+    monkeypatch.setattr(supervisor, "sys", SimpleNamespace(executable=str(python)))
+    one, other = runner.metrics["k1"], runner.metrics["k2"]
+    with caplog.at_level("WARNING", "spark"):
+        runner.start()
+        try:
+            until(lambda: "Lag" in one.snapshot(), "the first sink to work again")
+            assert one.last_error == ""
+            assert other.last_error.startswith(reason)
+            for metrics in (one, other):
+                assert metrics.get("FailureCount") == metrics.get("DriverRestartCount") == 2
+        finally:
+            runner.stop(180)
+    (said,) = [record.getMessage() for record in caplog.records if "started again" in record.getMessage()]
+    assert said.startswith(f"the Spark driver has ended and is started again: {reason}")
+    assert one.get("DriverRestartCount") == 2  # a regular stop is no failure
+    assert one.get("FailureCount") == 2
 
 
 def test_a_driver_that_ends_is_started_again_and_again_after_longer_times(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import urllib.parse
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -77,6 +80,15 @@ def running(cluster: SparkCluster) -> bool:
     """Whether the master knows its application, and has heard of it."""
     told = ask_master("127.0.0.1", cluster.ports[f"{MASTER}-ui"]) or {"activeapps": []}
     return any(app["state"] in ("WAITING", "RUNNING") for app in told["activeapps"])
+
+
+def kill_application(cluster: SparkCluster) -> None:
+    """As its master's web page does."""
+    address = f"http://127.0.0.1:{cluster.ports[f'{MASTER}-ui']}"
+    with urllib.request.urlopen(address) as answer:
+        fields = re.findall(r'name="(id|terminate|csrfToken)" value="(.+?)"', answer.read().decode())
+    form = urllib.parse.urlencode(dict(fields)).encode()
+    assert urllib.request.urlopen(f"{address}/app/kill/", form).status == 200
 
 
 @pytest.mark.timeout(1500)  # packing, and unpacking three times, is a matter of the disk
@@ -153,8 +165,19 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
         agent.until(lambda: running(spark_cluster), "the master to know its application again")
         agent.healthy()
         assert agent.count("SINK.k1", "DriverRestartCount") == 0
+        kill_application(spark_cluster)
+        killed = "the SparkContext was stopped from outside: Master removed our application: KILLED; its log: "
+        agent.until(
+            lambda: all(agent.failing().get(f"SINK.{sink}", "").startswith(killed) for sink in ("k1", "p")),
+            "the end of the application to be told",
+        )
+        more()
+        agent.until(all_there, "all events, by way of a new application", 600)
+        agent.healthy()
+        assert agent.count("SINK.k1", "DriverRestartCount") == 1
         more()
         assert agent.stop() == 0
+        assert agent.log.count("the Spark driver has ended and is started again") == 1
         assert "Traceback" not in agent.log
     found = delivered()
     assert set(found.values()) == {1}

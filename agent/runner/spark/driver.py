@@ -1,7 +1,8 @@
 """The driver process: `python -m agent.runner.spark.driver`, started and watched by the agent.
 
 Reads a pickled `Job` from its standard input, reports counters as lines of JSON on its standard output, and ends
-when told to (SIGTERM: after the micro-batch under way) or when the agent is gone (its standard input closes).
+when told to (SIGTERM: after the micro-batch under way), when the agent is gone (its standard input closes), or when
+its SparkContext or its JVM is: then its last line says why.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ import pickle
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from agent.config.options import is_local
 from agent.runner.deadletters import dead_letters_of
 from agent.runner.rejections import Rejections
-from agent.runner.spark.gateway import kill_gateway
-from agent.runner.spark.job import NOT_STARTED, Job, SinkJob
+from agent.runner.spark.gateway import Gateway, kill_gateway
+from agent.runner.spark.job import GAVE_UP, Job, SinkJob
 from agent.runner.spark.processing import Processing
-from agent.runner.spark.progress import listener, report
+from agent.runner.spark.progress import listener, report, report_end
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
 from agent.runner.supervise import Backoff
 from agent.services import ServiceError
-from plugins import FlafkaError, StreamingSink
+from plugins import FlafkaError, Retry, StreamingSink
 
 log = logging.getLogger("spark")
 
@@ -65,24 +66,17 @@ def _run(job: Job) -> None:
     try:
         spark, gateway = start_session(job.agent, job.options, Path(job.log_file), job.modules)
     except Exception as e:  # noqa: BLE001  # Spark raises many kinds over its own properties
-        text = str(e) if isinstance(e, FlafkaError | ServiceError) else reason(f"{type(e).__name__}: {e}")
-        for sink in job.sinks:
-            report(sink.sink.name, {"FailureCount": 1}, error=text)
-        log.error("Spark does not start: %s", text)
-        sys.exit(NOT_STARTED)
-    threading.Thread(target=_end_with_the_jvm, args=(gateway, job.log_file, done), daemon=True).start()
+        report_end(str(e) if isinstance(e, FlafkaError | ServiceError) else reason(f"{type(e).__name__}: {e}"))
+        sys.exit(GAVE_UP)
+    watch = Watch(spark, gateway, done)
+    threading.Thread(target=watch.run, daemon=True).start()
     log.info("Spark %s on %s", spark.version, spark.sparkContext.master)
     if not is_local(spark.sparkContext.master):
         threading.Thread(target=_miss_executors, args=(spark, job, done), daemon=True).start()
-    running: dict[str, Query | Processing] = {}
-
-    def sink_of(query: str) -> Query | Processing:
-        return running[".".join(query.split(".")[:3])]  # a1.sinks.k1, and what may follow it
-
-    on_progress, on_idle = lambda name, told: sink_of(name).show(told), lambda name: sink_of(name).idle(name)
-    spark.streams.addListener(listener(log, on_progress, on_idle))
+    running: Running = {}
+    spark.streams.addListener(listener(log, *hearing(running)))
     threads = [
-        threading.Thread(target=_supervise, args=(spark, sink, job, running, stopping), name=sink.sink.path)
+        threading.Thread(target=_supervise, args=(watch, sink, job, running, stopping), name=sink.sink.path)
         for sink in job.sinks
     ]
     for thread in threads:
@@ -93,6 +87,30 @@ def _run(job: Job) -> None:
     stop_session(spark, gateway)
 
 
+Running = dict[str, Query | Processing]
+"""The queries of each sink, by its path, as long as they have not failed."""
+
+
+def hearing(running: Running) -> tuple[Callable[[str, Any], None], Callable[[str], None]]:
+    """What to do when a query of that name has progressed, and when it is idle.
+
+    Spark tells late: after a query has failed, what it did before is no sign that its sink works again.
+    """
+
+    def sink_of(query: str) -> Query | Processing | None:
+        return running.get(".".join(query.split(".")[:3]))  # a1.sinks.k1, and what may follow it
+
+    def on_progress(query: str, told: Any) -> None:
+        if (sink := sink_of(query)) is not None:
+            sink.show(told)
+
+    def on_idle(query: str) -> None:
+        if (sink := sink_of(query)) is not None:
+            sink.idle(query)
+
+    return on_progress, on_idle
+
+
 def _log_to_stderr() -> None:
     handler = logging.StreamHandler(sys.stderr)
     # It tells failures at length, in two languages, and raises them as well; what they mean is said by `_supervise`.
@@ -101,9 +119,39 @@ def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, format=text, handlers=[handler])
 
 
-def _supervise(
-    spark: Any, sink: SinkJob, job: Job, running: dict[str, Query | Processing], stopping: threading.Event
-) -> None:
+class Watch:
+    """Ends this process, with the reason, when its Spark is gone: no session can be made anew within it."""
+
+    def __init__(self, spark: Any, gateway: Gateway, done: threading.Event) -> None:
+        """Once `done` is set, the end is a regular one."""
+        self.spark, self._gateway, self._done = spark, gateway, done
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Look every second."""
+        while not self._done.wait(1):
+            self.look()
+
+    def look(self) -> None:
+        """Look now. Does not return where Spark is gone: what failed then is not a sink."""
+        with self._lock:
+            gone = self._gone()
+            if gone is None or self._done.is_set():
+                return
+            report_end(gone)
+            kill_gateway()
+            os._exit(GAVE_UP)  # threads may wait for Spark without end
+
+    def _gone(self) -> str | None:
+        """Why, where there is no SparkContext any more."""
+        try:
+            stopped = self.spark.sparkContext._jsc.sc().isStopped()
+        except Exception:  # noqa: BLE001  # py4j's, many
+            return self._gateway.why_ended(5)
+        return self._gateway.why_stopped() if stopped else None
+
+
+def _supervise(watch: Watch, sink: SinkJob, job: Job, running: Running, stopping: threading.Event) -> None:
     backoff = Backoff()
     last = ""
     channel = sink.channel
@@ -114,9 +162,13 @@ def _supervise(
         try:
             streams = issubclass(sink.sink.cls, StreamingSink)
             query = running[sink.sink.path] = Processing(job, sink) if streams else Query(job, sink, rejections)
-            query.run(spark, stopping)
-            return
+            query.run(watch.spark, stopping)
+            if stopping.is_set():
+                return
+            raise Retry("its query ended, though nobody has stopped it")
         except Exception as e:  # noqa: BLE001  # one sink's failure must not take the others down
+            watch.look()
+            running.pop(sink.sink.path, None)
             text = reason(str(e) if isinstance(e, FlafkaError) else f"{type(e).__name__}: {e}", sink)
             report(sink.sink.name, {"FailureCount": 1}, error=text)
             if text != last:
@@ -169,14 +221,6 @@ def _end_with_the_agent(job: Job, done: threading.Event) -> None:
     _leave_nothing(job)
     # Nothing of a micro-batch is visible before its commit, so ending in the middle loses and repeats nothing.
     os._exit(1)
-
-
-def _end_with_the_jvm(gateway: subprocess.Popen[bytes], log_file: str, done: threading.Event) -> None:
-    code = gateway.wait()
-    if not done.is_set():
-        # No session can be made anew within this process: the agent starts another.
-        log.error("Spark's JVM ended with code %d; its log: %s", code, log_file)
-        os._exit(1)
 
 
 def _miss_executors(spark: Any, job: Job, done: threading.Event) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import re
 import shlex
 import signal
 import struct
@@ -16,19 +17,52 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import javaproperties
 
 from agent.services.jars import ensure
 from agent.services.java import find_java
+from agent.services.logs import last_error, tail
 from agent.services.spark import JVM
 from plugins import Retry, require
 
 START_SECONDS = 180.0
 
 
-def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subprocess.Popen[bytes]:
+_KILLED = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
+"""Codes of what was ended from outside, whose log says nothing of it."""
+_REMOVED = re.compile(r"Application has been killed\. Reason: |(?=YARN application has exited unexpectedly)")
+"""What schedulers write when the cluster's manager has ended an application."""
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """Spark's JVM, and where its log begins in that file."""
+
+    process: subprocess.Popen[bytes]
+    log_file: Path
+    log_start: int
+
+    def why_ended(self, seconds: float = 0) -> str | None:
+        """What ended it, in a sentence; None where it still runs after so long."""
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        error = "" if code in _KILLED else last_error(self.log_file, self.log_start)
+        more = " (spark.conf.spark.driver.memory gives it more)" if "OutOfMemoryError" in error else ""
+        return f"Spark's JVM {ended(code)}{f': {error}{more}' if error else ''}; its log: {self.log_file}"
+
+    def why_stopped(self) -> str:
+        """What stopped its SparkContext, which was not its driver, in a sentence."""
+        found = [line for line in tail(self.log_file, self.log_start) if _REMOVED.search(line)]
+        said = f": {_REMOVED.split(found[-1], maxsplit=1)[-1]}" if found else ""
+        return f"the SparkContext was stopped from outside{said}; its log: {self.log_file}"
+
+
+def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gateway:
     """Start it and point PySpark at it. It is killed when this process ends, or rather the thread that calls this."""
     home = Path(require("pyspark", "spark").__file__).parent
     settings = {"spark.master": master, **conf}
@@ -37,6 +71,7 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subpr
         str(find_java().path),
         f"-Xmx{settings.get('spark.driver.memory', '700m')}",
         "-XX:+UseSerialGC",
+        "-XX:+ExitOnOutOfMemoryError",  # a driver without some of its threads would go on, and do nothing
         *JVM,
         *shlex.split(settings.get("spark.driver.extraJavaOptions", "")),
         "-Djava.net.preferIPv4Stack=true",
@@ -57,9 +92,19 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> subpr
             env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_HOME": str(home)},
         )
         _started.append(process)
-        port, secret = _await_connection(process, told, log_file)
+        gateway = Gateway(process, log_file, log.tell())
+        port, secret = _await_connection(gateway, told)
     os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret, SPARK_HOME=str(home))
-    return process
+    return gateway
+
+
+def ended(code: int) -> str:
+    """A process's end in words, by its code: `ended with code 1`, `was killed by SIGTERM`."""
+    if code >= 0:
+        return f"ended with code {code}"
+    out_of_memory = " (as the kernel does where memory runs out)" if code == -signal.SIGKILL else ""
+    name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
+    return f"was killed by {name}{out_of_memory}"
 
 
 def kill_gateway() -> None:
@@ -91,12 +136,14 @@ def connector() -> list[Path]:
     return sorted(ensure("spark").glob("*.jar"))
 
 
-def _await_connection(process: subprocess.Popen[bytes], told: Path, log_file: Path) -> tuple[int, str]:
+def _await_connection(gateway: Gateway, told: Path) -> tuple[int, str]:
     deadline = time.monotonic() + START_SECONDS
     while not told.exists():  # renamed into place, so it is whole once it is there
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            raise Retry(f"Spark's JVM did not start; its log: {log_file}")
+        if why := gateway.why_ended():
+            raise Retry(why)
+        if time.monotonic() > deadline:
+            gateway.process.kill()
+            raise Retry(f"Spark's JVM did not start within {START_SECONDS:.0f} s; its log: {gateway.log_file}")
         time.sleep(0.05)
     data = told.read_bytes()
     port, length = struct.unpack_from("!ii", data)

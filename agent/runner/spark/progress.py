@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Offsets = dict[int, int]
@@ -17,6 +17,11 @@ def report(
     """One line for the agent: what to add, what to set, and what failed."""
     line = json.dumps({"sink": sink, "counts": counts, "gauges": gauges or {}, "error": error})
     print(f"{line}\n", end="", flush=True)  # in one piece: several threads tell
+
+
+def report_end(reason: str) -> None:
+    """One line for the agent: why this driver ends by itself."""
+    print(f"{json.dumps({'end': reason})}\n", end="", flush=True)
 
 
 def gauges_of(progress: Any, delivered: Mapping[int, int | None]) -> dict[str, float]:
@@ -39,9 +44,18 @@ def gauges_of(progress: Any, delivered: Mapping[int, int | None]) -> dict[str, f
 
 def ends_of(progress: Any) -> Offsets:
     """Up to where the query has read; of several readings of one topic (a join), the one that lags."""
+    return _least(source.endOffset for source in progress.sources)
+
+
+def ends_of_log(text: str) -> Offsets:
+    """The same out of an entry of a checkpoint's log of offsets: a version, a line of settings, a line a source."""
+    return _least("None" if line == "-" else line for line in text.splitlines()[2:])
+
+
+def _least(sources: Iterable[str]) -> Offsets:
     ends: Offsets = {}
-    for source in progress.sources:
-        for partition, end in _offsets(source.endOffset).items():
+    for source in sources:
+        for partition, end in _offsets(source).items():
             ends[partition] = min(end, ends.get(partition, end))
     return ends
 

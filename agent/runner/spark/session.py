@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.config.options import is_local, masters
-from agent.runner.spark.gateway import connector, start_gateway
+from agent.runner.spark.gateway import Gateway, connector, start_gateway
 from agent.runner.spark.packing import pack
 from plugins import Retry
 
@@ -22,10 +22,11 @@ STOP_SECONDS = 20.0
 
 def start_session(
     name: str, options: Mapping[str, str], log_file: Path, modules: Iterable[str] = ()
-) -> tuple[Any, subprocess.Popen[bytes]]:
+) -> tuple[Any, Gateway]:
     """The session and its JVM, which ends with this process; `options` are an agent's, those under `spark.` count.
 
-    `modules` are directories whose modules executors can import as well. Raises `Retry` where no master answers.
+    `modules` are directories whose modules executors can import as well. Raises `Retry` where no master answers, or
+    the JVM ends.
     """
     master = options.get("spark.master", MASTER)
     own = {k.removeprefix("spark.conf."): v for k, v in options.items() if k.startswith("spark.conf.")}
@@ -60,7 +61,12 @@ def start_session(
 
     # It writes every wrong expression to standard error, with Java's stack; the exception says the same.
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
-    return SparkSession.builder.getOrCreate(), gateway
+    try:
+        return SparkSession.builder.getOrCreate(), gateway
+    except Exception:
+        if why := gateway.why_ended(1):
+            raise Retry(why) from None
+        raise
 
 
 def workers_python(options: Mapping[str, str]) -> str:
@@ -91,13 +97,13 @@ def own_address(master: str, addresses: list[tuple[str, int]]) -> str:
     raise Retry(f"no Spark master answers at {master} ({'; '.join(reasons)})")
 
 
-def stop_session(spark: Any, gateway: subprocess.Popen[bytes]) -> None:
+def stop_session(spark: Any, gateway: Gateway) -> None:
     """End both."""
     spark.stop()
-    assert gateway.stdin is not None
-    gateway.stdin.close()
+    assert gateway.process.stdin is not None
+    gateway.process.stdin.close()
     try:
-        gateway.wait(STOP_SECONDS)
+        gateway.process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:  # it is deleting what executors were given, which others delete as well
-        gateway.kill()
-        gateway.wait()
+        gateway.process.kill()
+        gateway.process.wait()

@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from agent.runner.spark.job import NOT_STARTED, Job, SinkJob
+from agent.runner.spark.gateway import ended
+from agent.runner.spark.job import Job, SinkJob
 from agent.runner.supervise import Backoff
 from agent.topology import AgentSpec, SinkSpec
 from plugins import Metrics
@@ -44,6 +45,8 @@ class SparkRunner:
             directory="",
         )
         self.process: subprocess.Popen[bytes] | None = None
+        self._said = ""
+        """Why the latest driver ended by itself."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
 
@@ -66,23 +69,27 @@ class SparkRunner:
         return True
 
     def _run(self) -> None:
-        backoff = Backoff()
+        backoff, last = Backoff(), ""
         while not self._stopping.is_set():
-            started = time.monotonic()
+            started, self._said = time.monotonic(), ""
             code = self._run_once()
             if self._stopping.is_set():
                 return
-            for metrics in self.metrics.values():
-                metrics.add("DriverRestartCount")
+            text = self._said or f"the Spark driver {ended(code)}; its log: {self.job.log_file}"
+            for metrics in self.metrics.values():  # of every sink, until it has delivered or looked again
+                metrics.add("FailureCount")
                 metrics.forget("Lag")
-                if code != NOT_STARTED:
-                    metrics.error(f"the Spark driver ended with code {code}; its log: {self.job.log_file}")
-            log.warning(
-                "the Spark driver ended with code %d and is started again; its log: %s", code, self.job.log_file
-            )
+                metrics.error(text)
             if time.monotonic() - started > 60:
                 backoff.reset()
-            backoff.wait(self._stopping)
+                last = ""
+            again = logging.DEBUG if text == last else logging.WARNING
+            log.log(again, "the Spark driver has ended and is started again: %s", text)
+            last = text
+            if backoff.wait(self._stopping):
+                return
+            for metrics in self.metrics.values():
+                metrics.add("DriverRestartCount")
 
     def _run_once(self) -> int:
         # Spark and PySpark leave files behind when they are killed, and so may the sinks: all of them are in here.
@@ -115,6 +122,9 @@ class SparkRunner:
     def _report(self, line: bytes) -> None:
         try:
             told = json.loads(line)
+            if "end" in told:
+                self._said = told["end"]
+                return
             metrics = self.metrics[told["sink"]]
         except (ValueError, KeyError, TypeError):
             log.info("%s", line.decode(errors="replace").rstrip())
