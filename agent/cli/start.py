@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -14,9 +15,15 @@ import click
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
 from agent.own_cluster import with_own_cluster
 from agent.runner.agent import Agent
+from agent.runner.drain import Stuck
 from agent.topology import AgentSpec
 
 log = logging.getLogger("agent")
+
+LOOK_SECONDS = 0.5
+"""A drain asks the brokers so often."""
+_MOST_FILES = 1 << 20
+"""Linux' own most for a process; containers may name more, which old programs started by `exec` would all close."""
 
 
 @click.command()
@@ -33,7 +40,8 @@ def start(chosen: Chosen, drain: bool, log_level: str) -> None:
 
 
 def run(spec: AgentSpec, *, drain: bool) -> int:
-    """Run until a signal, or until the channels are empty; 0 when nothing was left undone, else 1."""
+    """Run until a signal, or until the channels are drained or cannot be; 0 when nothing was left undone, else 1."""
+    _allow_open_files()
     agent = Agent(spec)
     stop = threading.Event()
 
@@ -50,10 +58,24 @@ def run(spec: AgentSpec, *, drain: bool) -> int:
     parts = (spec.sources, spec.channels, spec.sinks)
     names = (", ".join(component.name for component in part) or "none" for part in parts)
     log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
-    while not stop.wait(0.2 if drain else None):
-        if agent.drained():
+    stuck = False
+    while not stop.wait(LOOK_SECONDS if drain else None):
+        try:
+            if agent.drained():
+                break
+        except Stuck as e:
+            log.error("%s", e)
+            stuck = True
             break
-    return 0 if agent.stop() else 1
+    return 0 if agent.stop() and not stuck else 1
+
+
+def _allow_open_files() -> None:
+    """Have as many open as this process is allowed to ask for: each connection of a source is one."""
+    limit, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if allowed == resource.RLIM_INFINITY else min(allowed, _MOST_FILES)
+    if limit != resource.RLIM_INFINITY and limit < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, allowed))
 
 
 def log_to_stderr(level: str) -> None:

@@ -13,6 +13,7 @@ from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.runner.audit import audit_of
 from agent.runner.deadletters import dead_letters_of
+from agent.runner.drain import Drain
 from agent.runner.groups import GroupRunner
 from agent.runner.sinks import SinkRunner
 from agent.runner.sources import ChannelRunner, SourceRunner
@@ -34,8 +35,6 @@ class Agent:
         self.spec = spec
         self.registry = Registry(spec.name)
         self.give_up = threading.Event()
-        self._looks: dict[int, int] | None = None
-        """How often each sink had looked for more when all of them had caught up."""
         self.channels: dict[str, ChannelRunner] = {}
         for c in spec.channels:
             channel = c.make()
@@ -59,11 +58,15 @@ class Agent:
         self.sinks: list[SinkRunner | GroupRunner] = [*alone.values(), *groups]
         remote = [s for s in spec.sinks if s.runner == "spark"]
         self.spark = SparkRunner(spec, remote) if remote else None
+        members = [member for runner in self.sinks for member in runner.members]
+        self._drain = Drain(
+            self.channels, members, [(s, self.spark.metrics[s.name]) for s in remote] if self.spark else []
+        )
         for source in self.sources:
             self.registry.add("SOURCE", source.spec.name, source.metrics, source.source.counters)
         for channel in self.channels.values():
             self.registry.add("CHANNEL", channel.name, channel.metrics, channel.channel.counters)
-        for sink in (member for runner in self.sinks for member in runner.members):
+        for sink in members:
             self.registry.add("SINK", sink.spec.name, sink.metrics, sink.component.counters)
         if self.spark is not None:
             for s in remote:
@@ -85,25 +88,11 @@ class Agent:
         for source in self.sources:
             source.thread.start()
 
-    def caught_up(self) -> bool:
-        """Whether every sink has delivered all that its channel holds, by the latest it knows."""
-        remote = self.spark.metrics.values() if self.spark is not None else ()
-        return all(sink.caught_up() for sink in self.sinks) and all(m.snapshot().get("Lag") == 0 for m in remote)
-
     def drained(self) -> bool:
-        """Whether every channel is empty. One sink may feed the channel of another, so all look again for each:
-        what a sink saw last may be from before the other delivered.
+        """Whether durable channels are delivered up to where they ended when this was first asked, by whoever is in
+        their groups. Raises Stuck when that does not come about.
         """
-        if not self.caught_up():
-            self._looks = None
-            return False
-        metrics = [sink.metrics for runner in self.sinks for sink in runner.members]
-        metrics += self.spark.metrics.values() if self.spark is not None else ()
-        looks = {number: m.times("Lag") for number, m in enumerate(metrics) if "Lag" in m.snapshot()}
-        if self._looks is None or self._looks.keys() != looks.keys():
-            self._looks = looks
-        again = 2 * (len(self.channels) - 1)  # twice: a look may have been under way
-        return all(now - self._looks[number] >= again for number, now in looks.items())
+        return self._drain.over()
 
     def drain(self) -> None:
         """Tell sinks to deliver what they take at once: nothing that is worth waiting for comes any more."""

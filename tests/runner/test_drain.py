@@ -1,52 +1,195 @@
-"""When a drain is over."""
+"""When a drain is over, by the positions of groups alone."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from agent.config import load
+from agent.runner import drain
 from agent.runner.agent import Agent
-from plugins import Components
+from agent.runner.drain import Stuck
+from plugins import Channel, Claim, Component, Components, Config, KafkaStream, Retry, hookimpl
 
 
-def agent_of(tmp_path: Path, channels: str) -> Agent:
-    text = f"a1.channels = {channels}\na1.sinks = k1 k2\n"
-    for channel in channels.split():
-        text += f"a1.channels.{channel}.type = memory\n"
-    for sink, channel in zip(("k1", "k2"), channels.split() * 2, strict=False):
+class Kept(Channel[Config]):
+    """A durable channel, of which the test says where it ends and how far its one group is."""
+
+    type_name = "kept"
+    durable = True
+
+    def __init__(self, config: Config, name: str = "") -> None:
+        super().__init__(config, name)
+        self.end: dict[int, int] = {}
+        self.at: dict[int, int | None] = {}
+        self.nothing_from: dict[int, int | None] = {}
+        """Nothing can be read from there on."""
+        self.held: dict[int, str] = {}
+        self.topic_id = "first"
+        self.away = False
+
+    def stream(self, group: str | None) -> KafkaStream:
+        return KafkaStream("", self.name, "g")
+
+    def put(self, batch: Any) -> None:
+        raise AssertionError
+
+    reader = put  # type: ignore[assignment]
+
+    def ends(self) -> Mapping[int, int]:
+        return dict(self.end)
+
+    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+        if self.away:
+            raise Retry("no broker answers")
+        return {Claim("", self.name, self.topic_id, "g", 0, p): self.at.get(p) for p in self.end}
+
+    def vacant(self, partition: int, start: int | None, end: int) -> bool:
+        return partition in self.nothing_from and self.nothing_from[partition] == start
+
+    def holders(self, group: str | None) -> Mapping[int, str]:
+        return self.held
+
+
+class Plugin:
+    """Brings it."""
+
+    @hookimpl
+    def components(self) -> list[type[Component[Any]]]:
+        return [Kept]
+
+
+class Clock:
+    """Stands until it is set."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What a drain takes for the time."""
+    made = Clock()
+    monkeypatch.setattr(drain, "time", made)
+    return made
+
+
+def agent_of(tmp_path: Path, *channels: str, kind: str = "kept", runner: str = "local") -> tuple[Agent, list[Any]]:
+    """An agent that is not started, with a sink for each of these channels, and the channels."""
+    names = " ".join(f"k{number}" for number in range(len(channels)))
+    text = f"a1.channels = {' '.join(dict.fromkeys(channels))}\na1.sinks = {names}\n"
+    for channel in dict.fromkeys(channels):
+        text += f"a1.channels.{channel}.type = {kind}\n"
+    for sink, channel in zip(names.split(), channels, strict=True):
         text += f"a1.sinks.{sink}.type = null\na1.sinks.{sink}.channel = {channel}\n"
+        text += f"a1.sinks.{sink}.runner = {runner}\n"
     (tmp_path / "agent.conf").write_text(text)
-    spec, diagnostics = load(tmp_path / "agent.conf", None, components=Components())
+    spec, diagnostics = load(tmp_path / "agent.conf", None, components=Components([Plugin()]))
     assert spec is not None, diagnostics
-    return Agent(spec)
+    agent = Agent(spec)
+    for runner in agent.channels.values():
+        runner.ready.set()
+    return agent, [runner.channel for runner in agent.channels.values()]
 
 
-def look(agent: Agent, *lags: int) -> None:
-    for runner, lag in zip(agent.sinks, lags, strict=True):
-        for sink in runner.members:
-            sink.metrics.set("Lag", lag)
-
-
-def test_one_channel_is_drained_once_its_sinks_have_caught_up(tmp_path: Path) -> None:
-    agent = agent_of(tmp_path, "c1")
-    assert not agent.drained()
-    look(agent, 0, 1)
-    assert not agent.drained()
-    look(agent, 0, 0)
+def test_it_is_over_when_the_group_is_at_the_end_of_all_partitions_whoever_has_them(
+    tmp_path: Path, clock: Clock
+) -> None:
+    agent, (kept,) = agent_of(tmp_path, "c1", "c1")
+    kept.end, kept.at = {0: 150, 1: 150, 2: 0}, {0: 150, 1: 75}
+    assert not agent.drained(), "another member has partition 1"
+    kept.at[1] = 150
     assert agent.drained()
 
 
-def test_of_several_channels_all_sinks_look_again_as_one_may_feed_another(tmp_path: Path) -> None:
-    agent = agent_of(tmp_path, "c1 c2")
-    look(agent, 0, 0)
+def test_records_that_come_after_it_began_do_not_keep_it_from_ending(tmp_path: Path, clock: Clock) -> None:
+    agent, (kept,) = agent_of(tmp_path, "c1")
+    kept.end, kept.at = {0: 10}, {0: 0}
     assert not agent.drained()
-    look(agent, 0, 0)
-    assert not agent.drained()
-    look(agent, 0, 3)  # what the other has delivered meanwhile
-    assert not agent.drained()
-    look(agent, 0, 0)
-    assert not agent.drained()
-    look(agent, 0, 0)
-    assert not agent.drained()
-    look(agent, 0, 0)
+    kept.end, kept.at = {0: 20}, {0: 10}
     assert agent.drained()
+
+
+def test_what_one_channel_gets_from_another_is_delivered_too(tmp_path: Path, clock: Clock) -> None:
+    agent, (last, first) = agent_of(tmp_path, "c1", "c2")
+    first.end, first.at, last.end, last.at = {0: 10}, {0: 0}, {0: 5}, {0: 5}
+    assert not agent.drained()
+    first.at, last.end = {0: 10}, {0: 15}
+    assert not agent.drained(), "the ends are asked again"
+    first.end, last.end, last.at = {0: 11}, {0: 16}, {0: 15}
+    assert agent.drained(), "what a producer elsewhere goes on to write is not waited for"
+
+
+def test_memory_channels_are_empty(tmp_path: Path) -> None:
+    agent, _ = agent_of(tmp_path, "c1", kind="memory")
+    assert agent.drained()
+
+
+def test_partitions_with_nothing_to_deliver_count_as_reached(tmp_path: Path, clock: Clock) -> None:
+    agent, (kept,) = agent_of(tmp_path, "c1")
+    kept.end, kept.at, kept.nothing_from = {0: 10, 1: 7}, {0: 3}, {0: 9, 1: None}
+    assert not agent.drained()
+    clock.now += drain.REST_SECONDS
+    assert not agent.drained(), "records wait in partition 0"
+    kept.at[0] = 9
+    assert not agent.drained()
+    clock.now += drain.REST_SECONDS
+    assert agent.drained()
+
+
+def test_a_topic_that_is_made_again_has_ends_of_its_own(tmp_path: Path, clock: Clock) -> None:
+    agent, (kept,) = agent_of(tmp_path, "c1")
+    kept.end, kept.at = {0: 100}, {0: 50}
+    assert not agent.drained()
+    kept.topic_id, kept.end, kept.at = "second", {0: 3}, {}
+    assert not agent.drained()
+    kept.at = {0: 3}
+    assert agent.drained()
+
+
+def test_it_is_given_up_when_nothing_moves_and_says_what_is_left_and_who_holds_it(
+    tmp_path: Path, clock: Clock
+) -> None:
+    agent, (kept,) = agent_of(tmp_path, "c1")
+    kept.end, kept.at, kept.held = {0: 10, 1: 20, 2: 30}, {0: 10, 1: 5}, {0: "us", 1: "other on host-b"}
+    assert not agent.drained()
+    clock.now += drain.STUCK_SECONDS
+    kept.at[1] = 6
+    assert not agent.drained(), "it moves"
+    clock.now += drain.STUCK_SECONDS
+    assert not agent.drained()
+    clock.now += 1
+    with pytest.raises(Stuck) as stuck:
+        agent.drained()
+    assert str(stuck.value) == (
+        "not drained, and nothing has moved for 60 s: "
+        "partition 1 of a1.channels.c1 is delivered up to 6 of 20 in group g, and held by other on host-b; "
+        "partition 2 of a1.channels.c1 is delivered up to 0 of 30 in group g, and held by nobody"
+    )
+
+
+def test_it_is_given_up_with_the_reason_when_brokers_stay_away(tmp_path: Path, clock: Clock) -> None:
+    agent, (kept,) = agent_of(tmp_path, "c1")
+    kept.away = True
+    assert not agent.drained()
+    clock.now += drain.STUCK_SECONDS + 1
+    with pytest.raises(Stuck, match=r"a1\.channels\.c1 cannot be looked at: no broker answers"):
+        agent.drained()
+
+
+def test_it_goes_on_while_spark_is_at_work(tmp_path: Path, clock: Clock) -> None:
+    agent, (kept,) = agent_of(tmp_path, "c1", runner="spark")
+    assert agent.spark is not None
+    metrics = agent.spark.metrics["k0"]
+    kept.end, kept.at = {0: 10}, {}
+    assert not agent.drained()
+    clock.now += drain.STUCK_SECONDS + 1
+    assert not agent.drained(), "a micro-batch may take longer"
+    metrics.error("HDFS is away")
+    with pytest.raises(Stuck, match=r"0 of 10 in group g, and held by a1.sinks.k0 on Spark \(HDFS is away\)$"):
+        agent.drained()

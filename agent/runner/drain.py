@@ -1,0 +1,181 @@
+"""When a drain is over: every group has come to the end of every partition of its channel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from agent.runner.sinks import SinkRunner
+from agent.runner.sources import ChannelRunner
+from agent.topology import SinkSpec
+from plugins import Channel, FlafkaError, Metrics
+
+STUCK_SECONDS = 60.0
+"""A drain is given up when no group has come further for so long."""
+REST_SECONDS = 1.0
+"""Where a group has rested for so long before the end, it is asked whether there is anything to deliver up to it."""
+
+
+class Stuck(FlafkaError):
+    """A drain does not come to its end; the text names each partition that is left, and who holds it."""
+
+
+class Drain:
+    """Watches the groups of an agent's sinks, whoever their members are, until durable channels are delivered.
+
+    Up to where a group has to come is asked at the first look, so that producers elsewhere may go on. One sink may
+    feed the channel of another: once all groups have come to the ends they are asked again, as often as there are
+    durable channels, which no chain is longer than. Channels that are not durable are empty, as no source runs.
+    """
+
+    def __init__(
+        self,
+        channels: Mapping[str, ChannelRunner],
+        local: Sequence[SinkRunner],
+        remote: Sequence[tuple[SinkSpec, Metrics]],
+    ) -> None:
+        """`local` and `remote` are the sinks that threads run and those that Spark runs."""
+        goals: dict[tuple[str, str | None], Goal] = {}
+        for sink in [*(runner.spec for runner in local), *(spec for spec, _ in remote)]:
+            channel, group = channels[sink.channel], sink.group
+            if channel.channel.durable and (channel.name, group) not in goals:
+                goals[channel.name, group] = Goal(
+                    channel,
+                    group,
+                    [runner for runner in local if (runner.spec.channel, runner.spec.group) == (channel.name, group)],
+                    [one for one in remote if (one[0].channel, one[0].group) == (channel.name, group)],
+                )
+        self._goals = tuple(goals.values())
+        self._rounds = len({goal.channel.name for goal in self._goals})
+        self._moved: float | None = None
+        """When one of them was last seen to have come further, or the first look."""
+
+    def over(self) -> bool:
+        """Whether all is delivered. Raises Stuck when nothing has moved for `STUCK_SECONDS`."""
+        now = time.monotonic()
+        while self._rounds:
+            left = [goal for goal in self._goals if not goal.reached()]
+            if not left:
+                self._rounds -= 1
+                for goal in self._goals:
+                    goal.again()
+                continue
+            moved = self._moved = max(now if self._moved is None else self._moved, *(goal.moved for goal in left))
+            if now - moved > STUCK_SECONDS and not any(goal.at_work() for goal in left):
+                text = "; ".join(goal.told() for goal in left)
+                raise Stuck(f"not drained, and nothing has moved for {STUCK_SECONDS:.0f} s: {text}")
+            return False
+        return True
+
+
+class Goal:
+    """One group on its way to the end of one channel."""
+
+    def __init__(
+        self,
+        channel: ChannelRunner,
+        group: str | None,
+        local: Sequence[SinkRunner],
+        remote: Sequence[tuple[SinkSpec, Metrics]],
+    ) -> None:
+        self.channel, self._group = channel, group
+        self._local, self._remote = local, remote
+        self.moved = 0.0
+        """When it was last seen to have come further, of `time.monotonic`."""
+        self.again()
+
+    def again(self) -> None:
+        """Ask for the ends anew at the next look."""
+        self._topic = self._name = ""
+        self._ends: dict[int, int] = {}
+        """Of partitions where it has not come to the end."""
+        self._positions: dict[int, int | None] = {}
+        self._furthest: dict[int, int] = {}
+        self._waiting: dict[int, int | None] = {}
+        """Where something is known to wait for delivery: the group's position at which it was found."""
+        self._trouble = ""
+        self._asked = self._over = False
+
+    def reached(self) -> bool:
+        """Whether the group has come to the end of every partition."""
+        if not self._over:
+            try:
+                self._look()
+                self._trouble = ""
+            except FlafkaError as e:
+                self._trouble = str(e)
+        return self._over
+
+    def at_work(self) -> bool:
+        """Whether Spark is at a micro-batch or at its start: of neither there is news before it is over."""
+        return any(not m.last_error and m.snapshot().get("Lag") != 0 for _, m in self._remote)
+
+    def told(self) -> str:
+        """Where it has not come to the end, in words."""
+        channel = self.channel
+        if self._trouble:
+            return f"{channel.path} cannot be looked at: {self._trouble}"
+        try:
+            holders = channel.channel.holders(self._group)
+        except FlafkaError as e:
+            holders = dict.fromkeys(self._ends, f"somebody: {e}")
+        return "; ".join(
+            f"partition {partition} of {channel.path} is delivered up to {self._positions.get(partition) or 0} of "
+            f"{end} in group {self._name}, and held by {self._holder(partition, holders)}"
+            for partition, end in sorted(self._ends.items())
+        )
+
+    def _look(self) -> None:
+        if not self.channel.ready.is_set():
+            raise FlafkaError(self.channel.metrics.last_error or "it is not open yet")
+        channel: Channel = self.channel.channel  # type: ignore[type-arg]
+        claims = channel.positions(self._group)
+        topic, name = next(((claim.topic_id, claim.group) for claim in claims), ("", ""))
+        if not self._asked or topic != self._topic:  # one of the same name that was made anew has ends of its own
+            self.again()
+            self._topic, self._name, self._ends, self._asked = topic, name, dict(channel.ends()), True
+        self._positions = {claim.partition: position for claim, position in claims.items()}
+        self._ends = {p: end for p, end in self._ends.items() if (self._positions.get(p) or 0) < end}
+        now = time.monotonic()
+        if self._came_further():
+            self.moved = now
+        if now - self.moved >= REST_SECONDS:
+            self._pass_over_nothing(channel)
+        self._over = not self._ends
+
+    def _came_further(self) -> bool:
+        further = False
+        for partition in self._ends:
+            at = max(self._positions.get(partition) or 0, self._taken(partition))
+            if at > self._furthest.get(partition, -1):
+                self._furthest[partition] = at
+                further = True
+        return further
+
+    def _taken(self, partition: int) -> int:
+        """Up to where our sinks have taken it: a file that is written for long is progress, too."""
+        ranges = [runner.ranges.get(partition) for runner in self._local]
+        return max((r.end or 0 for r in ranges if r is not None), default=0)
+
+    def _pass_over_nothing(self, channel: Channel) -> None:  # type: ignore[type-arg]
+        """Drop partitions with nothing to deliver: nobody commits a position behind the end of a transaction."""
+        for partition, end in list(self._ends.items()):
+            position = self._positions.get(partition)
+            if partition in self._waiting and self._waiting[partition] == position:
+                continue
+            if channel.vacant(partition, position, end):
+                del self._ends[partition]
+            else:
+                self._waiting[partition] = position
+
+    def _holder(self, partition: int, holders: Mapping[int, str]) -> str:
+        for runner in self._local:
+            if partition in runner.ranges:
+                return _with_error(runner.path, runner.metrics)
+        if partition in holders or not self._remote:
+            return holders.get(partition, "nobody")
+        return ", ".join(_with_error(f"{spec.path} on Spark", metrics) for spec, metrics in self._remote)
+
+
+def _with_error(path: str, metrics: Metrics) -> str:
+    return f"{path} ({metrics.last_error})" if metrics.last_error else path

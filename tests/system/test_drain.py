@@ -1,0 +1,146 @@
+"""`agent start --drain` on real brokers, beside other members of the group."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from agent.cli import start
+from agent.config import load
+from agent.runner import drain
+from agent.runner.agent import member_id
+from agent.services.kafka import KafkaCluster
+from plugins import Components
+from tests.system.running import Agent, kafka_channel, unique
+
+EVENTS = [b"event %03d" % number for number in range(300)]
+
+
+def configuration(servers: str, topic: str, out: Path, *, name: str = "a1") -> str:
+    """An agent with one sink on that topic; all of them in one group."""
+    text = f"""
+a1.channels = c1
+{kafka_channel(servers, topic, partitions=2)}
+a1.channels.c1.format = raw
+a1.channels.c1.parseAsFlumeEvent = false
+a1.sinks = k1
+a1.sinks.k1.type = file_roll
+a1.sinks.k1.channel = c1
+a1.sinks.k1.sink.directory = {out}
+a1.monitoring.port = 0
+"""
+    return text.replace("a1.", f"{name}.")
+
+
+def create(kafka: KafkaCluster, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, partitions, 3)])[topic].result(60)
+
+
+def put(kafka: KafkaCluster, topic: str, bodies: list[bytes], *partitions: int, **properties: str) -> Producer:
+    """Put them, in turn, into these partitions."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **properties})
+    if properties:
+        producer.init_transactions(60)
+        producer.begin_transaction()
+    for number, body in enumerate(bodies):
+        producer.produce(topic, body, partition=partitions[number % len(partitions)])
+    assert not producer.flush(60)
+    return producer
+
+
+def delivered(*directories: Path) -> Counter[bytes]:
+    """Every line of their files."""
+    files = [file for directory in directories for file in directory.glob("*")]
+    return Counter(line for file in files for line in file.read_bytes().splitlines())
+
+
+@contextmanager
+def both(directory: Path, first: str, second: str) -> Iterator[tuple[Agent, Agent]]:
+    """Agents a1 and a2, once each has a partition of the two."""
+    file = str(directory / "2/agent.conf")
+    with Agent(directory / "1", first) as one, Agent(directory / "2", second, "-n", "a2", "-c", file) as other:
+        one.until(
+            lambda: {agent.log.rpartition("has partitions [")[2][:2] for agent in (one, other)} == {"0]", "1]"},
+            "a partition for each",
+        )
+        yield one, other
+
+
+@pytest.fixture
+def topic(kafka_cluster: KafkaCluster) -> str:
+    """A topic of two partitions, and the group of that name."""
+    name = unique("drain")
+    create(kafka_cluster, name, 2)
+    return name
+
+
+def test_what_another_members_session_still_holds_is_delivered(
+    tmp_path: Path, kafka_cluster: KafkaCluster, topic: str
+) -> None:
+    servers, out = kafka_cluster.bootstrap_servers, tmp_path / "out"
+    first, second = (configuration(servers, topic, out / name, name=name) for name in ("a1", "a2"))
+    with both(tmp_path, first, second) as (one, other):
+        assert (one.stop(), other.stop()) == (0, 0)
+    put(kafka_cluster, topic, EVENTS, 0, 1)
+    with Agent(tmp_path / "1", first, "-c", str(tmp_path / "1/agent.conf"), "--drain") as agent:
+        assert agent.ended() == 0, agent.log
+    assert delivered(out / "a1", out / "a2") == Counter(EVENTS)
+
+
+def test_the_ends_of_transactions_what_was_aborted_and_empty_partitions_are_nothing_to_wait_for(
+    tmp_path: Path, kafka_cluster: KafkaCluster
+) -> None:
+    topic = unique("drain")
+    create(kafka_cluster, topic, 4)
+    aborted = put(kafka_cluster, topic, [b"aborted"], 0, 1, **{"transactional.id": f"{topic}-1"})
+    aborted.abort_transaction(60)
+    committed = put(kafka_cluster, topic, EVENTS, 1, 2, **{"transactional.id": f"{topic}-2"})
+    committed.commit_transaction(60)
+    file = configuration(kafka_cluster.bootstrap_servers, topic, tmp_path / "out")
+    for _ in range(2):  # there may be positions, or none yet
+        with Agent(tmp_path / "a", file, "-c", str(tmp_path / "a/agent.conf"), "--drain") as agent:
+            assert agent.ended() == 0, agent.log
+        assert delivered(tmp_path / "out") == Counter(EVENTS)
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Signals are as before afterwards."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_it_ends_with_1_and_names_who_holds_what_is_left(
+    tmp_path: Path,
+    kafka_cluster: KafkaCluster,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(drain, "STUCK_SECONDS", 5.0)
+    servers, out = kafka_cluster.bootstrap_servers, tmp_path / "out"
+    first, second = (configuration(servers, topic, out / name, name=name) for name in ("a1", "a2"))
+    second += "a2.channels.c1.kafka.consumer.session.timeout.ms = 300000\n"
+    with both(tmp_path, first, second) as (one, other):
+        assert one.stop() == 0
+        other.process.send_signal(signal.SIGSTOP)  # it goes on having its partition
+        theirs = int(other.log.rpartition("has partitions [")[2][0])
+        put(kafka_cluster, topic, EVENTS, 0, 1)
+        spec, diagnostics = load(one.file, None, components=Components())
+        assert spec is not None, diagnostics
+        assert start.run(spec, drain=True) == 1
+    (told,) = [record.message for record in caplog.records if "not drained" in record.message]
+    assert told == (
+        f"not drained, and nothing has moved for 5 s: partition {theirs} of a1.channels.c1 is delivered up to 0 of "
+        f"150 in group {topic}, and held by {member_id('a2', 'k1')}.{topic} on 127.0.0.1"
+    )
+    assert delivered(out / "a1") == Counter(EVENTS[1 - theirs :: 2])
