@@ -1,4 +1,4 @@
-"""Which files are followed: found by name, known by inode, through renames and deletions."""
+"""Which files are followed: found by name, known by inode or by content, through renames, copies and deletions."""
 
 # Paths are text here: thousands are looked at in each pass, and an object for each would double its cost.
 # ruff: noqa: PTH116, PTH120
@@ -9,14 +9,21 @@ import logging
 import os
 import resource
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from plugins import Metrics
+from sources.taildir.copies import compressed, may_be_copy, unpack
 from sources.taildir.groups import Groups
+from sources.taildir.ledger import Ledger
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
 from sources.taildir.troubles import Troubles
-from sources.taildir.watch import Hints
+from sources.taildir.watch import Change, Hints
+
+_MOST_COPIES = 100
+"""So many files, the latest, are looked into for what a file that is gone held."""
 
 
 class Found(NamedTuple):
@@ -36,15 +43,19 @@ class Files:
         groups: Groups,
         saved: Iterable[Tail],
         troubles: Troubles,
+        metrics: Metrics,
         log: logging.Logger,
         *,
         file_header: str | None,
         idle: float,
+        room: str,
+        stopping: threading.Event,
     ) -> None:
+        """`room` is a directory for what compressed copies hold; unpacking ends when `stopping` is set."""
         self._groups = groups
         self._tails: dict[Key, Tail] = {}
         self._saved: dict[int, list[Tail]] = {}
-        """By inode, files of the position file that were not found since the start."""
+        """By inode, files of the position file that were not found since the start; by 0, what files once were."""
         for tail in saved:
             self._saved.setdefault(tail.inode, []).append(tail)
         self._by_path: dict[str, Tail] = {}
@@ -54,9 +65,13 @@ class Files:
         """In order of last use."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most_open = 4096 if most == resource.RLIM_INFINITY else max(16, min(most // 2, 4096))
+        self.ledger = Ledger()
         self._file_header = file_header
         self._idle = idle
+        self._room = room
+        self._stopping = stopping
         self._troubles = troubles
+        self._metrics = metrics
         self._log = log
 
     def __iter__(self) -> Iterator[Tail]:
@@ -75,7 +90,59 @@ class Files:
         """Where hints may come from: the groups' directories, and those that symbolic links lead to."""
         return self._groups.directories | {os.path.dirname(t.real) for t in self._tails.values() if t.real != t.path}
 
+    @property
+    def most_waiting(self) -> int:
+        """So many files may be open besides, until they are adopted."""
+        return max(16, self._most_open // 2)
+
+    def wanted(self, path: str) -> str | None:
+        """The name for which the file of that path is followed; None where it is not. Any thread."""
+        if self._groups.headers(path) is not None:
+            return path
+        tail = self._by_path.get(path)
+        if tail is None:
+            return None
+        return tail.path if path == tail.real else tail.name
+
+    def held(self, key: Key) -> bool:
+        """Whether that file is open. Any thread."""
+        tail = self._tails.get(key)
+        return tail is not None and tail.fd is not None
+
     # --- finding
+
+    def adopt(self, changes: Iterable[Change]) -> set[Tail]:
+        """Follow what the watch has opened; answer what is new of it. A look has to follow."""
+        new = Found(set(), {})
+        for change in changes:
+            self.ledger.note(change, self._adopt(change, new))
+        self.unsaved |= new.changed
+        return new.changed
+
+    def _adopt(self, change: Change, new: Found) -> Tail | None:
+        if change.key is None:
+            return None
+        fd = None if change.opened is None else change.opened.take()
+        tail = self._tails.get(change.key)
+        if fd is None:
+            return tail
+        if tail is not None and tail.fd is not None:
+            os.close(fd)
+            return tail
+        if tail is not None and not tail.is_in(fd, change.path):
+            self.forget(tail)  # its inode was used again
+            tail = None
+        if tail is not None:
+            self._hold(tail, fd)
+            return tail
+        tail = self._recall(change.key, change.path, fd)
+        if tail is None:
+            device, inode = change.key
+            tail = Tail(change.path, inode=inode, device=device, mark=Mark(), name=change.name)
+            if os.path.realpath(change.name) == change.path != change.name:
+                tail.path = change.name  # a link leads there
+        self._follow(change.key, tail, new, fd)
+        return tail
 
     def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> Found:
         """Look at all directories, or at these."""
@@ -83,10 +150,15 @@ class Files:
         if directories is not None:
             where &= directories
         found = Found(set(), {})
+        unknown: list[tuple[str, Key]] = []
         for directory in where:
             for path in self._groups.paths(directory):
-                self._find(path, found, skip_to_end=skip_to_end)
+                self._find(path, found, unknown)
         self._find_renamed(where, found)
+        missing = self._missing() if unknown else []
+        for path, key in unknown:
+            self._find_new(path, key, found, missing, skip_to_end=skip_to_end)
+        self._find_copies(where, found)
         if found.changed:
             self.unsaved |= found.changed
             self._by_path = {path: tail for tail in self._tails.values() for path in (tail.real, tail.path)}
@@ -94,14 +166,15 @@ class Files:
 
     def hinted(self, hints: Hints) -> tuple[set[Tail], set[Tail]]:
         """The files that hints say have grown, and those that came, were renamed or went."""
+        adopted = self.adopt(hints.changes)
         directories = set()
-        for path in hints.renamed:
+        for path in {name for change in hints.changes for name in (change.path, change.name)}:
             tail = self._by_path.get(path)
             if tail is not None:
                 directories |= {os.path.dirname(name) for name in (path, tail.path, tail.name)}
             elif self._groups.headers(path) is not None:
                 directories.add(os.path.dirname(path))
-        changed = self.scan(directories).changed if directories else set()
+        changed = adopted | (self.scan(directories).changed if directories else set())
         return {self._by_path[path] for path in hints.grown if path in self._by_path}, changed
 
     def _label(self, tail: Tail) -> None:
@@ -111,7 +184,7 @@ class Files:
         if self._file_header is not None:
             tail.headers[self._file_header] = os.fsencode(tail.name).decode("utf-8", "replace")
 
-    def _find(self, path: str, found: Found, *, skip_to_end: bool) -> None:
+    def _find(self, path: str, found: Found, unknown: list[tuple[str, Key]]) -> None:
         try:
             status = os.stat(path)
         except FileNotFoundError:
@@ -126,33 +199,84 @@ class Files:
         if tail is None:
             tail = self._recall(key, path)
             if tail is None:
+                unknown.append((path, key))
+                return
+            self._follow(key, tail, found)
+        elif tail.path != path and tail not in found.statuses and key_of(tail.path) != key:
+            tail.move(path)
+            found.changed.add(tail)
+        self._see(tail, path, status, found)
+
+    def _find_new(self, path: str, key: Key, found: Found, missing: list[Tail], *, skip_to_end: bool) -> None:
+        """A file that nothing is known of yet, unless it is the copy of one that is gone."""
+        tail = self._tails.get(key)  # by another of its names
+        try:
+            status = os.stat(path)
+        except OSError:
+            return
+        if key != (status.st_dev, status.st_ino):
+            return
+        if tail is None:
+            tail = next((t for t in missing if may_be_copy(t, path) and _is_in(t, path)), None)
+            if tail is not None:
+                missing.remove(tail)
+                self._move_to(tail, key, path)
+            else:
                 tail = Tail(path, inode=key[1], device=key[0], mark=Mark())
                 tail.move(path)
                 if skip_to_end and status.st_size:
                     tail.position, tail.mark = status.st_size, None
             self._follow(key, tail, found)
-        elif tail.path != path and tail not in found.statuses and key_of(tail.path) != key:
-            tail.move(path)
-            found.changed.add(tail)
+        self._see(tail, path, status, found)
+
+    def _see(self, tail: Tail, path: str, status: os.stat_result, found: Found) -> None:
         if not tail.named:
             found.changed.add(tail)
         tail.named = tail.matched = True
+        tail.deleted = False
         found.statuses[tail] = status
+        self.ledger.found(path, tail)
+        if tail.real != path:
+            self.ledger.found(tail.real, tail)
 
-    def _follow(self, key: Key, tail: Tail, found: Found) -> None:
+    def _follow(self, key: Key, tail: Tail, found: Found, fd: int | None = None) -> None:
         self._tails[key] = tail
         self._label(tail)
         found.changed.add(tail)
         # At once: an open file can be read even when it is deleted. If it cannot be opened, reading it will say so.
-        with suppress(OSError, ChangedError):
-            self.open(tail)
+        if fd is not None:
+            self._hold(tail, fd)
+        else:
+            try:
+                self.open(tail)
+            except ChangedError:
+                # While nobody looked: what it held may be in a copy.
+                if tail.mark is not None:
+                    former = tail.former()
+                    self._saved.setdefault(0, []).append(former)
+                    self.unsaved.add(former)
+                self.restart(tail)
+                with suppress(OSError):
+                    self.open(tail)
+            except OSError:
+                pass
 
-    def _recall(self, key: Key, path: str) -> Tail | None:
+    def _recall(self, key: Key, path: str, fd: int | None = None) -> Tail | None:
         """The file of the position file that this is. Its content decides, unless name, device and inode agree."""
         device, inode = key
         known = self._saved.get(inode, [])
         for tail in sorted(known, key=lambda t: (t.path != path, t.device not in (None, device))):
-            if (tail.path == path and tail.device in (None, device)) or _is_in(tail, path):
+            sure = tail.path == path and tail.device in (None, device)
+            # What was opened already is compared already.
+            if tail.is_in(fd, path) if fd is not None else sure or _is_in(tail, path):
+                if tail.mark is None and tail.path != path and tail.position:
+                    self._log.warning(
+                        "%s goes on at byte %d: the position file says so of its inode, under the name %s; nothing"
+                        " else proves it",
+                        path,
+                        tail.position,
+                        tail.path,
+                    )
                 known.remove(tail)
                 tail.device = device
                 if tail.path != path:
@@ -183,20 +307,104 @@ class Files:
                     named = True
             if named != tail.named:
                 tail.named = named
+                tail.deleted = not named
                 found.changed.add(tail)
-        for tail in [tail for tails in self._saved.values() for tail in tails]:
+        for tail in [tail for inode, tails in self._saved.items() if inode for tail in tails]:
             homes = {os.path.dirname(tail.path), os.path.dirname(tail.real)}
-            asked = self._groups.headers(tail.name) is not None and where & {*homes, os.path.dirname(tail.name)}
-            if not asked or not tail.provable:
+            if not self._asked(tail, where):
+                continue
+            if not tail.provable:
+                self._lost_sight(tail, found)
                 continue
             places = (place for home in homes for place in names(home).items())
             for key, path in places:
                 if key[1] == tail.inode and key not in self._tails and _is_in(tail, path):
-                    self._saved[tail.inode].remove(tail)
-                    tail.device, tail.named = key[0], True
-                    tail.move(path)
+                    self._move_to(tail, key, path)
                     self._follow(key, tail, found)
                     break
+            else:
+                self._lost_sight(tail, found)
+
+    def _asked(self, tail: Tail, where: set[str]) -> bool:
+        """Whether that file, not found since the start, may be in these directories."""
+        homes = {os.path.dirname(path) for path in (tail.path, tail.real, tail.name)}
+        return self._groups.headers(tail.name) is not None and bool(where & homes)
+
+    def _lost_sight(self, tail: Tail, found: Found) -> None:
+        if not tail.deleted and not self._may_return(tail):
+            tail.deleted = True
+            found.changed.add(tail)
+
+    def _missing(self) -> list[Tail]:
+        """Files that are gone, with the rest of what they held."""
+        saved = (tail for tails in self._saved.values() for tail in tails)
+        lost = [tail for tail in saved if tail.provable and (not tail.inode or tail.deleted)]
+        return lost + [t for t in self._tails.values() if t.fd is None and t.deleted and t.provable]
+
+    def _find_copies(self, where: set[str], found: Found) -> None:
+        """What the files held that are gone: in a copy under a rotated name, compressed or not."""
+        listed: dict[str, list[os.DirEntry[str]]] = {}
+        for tail in self._missing():
+            home = os.path.dirname(tail.real)
+            if tail.mark is None or not where & {home, os.path.dirname(tail.name)}:
+                continue
+            if home not in listed:
+                listed[home] = _files(home)
+            for path, status in _latest(listed[home], tail):
+                identity = (status.st_ino, status.st_mtime_ns, status.st_size)
+                if identity in tail.refused or self._stopping.is_set():
+                    continue
+                if self._continue(tail, path, (status.st_dev, status.st_ino), found):
+                    break
+                tail.refused.add(identity)
+
+    def _continue(self, tail: Tail, path: str, key: Key, found: Found) -> bool:
+        """Read on in that file, if it proves to hold what the tail's file held."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            if compressed(fd):
+                unpacked = unpack(tail, fd, self._room, self._stopping)
+                if unpacked is None:
+                    return False
+                self._log.info("%s holds what %s held: it is read on from byte %d", path, tail.path, tail.position)
+                tail.unpacked = True
+                status = os.fstat(unpacked)
+                self._move_to(tail, (status.st_dev, status.st_ino), tail.path)
+                tail.named, tail.deleted = False, True
+                self._follow((status.st_dev, status.st_ino), tail, found, unpacked)
+                return True
+            if key in self._tails or not tail.is_in(fd, path):
+                return False
+            self._move_to(tail, key, path)
+            self._follow(key, tail, found)
+        except OSError as e:
+            self._troubles.report(path, f"{path} cannot be unpacked, it is tried again: {e.strerror or e}")
+            return False
+        else:
+            self._troubles.over(path)
+            return True
+        finally:
+            os.close(fd)
+
+    def _move_to(self, tail: Tail, key: Key, path: str) -> None:
+        """It was found there."""
+        self._drop(tail)
+        tail.device, tail.inode = key
+        tail.seen = None
+        tail.named, tail.deleted = True, False
+        if path != tail.path:
+            self._log.info("%s is read on from byte %d in %s", tail.path, tail.position, path)
+            tail.move(path)
+
+    def _drop(self, tail: Tail) -> None:
+        """No longer among those that are found, or are to be."""
+        if self._tails.get((tail.device or 0, tail.inode)) is tail:
+            del self._tails[tail.device or 0, tail.inode]
+        elif tail in (known := self._saved.get(tail.inode, [])):
+            known.remove(tail)
 
     # --- letting go
 
@@ -218,7 +426,7 @@ class Files:
 
     def idle(self, tail: Tail, now: float) -> bool:
         """Whether it has not grown for so long that it probably will not."""
-        return now - tail.changed_at >= self._idle
+        return tail.unpacked or now - tail.changed_at >= self._idle
 
     def _may_return(self, tail: Tail) -> bool:
         """Whether its directory is missing, or is on another file system than it was: not mounted yet, perhaps."""
@@ -228,16 +436,19 @@ class Files:
 
     def forget(self, tail: Tail) -> None:
         """Follow it no longer."""
+        read = tail.fd is not None
+        found = self._tails.get((tail.device or 0, tail.inode)) is tail
         self.close(tail)
         tail.gone = True
         self.unsaved.add(tail)
+        self.ledger.forget(tail)
         self._troubles.over(tail.path)
-        key = (tail.device or 0, tail.inode)
-        if self._tails.get(key) is tail:
-            del self._tails[key]
-            self._by_path = {path: other for path, other in self._by_path.items() if other is not tail}
+        self._drop(tail)
+        for path in (tail.path, tail.real):
+            if self._by_path.get(path) is tail:
+                del self._by_path[path]
+        if found or read or not tail.inode:
             return
-        self._saved[tail.inode].remove(tail)
         if self._groups.headers(tail.name) is None:
             return  # its group was taken out of the configuration
         self._log.warning(
@@ -250,6 +461,8 @@ class Files:
 
     def restart(self, tail: Tail) -> None:
         """Read it from its start: it is another file, or was emptied."""
+        self._log.info("%s was emptied, or is another file by now: it is read from its start", tail.path)
+        self._metrics.add("FileRestartCount")
         self.close(tail)
         tail.restart()
         self.unsaved.add(tail)
@@ -258,15 +471,42 @@ class Files:
     def open(self, tail: Tail) -> None:
         """Open it if it is not; close another where too many are. Raises as `Tail.open` does."""
         if tail.fd is None:
-            # One that has no name any more could never be opened again.
-            while len(self._open) >= self._most_open and (old := next((t for t in self._open if t.named), None)):
-                self.close(old)
+            self._make_room()
             known = tail.mark
             tail.open()
             if tail.mark is not known:
                 self.unsaved.add(tail)
         self._open.pop(tail, None)
         self._open[tail] = None
+
+    def _hold(self, tail: Tail, fd: int) -> None:
+        """It is open already."""
+        self._make_room()
+        tail.hold(fd)
+        self._open[tail] = None
+        self.unsaved.add(tail)
+
+    def _make_room(self) -> None:
+        """Where too many are open, close a quarter of them.
+
+        Of those used least recently, first what was read to its end. A file that has no name any more could never be
+        opened again: it is forgotten if it was read to its end, though its writer might go on, and kept if not.
+        """
+        if len(self._open) < self._most_open:
+            return
+        for unread in (False, True):
+            for tail in list(self._open):
+                if len(self._open) <= self._most_open * 3 // 4:
+                    return
+                assert tail.fd is not None
+                status = os.fstat(tail.fd)
+                if bool(tail.held) or status.st_size > tail.position:
+                    if unread and status.st_nlink and tail.named:
+                        self.close(tail)
+                elif status.st_nlink and tail.named:
+                    self.close(tail)
+                elif not status.st_nlink:
+                    self.forget(tail)
 
     def close(self, tail: Tail) -> None:
         """Close it; it is followed still."""
@@ -286,6 +526,23 @@ def key_of(path: str) -> Key | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def _files(directory: str) -> list[os.DirEntry[str]]:
+    with suppress(OSError), os.scandir(directory) as entries:
+        return [entry for entry in entries if entry.is_file()]
+    return []
+
+
+def _latest(entries: Iterable[os.DirEntry[str]], tail: Tail) -> list[tuple[str, os.stat_result]]:
+    """Those that may be copies of it, the latest first."""
+    found = []
+    for entry in entries:
+        if may_be_copy(tail, entry.path):
+            with suppress(OSError):
+                found.append((entry.path, entry.stat()))
+    found.sort(key=lambda entry: (-entry[1].st_mtime_ns, entry[0]))
+    return found[:_MOST_COPIES]
 
 
 def _names(directory: str) -> dict[Key, str]:

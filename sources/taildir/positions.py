@@ -7,7 +7,9 @@ import hashlib
 import json
 import math
 import os
+import re
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,7 +18,10 @@ import msgspec
 from plugins import FlafkaError, Retry
 from sources.taildir.tail import Mark, Tail
 
-_HEADER = '{"journal":1}\n'
+_HEADER = '{"journal":2}\n'
+_FIRST_HEADER = '{"journal":1}\n'
+"""Of journals whose lines have neither a number nor a checksum."""
+_LINE = re.compile(rb"(\d{1,15}) ([0-9a-f]{8}) (\{.*\})\n?")
 _SMALL = 1 << 20
 """A journal of so many bytes is not worth writing anew."""
 
@@ -67,6 +72,9 @@ class _Wrote(msgspec.Struct, tag_field="is", tag="wrote"):
     new: str
 
 
+_Line = _Entry | _Gone | _Wrote
+
+
 class PositionFile:
     """Flume's position file, `[{"inode":N,"pos":N,"file":"/abs"}]`, so that Flume and this source can take turns.
 
@@ -74,6 +82,9 @@ class PositionFile:
     ten thousand. Flume's file is written anew every `interval` seconds, and at the end. The journal is right while
     the position file is one that was written here; else Flume or an operator has changed or removed it, and then it
     is right and the journal only proves which file is which.
+
+    Each line of the journal has a number and a checksum. One that is damaged or missing is skipped and told of: the
+    file that it was about is read again from an earlier position. Flume's file leaves out what was deleted.
     """
 
     def __init__(self, path: Path, interval: float = 0.0) -> None:
@@ -89,6 +100,10 @@ class PositionFile:
         self._behind = True
         """Whether the journal knows more than the position file."""
         self._written_at = -math.inf
+        self._number = 0
+        """Of the last line of the journal."""
+        self.notes: list[str] = []
+        """What is odd about what was read: sentences for the log."""
 
     def open(self) -> list[Tail]:
         """Lock it and read it: the files it names, none of them found yet.
@@ -120,25 +135,40 @@ class PositionFile:
         if _fingerprint(data) in (self._wrote.old, self._wrote.new):
             self._wrote.old = _fingerprint(data)
             return [entry.tail() for entry in entries]
+        if entries:
+            self.notes.append(f"{self.path} was changed since it was written here, by Flume or by hand: it counts")
         known = {(entry.inode, entry.file): entry for entry in entries}
         tails = []
         for found in positions:
             entry = known.get((found.inode, found.file))
             tail = entry.tail() if entry else Tail(found.file, inode=found.inode, device=None)
+            if entry and found.pos > entry.pos:
+                self.notes.append(
+                    f"{found.file} goes on at byte {found.pos}, as {self.path} says, if a line ends there: bytes"
+                    f" {entry.pos} to {found.pos} were not read here"
+                )
             tail.position = max(0, found.pos)
             tails.append(tail)
         return tails
 
     def _read_journal(self) -> list[_Entry]:
         lines = _content(self._journal_path).splitlines(keepends=True)
-        if lines and lines[0] != _HEADER.encode():
+        if not lines:
+            return []
+        header = lines.pop(0)
+        if header not in (_HEADER.encode(), _FIRST_HEADER.encode()):
             raise _senseless(self._journal_path, "it does not begin as one")
+        checked = header == _HEADER.encode()
         entries: dict[int, _Entry] = {}
-        for line in lines[1:]:
+        damaged, last = False, 0
+        for line in lines:
             try:
-                found = msgspec.convert(json.loads(line), _Entry | _Gone | _Wrote)
+                number, found = _decoded(line) if checked else (last + 1, _entry_without_checksum(line))
             except ValueError:
-                break  # a crash cut the last save short; nothing relied on it yet
+                damaged = True
+                continue
+            damaged = damaged or number != last + 1
+            last = number
             match found:
                 case _Entry():
                     entries[found.id] = found
@@ -146,6 +176,11 @@ class PositionFile:
                     entries.pop(found.id, None)
                 case _Wrote():
                     self._wrote = found
+        if damaged:
+            self.notes.append(
+                f"{self._journal_path}: lines are damaged or missing. They are skipped; what they said was stored may"
+                " be read again"
+            )
         return list(entries.values())
 
     def save(self, changed: Iterable[Tail], tails: Iterable[Tail], *, last: bool = False) -> None:
@@ -153,25 +188,27 @@ class PositionFile:
 
         Flume's file follows when it is due, or at once for the `last` time.
         """
-        fresh = "".join(_line(tail) for tail in changed)
+        fresh = [_line(tail) for tail in changed]
         if fresh:
             self._append(fresh, tails)
             self._behind = True
         now = time.monotonic()
         if self._behind and (last or now - self._written_at >= self._interval):
-            positions = [{"inode": tail.inode, "pos": tail.position, "file": tail.path} for tail in tails]
-            data = json.dumps(positions, separators=(",", ":"))
-            self._wrote.new = _fingerprint(data.encode())
-            self._append(_encoded(self._wrote), tails)
+            positions = [
+                {"inode": tail.inode, "pos": tail.position, "file": tail.path} for tail in tails if not tail.deleted
+            ]
+            data = json.dumps(positions, separators=(",", ":")).encode()
+            self._wrote.new = _fingerprint(data)
+            self._append([self._wrote], tails)
             os.close(_replace(self.path, data))
             self._wrote.old = self._wrote.new
             self._behind, self._written_at = False, now
 
-    def _append(self, text: str, tails: Iterable[Tail]) -> None:
-        data = text.encode()
+    def _append(self, lines: Iterable[_Line], tails: Iterable[Tail]) -> None:
         if self._journal is None or self._size > self._most or not _is(self._journal, self._journal_path):
             self._rewrite(tails)
             return
+        data, number = _encoded(lines, self._number)
         # Over what a failed attempt may have left.
         os.ftruncate(self._journal, self._size)
         written = 0
@@ -179,12 +216,14 @@ class PositionFile:
             written += os.pwrite(self._journal, data[written:], self._size + written)
         os.fdatasync(self._journal)
         self._size += written
+        self._number = number
 
     def _rewrite(self, tails: Iterable[Tail]) -> None:
-        data = "".join([_HEADER, _encoded(self._wrote), *map(_line, tails)])
+        lines, self._number = _encoded([self._wrote, *map(_line, tails)], 0)
+        data = _HEADER.encode() + lines
         self._release()
         self._journal = _replace(self._journal_path, data)
-        self._size = len(data.encode())
+        self._size = len(data)
         self._most = _SMALL + 3 * self._size
 
     def problems(self) -> Iterator[str]:
@@ -219,17 +258,41 @@ class PositionFile:
             self._journal = None
 
 
-def _line(tail: Tail) -> str:
+def _line(tail: Tail) -> _Line:
     if tail.gone:
-        return _encoded(_Gone(tail.id))
-    return _encoded(
-        _Entry(tail.id, tail.inode, tail.position, tail.path, tail.device, tail.name, tail.real, tail.mark)
-    )
+        return _Gone(tail.id)
+    return _Entry(tail.id, tail.inode, tail.position, tail.path, tail.device, tail.name, tail.real, tail.mark)
 
 
-def _encoded(line: _Entry | _Gone | _Wrote) -> str:
-    # The standard library writes names that are not UTF-8, too.
-    return json.dumps(msgspec.to_builtins(line), separators=(",", ":")) + "\n"
+def _encoded(lines: Iterable[_Line], number: int) -> tuple[bytes, int]:
+    """These lines of the journal behind the one with that number; and the number of the last of them."""
+    encoded = []
+    for line in lines:
+        number += 1
+        # The standard library writes names that are not UTF-8, too.
+        text = json.dumps(msgspec.to_builtins(line), separators=(",", ":")).encode()
+        encoded.append(b"%d %08x %s\n" % (number, _checksum(number, text), text))
+    return b"".join(encoded), number
+
+
+def _decoded(line: bytes) -> tuple[int, _Line]:
+    """The number of a line of the journal, and the line. ValueError where it is damaged."""
+    parts = _LINE.fullmatch(line)
+    if parts is None or int(parts[2], 16) != _checksum(int(parts[1]), parts[3]):
+        raise ValueError("it is damaged")
+    return int(parts[1]), msgspec.convert(json.loads(parts[3]), _Entry | _Gone | _Wrote)
+
+
+def _checksum(number: int, text: bytes) -> int:
+    return zlib.crc32(b"%d %s" % (number, text))
+
+
+def _entry_without_checksum(line: bytes) -> _Line:
+    found = msgspec.convert(json.loads(line), _Entry | _Gone | _Wrote)
+    if isinstance(found, _Entry) and found.mark is not None and found.pos > found.mark.offset:
+        # Nothing proves the later one of the two: what is between them is rather read again than passed over.
+        found.pos = found.mark.offset
+    return found
 
 
 def _content(path: Path) -> bytes:
@@ -260,12 +323,12 @@ def _is(fd: int, path: Path) -> bool:
         return False
 
 
-def _replace(path: Path, data: str) -> int:
+def _replace(path: Path, data: bytes) -> int:
     """Write it anew, durably; answer it open."""
     fresh = path.with_name(path.name + ".tmp")
     fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        rest = memoryview(data.encode())
+        rest = memoryview(data)
         while rest:
             rest = rest[os.write(fd, rest) :]
         os.fsync(fd)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from plugins import Batch, Retry, Source
 from sources.taildir.config import TaildirConfig
+from sources.taildir.copies import COMPRESSED
 from sources.taildir.events import Events, batch_of
 from sources.taildir.files import Files
 from sources.taildir.groups import Groups
@@ -28,8 +29,8 @@ _GATHER = 0.002
 _TURN_BYTES = 16 * _BATCH_BYTES
 """So much of one file is read before the next has its turn; more than the longest line."""
 assert _TURN_BYTES > MAX_LINE + 1
-_COMPRESSED = (b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"BZh91AY&SY")
-"""How files begin that gzip, xz, zstd and bzip2 made."""
+_MISSED_SECONDS = 600.0
+"""So long after a file was missed the agent's health shows it."""
 
 
 class _Due(NamedTuple):
@@ -49,9 +50,13 @@ class _Due(NamedTuple):
 class TaildirSource(Source[TaildirConfig]):
     """Follows growing files through rotation, at least once: a kill repeats at most the one batch not yet stored.
 
-    A line is read once a newline ends it, or once its file was renamed or deleted and has been idle. What was not
-    read when `copytruncate` truncates its file is lost, and a copy whose name matches is a file of its own.
-    Compressed files are not read, so a file must have been found before it is compressed.
+    A line is read once a newline ends it, or once its file was renamed or deleted and has been idle. Files are opened
+    as soon as the kernel names them, so that they can be read after they were deleted; one that was gone even before
+    that is counted (`FileMissedCount`) and shown in the agent's health for ten minutes. After a restart, a file that
+    is gone is read on in a rotated copy in its directory, plain or compressed with gzip, bzip2, xz or zstd, that
+    proves to hold what was read of it; otherwise compressed files are not read. A copy that matches and was found
+    before its file was gone is a file of its own; what was not read when `copytruncate` truncates a file of a running
+    source is lost.
     """
 
     type_name = "taildir"
@@ -72,13 +77,27 @@ class TaildirSource(Source[TaildirConfig]):
             Groups(config.groups(), self._troubles, cache=config.cache_pattern_matching),
             self._positions.open(),
             self._troubles,
+            self.metrics,
             self.log,
             file_header=config.file_header_key if config.file_header else None,
             idle=config.idle_timeout / 1000,
+            room=str(config.position_path.parent),
+            stopping=self.stopping,
         )
+        for note in self._positions.notes:
+            self.log.warning("%s", note)
         self._held.callback(self._files.close_all)
-        self._watch = Watch(self.log, inotify=config.inotify)
+        self._watch = Watch(
+            self.log,
+            inotify=config.inotify,
+            wanted=self._files.wanted,
+            held=self._files.held,
+            most=self._files.most_waiting,
+        )
         self._held.callback(self._watch.close)
+        self._missed = self._shown = ""
+        """What is told of missed files, and what of it `metrics` shows."""
+        self._missed_until = 0.0
         self._yielded: list[Events] = []
         self._behind: set[Tail] = set()
         self._holding: set[Tail] = set()
@@ -86,6 +105,7 @@ class TaildirSource(Source[TaildirConfig]):
         self._pause = 0.0
         self._next_look = 0.0
         self._found = False
+        self._watch_directories()  # before the first look, so that nothing comes between the two
         self._files.scan(skip_to_end=config.skip_to_end)
         try:
             # Before anything is read: what skipToEnd skips now must not be skipped anew after a crash.
@@ -168,12 +188,20 @@ class TaildirSource(Source[TaildirConfig]):
         now = time.monotonic()
         hints = self._watch.take()
         tails: Mapping[Tail, os.stat_result | None]
-        if hints.overflow or now >= self._next_look:
+        if hints.everywhere or now >= self._next_look:
+            self._files.adopt(hints.changes)
+            if hints.overflow:
+                self._files.ledger.reset()
+                self.metrics.add("WatchOverflowCount")
+                self.complain(
+                    "overflow", "more names changed than the kernel could tell of: some files may be missed"
+                )
             tails = self._look_everywhere(now)
         else:
             grown, changed = self._files.hinted(hints)
             quiet = {tail for tail in self._holding if self._quiet(tail, now)}
             tails = dict.fromkeys(grown | changed | self._behind | quiet)
+        self._tell_missed(now)
         self._behind = set()
         found = []
         for tail, status in tails.items():
@@ -205,14 +233,38 @@ class TaildirSource(Source[TaildirConfig]):
         self._pause = least if self._found else min(self._pause + least, self.config.max_backoff_sleep / 1000)
         self._found = False
         self._next_look = now + self._pause
-        for directory in self._files.directories:
-            self._watch.add(directory)
+        self._watch_directories()
+        self._files.ledger.settle()
         statuses = self._files.scan().statuses
         self._files.rest(now)
         self._save()
         followed = self._files.followed
         self.metrics.set("FollowedFileCount", len(followed))
         return {tail: statuses.get(tail) for tail in followed}
+
+    def _watch_directories(self) -> None:
+        for directory in self._files.directories:
+            self._watch.add(directory)
+
+    def _tell_missed(self, now: float) -> None:
+        """Count files that were gone before they could be opened, and show that for a while."""
+        missed = self._files.ledger.missed
+        if missed:
+            self.metrics.add("FileMissedCount", len(missed))
+            text = (
+                "files were gone before they could be opened, and what they held is not read:"
+                f" {self.metrics.get('FileMissedCount'):.0f} so far, the latest {missed[-1]}"
+            )
+            self.complain("missed", "%s", text)
+            self._missed_until = now + _MISSED_SECONDS
+            self._missed, missed[:] = text, []
+        if self._missed_until and self.metrics.last_error in ("", self._shown):
+            shown = self._missed if now < self._missed_until else ""
+            if shown != self.metrics.last_error:
+                self.metrics.error(shown)
+            self._shown = shown
+            if not shown:
+                self._missed_until = 0.0
 
     def _quiet(self, tail: Tail, now: float) -> bool:
         """Whether it has not grown for so long that its last event will not go on."""
@@ -272,7 +324,7 @@ class TaildirSource(Source[TaildirConfig]):
 
     def _compressed(self, tail: Tail, data: bytes) -> bool:
         """Whether it is a file that a rotation has compressed."""
-        if tail.position or not data.startswith(_COMPRESSED):
+        if tail.position or not data.startswith(COMPRESSED):
             return False
         if not tail.compressed:
             tail.compressed = True
@@ -285,8 +337,6 @@ class TaildirSource(Source[TaildirConfig]):
         if not tail.matched:
             self._files.forget(tail)
             return None
-        self.log.info("%s was emptied, or is another file by now: it is read from its start", tail.path)
-        self.metrics.add("FileRestartCount")
         # The last event, which might have gone on, is in no file any more.
         held = tail.held and self._events(tail, tail.held, len(tail.held), complete=True, lost=True)
         self._files.restart(tail)

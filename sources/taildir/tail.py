@@ -42,10 +42,13 @@ class Mark:
         head = os.pread(fd, HEAD, 0)
         return cls(offset, len(head), _fingerprint(head), _fingerprint(_before(fd, offset)))
 
+    def begins(self, head: bytes) -> bool:
+        """Whether a file that begins so, with `HEAD` bytes if it has as many, begins as this one."""
+        return len(head) >= self.length and _fingerprint(head[: self.length]) == self.head
+
     def holds(self, fd: int) -> bool:
         """Whether the file still has the same bytes there."""
-        head = os.pread(fd, self.length, 0)
-        return _fingerprint(head) == self.head and _fingerprint(_before(fd, self.offset)) == self.tail
+        return self.begins(os.pread(fd, self.length, 0)) and _fingerprint(_before(fd, self.offset)) == self.tail
 
 
 def _before(fd: int, offset: int) -> bytes:
@@ -93,6 +96,12 @@ class Tail:
         """Whether it was found to be a compressed file, which is not read."""
         self.gone = False
         """Whether it is followed no longer."""
+        self.deleted = False
+        """Whether no name leads to it, though its directory is there: Flume would forget it."""
+        self.unpacked = False
+        """Whether `fd` is what a compressed copy of it holds."""
+        self.refused: set[tuple[int, int, int]] = set()
+        """Inode, time and size of files that proved not to be copies of it."""
         self.named = False
         """Whether a name is known that leads to it."""
         self.matched = False
@@ -128,12 +137,25 @@ class Tail:
                 raise FileNotFoundError(f"{self.path} is another file by now")
             if not self.is_in(fd, self.path):
                 raise ChangedError
-            if self.mark is None or self.mark.offset != self.position:
-                self.mark = Mark.at(fd, self.position)
         except BaseException:
             os.close(fd)
             raise
+        self.hold(fd)
+
+    def hold(self, fd: int) -> None:
+        """That is the file, open: its content was compared.
+
+        A position that Flume's file gave it counts if it is the end of a line, else the one that the mark proves.
+        """
+        if self.mark is not None and self.position and os.pread(fd, 1, self.position - 1) != b"\n":
+            self.position = self.mark.offset
+        if self.mark is None or self.mark.offset != self.position:
+            self.mark = Mark.at(fd, self.position)
         self.fd = fd
+
+    def former(self) -> Tail:
+        """What it was before it was emptied or became another file: the same place, in a file yet to be found."""
+        return Tail(self.path, inode=0, device=None, position=self.position, mark=self.mark, name=self.name)
 
     def close(self) -> None:
         """Close it; what is known of it stays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import socket
@@ -182,19 +183,34 @@ def test_few_open_files_are_fewer_connections_and_not_the_end(tmp_path: Path) ->
     with Agent(tmp_path / "a", configuration, command=command) as agent:
         agent.port("multi")
         assert "32 connections at a time, not maxConnections = 5000" in agent.log
-        waiting = []
-        for number in range(100):
-            waiting.append(socket.create_connection(("127.0.0.1", one), timeout=60))
-            waiting[-1].sendall(b"<13>- h %d\n" % number)
-        agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == 32, "those that fit")
-        for connection in waiting:
-            connection.close()
-        agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == 100, "the others")
+        with contextlib.ExitStack() as stack:
+            sent = 0
+            for number in range(100):
+                connection = stack.enter_context(socket.create_connection(("127.0.0.1", one), timeout=60))
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(b"<13>- h %d\n" % number)
+                    sent += 1
+            agent.until(
+                lambda: (
+                    agent.count("SOURCE.multi", "ConnectionRefusedCount")
+                    + agent.count("SOURCE.multi", "OpenConnectionCount")
+                    == 100
+                ),
+                "each to be taken or refused",
+            )
+            taken = agent.count("SOURCE.multi", "OpenConnectionCount")
+            assert 10 < taken <= min(32, sent)
+            assert "this process's limit of 64 files" in agent.failing()["SOURCE.multi"]
+            agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == taken, "those that fit")
+        agent.healthy()
+        with socket.create_connection(("127.0.0.1", one), timeout=60) as again:
+            again.sendall(b"<13>- h 100\n")
+            agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == taken + 1, "another")
         assert agent.stop() == 0
         assert "ERROR" not in agent.log
         assert "Traceback" not in agent.log
     lines = [line for file in (tmp_path / "out").iterdir() for line in file.read_bytes().split()]
-    assert sorted(map(int, lines)) == list(range(100))
+    assert len(set(lines)) == len(lines) == taken + 1
 
 
 @pytest.mark.soak

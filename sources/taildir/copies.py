@@ -1,0 +1,90 @@
+"""Rotated copies: files that hold what a file that is gone held, compressed or not."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import tempfile
+import threading
+import zlib
+from pathlib import Path
+from typing import IO, cast
+
+import pyarrow as pa
+
+from sources.taildir.tail import HEAD, TAIL, Tail
+
+_PIECE = 1 << 20
+COMPRESSED = (b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"BZh91AY&SY")
+"""How files begin that gzip, xz, zstd and bzip2 made."""
+
+
+def may_be_copy(tail: Tail, path: str) -> bool:
+    """Whether a rotation of that log may have given the file such a name.
+
+    `access.log` becomes `access.log.1`, `access.log-20261122.gz` or `access-2026-11-22.1.log.gz`.
+    """
+    return path not in (tail.name, tail.path) and Path(path).name.startswith(Path(tail.name).stem)
+
+
+def compressed(fd: int) -> bool:
+    """Whether the open file begins as a compressed one does."""
+    return os.pread(fd, 16, 0).startswith(COMPRESSED)
+
+
+def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> int | None:
+    """Where the compressed file goes on behind the tail's position, answer it unpacked.
+
+    That is an open file without a name in `directory`, in which all that was read before is left out but for what
+    proves it. None where it is the copy of another file, is not complete, or `stopping` is set. Raises OSError where
+    `directory` cannot hold it.
+    """
+    mark = tail.mark
+    assert mark is not None
+    with os.fdopen(os.dup(fd), "rb") as packed, tempfile.TemporaryFile(dir=directory) as out:
+        packed.seek(0)
+        stream = _stream(packed)
+        offset, proved = 0, False
+        first, last = sorted((mark.offset, tail.position))
+        while not stopping.is_set():
+            try:
+                data = stream.read(_PIECE if offset else HEAD)
+            except (OSError, EOFError, zlib.error, lzma.LZMAError):
+                return None
+            if not offset:
+                if not mark.begins(data):
+                    return None
+                os.pwrite(out.fileno(), data, 0)
+            elif offset + len(data) > first - TAIL:
+                _write(out.fileno(), data, offset)
+            offset += len(data)
+            if not proved and offset >= last:
+                if not mark.holds(out.fileno()):
+                    return None
+                proved = True
+            if not data:
+                return os.dup(out.fileno()) if proved else None
+    return None
+
+
+def _stream(packed: IO[bytes]) -> IO[bytes]:
+    beginning = packed.read(3)
+    packed.seek(0)
+    if beginning == b"\x1f\x8b\x08":
+        return cast(IO[bytes], gzip.GzipFile(fileobj=packed))
+    if beginning == b"BZh":
+        return bz2.BZ2File(packed)
+    if beginning == b"\xfd7z":
+        return lzma.LZMAFile(packed)
+    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(packed, "r"), "zstd"))
+
+
+def _write(fd: int, data: bytes, offset: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(fd, rest, offset)
+        offset += written
+        rest = rest[written:]
