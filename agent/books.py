@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from plugins import Channel, Claim, EventId, Record, Retry, Taken, require
 
@@ -47,10 +48,14 @@ class Books:
 
 
 def read_topic(bootstrap_servers: str, topic: str, channel: type[Channel[Any]]) -> dict[int, list[Taken]]:
-    """Every record of a topic, decoded, by partition. Raises Retry when the brokers stop answering."""
+    """Every record of a topic, decoded, by partition. Raises Retry when the brokers stop answering.
+
+    Events have the ids that they have for every group but those which an agent before version 0.2 had committed for.
+    """
     config, _ = channel.config_class.parse({})
     assert config is not None
     decode = channel(config).decode
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -60,7 +65,10 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[Channel[Any]]) 
         }
     )
     try:
-        partitions = sorted(consumer.list_topics(topic, timeout=READ_SECONDS).topics[topic].partitions)
+        metadata = consumer.list_topics(topic, timeout=READ_SECONDS)
+        described = admin.describe_topics(TopicCollection([topic]))[topic].result(READ_SECONDS)
+        claim = Claim(metadata.cluster_id or "", topic, str(described.topic_id), "", 0, -1, ids=2)
+        partitions = sorted(metadata.topics[topic].partitions)
         records: dict[int, list[Taken]] = {p: [] for p in partitions}
         left = set(partitions)
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in left])
@@ -76,10 +84,9 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[Channel[Any]]) 
             if error is not None:
                 left.discard(partition)
                 continue
-            claim = Claim("", topic, "", "", 0, partition)
             headers: Any = message.headers() or ()
             record = Record(offset, message.timestamp()[1], message.key(), message.value(), headers)
-            records[partition] += filter(None, [decode(iter([record]), claim)])
+            records[partition] += filter(None, [decode(iter([record]), claim._replace(partition=partition))])
         return records
     finally:
         consumer.close()
@@ -121,6 +128,8 @@ class HdfsReader:
         found = []
         for path in self.walk(f"{root}/.flafka/chain"):
             content = json.loads(self.read(path))
+            if content.get("successor") or content["start"] == content["end"]:
+                continue  # where the record begins, or was closed
             files = tuple(file["final"] for file in content["files"])
             found.append(Manifest(content["partition"], content["start"], content["end"], files))
         return found

@@ -134,8 +134,8 @@ class _MemoryReader(Reader):
         self._held.append(held)
         return held
 
-    def commit(self, positions: Mapping[int, int]) -> None:
-        end = positions.get(self._partition, 0)
+    def commit(self, positions: Mapping[Claim, int]) -> None:
+        end = max((end for claim, end in positions.items() if claim.partition == self._partition), default=0)
         events = size = 0
         while self._held and self._held[0][0] < end:
             _, _, batch = self._held.popleft()

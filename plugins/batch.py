@@ -37,9 +37,13 @@ class Origin:
     """Place of each row within its record."""
     timestamps: npt.NDArray[np.int64]
     """Time of arrival of each record in the channel, milliseconds since the epoch."""
+    stem: str = ""
+    """What ids begin with, where that is not the topic's bare name: `Claim.stem`."""
 
     @classmethod
-    def of_records(cls, topic: str, partition: int, offsets: Sequence[int], timestamps: Sequence[int]) -> Origin:
+    def of_records(
+        cls, topic: str, partition: int, offsets: Sequence[int], timestamps: Sequence[int], stem: str = ""
+    ) -> Origin:
         """The origin of rows of which each was a record of its own."""
         return cls(
             topic,
@@ -47,10 +51,13 @@ class Origin:
             np.array(offsets, np.int64),
             np.zeros(len(offsets), np.int32),
             np.array(timestamps, np.int64),
+            stem,
         )
 
     @classmethod
-    def of_record(cls, topic: str, partition: int, offset: int, timestamp: int, events: int) -> Origin:
+    def of_record(
+        cls, topic: str, partition: int, offset: int, timestamp: int, events: int, stem: str = ""
+    ) -> Origin:
         """The origin of all `events` rows of one record."""
         return cls(
             topic,
@@ -58,11 +65,18 @@ class Origin:
             np.full(events, offset, np.int64),
             np.arange(events, dtype=np.int32),
             np.full(events, timestamp, np.int64),
+            stem,
         )
 
     def select(self, rows: Any) -> Origin:
         """The origin of the chosen rows: a slice, a boolean mask or row numbers."""
-        return Origin(self.topic, self.partition, self.offsets[rows], self.indexes[rows], self.timestamps[rows])
+        return Origin(
+            self.topic, self.partition, self.offsets[rows], self.indexes[rows], self.timestamps[rows], self.stem
+        )
+
+    def id(self, row: int) -> EventId:
+        """The id of the event in that row."""
+        return EventId(self.stem or self.topic, self.partition, int(self.offsets[row]), int(self.indexes[row]))
 
 
 class Batch:
@@ -137,7 +151,7 @@ class Batch:
         if origins := [b.origin for b in batches if b.origin is not None]:
             first = origins[0]
             if len(origins) != len(batches) or any(
-                (o.topic, o.partition) != (first.topic, first.partition) for o in origins
+                (o.topic, o.partition, o.stem) != (first.topic, first.partition, first.stem) for o in origins
             ):
                 raise ValueError("only batches of one partition can be joined")
             origin = Origin(
@@ -146,6 +160,7 @@ class Batch:
                 np.concatenate([o.offsets for o in origins]),
                 np.concatenate([o.indexes for o in origins]),
                 np.concatenate([o.timestamps for o in origins]),
+                first.stem,
             )
         names = list(dict.fromkeys(name for b in batches for name in b._columns()))
         if len(names) > MAX_HEADER_COLUMNS or any(b._overflow() is not None for b in batches):
@@ -209,10 +224,9 @@ class Batch:
 
     def id(self, row: int) -> EventId:
         """The id of the event in that row. Only for a batch that came from a channel."""
-        origin = self.origin
-        if origin is None:
+        if self.origin is None:
             raise ValueError("events have ids only once a channel holds them")
-        return EventId(origin.topic, origin.partition, int(origin.offsets[row]), int(origin.indexes[row]))
+        return self.origin.id(row)
 
     def ids(self) -> list[EventId]:
         """The ids of all its events, in row order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import logging
 import threading
@@ -129,8 +130,20 @@ class Claim(NamedTuple):
     topic_id: str
     group: str
     epoch: int
-    """Counts deliberate resets of the group; a new epoch starts a new commit record."""
+    """Of the latest deliberate reset of the group; a new epoch starts a new commit record."""
     partition: int
+    ids: int = 1
+    """How events are named. 1, by the topic's name alone: groups from before version 0.2, until they are reset, so
+    that no event is delivered under two names. 2: by `stem`."""
+    record: str = ""
+    """Where the sink that committed the group's position keeps its own record; empty where it keeps none."""
+
+    @property
+    def stem(self) -> str:
+        """What the ids of its events begin with: another one for each topic, also of the same name."""
+        if self.ids == 1:
+            return self.topic
+        return f"{self.topic}~{hashlib.sha256(f'{self.cluster_id} {self.topic_id}'.encode()).hexdigest()[:10]}"
 
 
 class Record(NamedTuple):
@@ -162,6 +175,8 @@ class Taken:
     end: int
     batch: Batch
     undecodable: tuple[Undecodable, ...] = ()
+    replays: Mapping[EventId, int] = field(default_factory=dict)
+    """The offset of the record that replays it, of each event in it that is replayed."""
 
     def fresh(self) -> Batch:
         """Its events without those that are replayed, whose ids say that they lay before it."""
@@ -174,11 +189,12 @@ class Taken:
 class Owner(Protocol):
     """The runner, as a `Reader` calls it when partitions come and go; always within `Reader.take`."""
 
-    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[int, int]:
-        """These partitions are ours now; answer where to start, by partition.
+    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[Claim, int | None]:
+        """These partitions are ours now; answer where to start each, and under which claim.
 
-        Given the group's committed position of each (None where it has none). A partition left out of the answer
-        starts at its committed position, else at the earliest record.
+        Given the group's committed position of each (None where it has none, for the earliest record), with the
+        epoch and the place of a commit record that were committed with it. The answer has the owner's own; it is
+        committed before anything is taken, so that whoever has a partition next knows of that record.
         """
 
     def revoked(self, partitions: set[int]) -> None:
@@ -196,8 +212,8 @@ class Reader(ABC):
         """The next records, or None after `timeout` seconds without any. Calls the owner when partitions change."""
 
     @abstractmethod
-    def commit(self, positions: Mapping[int, int]) -> None:
-        """Record, by partition, the offset of the next record to deliver; only partitions owned now."""
+    def commit(self, positions: Mapping[Claim, int]) -> None:
+        """Record, by claim, the offset of the next record to deliver; only partitions owned now."""
 
     @abstractmethod
     def rewind(self, positions: Mapping[int, int]) -> None:
@@ -252,8 +268,38 @@ class Channel(Component[C]):
         """Every partition of `stream`, with the group's committed position, read without joining the group."""
         raise NotImplementedError(f"{type(self).__name__} cannot be read by Spark")
 
-    def record(self, positions: Mapping[Claim, int]) -> None:
-        """Commit positions for a group that no reader is a member of. Raises Retry, also while one is."""
+    def ends(self) -> Mapping[int, int]:
+        """By partition of `stream`, the offset behind its newest record: up to where a drain has to come.
+
+        `agent start --drain` needs this, `positions`, `vacant` and `holders` of a durable channel. All raise Retry
+        where the brokers do not answer.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot tell where it ends, and so cannot be drained")
+
+    def vacant(self, partition: int, start: int | None, end: int) -> bool:
+        """Whether no reader is ever given anything of that partition from `start` (None: the earliest record) up to,
+        not including, `end`.
+
+        So it is in an empty partition, and where there are the ends of transactions and what these took back alone.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot tell where it ends, and so cannot be drained")
+
+    def holders(self, group: str | None) -> Mapping[int, str]:
+        """Who reads each partition in that group at present, in words; those that nobody reads are left out."""
+        raise NotImplementedError(f"{type(self).__name__} cannot tell where it ends, and so cannot be drained")
+
+    def confirm(self, claim: Claim) -> None:
+        """Return when records of `stream` read before this call are known to be of the claim's topic.
+
+        Raises Retry where the topic was deleted and made again: what was read may be of the other one. Needs no
+        `open`.
+        """
+
+    def record(self, positions: Mapping[Claim, int | None]) -> None:
+        """Commit positions (None: the earliest record) for a group that no reader is a member of.
+
+        Raises Retry, also while one is.
+        """
         raise NotImplementedError(f"{type(self).__name__} cannot be read by Spark")
 
     def decode(self, records: Iterator[Record], claim: Claim) -> Taken | None:
@@ -316,6 +362,18 @@ class Receipt:
     """The sink's own: what to make visible."""
 
 
+@dataclass(frozen=True)
+class Resumed:
+    """Where a committing sink goes on with one partition."""
+
+    claim: Claim
+    """With the epoch and the place of the sink's own record."""
+    position: int | None
+    """The next record to deliver; None: the earliest."""
+    notes: tuple[bytes, ...] = ()
+    """What came with the newest commits and was not `noted` yet."""
+
+
 class CommittingSink(Sink[C]):
     """A sink with its own commit record, which makes it exactly once.
 
@@ -323,6 +381,9 @@ class CommittingSink(Sink[C]):
     `due` names the partition, `stage` and `commit`. It commits the channel only afterwards, so that the sink's
     record is the truth and the channel's a copy. Stages run in the agent or on Spark executors; `resume` and
     `commit` of one partition run in one place only (the agent, or the Spark driver).
+
+    A commit carries a note of the runner's: the dead letters of the events that it covers. The sink keeps it with its
+    record until `noted` is called, and `resume` hands it out where a crash came between.
     """
 
     plain: ClassVar[type[Sink[Any]] | None] = None
@@ -330,10 +391,11 @@ class CommittingSink(Sink[C]):
     and in sink groups."""
 
     @abstractmethod
-    def resume(self, claim: Claim, committed: int | None) -> int | None:
+    def resume(self, claim: Claim, committed: int | None) -> Resumed:
         """Finish what a crash left of the last commit and answer where to go on by the sink's own record.
 
-        Without a record: `committed`, the group's position (None: from the earliest).
+        Without a record: `committed`, the group's position (None: from the earliest). Whoever had the partition
+        before, in an earlier epoch or with a record in another place, can commit no more once this returns.
         """
 
     @abstractmethod
@@ -341,8 +403,11 @@ class CommittingSink(Sink[C]):
         """Partitions whose written events should be committed now: by size, count, age or idleness."""
 
     @abstractmethod
-    def stage(self, claim: Claim, start: int, end: int) -> Receipt:
-        """Make all that was written of this partition durable but invisible. May raise Conflict, as `commit`."""
+    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+        """Make all that was written of this partition, and the note, durable but invisible.
+
+        May raise Conflict, as `commit`.
+        """
 
     @abstractmethod
     def commit(self, receipt: Receipt) -> None:
@@ -351,6 +416,10 @@ class CommittingSink(Sink[C]):
         Raises Conflict when another owner has committed past it, or when it cannot be known whether it came about:
         the runner calls `reset` and `resume` then.
         """
+
+    @abstractmethod
+    def noted(self, claim: Claim) -> None:
+        """The note of the newest commit is needed no longer. May be called without one. May raise Retry."""
 
     @abstractmethod
     def reset(self, partition: int | None = None) -> None:

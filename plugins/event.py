@@ -1,5 +1,7 @@
 """One event, as a plugin author sees it."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import msgspec
@@ -16,14 +18,21 @@ class Event(msgspec.Struct):
 
 
 class EventId(NamedTuple):
-    """Where an event lies in its channel: unique for ever within one topic, and the same on every redelivery."""
+    """Where an event lies in its channel: unique for ever, and the same on every redelivery."""
 
     topic: str
+    """The topic, and what tells it from others of that name, in other clusters or made before: `Claim.stem`."""
     partition: int
     offset: int
     """Offset of the record that holds the event."""
     index: int  # type: ignore[assignment]  # the design's word; tuple.index is not needed here
     """Place of the event within that record."""
+
+    @classmethod
+    def parse(cls, text: str) -> EventId:
+        """The id of which that is the text. ValueError for any other."""
+        topic, partition, offset, index = text.rsplit("-", 3)
+        return cls(topic, int(partition), int(offset), int(index))
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}-{self.offset}-{self.index}"

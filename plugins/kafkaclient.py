@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pydantic import PrivateAttr
 
 from plugins.errors import Retry
 from plugins.keystore import Keystore, read_keystore
@@ -136,9 +137,27 @@ def ignored(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def reason(error: Any) -> str:
-    """What the client says went wrong, of a KafkaException or a KafkaError."""
+    """What the client says went wrong, of a KafkaException, a KafkaError or a TimeoutError."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
     known = error.args[0] if getattr(error, "args", ()) else error
     return str(known.str()) if hasattr(known, "str") else str(known)
+
+
+def raising(callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
+    """That rebalance callback with the client's errors as Retry.
+
+    What the client itself raised, and a callback lets through, comes out of `poll` as something that no `except`
+    clause for an Exception catches: the thread would end without a word.
+    """
+
+    def wrapped(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            callback(consumer, partitions)
+        except KafkaException as e:
+            raise Retry(reason(e)) from e
+
+    return wrapped
 
 
 def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: float) -> list[TopicPartition]:
@@ -154,16 +173,18 @@ def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: flo
     return found
 
 
-def missing(client: Callable[[], Mapping[str, Any]], servers: str | None, topics: Sequence[str]) -> Iterator[str]:
-    """Sentences for `Component.probe`: no brokers are known, none answers, or topics are not there.
+def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
+    """Sentences for `Component.probe`: no brokers are known, none answers, they are another cluster's than they have
+    to be, or topics are not there.
 
     `client` makes the properties; what it raises as Retry is a sentence too.
     """
+    servers = getattr(config, "bootstrap_servers", None)
     if not servers:
         yield NO_BROKERS
         return
     try:
-        there = AdminClient(dict(client())).list_topics(timeout=CONNECT_SECONDS).topics
+        metadata = AdminClient(dict(client())).list_topics(timeout=CONNECT_SECONDS)
     except KafkaException as e:
         yield (
             f"no Kafka broker answers at {servers} ({reason(e)}); is it running? "
@@ -172,8 +193,11 @@ def missing(client: Callable[[], Mapping[str, Any]], servers: str | None, topics
     except Retry as e:
         yield str(e)
     else:
+        if foreign := config.foreign(metadata.cluster_id):
+            yield foreign
+            return
         for topic in topics:
-            if topic not in there:
+            if topic not in metadata.topics:
                 yield f"there is no topic {topic} at {servers}: agent topic create {topic}"
 
 
@@ -222,6 +246,27 @@ def _read(path: str, password: str | None) -> Keystore:
 
 class KafkaEndConfig(Config):
     """Options of a component that reads or writes topics: `check` looks for loops in what it answers here."""
+
+    _cluster_id: str | None = PrivateAttr(None)
+
+    def of_cluster(self, servers: str, cluster_id: str) -> Self:
+        """A copy that names these brokers, as long as they are of that cluster."""
+        copy = self.model_copy(update={"bootstrap_servers": servers})
+        copy._cluster_id = cluster_id
+        return copy
+
+    def foreign(self, cluster_id: str | None) -> str | None:
+        """What is wrong where the brokers are of this cluster, in words: the project's own has to be the user's.
+
+        None where all is well, as it is wherever brokers are named.
+        """
+        if self._cluster_id in (None, cluster_id):
+            return None
+        return (
+            f"at {getattr(self, 'bootstrap_servers', None)} answers the Kafka cluster {cluster_id}, not your own, "
+            f"{self._cluster_id}: `agent cluster status` tells more. If it is the one you mean, name its brokers: "
+            "kafka.bootstrap.servers"
+        )
 
     def brokers(self) -> frozenset[str]:
         """Those it names; empty for the project's own cluster."""

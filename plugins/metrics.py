@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -19,10 +18,12 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, float] = {}
-        self._times: Counter[str] = Counter()
         self.last_error = ""
         """The latest failure, in words; empty while all is well."""
         self.last_error_time = 0.0
+        self.degraded: Callable[[], str] = str
+        """Tells any thread why the component, though it works, does less than it should at present; empty while
+        all is well. Unlike the latest failure it does not end with the next batch that is stored."""
 
     def add(self, name: str, amount: float = 1) -> None:
         """Count `amount` more."""
@@ -33,7 +34,6 @@ class Metrics:
         """Set a gauge."""
         with self._lock:
             self._values[name] = value
-            self._times[name] += 1
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -53,11 +53,6 @@ class Metrics:
         """The present value; 0 for a name never counted."""
         with self._lock:
             return self._values.get(name, 0)
-
-    def times(self, name: str) -> int:
-        """How often a gauge was set: tells a fresh look from an old one."""
-        with self._lock:
-            return self._times[name]
 
     def error(self, text: str) -> None:
         """Remember the latest failure, so that the dashboard can show it; an empty text clears it."""

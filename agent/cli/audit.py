@@ -45,7 +45,7 @@ def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: boo
     from agent.own_cluster import with_own_cluster
     from agent.runner.audit import OPTION
 
-    spec = with_own_cluster(load_or_exit(chosen))
+    spec = with_own_cluster(load_or_exit(chosen), ask=True)
     topic = spec.options.get(OPTION)
     if topic is None:
         raise FlafkaError(f"agent {spec.name} keeps no books: add {spec.name}.{OPTION} = <topic>")

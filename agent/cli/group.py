@@ -1,6 +1,7 @@
 """`agent group`: consumer groups, their lag and their offsets."""
 
-import re
+import base64
+import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of
+from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
 from agent.cli.output import json_option, show
+from plugins.offsets import OffsetMetadata, next_epoch
 
 if TYPE_CHECKING:
     from kafka import TopicPartition
@@ -53,7 +55,7 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
         offset = committed[key].offset if key in committed else None
         lag = None if offset is None else max(end[key].offset - offset, 0)
         member = owners.get(key, {})
-        epoch = _epoch(committed.get(key)) or None
+        epoch = _said(committed.get(key)).epoch or None
         who = (member.get("member_id"), member.get("client_host"))
         rows.append((key.topic, key.partition, offset, end[key].offset, lag, epoch, *who))
     columns = ("topic", "partition", "current_offset", "log_end_offset", "lag", "epoch", "consumer_id", "host")
@@ -100,7 +102,7 @@ def reset(
         moves = _plan(admin, keys, position, committed)
         show(_Move._fields, moves, as_json=as_json)
         confirm(f"move group {name} on {len(moves)} partitions?", yes)
-        _commit(admin, name, moves)
+        _commit(admin, name, moves, committed)
 
 
 class _Move(NamedTuple):
@@ -168,28 +170,39 @@ def _plan(
                 f"{key.topic}-{key.partition} holds offsets {first[key]} to {end[key]}, not {target[key]}"
             )
         now = committed.get(key)
-        moves.append(_Move(key.topic, key.partition, now.offset if now else None, target[key], _epoch(now) + 1))
+        epoch = next_epoch(_said(now).epoch)
+        moves.append(_Move(key.topic, key.partition, now.offset if now else None, target[key], epoch))
     return moves
 
 
-def _commit(admin: Any, name: str, moves: list[_Move]) -> None:
+def _commit(
+    admin: Any, name: str, moves: list[_Move], committed: "Mapping[TopicPartition, OffsetAndMetadata]"
+) -> None:
     from kafka import TopicPartition
     from kafka.errors import NoError
     from kafka.structs import OffsetAndMetadata
 
-    offsets = {
-        TopicPartition(move.topic, move.partition): OffsetAndMetadata(move.new_offset, f"epoch={move.epoch}", None)
-        for move in moves
-    }
+    ids = {topic: _topic_id(admin, topic) for topic in {move.topic for move in moves}}
+    offsets = {}
+    for move in moves:
+        key = TopicPartition(move.topic, move.partition)
+        # A sink's own record stays where it is; events get new ids, unless they have had them before.
+        said = _said(committed.get(key))._replace(epoch=move.epoch, topic_id=ids[move.topic], ids=2)
+        offsets[key] = OffsetAndMetadata(move.new_offset, said.text(), None)
     for key, error in admin.alter_group_offsets(name, offsets).items():
         if error is not NoError:
             raise click.ClickException(f"{key.topic}-{key.partition} was not moved: {error.description}")
 
 
-def _epoch(committed: "OffsetAndMetadata | None") -> int:
-    """The epoch in a commit's metadata; 0 where there is none."""
-    match = re.search(r"\bepoch=(\d+)", committed.metadata or "") if committed else None
-    return int(match[1]) if match else 0
+def _said(committed: "OffsetAndMetadata | None") -> OffsetMetadata:
+    return OffsetMetadata.parse(committed.metadata if committed else None)
+
+
+def _topic_id(admin: Any, topic: str) -> str:
+    """As librdkafka writes it."""
+    (found,) = admin.describe_topics([topic])
+    refuse_errors([found])
+    return base64.b64encode(uuid.UUID(str(found["topic_id"])).bytes).decode().rstrip("=")
 
 
 def _committed(admin: Any, name: str) -> "dict[TopicPartition, OffsetAndMetadata]":

@@ -45,7 +45,8 @@ def process(sink: str | None, chosen: Chosen, rows: int) -> None:
         except FlafkaError:
             raise
         except Exception as e:
-            raise FlafkaError(f"{found.path}: {reason(f'{type(e).__name__}: {e}')}") from e
+            why = gateway.why_ended(1) or reason(f"{type(e).__name__}: {e}")
+            raise FlafkaError(f"{found.path}: {why}") from e
         finally:
             with contextlib.suppress(Exception):
                 stop_session(spark, gateway)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import hashlib
 import json
 import os
 import threading
 import time
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent.topology import ChannelSpec
-from plugins import Batch, Channel, Event, EventId, KafkaStream, Retry, Undecodable
+from plugins import Batch, Channel, Claim, Event, EventId, KafkaStream, Retry, Taken
 from plugins.kafkaclient import client_properties
 
 PART_BYTES = 900_000
@@ -38,10 +40,13 @@ class DeadLetter:
     """When the channel took it, in milliseconds since the epoch."""
     undecodable: bool = False
     """Whether it is no event but a record of the channel's topic: its value, with its own headers and key."""
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Its own. A sink's letters have the same one whenever the same delivery is tried again: kept twice, they count
+    once."""
 
 
 class DeadLetters(Protocol):
-    """Keeps dead letters."""
+    """Keeps dead letters. Those of one name count once."""
 
     def put(self, letters: Iterable[DeadLetter]) -> None:
         """Return when all are durable. Raises Retry."""
@@ -59,14 +64,14 @@ class FileDeadLetters:
 
     def put(self, letters: Iterable[DeadLetter]) -> None:
         """Append, and sync."""
-        self._append({**_fields(letter), "body": base64.b64encode(letter.event.body).decode()} for letter in letters)
+        self._append(map(_line, letters))
 
     def mark(self, letters: Iterable[str]) -> None:
         """Note, durably, that these letters were replayed. Raises Retry."""
-        self._append([{"time": _now(), "replayed": list(letters)}])
+        self._append([_json({"time": _now(), "replayed": list(letters)})])
 
-    def _append(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    def _append(self, lines: Iterable[bytes]) -> None:
+        data = b"".join(lines)
         try:
             with self._lock:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,30 +171,75 @@ def dead_letters_of(
     return FileDeadLetters(directory / f"{agent}.{spec.name}.deadletters.jsonl")
 
 
-def letters_of(path: str, reasons: Mapping[EventId, str], held: Iterable[Batch]) -> list[DeadLetter]:
+def letters_of(path: str, claim: Claim, reasons: Mapping[EventId, str], held: Iterable[Taken]) -> list[DeadLetter]:
     """Dead letters of the rejected events, with the bytes in which the channel held them."""
     letters = []
-    for batch in held:
+    for taken in held:
+        batch = taken.batch
         ids = batch.ids()
         rows = [row for row, id in enumerate(ids) if id in reasons]
         if rows:
             assert batch.origin is not None
             arrivals = batch.origin.timestamps[rows].tolist()
             for row, arrival, event in zip(rows, arrivals, Batch(batch.records.take(rows)), strict=True):
-                letters.append(DeadLetter(path, ids[row], event, reasons[ids[row]], arrival))
+                id = ids[row]
+                name = _name(path, claim, id, taken)
+                letters.append(DeadLetter(path, id, event, reasons[id], arrival, name=name))
     return letters
 
 
-def letters_of_records(path: str, undecodable: Iterable[Undecodable]) -> list[DeadLetter]:
-    """Dead letters of records that are in no format of the channel's: as they are, with headers and key."""
+def letters_of_records(path: str, claim: Claim, taken: Taken) -> list[DeadLetter]:
+    """Dead letters of its records that are in no format of the channel's: as they are, with headers and key."""
     letters = []
-    for id, record, reason in ((one.id, one.record, one.reason) for one in undecodable):
+    for one in taken.undecodable:
+        record = one.record
         headers = {name: value.decode(errors="replace") for name, value in record.headers if value is not None}
         if record.key is not None:
             headers["key"] = record.key.decode(errors="replace")
-        event = Event(record.value or b"", headers)
-        letters.append(DeadLetter(path, id, event, reason, record.timestamp, undecodable=True))
+        event, name = Event(record.value or b"", headers), _name(path, claim, one.id, taken)
+        letters.append(DeadLetter(path, one.id, event, one.reason, record.timestamp, undecodable=True, name=name))
     return letters
+
+
+def _name(path: str, claim: Claim, id: EventId, taken: Taken) -> str:
+    """One for each delivery of an event: a reset of the group, or a replay, makes another one of it."""
+    delivery = (path, claim.group, str(claim.epoch), str(id), str(taken.replays.get(id, "")))
+    return hashlib.sha256("\0".join(delivery).encode()).hexdigest()[:32]
+
+
+def to_note(letters: Iterable[DeadLetter]) -> bytes:
+    """Them as bytes, for a sink to keep with its commit; none for no letters."""
+    lines = [_line(letter) for letter in letters]
+    return zlib.compress(b"".join(lines), 1) if lines else b""
+
+
+def of_notes(notes: Iterable[bytes]) -> list[DeadLetter]:
+    """The letters that `to_note` was given."""
+    letters = []
+    for line in (line for note in notes for line in zlib.decompress(note).splitlines()):
+        fields = json.loads(line)
+        event = Event(base64.b64decode(fields["body"]), fields["headers"])
+        id = EventId.parse(fields["id"]) if fields["id"] else None
+        letters.append(
+            DeadLetter(
+                fields["component"],
+                id,
+                event,
+                fields["reason"],
+                fields["arrival"],
+                fields["undecodable"],
+                fields["letter"],
+            )
+        )
+    return letters
+
+
+def _line(letter: DeadLetter) -> bytes:
+    return _json({**_fields(letter), "body": base64.b64encode(letter.event.body).decode()})
+
+
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
 
 
 def marker(letters: Iterable[str]) -> dict[str, Any]:
@@ -200,7 +250,7 @@ def marker(letters: Iterable[str]) -> dict[str, Any]:
 
 def _fields(letter: DeadLetter) -> dict[str, Any]:
     return {
-        "letter": uuid.uuid4().hex,
+        "letter": letter.name,
         "time": _now(),
         "component": letter.component,
         "id": str(letter.id) if letter.id else None,

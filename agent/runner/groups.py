@@ -45,10 +45,6 @@ class GroupRunner:
         self._failing = False
         self._backoff = Backoff(ROUND_SECONDS)
 
-    def caught_up(self) -> bool:
-        """Whether all that the channel holds is delivered, by the latest it knows."""
-        return any(sink.caught_up() for sink in self.members)
-
     def failing(self) -> bool:
         """Whether all members have failed, one after the other, and none has delivered a batch since."""
         return self._failing
@@ -169,6 +165,7 @@ class GroupRunner:
             self.processor.failed(sink.spec.name)
         self._busy = False
         try:
+            sink.untold.clear()  # another member may come further before this one delivers again
             sink.start_over()
         except Exception as e:  # noqa: BLE001  # what it still holds goes with it
             sink.failed(e)
@@ -177,7 +174,7 @@ class GroupRunner:
 
     # --- Owner
 
-    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[int, int]:
+    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[Claim, int | None]:
         """Take partitions over."""
         return self.members[0].assigned(committed)
 

@@ -37,11 +37,15 @@ class Kept:
 
 
 def read(letters: DeadLetters) -> Iterator[Kept]:
-    """All of them, oldest first in each partition. Raises Retry while brokers are away."""
-    if isinstance(letters, FileDeadLetters):
-        yield from _of_file(letters)
-    elif isinstance(letters, KafkaDeadLetters):
-        yield from _of_topic(letters)
+    """All of them, oldest first in each partition, each name once. Raises Retry while brokers are away."""
+    found = (
+        _of_file(letters) if isinstance(letters, FileDeadLetters) else _of_topic(cast("KafkaDeadLetters", letters))
+    )
+    seen: set[str] = set()
+    for kept in found:
+        if kept.letter not in seen:
+            seen.add(kept.letter)
+            yield kept
 
 
 def _of_file(letters: FileDeadLetters) -> Iterator[Kept]:
@@ -93,8 +97,7 @@ def _of_topic(letters: KafkaDeadLetters) -> Iterator[Kept]:
 def _kept(fields: Mapping[str, Any], body: bytes, replayed: set[str]) -> Kept:
     time, id = int(fields["time"] or 0), None
     if fields["id"] not in (None, "null"):
-        topic, partition, offset, index = fields["id"].rsplit("-", 3)
-        id = EventId(topic, int(partition), int(offset), int(index))
+        id = EventId.parse(fields["id"])
     return Kept(
         fields["letter"],
         time,

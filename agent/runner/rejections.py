@@ -10,7 +10,7 @@ from agent.topology import Tolerance
 from plugins import Retry
 
 HELD_BYTES = 16 << 20
-"""So much waits for the commit; more is kept before it, and once more if the events have to be delivered again."""
+"""So much may wait for the commit."""
 LETTER_BYTES = 1000
 """What a letter takes beside its body, about."""
 
@@ -30,29 +30,45 @@ class Rejections:
         self._offered = self._rejected = 0  # since the last commit
         self._held: list[DeadLetter] = []
         self._bytes = 0
+        self._kept: set[str] = set()
+        """Names of letters that are durable, of events that are not committed: they may come again."""
 
     def offered(self, events: int) -> None:
         """The sink is about to get so many."""
         self._offered += events
 
-    def add(self, letters: Iterable[DeadLetter]) -> int:
-        """It rejected these. How many letters were kept at once. Raises Retry where these are too many."""
+    def add(self, letters: Iterable[DeadLetter]) -> None:
+        """It rejected these. Raises Retry where they are too many."""
         new = list(letters)
         if not new:
-            return 0
+            return
         self._rejected += len(new)
         self._held += new
         self._bytes += sum(map(_size, new))
         self._judge(new[-1].reason)
-        return self.keep() if self._bytes > HELD_BYTES else 0
 
-    def keep(self, partitions: Collection[int] | None = None) -> int:
-        """Make the letters of these partitions durable, or all: what they came with is committed next. How many."""
-        now = [one for one in self._held if partitions is None or one.id is None or one.id.partition in partitions]
-        if now:
-            self.letters.put(now)
-            self._drop(now)
-        return len(now)
+    @property
+    def full(self) -> bool:
+        """Whether so much is held that it had better be kept, and what it came with committed."""
+        return self._bytes > HELD_BYTES
+
+    def keep(self) -> int:
+        """Make all that are held durable: what they came with is committed next. How many are new."""
+        held = self._held
+        new = [one for one in held if one.name not in self._kept]
+        if new:
+            self.letters.put(new)
+            self._kept.update(one.name for one in new)
+        self._drop(held)
+        return len(new)
+
+    def of(self, partition: int) -> list[DeadLetter]:
+        """Those held of this partition."""
+        return [one for one in self._held if one.id is not None and one.id.partition == partition]
+
+    def partitions(self) -> set[int]:
+        """Those of which some are held."""
+        return {one.id.partition for one in self._held if one.id is not None}
 
     def take(self) -> list[DeadLetter]:
         """All that are held, for someone else to keep."""
@@ -62,6 +78,7 @@ class Rejections:
 
     def committed(self) -> None:
         """What was offered is delivered, but for what was rejected."""
+        self._kept.clear()
         if not self._offered:
             return
         self.paused = ""

@@ -7,13 +7,12 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from agent.runner.deadletters import DeadLetter, DeadLetters, letters_of, letters_of_records
+from agent.runner.deadletters import DeadLetter, DeadLetters, letters_of, letters_of_records, of_notes, to_note
 from agent.runner.rejections import Rejections
 from agent.runner.sources import ChannelRunner
 from agent.runner.supervise import Worker
 from agent.topology import SinkSpec
 from plugins import (
-    Batch,
     Claim,
     CommittingSink,
     Conflict,
@@ -45,7 +44,7 @@ class _Range:
     end: int | None = None
     events: int = 0
     since: float = 0.0
-    taken: list[Batch] = field(default_factory=list)
+    taken: list[Taken] = field(default_factory=list)
     """The events as the channel held them, for dead letters; kept only where a flush may still reject some."""
     minutes: dict[int, Sum] = field(default_factory=dict)
     """For the audit."""
@@ -77,8 +76,12 @@ class SinkRunner(Worker):
         """What a sink group has several of."""
         self.reader: Reader | None = None
         self.ranges: dict[int, _Range] = {}
+        self.notes: dict[int, tuple[Claim, list[DeadLetter]]] = {}
+        """By partition: dead letters that a committing sink's record has, to be kept where an operator finds them."""
         self.draining = threading.Event()
         """Set when no more events are to come: whatever is taken then is delivered without waiting for more."""
+        self.untold: dict[Claim, int] = {}
+        """Delivered, and the channel was not told yet."""
         self._lag_shown = 0.0
 
     # --- supervised life
@@ -113,6 +116,8 @@ class SinkRunner(Worker):
             self.reader.close()
             self.reader = None
         self.ranges.clear()
+        self.notes.clear()
+        self.untold.clear()
         self.rejections.start_over()
         self.metrics.forget("Lag")
         self.release()
@@ -127,14 +132,11 @@ class SinkRunner(Worker):
         """Take once, write it, and flush what is due."""
         taken = self.take()
         if taken is None:
+            self.tell()  # where that failed after the latest commit, and nothing came since
             self.forget_failure()
         else:
             self.write(taken)
         self.flush_due(idle=taken is None)
-
-    def caught_up(self) -> bool:
-        """Whether all that the channel holds is delivered, by the latest it knows."""
-        return self.metrics.snapshot().get("Lag") == 0
 
     def failing(self) -> bool:
         """Whether something could not be delivered, up to now."""
@@ -162,7 +164,7 @@ class SinkRunner(Worker):
         pending.add(taken)
         if taken.undecodable:
             self.rejections.offered(len(taken.undecodable))
-            self.reject(letters_of_records(self.path, taken.undecodable))
+            self.rejections.add(letters_of_records(self.path, pending.claim, taken))
         if self.channel.audit is not None:
             add(pending.minutes, tally(taken.fresh()))
         batch = taken.batch
@@ -176,36 +178,37 @@ class SinkRunner(Worker):
         self.metrics.add("EventDrainAttemptCount", len(batch))
         pending.events += len(batch)
         if self.committing is None:
-            pending.taken.append(taken.batch)
+            pending.taken.append(taken)
         few = FEW if self.rejections.paused else 0  # whether it takes events again is tried with them
         for part in filter(len, (batch.slice(0, few), batch.slice(few))):
             self.rejections.offered(len(part))
             try:
                 self.sink.write(part)
             except Rejected as e:
-                pending.events -= self.reject(letters_of(self.path, e.reasons, [taken.batch]))
+                pending.events -= len(e.reasons)
+                self.rejections.add(letters_of(self.path, pending.claim, e.reasons, [taken]))
             if self.rejections.paused and self.committing is None:
                 self.flush_sink()
-
-    def reject(self, letters: list[DeadLetter]) -> int:
-        """These become dead letters, once their positions are about to be committed. How many they are."""
-        self.metrics.add("EventRejectedCount", self.rejections.add(letters))
-        return len(letters)
 
     def flush_sink(self) -> None:
         """Have a simple sink make durable what was written; what it rejects now becomes dead letters."""
         try:
             self.sink.flush()
         except Rejected as e:
-            letters = letters_of(self.path, e.reasons, [batch for r in self.ranges.values() for batch in r.taken])
-            for letter in letters:
-                if letter.id is not None:
-                    self.ranges[letter.id.partition].events -= 1
-            self.reject(letters)
+            for pending in self.ranges.values():
+                letters = letters_of(self.path, pending.claim, e.reasons, pending.taken)
+                pending.events -= len(letters)
+                self.rejections.add(letters)
 
-    def keep_rejected(self, partitions: Collection[int] | None = None) -> None:
-        """Make dead letters durable, before their positions are committed."""
-        self.metrics.add("EventRejectedCount", self.rejections.keep(partitions))
+    def keep_notes(self) -> None:
+        """Make dead letters durable that belong to what a committing sink has committed."""
+        assert self.committing is not None
+        for partition, (claim, letters) in list(self.notes.items()):
+            if letters:
+                self.rejections.letters.put(letters)
+                self.metrics.add("EventRejectedCount", len(letters))
+                self.committing.noted(claim)
+            del self.notes[partition]
 
     def waiting(self) -> bool:
         """Whether something was taken and is not committed."""
@@ -222,10 +225,12 @@ class SinkRunner(Worker):
         waiting = {p: r for p, r in self.ranges.items() if r.end is not None}
         if self.committing is not None:
             empty = {p for p, r in waiting.items() if not r.events and now - r.since > EMPTY_RANGE_SECONDS}
-            return (self.committing.due() & waiting.keys()) | empty
+            full = self.rejections.partitions() if self.rejections.full else set()
+            return (self.committing.due() | full) & waiting.keys() | empty
         events = sum(r.events for r in waiting.values())
         oldest = min((r.since for r in waiting.values()), default=now)
-        if self.rejections.paused or events >= self.sink.batch_size or now - oldest >= self.sink.flush_interval:
+        enough = self.rejections.paused or self.rejections.full or events >= self.sink.batch_size
+        if enough or now - oldest >= self.sink.flush_interval:
             return set(waiting)
         return set()
 
@@ -236,6 +241,7 @@ class SinkRunner(Worker):
         if not ranges:
             return
         if self.committing is not None:
+            self.keep_notes()
             committed: dict[int, _Range] = {}
             try:
                 for partition, pending in ranges.items():
@@ -245,7 +251,7 @@ class SinkRunner(Worker):
                 self.delivered(committed)  # when one of them fails, those before it are not taken again
         else:
             self.flush_sink()
-            self.keep_rejected()
+            self.metrics.add("EventRejectedCount", self.rejections.keep())
             covered = {p: r for p, r in self.ranges.items() if r.end is not None}  # a flush covers all of them
             self.report(covered.values())
             self.delivered(covered)
@@ -262,7 +268,7 @@ class SinkRunner(Worker):
     def delivered(self, ranges: Mapping[int, _Range]) -> None:
         """Commit the channel: what was taken of these partitions is durable."""
         assert self.reader is not None
-        ends = {p: r.end for p, r in ranges.items() if r.end is not None}
+        ends = {r.claim: r.end for r in ranges.values() if r.end is not None}
         if not ends:
             return
         self.metrics.add("EventDrainSuccessCount", sum(r.events for r in ranges.values()))
@@ -270,7 +276,21 @@ class SinkRunner(Worker):
         for pending in ranges.values():
             pending.committed()
         self.rejections.committed()
-        self.reader.commit(ends)
+        self.untold.update(ends)
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the channel what is delivered, once dead letters are where an operator finds them."""
+        assert self.reader is not None
+        if self.committing is not None:
+            self.keep_notes()
+        if self.untold:
+            self.reader.commit(self.untold)
+            self.untold.clear()
+
+    def forget_untold(self, partitions: Collection[int]) -> None:
+        """They are others', or have another claim."""
+        self.untold = {claim: end for claim, end in self.untold.items() if claim.partition not in partitions}
 
     def show_lag(self) -> None:
         """Update the gauge `Lag`, at most once a second: it asks the consumer."""
@@ -295,21 +315,34 @@ class SinkRunner(Worker):
         assert self.reader is not None
         assert pending.start is not None
         assert pending.end is not None
+        letters = self.rejections.of(partition)
         try:
-            receipt = self.committing.stage(pending.claim, pending.start, pending.end)
-            self.keep_rejected({partition})
+            receipt = self.committing.stage(pending.claim, pending.start, pending.end, to_note(letters))
             self.report([pending])
             self.committing.commit(receipt)
         except Conflict as e:
             self.log.warning("%s", e)
-            self.committing.reset(partition)
-            position = self.committing.resume(pending.claim, pending.start)
-            self.ranges[partition] = _Range(pending.claim, position)
+            claim, position = self.resume(pending.claim, pending.start)
             if position is not None:
                 self.reader.rewind({partition: position})
-                self.reader.commit({partition: position})
+                self.reader.commit({claim: position})
+            self.keep_notes()
             return False
+        self.rejections.lost({partition})
+        self.notes[partition] = (pending.claim, letters)
         return True
+
+    def resume(self, claim: Claim, position: int | None) -> tuple[Claim, int | None]:
+        """Go on where the sink's own record says; with the dead letters that its newest commit has."""
+        assert self.committing is not None
+        partition = claim.partition
+        self.forget_untold({partition})
+        self.committing.reset(partition)
+        self.rejections.lost({partition})
+        found = self.committing.resume(claim, position)
+        self.ranges[partition] = _Range(found.claim, found.position)
+        self.notes[partition] = (found.claim, of_notes(found.notes))
+        return found.claim, found.position
 
     def start_over(self) -> None:
         """Drop everything not committed and take it again."""
@@ -325,16 +358,18 @@ class SinkRunner(Worker):
 
     # --- Owner
 
-    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[int, int]:
+    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[Claim, int | None]:
         """Take partitions over, from the sink's own record where it keeps one."""
-        starts: dict[int, int] = {}
+        starts: dict[Claim, int | None] = {}
         for claim, position in committed.items():
             if self.committing is not None:
-                self.committing.reset(claim.partition)
-                position = self.committing.resume(claim, position)
-            self.ranges[claim.partition] = _Range(claim, position)
-            if position is not None:
-                starts[claim.partition] = position
+                claim, position = self.resume(claim, position)
+            else:
+                claim = claim._replace(record="")
+                self.ranges[claim.partition] = _Range(claim, position)
+            starts[claim] = position
+        if self.committing is not None:
+            self.keep_notes()
         self.log.info("has partitions %s", sorted(self.ranges))
         return starts
 
@@ -349,7 +384,9 @@ class SinkRunner(Worker):
     def lost(self, partitions: set[int]) -> None:
         """Forget them."""
         self.rejections.lost(partitions)
+        self.forget_untold(partitions)
         for partition in partitions & self.ranges.keys():
+            self.notes.pop(partition, None)
             if self.committing is not None:
                 self.committing.reset(partition)
             del self.ranges[partition]

@@ -46,6 +46,8 @@ class Worker:
         self.log = logging.getLogger(path)
         self.backoff = Backoff()
         self.last_failure: Exception | None = None
+        self.shown = ""
+        """The failure that its metrics show."""
         self.thread = threading.Thread(target=self.run, name=path, daemon=True)
 
     def run(self) -> None:
@@ -83,13 +85,17 @@ class Worker:
         else:
             self.log.error("unforeseen failure, trying again: %s", text, exc_info=error)
         self.metrics.error(text)
+        self.shown = text
 
     def recovered(self) -> None:
         """Note that the component works again."""
         self.backoff.reset()
-        if self.metrics.last_error:
+        if (
+            self.shown and self.shown == self.metrics.last_error
+        ):  # what a component itself shows, it takes back itself
             self.log.info("works again")
             self.metrics.error("")
+        self.shown = ""
 
 
 def _after(error: Exception | None) -> float | None:

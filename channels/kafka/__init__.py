@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export three of them
     AdminClient,
     ConfigResource,
@@ -16,8 +17,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
 )
 
 from channels.kafka.config import KafkaChannelConfig
+from channels.kafka.positions import TopicIds, claims_of
 from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
-from channels.kafka.reader import KafkaReader, epoch_of
+from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode, encode_event, readdressed
 from plugins import (
     Batch,
@@ -34,7 +36,8 @@ from plugins import (
     Retry,
     Taken,
 )
-from plugins.kafkaclient import CONSUMER, NO_BROKERS, QUIET, client_properties, committed
+from plugins.kafkaclient import CONSUMER, NO_BROKERS, QUIET, client_properties, committed, reason
+from plugins.offsets import OffsetMetadata
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
@@ -54,7 +57,10 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
     def __init__(self, config: KafkaChannelConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._producer: ChannelProducer | None = None
-        self._cluster_id = self._topic_id = ""
+        self._cluster_id = ""
+        self._topic_ids: TopicIds | None = None
+        self._joined = Counter[str]()
+        """How often a member had to join its group under another name."""
 
     # --- life
 
@@ -64,17 +70,20 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         if not config.bootstrap_servers:
             raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
         admin = AdminClient(self._client(config.producer))
+        self._topic_ids = TopicIds(admin, config.topic)
         try:
-            there = config.topic in admin.list_topics(timeout=CONNECT_SECONDS).topics
+            metadata = admin.list_topics(timeout=CONNECT_SECONDS)
+            if foreign := config.foreign(metadata.cluster_id):
+                raise Retry(f"channel {self.name}: {foreign}")
+            there = config.topic in metadata.topics
             if not there:
                 self._create_topic(admin)
             description = self._describe(admin)
-            self._topic_id = str(description.topic_id)
             limit = min(MAX_RECORD_BYTES, self._largest_record(admin))
             self._cluster_id = admin.list_topics(config.topic, timeout=CONNECT_SECONDS).cluster_id or ""
             for warning in self._weaknesses(admin, description) if there else ():
                 self.log.warning("%s", warning)
-        except KafkaException as e:
+        except (KafkaException, TimeoutError) as e:
             raise Retry(self._unreachable(e)) from e
         properties = {"batch.size": min(1 << 20, limit), **self._client(config.producer)}
         self._producer = ChannelProducer(self, properties, len(description.partitions), limit)
@@ -84,6 +93,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         if self._producer is not None:
             self._producer.close()
             self._producer = None
+        self._topic_ids = None
 
     def probe(self) -> Iterator[str]:
         """Brokers away, too few of them, or a topic less safe than it should be."""
@@ -94,7 +104,9 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         admin = AdminClient(self._client(config.producer))
         try:
             metadata = admin.list_topics(timeout=CONNECT_SECONDS)
-            if config.topic in metadata.topics:
+            if foreign := config.foreign(metadata.cluster_id):
+                yield foreign
+            elif config.topic in metadata.topics:
                 topics = admin.describe_topics(TopicCollection([config.topic]))
                 yield from map(Caution, self._weaknesses(admin, topics[config.topic].result(CONNECT_SECONDS)))
             elif len(metadata.brokers) < config.replication:
@@ -102,7 +114,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
                     f"replication = {config.replication}, but only {len(metadata.brokers)} brokers are up at "
                     f"{config.bootstrap_servers}: start the others or set `replication = {len(metadata.brokers)}`"
                 )
-        except KafkaException as e:
+        except (KafkaException, TimeoutError) as e:
             yield self._unreachable(e)
 
     # --- in
@@ -118,14 +130,24 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
     def reader(self, owner: Owner, *, group: str | None, member: str) -> Reader:
         """A consumer of the topic, a static member of its group."""
         config = self.config
+        name = f"{member}.{config.topic}"
+
+        def join_anew() -> None:
+            self._joined[name] += 1
+
+        instance = f"{name}.{self._joined[name]}" if self._joined[name] else name
         properties = {
             **self._client(config.consumer),
             "group.id": group or config.group_id,
             # With its topic: a static member that returns within its session gets its old partitions, and with them
             # those of another topic, if it was configured anew meanwhile.
-            "group.instance.id": re.sub(r"[^\w.-]", "_", f"{member}.{config.topic}", flags=re.ASCII),
+            "group.instance.id": re.sub(r"[^\w.-]", "_", instance, flags=re.ASCII),
         }
-        return KafkaReader(properties, self._claim(group), owner, self.metrics, self.decode)
+        if self._topic_ids is None:
+            raise Retry(f"channel {self.name} is not connected")
+        return KafkaReader(
+            properties, self._claim(group), owner, self.metrics, self.decode, self._topic_ids, join_anew
+        )
 
     def stream(self, group: str | None) -> KafkaStream | None:
         """The topic, for Spark."""
@@ -135,7 +157,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         )
 
     def positions(self, group: str | None) -> Mapping[Claim, int | None]:
-        """The group's committed offsets, with the epoch its latest deliberate reset left in their metadata."""
+        """The group's committed offsets, with what their metadata says."""
+        claim = self._claim(group)._replace(topic_id=self._ids().get())
         consumer = self._onlooker(group)
         try:
             partitions = consumer.list_topics(self.config.topic, timeout=CONNECT_SECONDS).topics[self.config.topic]
@@ -146,27 +169,77 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             raise Retry(self._unreachable(e)) from e
         finally:
             consumer.close()
-        claim = self._claim(group)
+        return claims_of(claim, found, self.log)
+
+    def ends(self) -> Mapping[int, int]:
+        """The high watermarks."""
+        consumer, topic = self._onlooker(None), self.config.topic
+        try:
+            partitions = consumer.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic].partitions
+            watermarks = {
+                p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=CONNECT_SECONDS)
+                for p in partitions
+            }
+        except KafkaException as e:
+            raise Retry(self._unreachable(e)) from e
+        finally:
+            consumer.close()
+        return {partition: high for partition, (_, high) in watermarks.items()}
+
+    def vacant(self, partition: int, start: int | None, end: int) -> bool:
+        """Read from there, as the channel's readers do. An open transaction, which may be committed yet, counts."""
+        consumer = self._onlooker(None)
+        try:
+            at = OFFSET_BEGINNING if start is None else start
+            consumer.assign([TopicPartition(self.config.topic, partition, at)])
+            message = consumer.poll(CONNECT_SECONDS)
+        except KafkaException as e:
+            raise Retry(self._unreachable(e)) from e
+        finally:
+            consumer.close()
+        if message is None:
+            raise Retry(f"partition {partition} of {self.config.topic} does not answer")
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            return False
+        return (message.offset() or 0) >= end
+
+    def holders(self, group: str | None) -> Mapping[int, str]:
+        """The group's members, by the name that lasts where they have one, and their hosts."""
+        name = group or self.config.group_id
+        try:
+            admin = AdminClient(self._client(self.config.consumer))
+            found = admin.describe_consumer_groups([name])[name].result(CONNECT_SECONDS)
+        except (KafkaException, TimeoutError) as e:
+            raise Retry(f"group {name} cannot be looked at: {reason(e)}") from e
         return {
-            claim._replace(epoch=epoch_of(tp.metadata), partition=tp.partition): tp.offset if tp.offset >= 0 else None
-            for tp in found
+            at.partition: f"{member.group_instance_id or member.client_id} on {member.host.lstrip('/')}"
+            for member in found.members
+            for at in (member.assignment.topic_partitions if member.assignment else ())
+            if at.topic == self.config.topic
         }
 
-    def record(self, positions: Mapping[Claim, int]) -> None:
+    def record(self, positions: Mapping[Claim, int | None]) -> None:
         """Commit offsets from outside the group, which works while the group has no members."""
         for group in {claim.group for claim in positions}:
             consumer = self._onlooker(group)
-            offsets = [
-                TopicPartition(claim.topic, claim.partition, end, metadata=f"epoch={claim.epoch}")
-                for claim, end in positions.items()
-                if claim.group == group
-            ]
             try:
+                offsets = [
+                    self._offset(consumer, claim, end) for claim, end in positions.items() if claim.group == group
+                ]
                 consumer.commit(offsets=offsets, asynchronous=False)
             except KafkaException as e:
                 raise Retry(f"group {group}: committing offsets failed: {e.args[0].str()}") from e
             finally:
                 consumer.close()
+
+    def confirm(self, claim: Claim) -> None:
+        """Ask the brokers for the topic's id."""
+        if self._ids().get() != claim.topic_id:
+            raise Retry(
+                f"topic {claim.topic} was deleted and made again: group {claim.group} begins with the first record "
+                "of the new one; what the old one still held is lost"
+            )
 
     def decode(self, records: Iterator[Record], claim: Claim) -> Taken | None:
         """The next records of the topic, of any format."""
@@ -179,9 +252,21 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
 
     # --- within
 
+    @staticmethod
+    def _offset(consumer: Consumer, claim: Claim, end: int | None) -> TopicPartition:
+        if end is None:
+            at = TopicPartition(claim.topic, claim.partition)
+            end, _ = consumer.get_watermark_offsets(at, timeout=CONNECT_SECONDS)
+        return TopicPartition(claim.topic, claim.partition, end, metadata=OffsetMetadata.of(claim).text())
+
     def _claim(self, group: str | None) -> Claim:
         config = self.config
-        return Claim(self._cluster_id, config.topic, self._topic_id, group or config.group_id, 0, -1)
+        return Claim(self._cluster_id, config.topic, "", group or config.group_id, 0, -1)
+
+    def _ids(self) -> TopicIds:
+        if self._topic_ids is None:
+            self._topic_ids = TopicIds(AdminClient(self._client(self.config.consumer)), self.config.topic)
+        return self._topic_ids
 
     def _onlooker(self, group: str | None) -> Consumer:
         group = group or self.config.group_id
@@ -268,8 +353,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         if settings["cleanup.policy"].value != "delete":
             yield f"topic {topic} is compacted: it would drop events; set cleanup.policy=delete"
 
-    def _unreachable(self, error: KafkaException) -> str:
+    def _unreachable(self, error: Exception) -> str:
         return (
             f"channel {self.name}: no Kafka broker answers at {self.config.bootstrap_servers} "
-            f"({error.args[0].str()}); is it running? `agent cluster status` tells for the project's own"
+            f"({reason(error)}); is it running? `agent cluster status` tells for the project's own"
         )

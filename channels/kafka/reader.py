@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections import deque
@@ -12,8 +13,10 @@ from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from channels.kafka.positions import TopicIds, claims_of
 from plugins import Claim, FlafkaError, Metrics, Owner, Reader, Record, Retry, Taken
-from plugins.kafkaclient import CONSUMER, committed
+from plugins.kafkaclient import CONSUMER, committed, raising
+from plugins.offsets import OffsetMetadata
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits undelivered."""
@@ -21,6 +24,10 @@ MESSAGE_BYTES = 512
 """What a waiting record takes beside its value."""
 COMMITTED_SECONDS = 10.0
 POLL_SECONDS = 0.02
+CONFIRM_SECONDS = 0.01
+"""The brokers are asked for the topic's id at most once in so long,"""
+LOOK_SECONDS = 5.0
+"""and at least once, should nothing come: in a topic made again there may be records before the position."""
 ASK_SECONDS = 60.0
 OWNER_SECONDS = 240.0
 """How long a rebalance waits for the sink to finish; below max.poll.interval.ms."""
@@ -33,6 +40,10 @@ class KafkaReader(Reader):
 
     Partitions come and go on that thread; `take` carries the news to the owner, on the owner's thread. Every call to
     the client is made on the polling thread: while it is in a rebalance callback, a call from another never returns.
+
+    What was fetched is handed out once the brokers, asked after the fetch, still name the topic by the id that the
+    claims have: a topic that was deleted and made again under its name would go on at offsets of the old one, which
+    the client does not notice where the new one has as many records.
     """
 
     def __init__(
@@ -42,9 +53,24 @@ class KafkaReader(Reader):
         owner: Owner,
         metrics: Metrics,
         decode: Callable[[Iterator[Record], Claim], Taken | None],
+        topic_ids: TopicIds,
+        join_anew: Callable[[], None] = lambda: None,
     ) -> None:
         self._claim, self._owner, self._metrics, self._decode = claim, owner, metrics, decode
-        self._epochs: dict[int, int] = {}
+        self._topic_ids, self._join_anew = topic_ids, join_anew
+        self._unread = set[int]()
+        """Partitions that nobody had when that was last looked at."""
+        self._unread_due = time.monotonic() + _unread_seconds()
+        self._claims: dict[int, Claim] = {}
+        """Of the partitions that are ours."""
+        self._ends: dict[int, int] = {}
+        """Where each partition ended, when that was last asked."""
+        self._fetched: list[Message] = []
+        """Received, and not yet asked about."""
+        self._asked: list[Message] = []
+        """Received before the topic's id was asked for, which is not answered yet."""
+        self._asked_at = float("-inf")
+        self._asking = False
         self._changed = threading.Condition()
         self._news: deque[Callable[[], None]] = deque()
         self._requests: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -65,7 +91,7 @@ class KafkaReader(Reader):
     def take(self, timeout: float) -> Taken | None:
         """The next records of one partition, small ones joined."""
         with self._changed:
-            self._changed.wait_for(lambda: self._news or self._queued or self._error, timeout)
+            self._changed.wait_for(lambda: self._news or any(self._queues.values()) or self._error, timeout)
             news = list(self._news)
             self._news.clear()
             error = self._error
@@ -80,7 +106,7 @@ class KafkaReader(Reader):
             # Round robin: the partition served goes to the end.
             queue = self._queues.pop(partition)
             self._queues[partition] = queue
-        taken = self._decode(self._records(queue), self._claim._replace(partition=partition))
+        taken = self._decode(self._records(queue), self._claims[partition])
         if taken is not None:
             self._metrics.add("EventTakeSuccessCount", len(taken.batch))
         return taken
@@ -105,20 +131,25 @@ class KafkaReader(Reader):
             with self._changed:
                 self._queued -= weight
 
-    def commit(self, positions: Mapping[int, int]) -> None:
-        """Commit to the group, with the epoch, what is owned now. Raises Retry."""
-        owned = {p: end for p, end in positions.items() if p in self._queues}
+    def commit(self, positions: Mapping[Claim, int]) -> None:
+        """Commit to the group, with what the claims say, what is owned now. Raises Retry."""
+        owned = {claim: end for claim, end in positions.items() if claim.partition in self._queues}
         if not owned:
             return
-        offsets = [
-            TopicPartition(self._claim.topic, p, end, metadata=f"epoch={self._epochs.get(p, 0)}")
-            for p, end in owned.items()
-        ]
         try:
             with self._metrics.timed("KafkaCommitTimer"):
-                self._ask(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
+                self._ask(lambda: self._commit(owned))
         except KafkaException as e:
             raise Retry(f"group {self._claim.group}: committing offsets failed: {e.args[0].str()}") from e
+
+    def _commit(self, positions: Mapping[Claim, int]) -> None:
+        offsets = [
+            TopicPartition(claim.topic, claim.partition, end, metadata=OffsetMetadata.of(claim).text())
+            for claim, end in positions.items()
+        ]
+        for at in self._consumer.commit(offsets=offsets, asynchronous=False):
+            if at.error is not None:
+                raise KafkaException(at.error)
 
     def rewind(self, positions: Mapping[int, int]) -> None:
         """Seek, on the polling thread, and drop what was fetched past it."""
@@ -137,7 +168,8 @@ class KafkaReader(Reader):
         except (KafkaException, Retry):
             return None
         with self._changed:
-            return int(fetchable) + sum(map(len, self._queues.values()))
+            waiting = len(self._fetched) + len(self._asked)
+            return int(fetchable) + waiting + sum(map(len, self._queues.values()))
 
     def _fetchable(self) -> int:
         if self._assigning:
@@ -148,6 +180,7 @@ class KafkaReader(Reader):
             low, high = self._consumer.get_watermark_offsets(at, cached=True)
             if high < 0:  # nothing fetched yet
                 low, high = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
+            self._ends[partition] = high
             total += max(0, high - (position if position >= 0 else low))
         return total
 
@@ -176,7 +209,10 @@ class KafkaReader(Reader):
         consumer = self._consumer
         try:
             consumer.subscribe(
-                [self._claim.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+                [self._claim.topic],
+                on_assign=raising(self._on_assign),
+                on_revoke=raising(self._on_revoke),
+                on_lost=raising(self._on_lost),
             )
             while not self._closing:
                 self._serve()
@@ -187,6 +223,8 @@ class KafkaReader(Reader):
                     more = consumer.consume(500, timeout=0) if message is not None else []
                 if message is not None:
                     self._receive([message, *more])
+                self._confirm()
+                self._look_for_unread()
         except Exception as e:  # noqa: BLE001  # carried to the owner's thread, which retries
             self._fail(e)
         finally:
@@ -207,12 +245,13 @@ class KafkaReader(Reader):
                 answer.set_exception(e)
 
     def _receive(self, messages: Iterable[Message]) -> None:
+        failed: list[tuple[Message, KafkaError]] = []
         with self._changed:
             for message in messages:
                 error = message.error()
                 at_end = error is not None and error.code() == KafkaError._PARTITION_EOF
                 if error is not None and not at_end:
-                    self._on_error(message, error)
+                    failed.append((message, error))
                     continue
                 partition, offset = message.partition(), message.offset()
                 assert partition is not None
@@ -224,16 +263,85 @@ class KafkaReader(Reader):
                     self._next[partition] = offset  # behind the last record, where that is the end of a transaction
                     continue
                 self._next[partition] = offset + 1
-                self._queues[partition].append(message)
+                self._fetched.append(message)
                 self._queued += _weight(message)
-            self._changed.notify_all()
+        for message, error in failed:  # without the lock: the client's thread that answers may be waiting for it
+            self._on_error(message, error)
+
+    def _confirm(self) -> None:
+        """Ask for the topic's id, once for all that was fetched meanwhile."""
+        wait = CONFIRM_SECONDS if self._fetched else LOOK_SECONDS
+        if self._asking or not self._claim.topic_id or time.monotonic() - self._asked_at < wait:
+            return
+        with self._changed:
+            self._asked, self._fetched = self._fetched, []
+        self._asking, self._asked_at = True, time.monotonic()
+        self._topic_ids.ask(self._confirmed)
+
+    def _confirmed(self, topic_id: str | None) -> None:
+        """On a thread of the client's. None: there is no answer; what waits goes on waiting for the next one."""
+        with self._changed:
+            if topic_id == self._claim.topic_id:
+                for message in self._asked:
+                    self._queues[cast("int", message.partition())].append(message)
+                self._asked = []
+                self._changed.notify_all()
+            elif topic_id is None:
+                self._asked, self._fetched = [], self._asked + self._fetched
+        if topic_id == "":
+            self._fail(Retry(f"topic {self._claim.topic}, which group {self._claim.group} reads, was deleted"))
+        elif topic_id not in (None, self._claim.topic_id):
+            self._fail(self._made_again())
+        self._asking = False
+
+    def _look_for_unread(self) -> None:
+        """A static member that ends amid a rebalance comes back to its old share, without what it gave up or was to
+        get: nobody has that until the next rebalance, which a member of another name brings about.
+        """
+        if self._claim.topic_id and time.monotonic() >= self._unread_due:
+            self._unread_due = time.monotonic() + _unread_seconds()
+            self._topic_ids.unread(self._claim.group, self._heard_of_unread)
+
+    def _heard_of_unread(self, unread: set[int]) -> None:
+        again, self._unread = self._unread & unread, unread
+        if again:
+            self._join_anew()
+            group, topic = self._claim.group, self._claim.topic
+            self._fail(
+                Retry(f"group {group}: no member reads partitions {sorted(again)} of {topic}: joining it anew")
+            )
+
+    def _made_again(self) -> Retry:
+        """What to say where another topic has the claim's name now; and it is counted."""
+        claim, left, unknown = self._claim, 0, 0
+        for partition in self._queues:
+            first = self._first_waiting(partition)
+            if first >= 0 and partition in self._ends:
+                left += max(0, self._ends[partition] - first)
+            else:
+                unknown += 1
+        self._metrics.add("TopicRecreatedCount")
+        self._metrics.add("RecordLostCount", left)
+        more = f" (of {unknown} partitions that is not known)" if unknown else ""
+        return Retry(
+            f"topic {claim.topic} was deleted and made again: group {claim.group} begins with the first record of "
+            f"the new one. {left:,} records that the old one held when last looked at are lost{more}"
+        )
+
+    def _first_waiting(self, partition: int) -> int:
+        """The first record of a partition that was not handed out; negative where that is not known."""
+        waiting = [*self._queues[partition], *self._asked, *self._fetched]
+        offsets = [cast("int", m.offset()) for m in waiting if m.partition() == partition]
+        return min(offsets, default=self._next.get(partition, -1))
 
     def _on_error(self, message: Message, error: KafkaError) -> None:
         claim = self._claim
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            if self._topic_ids.get() != claim.topic_id:
+                raise self._made_again()
             raise FlafkaError(
                 f"group {claim.group} stands at offset {message.offset()} of {claim.topic}-{message.partition()}, "
-                f"which the brokers no longer have: retention removed it, or the topic was made anew. "
+                f"which the brokers no longer have: retention removed it. "
                 f"To accept the loss: agent group reset {claim.group} --topic {claim.topic} --to earliest"
             )
         if error.fatal() or error.code() in _FENCED:
@@ -257,13 +365,18 @@ class KafkaReader(Reader):
         if queue:
             self._queued -= sum(map(_weight, queue))
             queue.clear()
+        for waiting in (self._asked, self._fetched):
+            dropped = [message for message in waiting if message.partition() == partition]
+            if dropped:
+                self._queued -= sum(map(_weight, dropped))
+                waiting[:] = [message for message in waiting if message.partition() != partition]
 
     def _fail(self, error: Exception) -> None:
         if not isinstance(error, FlafkaError):
             text = error.args[0].str() if isinstance(error, KafkaException) else repr(error)
             error = Retry(f"group {self._claim.group}: {text}")
         with self._changed:
-            self._error = error
+            self._error = self._error or error
             self._changed.notify_all()
 
     # --- partitions come and go
@@ -276,23 +389,43 @@ class KafkaReader(Reader):
             self._assigning = False
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        claims: dict[Claim, int | None] = {}
-        for tp in committed(consumer, partitions, COMMITTED_SECONDS):
-            self._epochs[tp.partition] = epoch = epoch_of(tp.metadata)
-            claim = self._claim._replace(epoch=epoch, partition=tp.partition)
-            claims[claim] = tp.offset if tp.offset >= 0 else None
-        starts = {claim.partition: offset for claim, offset in claims.items() if offset is not None}
+        topic_id = self._topic_ids.get()
+        if self._queues and topic_id != self._claim.topic_id:
+            raise self._made_again()
+        self._claim = self._claim._replace(topic_id=topic_id)
+        numbers = {tp.partition for tp in partitions}
+        found = claims_of(self._claim, committed(consumer, self._all(consumer), COMMITTED_SECONDS), log)
+        claims = {claim: offset for claim, offset in found.items() if claim.partition in numbers}
+        starts: dict[Claim, int | None] = {}
         if not self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims))):
             raise Retry(
                 f"group {self._claim.group}: its sink was at work for {OWNER_SECONDS:.0f} s without a pause", 1
             )
-        positions = {tp.partition: starts.get(tp.partition, OFFSET_BEGINNING) for tp in partitions}
+        starts = starts or claims  # closing
+        positions = {c.partition: OFFSET_BEGINNING if at is None else at for c, at in starts.items()}
         with self._changed:
+            self._claims.update({claim.partition: claim for claim in starts})
             self._queues.update({partition: deque() for partition in positions})
             self._next.update(positions)
+        self._register({claim: at for claim, at in starts.items() if at is None or claims.get(claim) != at})
         consumer.incremental_assign([TopicPartition(self._claim.topic, *at) for at in positions.items()])
         if self._paused:
             consumer.pause(partitions)  # as those that were ours before, which stay so
+
+    def _all(self, consumer: Consumer) -> list[TopicPartition]:
+        topic = consumer.list_topics(self._claim.topic, timeout=COMMITTED_SECONDS).topics[self._claim.topic]
+        return [TopicPartition(self._claim.topic, partition) for partition in topic.partitions]
+
+    def _register(self, starts: Mapping[Claim, int | None]) -> None:
+        """Commit where each begins, and under which claim, before anything is taken."""
+        positions = {}
+        for claim, start in starts.items():
+            if start is None:
+                at = TopicPartition(claim.topic, claim.partition)
+                start, _ = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
+            positions[claim] = start
+        if positions:
+            self._commit(positions)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         numbers = {tp.partition for tp in partitions}
@@ -312,6 +445,7 @@ class KafkaReader(Reader):
                 self._queues.pop(partition, None)
                 self._seeks.pop(partition, None)
                 self._next.pop(partition, None)
+                self._claims.pop(partition, None)
 
     def _tell_and_wait(self, tell: Callable[[], None]) -> bool:
         """Have the owner's thread do that. Whether it has; it may do so later otherwise. Raises what it raises."""
@@ -340,14 +474,13 @@ class KafkaReader(Reader):
         return done.is_set() or self._closing
 
 
+def _unread_seconds() -> float:
+    """Not the same for all members: one that joins anew is enough."""
+    return random.uniform(20, 40)
+
+
 def _weight(message: Message) -> int:
     return len(message) + MESSAGE_BYTES
 
 
 _FENCED = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})
-
-
-def epoch_of(metadata: str | None) -> int:
-    """The number of deliberate resets, as `agent group reset` leaves it in a committed offset's metadata."""
-    name, _, value = (metadata or "").partition("=")
-    return int(value) if name == "epoch" and value.isdigit() else 0

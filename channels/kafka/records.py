@@ -124,6 +124,7 @@ class _Gathered:
         self._start, self._end = -1, -1
         self._parts: list[Batch] = []
         self._undecodable: list[Undecodable] = []
+        self._replays: dict[EventId, int] = {}
         self._run: list[Record] = []
         self._run_format = b""
 
@@ -148,9 +149,8 @@ class _Gathered:
         self._end_run()
         if not self._parts:
             self._single_events(Batch.of([]), [])
-        return Taken(
-            self.claim.partition, self._start, self._end, Batch.concat(self._parts), tuple(self._undecodable)
-        )
+        batch = Batch.concat(self._parts)
+        return Taken(self.claim.partition, self._start, self._end, batch, tuple(self._undecodable), self._replays)
 
     def _batch(self, record: Record, written: bytes) -> None:
         if written.endswith(REPLAYED):
@@ -167,7 +167,9 @@ class _Gathered:
             self._reject(record, str(e))
             return
         claim = self.claim
-        origin = Origin.of_record(claim.topic, claim.partition, record.offset, record.timestamp, len(batch))
+        origin = Origin.of_record(
+            claim.topic, claim.partition, record.offset, record.timestamp, len(batch), claim.stem
+        )
         self._parts.append(Batch(batch.records, origin))
         self.events += len(batch)
 
@@ -177,24 +179,27 @@ class _Gathered:
         try:
             group = (marks[GROUP] or b"").decode()
             arrival = int(marks[ARRIVAL] or b"")
-            topic, *place = (marks[ID] or b"").decode().rsplit("-", 3)
-            partition, offset, index = map(int, place)
+            topic, partition, offset, index = EventId.parse((marks[ID] or b"").decode())
         except (KeyError, ValueError):
             self._reject(record, f"it is marked as replayed, without a proper {GROUP}, {ID} and {ARRIVAL}")
             return
         if group != self.claim.group:
             return
-        if (topic, partition) != (self.claim.topic, self.claim.partition):
-            offset, index = record.offset, 0  # the topic has fewer partitions than it had: an id of its own
+        if (topic, partition) != (self.claim.stem, self.claim.partition):
+            # It was in another topic of this name, or the topic has fewer partitions than it had: an id of its own.
+            offset, index = record.offset, 0
         headers = [(FORMAT, written), *record.headers[4:]] if written else record.headers[4:]
         alone = _Gathered(self.claim, self.unnamed)
         alone.add(record._replace(offset=offset, timestamp=arrival, headers=headers))
         taken = alone.taken()
         assert taken is not None
         self._undecodable += taken.undecodable
+        self._replays.update((one.id, record.offset) for one in taken.undecodable)
         if (origin := taken.batch.origin) is not None and len(taken.batch):
             origin = replace(origin, indexes=origin.indexes + np.int32(index))
-            self._parts.append(Batch(taken.batch.records, origin))
+            batch = Batch(taken.batch.records, origin)
+            self._parts.append(batch)
+            self._replays.update(dict.fromkeys(batch.ids(), record.offset))
             self.events += len(taken.batch)
 
     def _end_run(self) -> None:
@@ -247,11 +252,10 @@ class _Gathered:
         if any(record.key is not None for record in records):
             keys = pa.array([None if r.key is None else r.key.decode(errors="replace") for r in records], pa.string())
             batch = batch.with_header(KEY, pc.coalesce(keys, batch.header(KEY).dictionary_decode()))
-        origin = Origin.of_records(
-            self.claim.topic, self.claim.partition, [r.offset for r in records], [r.timestamp for r in records]
-        )
+        claim, offsets, timestamps = self.claim, [r.offset for r in records], [r.timestamp for r in records]
+        origin = Origin.of_records(claim.topic, claim.partition, offsets, timestamps, claim.stem)
         self._parts.append(Batch(batch.records, origin))
 
     def _reject(self, record: Record, reason: str) -> None:
-        id = EventId(self.claim.topic, self.claim.partition, record.offset, 0)
+        id = EventId(self.claim.stem, self.claim.partition, record.offset, 0)
         self._undecodable.append(Undecodable(id, record, reason))

@@ -51,8 +51,12 @@ def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
 class _Owner:
     """Lets every partition start where the group has committed."""
 
-    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[int, int]:
-        return {}
+    def __init__(self) -> None:
+        self.claims: dict[int, Claim] = {}
+
+    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[Claim, int | None]:
+        self.claims.update({claim.partition: claim for claim in committed})
+        return committed
 
     def revoked(self, partitions: set[int]) -> None:
         pass
@@ -64,9 +68,9 @@ class _Owner:
         """The first offset of each partition."""
         return {id.partition: id.offset for id in sorted(ids, reverse=True)}
 
-    def ends(self, ids: Iterable[EventId]) -> dict[int, int]:
+    def ends(self, ids: Iterable[EventId]) -> dict[Claim, int]:
         """The offset after the last of each partition."""
-        return {id.partition: id.offset + 1 for id in sorted(ids)}
+        return {self.claims[id.partition]: id.offset + 1 for id in sorted(ids)}
 
 
 def _take(reader: Reader, events: list[Event]) -> list[EventId]:

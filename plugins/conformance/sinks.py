@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from plugins.batch import Batch
-from plugins.components import Claim, CommittingSink, Receipt, Sink
+from plugins.components import Claim, CommittingSink, Receipt, Resumed, Sink
 from plugins.conformance.components import Properties, check_component, make
 from plugins.conformance.samples import batch_of, sample_events, some_of
 from plugins.errors import Conflict
@@ -82,17 +82,18 @@ def _check_commits(
 ) -> None:
     name = cls.__name__
 
-    def begin(expected: int | None, committed: int | None) -> CommittingSink[Any]:
+    def begin(expected: int | None, committed: int | None) -> tuple[CommittingSink[Any], Resumed]:
         sink = make(cls, properties)
         sink.open()
-        start = sink.resume(claim, committed)
+        found = sink.resume(claim, committed)
+        start = found.position
         assert start == expected, f"{name}.resume answers {start} where it should go on at {expected}"
-        return sink
+        return sink, found
 
-    def stage(sink: CommittingSink[Any], start: int, end: int) -> Receipt:
+    def stage(sink: CommittingSink[Any], claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
         for batch in batches[start:end]:
             sink.write(batch)
-        receipt = sink.stage(claim, start, end)
+        receipt = sink.stage(claim, start, end, note)
         written = sum(len(batch) for batch in batches[start:end])
         assert (receipt.claim, receipt.start, receipt.end, receipt.events) == (claim, start, end, written), (
             f"{name}.stage gives a receipt of something else: {receipt}"
@@ -100,18 +101,21 @@ def _check_commits(
         travelled: Receipt = pickle.loads(pickle.dumps(receipt))  # noqa: S301  # as from a Spark executor
         return travelled
 
-    sink = begin(None, None)
+    sink, found = begin(None, None)
+    claim = found.claim
     sink.write(batches[0])
     sink.reset(0)
-    sink.commit(stage(sink, 0, 2))
-    stage(sink, 2, 3)
+    sink.commit(stage(sink, claim, 0, 2, b"a note"))
+    stage(sink, claim, 2, 3, b"of a commit that never came about")
     sink.close()  # a crash between stage and commit
     # Two owners: whichever the sink lets win, the other must not commit.
-    sink, zombie = begin(2, 0), begin(2, None)
-    late = stage(zombie, 2, 4)
+    (sink, found), (zombie, _) = begin(2, 0), begin(2, None)
+    assert found.notes == (b"a note",), f"{name}.resume hands out {found.notes}, not the note of the newest commit"
+    sink.noted(claim)
+    late = stage(zombie, claim, 2, 4)
     winners = 0
     with contextlib.suppress(Conflict):
-        sink.commit(stage(sink, 2, 3))
+        sink.commit(stage(sink, claim, 2, 3))
         winners += 1
     with contextlib.suppress(Conflict):
         zombie.commit(late)
@@ -120,9 +124,11 @@ def _check_commits(
     assert winners == 1, f"{name} lets two owners commit the same records: what they hold is there twice"
     zombie.close()
     sink.reset()
-    end = sink.resume(claim, 2)
+    found = sink.resume(claim, 2)
+    end = found.position
     assert end in (3, 4), f"{name}.resume answers {end} after a commit up to 3 or 4"
+    assert not found.notes, f"{name}.resume hands out {found.notes} of a commit without a note"
     if end == 3:
-        sink.commit(stage(sink, 3, 4))
+        sink.commit(stage(sink, claim, 3, 4))
     sink.close()  # a crash before the channel was committed
-    begin(4, 2).close()
+    begin(4, 2)[0].close()

@@ -16,13 +16,16 @@ import msgspec
 from plugins import Claim, Conflict, FlafkaError, Retry
 from sinks.hdfs.webhdfs import WebHdfs
 
-VERSION = 1
+VERSION = 2
+"""Of manifests with a note or a successor; others are of version 1, which every version of this sink reads."""
 KEEP_MS = 24 * 3600 * 1000
 """Manifests stay so long after their time."""
 PASSED_AT_ONCE = 20
 """So many old ones are deleted in one commit: an owner that was away for days finds thousands."""
 SWEEP_SECONDS = 600.0
 KNOWN_DIRECTORIES = 10_000
+BEGIN = "begin"
+"""The name of a chain's first manifest."""
 
 
 class File(msgspec.Struct, frozen=True):
@@ -44,7 +47,28 @@ class Manifest(msgspec.Struct, frozen=True):
     end: int
     events: int
     files: tuple[File, ...]
-    version: int = VERSION
+    version: int = 1
+    note: str = ""
+    """The file with what the runner wants to be kept with the commit, until it is deleted."""
+    successor: Successor | None = None
+    """Of a seal: where the record goes on. Nothing can be committed behind it."""
+
+    @property
+    def name(self) -> str:
+        """Of its file: no other manifest of the chain can have it."""
+        return BEGIN if self.begins else f"{self.start:020d}"
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is the one that a chain begins with."""
+        return self.start == self.end and self.successor is None
+
+
+class Successor(msgspec.Struct, frozen=True):
+    """The chain that has taken the place of another one."""
+
+    state: str
+    epoch: int
 
 
 class Chain:
@@ -54,18 +78,21 @@ class Chain:
     each is the end of the one before. A commit is the rename of a manifest to its start offset, which HDFS lets
     succeed once: of two owners at the same offset one wins, and the other gets Conflict. The files of a manifest
     are renamed to their final names only afterwards, by the winner or, after a crash, by who calls `settle` next.
+
+    A chain begins with an empty manifest at the position where its epoch begins. It ends with a seal, which is
+    committed in the same way: an owner that sleeps while the group is reset cannot commit when it wakes.
     """
 
     def __init__(self, hdfs: WebHdfs, state: str, claim: Claim, log: logging.Logger) -> None:
-        self._hdfs, self._state, self._claim, self._log = hdfs, state, claim, log
-        cluster, _, topic, group, epoch, partition = claim
-        keys = (safe_name(cluster), safe_name(topic), safe_name(group), str(epoch), str(partition))
-        self.directory = posixpath.join(state, "chain", *keys)
+        self._hdfs, self.state, self.claim, self._log = hdfs, state, claim, log
+        self.directory = posixpath.join(_epochs(state, claim), str(claim.epoch), str(claim.partition))
         self.last: Manifest | None = None
         """The newest manifest, as far as known."""
         self.position: int | None = None
         """Where the next commit has to start; None: anywhere."""
+        self.sealed = False
         self._settled = False  # whether `last` is known to be in place with all its files
+        self._published = ""  # the manifest of which all files were seen there
         self._passed: deque[tuple[int, int]] = deque()  # manifests before it: start, time on the NameNode's clock
         self._made: set[str] = set()
         self._swept = float("-inf")
@@ -76,31 +103,148 @@ class Chain:
         That is where the newest manifest ends; `committed`, the group's position, where there is no manifest, or
         where it is further on: what lies between went out through another sink of the group, or was skipped.
         """
+        self.look()
+        return self.go_on(committed)
+
+    def look(self) -> None:
+        """Read its end, and finish what a crash left of the newest commit."""
         self._settled = False
-        found = sorted((int(s.name), s.changed) for s in self._hdfs.list(self.directory) if s.name.isdecimal())
+        listed = self._hdfs.list(self.directory)
+        found = sorted((int(s.name), s.changed) for s in listed if s.name.isdecimal())
         self.last, self._passed = None, deque(found[:-1])
+        self.sealed = any(not s.name for s in listed)  # it is a file: sealed before anything was committed
         if found:
             start, clock = found[-1]
-            self.last = self._read(start)
-            self._publish(self.last)
-            committed = max(committed or 0, self.last.end)
+            self.last = self._read(f"{start:020d}")
+            self.sealed = self.last.successor is not None
+            if self.last.id != self._published:
+                self._publish(self.last)
             self._tidy(clock)
-        self.position, self._settled = committed, True
+        elif any(s.name == BEGIN for s in listed):
+            self.last = self._read(BEGIN)
+        self._settled = True
+
+    def go_on(self, committed: int | None) -> int | None:
+        """Where to, once it was looked at."""
+        if self.last is not None and self.last.end:
+            self._say(committed, self.last.end)
+            committed = max(committed or 0, self.last.end)
+        self.position = committed
         return committed
+
+    def _say(self, committed: int | None, end: int) -> None:
+        """What the group's position has to do with the record's."""
+        where, group = f"{self.claim.topic}-{self.claim.partition}", self.claim.group
+        if committed in (None, end):
+            return
+        if committed > end:
+            text = "%s: records %d to %d are taken for delivered by others: group %s stands behind them"
+            self._log.warning(text, where, end, committed - 1, group)
+        elif not self.claim.record:
+            text = "%s: group %s stands at %d, and the record on HDFS at %d, which counts. To deliver again: "
+            text += "agent group reset %s --topic %s:%d --to %d"
+            self._log.warning(
+                text, where, group, committed, end, group, self.claim.topic, self.claim.partition, committed
+            )
+        else:
+            self._log.info("%s goes on at %d by the record on HDFS (the group is at %d)", where, end, committed)
+
+    def note(self) -> bytes:
+        """What is kept with the newest commit; empty where there is nothing, any more."""
+        assert self._settled
+        path = self.last.note if self.last is not None else ""
+        return (self._hdfs.read(path) if path else None) or b""
+
+    def noted(self) -> None:
+        """Delete that."""
+        if self.last is not None and self.last.note:
+            self._hdfs.delete(posixpath.dirname(self.last.note))
+
+    def begin(self, committed: int | None) -> int | None:
+        """Where to go on; where it has not begun, it begins there (None: with the first record)."""
+        if self.last is None and not self.sealed:
+            manifest = self._empty(committed or 0)
+            with contextlib.suppress(Conflict):  # another owner was faster
+                self._put(manifest)
+            self.look()
+        return self.go_on(committed)
+
+    def _put(self, manifest: Manifest) -> None:
+        """Commit a manifest without files."""
+        staged = stage_directory(self.state, self.claim, manifest.start, manifest.id)
+        self._swap(manifest, staged)
+        with contextlib.suppress(Retry):
+            self._hdfs.delete(staged)
+
+    def seal(self, successor: Chain) -> int | None:
+        """Let nothing be committed any more, and answer where it ends; None: it never began."""
+        manifest = self._empty(0, successor.as_successor())
+        while True:
+            self.look()
+            if self.sealed:
+                return self.last.end if self.last is not None else None
+            if self.last is None:
+                self._bar(manifest)
+            else:
+                end, note = self.last.end, self.last.note
+                with contextlib.suppress(Conflict):
+                    self._put(msgspec.structs.replace(manifest, start=end, end=end, note=note))
+
+    def _bar(self, manifest: Manifest) -> None:
+        """Put a file where its directory would be: a version that knows no seals cannot commit then either."""
+        if self._hdfs.status(self.directory) is not None:
+            self._hdfs.delete(self.directory, only_empty=True)
+        staged = stage_directory(self.state, self.claim, 0, manifest.id)
+        source = self._hdfs.upload(f"{staged}/seal", msgspec.json.encode(manifest))
+        self._hdfs.mkdirs(posixpath.dirname(self.directory))
+        self._hdfs.rename(source, self.directory)
+        found = self._hdfs.status(self.directory)
+        if found is not None and not found.is_file:  # someone has just made it: what is moved there lies in it then
+            self._hdfs.delete(posixpath.join(self.directory, posixpath.basename(source)))
+        with contextlib.suppress(Retry):
+            self._hdfs.delete(staged)
+
+    def _empty(self, at: int, successor: Successor | None = None) -> Manifest:
+        version = VERSION if successor is not None else 1
+        return Manifest(
+            uuid.uuid4().hex,
+            self.claim.topic,
+            self.claim.partition,
+            at,
+            at,
+            0,
+            (),
+            version,
+            successor=successor,
+        )
+
+    def as_successor(self) -> Successor:
+        """It, as a seal names it."""
+        return Successor(self.state, self.claim.epoch)
+
+    def successor(self) -> Successor | None:
+        """The chain that has taken its place."""
+        if self.last is not None:
+            return self.last.successor
+        if not self.sealed:
+            return None
+        content = self._hdfs.read(self.directory)
+        return self._decoded(self.directory, content).successor
 
     def commit(self, manifest: Manifest) -> None:
         """Make it the next of the chain and its files visible, or raise Conflict. May be repeated after Retry."""
-        staged = stage_directory(self._state, self._claim, manifest.start, manifest.id)
+        staged = stage_directory(self.state, self.claim, manifest.start, manifest.id)
         if self.last is None or not self._settled or (self.position or 0) > manifest.start:
             self.settle(self.position)
             if self.last is not None and self.last.id == manifest.id:
                 return  # an earlier call did it, and lost the answer
-        elif (before := self._hdfs.status(self._path(self.last.start))) is not None:
-            self._passed.append((self.last.start, before.changed))
+        elif (before := self._hdfs.status(self._path(self.last.name))) is not None:
+            if not self.last.begins:
+                self._passed.append((self.last.start, before.changed))
         else:
             # This owner slept for so long that even old manifests are gone, and with them what barred its way.
             raise self._conflict(manifest)
-        if (self.position or 0) > manifest.start:
+        if self.sealed or (self.position or 0) > manifest.start:
             raise self._conflict(manifest)
         if self.last is not None and self.last.end < manifest.start:
             # Records between them are not in the channel (a transaction's marks), or not for this sink. A manifest
@@ -112,8 +256,9 @@ class Chain:
         self.last, self.position = manifest, manifest.end
         self._publish(manifest)
         self._settled = True
-        with contextlib.suppress(Retry):
-            self._hdfs.delete(staged)
+        if not manifest.note:
+            with contextlib.suppress(Retry):
+                self._hdfs.delete(staged)
         if self._passed:
             self._tidy(self._passed[-1][1])
 
@@ -125,7 +270,8 @@ class Chain:
 
     def _swap(self, manifest: Manifest, staged: str) -> None:
         """The commit point: compare-and-swap by a rename that does not overwrite."""
-        content, target = msgspec.json.encode(manifest), self._path(manifest.start)
+        content, target = msgspec.json.encode(manifest), self._path(manifest.name)
+        self._make({self.directory})
         for _ in range(2):
             source = self._hdfs.upload(f"{staged}/manifest-{uuid.uuid4().hex}", content)
             if self._hdfs.rename(source, target):
@@ -140,6 +286,7 @@ class Chain:
 
     def _publish(self, manifest: Manifest) -> None:
         self._hdfs.each(self._move, manifest.files)
+        self._published = manifest.id
 
     def _move(self, file: File) -> None:
         """Rename a file to its final name; done already is fine."""
@@ -164,19 +311,22 @@ class Chain:
                 start, changed = self._passed[0]
                 if changed >= clock - KEEP_MS:
                     break
-                self._hdfs.delete(self._path(start))
+                self._hdfs.delete(self._path(f"{start:020d}"))
                 self._passed.popleft()
             if time.monotonic() - self._swept > SWEEP_SECONDS:
-                uploads = temporary(self._state, self._claim)
+                uploads = temporary(self.state, self.claim)
                 for found in self._hdfs.list(uploads):
-                    number = found.name.partition("-")[0]
-                    if number.isdecimal() and int(number) < self.last.end:
-                        self._hdfs.delete(posixpath.join(uploads, found.name))
+                    number, path = found.name.partition("-")[0], posixpath.join(uploads, found.name)
+                    noted = path == posixpath.dirname(self.last.note)
+                    if number.isdecimal() and int(number) < self.last.end and not noted:
+                        self._hdfs.delete(path)
                 self._swept = time.monotonic()
 
-    def _read(self, start: int) -> Manifest:
-        path = self._path(start)
-        content = self._hdfs.read(path)
+    def _read(self, name: str) -> Manifest:
+        path = self._path(name)
+        return self._decoded(path, self._hdfs.read(path))
+
+    def _decoded(self, path: str, content: bytes | None) -> Manifest:
         if content is None:
             raise Retry(f"{path} has just gone")
         try:
@@ -194,8 +344,43 @@ class Chain:
             "going on where it left off"
         )
 
-    def _path(self, start: int) -> str:
-        return posixpath.join(self.directory, f"{start:020d}")
+    def _path(self, name: str) -> str:
+        return posixpath.join(self.directory, name)
+
+
+def newest(hdfs: WebHdfs, state: str, claim: Claim, log: logging.Logger) -> tuple[Chain, int | None]:
+    """The chain in which that claim's record goes on, looked at: of this epoch or a later one, there or where it was
+    moved to; and where it was sealed before it was moved. Where there is none, the answer is one that has not begun.
+    """
+    end = None
+    while True:
+        chain = Chain(hdfs, state, claim._replace(epoch=latest(hdfs, state, claim)), log)
+        chain.look()
+        successor = chain.successor()
+        if successor is None:
+            return chain, end
+        end = chain.last.end if chain.last is not None else None
+        state, claim = successor.state, claim._replace(epoch=successor.epoch)
+
+
+def latest(hdfs: WebHdfs, state: str, claim: Claim) -> int:
+    """The latest epoch in which that partition has a chain there; the claim's own where there is no later one."""
+    for epoch in epochs(hdfs, state, claim):
+        if epoch <= claim.epoch:
+            break
+        if hdfs.status(posixpath.join(_epochs(state, claim), str(epoch), str(claim.partition))) is not None:
+            return epoch
+    return claim.epoch
+
+
+def epochs(hdfs: WebHdfs, state: str, claim: Claim) -> list[int]:
+    """Those in which the claim's group has chains, of any partition; the latest first."""
+    return sorted((int(s.name) for s in hdfs.list(_epochs(state, claim)) if s.name.isdecimal()), reverse=True)
+
+
+def _epochs(state: str, claim: Claim) -> str:
+    keys = map(safe_name, (claim.cluster_id, claim.topic_id, claim.group))
+    return posixpath.join(state, "chain", *keys)
 
 
 def claim_hash(claim: Claim) -> str:

@@ -13,13 +13,26 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from plugins import Batch, Claim, CommittingSink, EventId, FlafkaError, Receipt, Rejected, Retry
+from plugins import Batch, Claim, CommittingSink, EventId, FlafkaError, Receipt, Rejected, Resumed, Retry
 from plugins.bucketpath import BucketPath
+from plugins.offsets import next_epoch
 from sinks import serializers
-from sinks.hdfs.chain import Chain, File, Manifest, claim_hash, safe_name, stage_directory
+from sinks.hdfs.chain import (
+    VERSION,
+    Chain,
+    File,
+    Manifest,
+    claim_hash,
+    epochs,
+    latest,
+    newest,
+    safe_name,
+    stage_directory,
+)
 from sinks.hdfs.config import RESERVED, ROUND_UNITS, HdfsConfig
 from sinks.hdfs.formats import format_of
 from sinks.hdfs.staging import Partition, Staged, Staging
@@ -64,6 +77,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._staging: Staging | None = None
         self._full: set[int] = set()  # partitions with a file of rollSize or rollCount
         self._chains: dict[Claim, Chain] = {}
+        self._noting: dict[Claim, list[Chain]] = {}
+        """Those of which notes were handed out."""
 
     # --- life
 
@@ -78,6 +93,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     def close(self) -> None:
         """Drop what is not committed, here; on HDFS the next owner removes it."""
         self._chains.clear()
+        self._noting.clear()
         self._full.clear()
         if self._staging is not None:
             self._staging.close()
@@ -199,8 +215,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
 
     # --- delivering
 
-    def stage(self, claim: Claim, start: int, end: int) -> Receipt:
-        """Upload the partition's files to a hidden directory."""
+    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+        """Upload the partition's files, and the note, to a hidden directory."""
         assert self._staging is not None
         assert self._hdfs is not None
         hdfs, part = self._hdfs, self._staging.partitions.get(claim.partition)
@@ -224,24 +240,70 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self.reset(claim.partition)
         self.metrics.add("ConnectionCreatedCount", len(staged))
         manifest = Manifest(id, claim.topic, claim.partition, start, end, events, tuple(staged))
+        if note:
+            path = hdfs.upload(posixpath.join(directory, "note"), note)
+            manifest = msgspec.structs.replace(manifest, version=VERSION, note=path)
         return Receipt(claim, start, end, events, manifest)
 
-    def resume(self, claim: Claim, committed: int | None) -> int | None:
-        """Finish the last commit, and go on where the record on HDFS ends."""
+    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+        """Finish the last commit, and go on where the record on HDFS ends.
+
+        The record is found wherever it is: of a later epoch than the group's, when the group was deleted or others
+        committed for it, and below another root, when hdfs.path was another one. There it is sealed, and goes on
+        here in a new epoch. The seal keeps out an owner that was asleep meanwhile.
+        """
         assert self._hdfs is not None
-        chain = self._chains[claim] = Chain(self._hdfs, self.state, claim, self.log)
-        position = chain.settle(committed)
-        if position != committed:
-            where = f"{claim.topic}-{claim.partition}"
-            self.log.info("%s goes on at %s by the record on HDFS (the group is at %s)", where, position, committed)
-        return position
+        kind, _, state = claim.record.partition(":")
+        chain, moved = newest(self._hdfs, state if kind == "hdfs" else self.state, claim, self.log)
+        if claim.record and chain.claim.epoch != claim.epoch:
+            committed = None  # it belongs to another epoch, and says nothing about this one
+        if moved is not None:
+            committed = max(committed or 0, moved)
+        sealed: list[Chain] = []
+        if chain.state != self.state:
+            before, chain = chain, self._chain(chain.claim._replace(epoch=next_epoch(chain.claim.epoch)))
+            committed = before.go_on(committed)
+            chain.begin(committed)
+            if (end := before.seal(chain)) is not None:
+                committed = max(committed or 0, end)
+            if before.successor() != chain.as_successor():
+                raise Retry(f"{_place(claim)}: another sink of group {claim.group} takes it over: asking once more")
+            sealed.append(before)
+            text = "%s: the record of commits was below %s and goes on below %s, at %s"
+            self.log.info(text, _place(claim), before.state, chain.state, committed)
+        elif chain.last is None and committed is None and chain.claim.epoch != claim.epoch:
+            raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking once more")
+        position = chain.begin(committed)
+        # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
+        if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
+            raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking once more")
+        for epoch in sorted({0, *epochs(self._hdfs, self.state, chain.claim)}):
+            if epoch < chain.claim.epoch:
+                earlier = self._chain(chain.claim._replace(epoch=epoch))
+                earlier.seal(chain)
+                sealed.append(earlier)
+        claim = chain.claim._replace(record=f"hdfs:{self.state}")
+        self._chains[claim] = chain
+        found = [(one, note) for one in (*sealed, chain) if (note := one.note())]
+        self._noting[claim] = [one for one, _ in found]
+        return Resumed(claim, position, tuple(note for _, note in found))
+
+    def noted(self, claim: Claim) -> None:
+        """Delete the note."""
+        chain = self._chains.get(claim)
+        for one in (*self._noting.pop(claim, ()), *([chain] if chain is not None else ())):
+            one.noted()
+
+    def _chain(self, claim: Claim) -> Chain:
+        assert self._hdfs is not None
+        return Chain(self._hdfs, self.state, claim, self.log)
 
     def commit(self, receipt: Receipt) -> None:
         """Make the staged files visible, by one rename that only one owner can win."""
         assert self._hdfs is not None
         chain = self._chains.get(receipt.claim)
         if chain is None:
-            chain = self._chains[receipt.claim] = Chain(self._hdfs, self.state, receipt.claim, self.log)
+            chain = self._chains[receipt.claim] = self._chain(receipt.claim)
         manifest: Manifest = receipt.staged
         try:
             chain.commit(manifest)
@@ -277,6 +339,10 @@ def _bucket(path: str, root: str, longest: int) -> str:
     if len(bucket.encode()) > LONGEST_PATH:
         raise ValueError(f"its path, of {len(bucket)} characters, is too long for HDFS")
     return bucket
+
+
+def _place(claim: Claim) -> str:
+    return f"{claim.topic}-{claim.partition}"
 
 
 def _tail(topic: str, partition: int, first: int, last: int, hash: str) -> str:

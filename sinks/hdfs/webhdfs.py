@@ -140,9 +140,12 @@ class WebHdfs:
         """Make a directory, with all above it."""
         self._call(f"create the directory {path}", self._client.mkdirs, path)
 
-    def delete(self, path: str) -> None:
-        """Delete a file, or a directory with all in it; nothing happens where there is none."""
-        self._call(f"delete {path}", self._client.delete, path, recursive="true")
+    def delete(self, path: str, *, only_empty: bool = False) -> None:
+        """Delete a file, or a directory with all in it; nothing happens where there is none.
+
+        With `only_empty`, Retry for a directory with something in it.
+        """
+        self._call(f"delete {path}", self._client.delete, path, recursive="false" if only_empty else "true")
 
     def may_write(self, path: str) -> None:
         """Raise Retry where the user may not create files in that directory."""

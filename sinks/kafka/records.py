@@ -48,7 +48,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
 
     def probe(self) -> Iterator[str]:
         """Whether brokers answer, and the topic is there."""
-        yield from missing(self._client, self.config.bootstrap_servers, self.config.writes())
+        yield from missing(self._client, self.config, self.config.writes())
 
     def _produce(self, writer: Writer, batch: Batch) -> dict[EventId, str]:
         """Produce what topics take; why they do not take the others, by id. Conflict where it was fenced."""

@@ -13,6 +13,7 @@ from plugins import (
     Conflict,
     Receipt,
     Rejected,
+    Resumed,
     Retry,
 )
 from plugins.kafkaclient import (
@@ -21,8 +22,10 @@ from plugins.kafkaclient import (
     committed,
     reason,
 )
+from plugins.offsets import OffsetMetadata
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.plain import PlainKafkaSink
+from sinks.kafka.positions import Positions
 from sinks.kafka.records import KafkaRecords
 from sinks.kafka.writers import TransactionalWriter, Writer
 
@@ -55,6 +58,8 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         self._lost: set[int] = set()
         """Partitions that have no writer and were written to."""
         self._since: dict[int, float] = {}
+        self._positions: dict[str, Positions | None] = {}
+        """By the channel's topic; None where there may be none."""
 
     def close(self) -> None:
         """Give up what is not committed."""
@@ -63,25 +68,57 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             writer.close()
         for consumer in self._onlookers.values():
             consumer.close()
-        for known in (self._writers, self._onlookers, self._lost):
+        for known in (self._writers, self._onlookers, self._lost, self._positions):
             known.clear()
         super().close()
 
     # --- partitions
 
-    def resume(self, claim: Claim, committed: int | None) -> int | None:
-        """Fence whoever wrote this partition before; with transactions the group's offset is the sink's record."""
+    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+        """Fence whoever wrote this partition before, and go on where the last transaction ended.
+
+        The group's offset says so, and a compacted topic does where that offset is lost.
+        """
         self._drop(claim.partition)
         if not claim.cluster_id or claim.cluster_id != self._cluster_id:
             self._writers[claim.partition] = Writer(self._properties())
-            return committed
+            return Resumed(claim._replace(record=""), committed)
+        positions = self._record_of(claim)
         self._writers[claim.partition] = TransactionalWriter(self._properties(), claim)
         try:
             at = self._committed(claim)
+            entry = positions.read(claim) if positions is not None else None
         except KafkaException as e:
             self._drop(claim.partition)
             raise Retry(f"group {claim.group}: its offsets cannot be read: {reason(e)}") from e
-        return at.offset if at.offset >= 0 else committed
+        except Retry:
+            self._drop(claim.partition)
+            raise
+        if at.offset >= 0:
+            said = OffsetMetadata.parse(at.metadata)
+            if said.topic_id in ("", claim.topic_id):
+                committed, claim = at.offset, claim._replace(epoch=said.epoch, record=said.record)
+        found, notes = committed, tuple[bytes, ...]()
+        if entry is not None and entry.epoch >= claim.epoch:
+            if entry.epoch > claim.epoch and claim.record:
+                committed = None  # it belongs to an earlier epoch
+            found = max(committed or 0, entry.offset)
+            claim, notes = claim._replace(epoch=entry.epoch), (entry.note,) if entry.note else ()
+            if found != committed:
+                where = f"{claim.topic}-{claim.partition}"
+                text = "%s goes on at %d by topic %s (group %s is at %s)"
+                self.log.info(text, where, found, positions.name if positions else "", claim.group, committed)
+        record = f"kafka:{positions.name}" if positions is not None else ""
+        return Resumed(claim._replace(record=record), found, notes)
+
+    def noted(self, claim: Claim) -> None:
+        """The next transaction replaces it."""
+
+    def _record_of(self, claim: Claim) -> Positions | None:
+        if claim.topic not in self._positions:
+            positions = Positions(self._client(), claim.topic, self.log)
+            self._positions[claim.topic] = positions if positions.open() else None
+        return self._positions[claim.topic]
 
     def _committed(self, claim: Claim) -> TopicPartition:
         """The group's position, once its coordinator, which may be moving or be very new, can tell."""
@@ -149,9 +186,12 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         if rejected:
             raise Rejected(rejected)
 
-    def stage(self, claim: Claim, start: int, end: int) -> Receipt:
+    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
         """Return when all records are stored, those of a transaction invisibly."""
         writer = self._writer(claim)
+        positions = self._positions.get(claim.topic)
+        if isinstance(writer, TransactionalWriter) and positions is not None and (note or writer.began):
+            positions.write(writer, claim, end, note)
         with self.metrics.timed("KafkaEventSendTimer"):
             writer.settle()
         return Receipt(claim, start, end, writer.events, None)
@@ -160,7 +200,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         """End the transaction, the channel's offset in it."""
         claim = receipt.claim
         writer = self._writer(claim)
-        metadata = self._onlooker(claim.group).consumer_group_metadata() if writer.events else None
+        metadata = self._onlooker(claim.group).consumer_group_metadata()
         try:
             writer.commit(claim, receipt.end, metadata)
         except Conflict:

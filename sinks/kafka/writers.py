@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from plugins import Claim, Conflict, Retry
 from plugins.kafkaclient import PRODUCER, reason
+from plugins.offsets import OffsetMetadata
 
 ANSWER_SECONDS = 30.0
 FLUSH_SECONDS = 60.0
@@ -25,12 +26,15 @@ class Writer:
         self._error: KafkaError | None = None
         self._producer = Producer({**PRODUCER, **properties})
 
-    def produce(self, topic: str, **record: Any) -> None:
-        """Queue one record. KafkaException where no broker would ever take it, Conflict where it was fenced."""
+    def produce(self, topic: str, *, counted: bool = True, **record: Any) -> None:
+        """Queue one record. KafkaException where no broker would ever take it, Conflict where it was fenced.
+
+        One that is not `counted` is no event.
+        """
         while True:
             try:
                 self._producer.produce(topic, on_delivery=self._delivered, **record)
-                self.events += 1
+                self.events += counted
                 return
             except BufferError:
                 self._serve(self._producer.poll, 0.05)
@@ -90,27 +94,28 @@ class TransactionalWriter(Writer):
     def __init__(self, properties: Mapping[str, Any], claim: Claim) -> None:
         name = f"flafka.{claim.group}.{claim.topic}.{claim.topic_id}.{claim.partition}"
         super().__init__({**properties, "transactional.id": name})
-        self._began = False
+        self.began = False
+        """Whether a transaction is under way."""
         try:
             self._producer.init_transactions(ANSWER_SECONDS)
         except KafkaException as e:
             raise Retry(f"Kafka does not take transactions now: {reason(e)}") from e
 
-    def produce(self, topic: str, **record: Any) -> None:
+    def produce(self, topic: str, *, counted: bool = True, **record: Any) -> None:
         """Queue one record, in a transaction."""
-        if not self._began:
+        if not self.began:
             self._producer.begin_transaction()
-            self._began = True
-        super().produce(topic, **record)
+            self.began = True
+        super().produce(topic, counted=counted, **record)
 
     def commit(self, claim: Claim, end: int, group_metadata: Any) -> None:
         """Make the records and the channel's offset count, both or neither.
 
         Conflict where it is not known whether they do, or another owner was faster; Retry where they do not.
         """
-        if not self.events:  # a record that none takes may have begun one
+        if not self.began:
             return
-        at = TopicPartition(claim.topic, claim.partition, end, metadata=f"epoch={claim.epoch}")
+        at = TopicPartition(claim.topic, claim.partition, end, metadata=OffsetMetadata.of(claim).text())
         try:
             self._producer.send_offsets_to_transaction([at], group_metadata, ANSWER_SECONDS)
         except KafkaException as e:
@@ -122,16 +127,16 @@ class TransactionalWriter(Writer):
                 raise Retry(f"a transaction was aborted: {reason(e)}") from e
             # Fenced, timed out or cut off: it may have come about. Only a new producer, which ends it, can tell.
             raise Conflict(f"it is not known whether a transaction came about ({reason(e)}): asking Kafka") from e
-        self._began, self.events = False, 0
+        self.began, self.events = False, 0
 
     def abort(self) -> bool:
         """Abort the transaction."""
-        if self._began:
+        if self.began:
             try:
                 self._producer.abort_transaction(ANSWER_SECONDS)
             except KafkaException:
                 return False
-        self._began = False
+        self.began = False
         return self._forget()
 
     @staticmethod

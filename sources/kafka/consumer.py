@@ -13,7 +13,7 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from plugins import FlafkaError, Metrics, Retry
-from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, committed, reason
+from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, committed, raising, reason
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits."""
@@ -148,7 +148,10 @@ class TopicConsumer:
 
     def _subscribe(self) -> None:
         self._consumer.subscribe(
-            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            self._topics,
+            on_assign=raising(self._on_assign),
+            on_revoke=raising(self._on_revoke),
+            on_lost=raising(self._on_lost),
         )
 
     def _look(self) -> None:

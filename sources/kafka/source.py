@@ -70,7 +70,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         """Whether brokers answer, and the topics are there."""
         config = self.config
         names = () if config.topics_regex else config.names
-        yield from missing(self._client, config.bootstrap_servers, names)
+        yield from missing(self._client, config, names)
 
     def batches(self) -> Iterator[Batch]:
         """What the topics hold, and what comes into them."""

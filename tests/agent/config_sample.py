@@ -110,7 +110,7 @@ class FilesConfig(Config):
 class Files(CommittingSink[FilesConfig]):
     type_name = "hdfs"
     aliases = ("org.apache.flume.sink.hdfs.HDFSEventSink",)
-    resume = due = stage = commit = reset = write = NotImplemented  # type: ignore[assignment]
+    resume = due = stage = commit = noted = reset = write = NotImplemented  # type: ignore[assignment]
 
 
 class IndexConfig(Config):

@@ -5,13 +5,14 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from channels.kafka import KafkaChannelConfig, producing, reader
 from channels.kafka.producing import ChannelProducer
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode
 from plugins import Batch, Claim, Event, Metrics, Rejected, Retry
+from plugins.offsets import OffsetMetadata
 
 
 def until(condition):
@@ -27,11 +28,12 @@ class Owner:
     """Has partitions begin at a certain offset."""
 
     def __init__(self, start):
-        self.start, self.told = start, []
+        self.start, self.told, self.committed = start, [], {}
 
     def assigned(self, committed):
         self.told.append({claim.partition for claim in committed})
-        return {claim.partition: self.start for claim in committed}
+        self.committed.update(committed)
+        return dict.fromkeys(committed, self.start)
 
     def revoked(self, partitions):
         pass
@@ -39,14 +41,172 @@ class Owner:
     lost = revoked
 
 
-def reading(brokers, topic, owner):
+class Ids:
+    """Says which topic it is; where `held`, once it is asked to."""
+
+    def __init__(self, *, held=False):
+        self.now, self.held, self.waiting = "first", held, []
+
+    def get(self):
+        return self.now
+
+    def ask(self, answer):
+        if self.held:
+            self.waiting.append(answer)
+        else:
+            answer(self.now)
+
+    def answer(self, topic_id):
+        until(lambda: self.waiting)
+        self.waiting.pop()(topic_id)
+
+
+def reading(brokers, topic, owner, ids=None):
     return KafkaReader(
         {"bootstrap.servers": brokers, "group.id": topic, "log_level": 0},
-        Claim("", topic, "", topic, 0, -1),
+        Claim("cluster", topic, "", topic, 0, -1),
         owner,
         Metrics(),
         lambda records, claim: decode(records, claim, parse_as_flume_event=False),
+        ids or Ids(),
     )
+
+
+def numbered(brokers, topic, numbers):
+    producer = Producer({"bootstrap.servers": brokers, "log_level": 0})
+    for number in numbers:
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert not producer.flush(180)
+
+
+def bodies(consumer, count):
+    """So many events, as they are taken."""
+    taken = []
+
+    def enough():
+        found = consumer.take(1)
+        taken.extend(found.batch.bodies.to_pylist() if found is not None else ())
+        return len(taken) >= count
+
+    until(enough)
+    return taken
+
+
+def waiting(consumer, ids):
+    """Take until what was fetched waits for the brokers' answer."""
+
+    def fetched():
+        assert consumer.take(0.01) is None, "handed out before it was known of which topic it is"
+        return ids.waiting
+
+    until(fetched)
+
+
+def offsets_of(brokers, group, topic):
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": group, "log_level": 0})
+    (at,) = consumer.committed([TopicPartition(topic, 0)], 180)
+    consumer.close()
+    return at.offset, OffsetMetadata.parse(at.metadata)
+
+
+def commit_to(brokers, group, topic, offset, metadata):
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": group, "log_level": 0})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset, metadata)], asynchronous=False)
+    consumer.close()
+
+
+def test_nothing_is_handed_out_before_the_brokers_say_that_it_is_the_same_topic(brokers):
+    numbered(brokers, "confirmed", range(10))
+    ids = Ids(held=True)
+    consumer = reading(brokers, "confirmed", Owner(start=None), ids)
+    try:
+        waiting(consumer, ids)
+        ids.answer(None)  # no broker answered: it is asked again, and nothing is lost or overtaken
+        waiting(consumer, ids)
+        ids.held = False
+        ids.answer("first")
+        assert bodies(consumer, 10) == [b"%d" % number for number in range(10)]
+        assert consumer.lag() == 0
+    finally:
+        consumer.close()
+
+
+def test_a_rewind_drops_what_waits_to_be_confirmed(brokers):
+    numbered(brokers, "rewound", range(10))
+    ids = Ids(held=True)
+    consumer = reading(brokers, "rewound", Owner(start=None), ids)
+    try:
+        waiting(consumer, ids)
+        consumer.rewind({0: 4})
+        ids.held = False
+        ids.answer("first")
+        assert bodies(consumer, 6) == [b"%d" % number for number in range(4, 10)]
+    finally:
+        consumer.close()
+
+
+def test_records_of_a_topic_made_again_are_not_taken_for_those_of_the_old_one(brokers):
+    numbered(brokers, "again", range(10))
+    ids = Ids(held=True)
+    consumer = reading(brokers, "again", Owner(start=None), ids)
+    try:
+        waiting(consumer, ids)
+        ids.answer("second")
+        with pytest.raises(Retry, match="topic again was deleted and made again"):
+            until(lambda: consumer.take(1))
+        assert consumer._metrics.get("TopicRecreatedCount") == 1
+    finally:
+        consumer.close()
+
+
+def test_a_group_begins_under_the_claim_that_it_commits(brokers):
+    numbered(brokers, "begins", range(10))
+
+    class Further(Owner):
+        """Knows by a record of its own where partition 0 goes on."""
+
+        def assigned(self, committed):
+            super().assigned(committed)
+            return {claim: None if claim.partition else 3 for claim in committed}
+
+    owner = Further(start=None)
+    consumer = reading(brokers, "begins", owner)
+    try:
+        assert bodies(consumer, 7)[0] == b"3"
+    finally:
+        consumer.close()
+    (claim,) = (claim for claim in owner.committed if claim.partition == 0)
+    assert claim == Claim("cluster", "begins", "first", "begins", 0, 0, ids=2)
+    assert offsets_of(brokers, "begins", "begins") == (3, OffsetMetadata.of(claim))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "first", "ids", "epoch"),
+    [
+        ("", b"4", 2, 0),  # Flume's
+        ("epoch=7", b"4", 1, 7),  # of a version before 0.2
+        ("epoch=7&topic=first&ids=2", b"4", 2, 7),
+        ("epoch=7&topic=another&ids=2", b"0", 2, 0),  # of a topic of that name that is no more
+    ],
+)
+def test_a_group_goes_on_where_it_stands_in_this_very_topic(brokers, metadata, first, ids, epoch):
+    topic = f"stands-{ids}-{epoch}-{first.decode()}"
+    numbered(brokers, topic, range(10))
+    commit_to(brokers, topic, topic, 4, metadata)
+
+    class Here(Owner):
+        def assigned(self, committed):
+            super().assigned(committed)
+            return committed
+
+    owner = Here(start=None)
+    consumer = reading(brokers, topic, owner)
+    try:
+        assert bodies(consumer, 6)[0] == first
+    finally:
+        consumer.close()
+    (claim,) = (claim for claim in owner.committed if claim.partition == 0)
+    assert (claim.topic_id, claim.ids, claim.epoch) == ("first", ids, epoch)
 
 
 def test_nothing_is_handed_out_from_where_a_busy_sink_did_not_say(brokers, monkeypatch):

@@ -9,8 +9,15 @@ from plugins import Batch, Event, Retry
 
 
 class Owner:
+    def __init__(self):
+        self.claims = {}
+
     def assigned(self, committed):
-        return {}
+        self.claims.update({claim.partition: claim for claim in committed})
+        return committed
+
+    def ends(self, *taken):
+        return {self.claims[one.partition]: one.end for one in taken}
 
     def revoked(self, partitions):
         pass
@@ -37,7 +44,8 @@ def test_what_is_put_is_taken_in_order():
     memory = channel()
     memory.put(events(1, 2))
     memory.put(events(3))
-    reader = memory.reader(Owner(), group=None, member="k")
+    owner = Owner()
+    reader = memory.reader(owner, group=None, member="k")
     assert bodies(reader.take(0)) == [b"1", b"2"]
     assert bodies(reader.take(0)) == [b"3"]
     assert reader.take(0) is None
@@ -47,7 +55,8 @@ def test_rewind_offers_the_same_events_with_the_same_ids():
     memory = channel()
     memory.put(events(1, 2))
     memory.put(events(3))
-    reader = memory.reader(Owner(), group=None, member="k")
+    owner = Owner()
+    reader = memory.reader(owner, group=None, member="k")
     first, second = reader.take(0), reader.take(0)
     reader.rewind({first.partition: second.start})
     again = reader.take(0)
@@ -58,14 +67,15 @@ def test_rewind_offers_the_same_events_with_the_same_ids():
 def test_commit_makes_room_and_only_for_what_it_covers():
     memory = channel(capacity="2", transactionCapacity="1")
     memory.put(events(1, 2))
-    reader = memory.reader(Owner(), group=None, member="k")
+    owner = Owner()
+    reader = memory.reader(owner, group=None, member="k")
     first = reader.take(0)
     done = threading.Event()
     thread = threading.Thread(target=lambda: (memory.put(events(3)), done.set()))
     thread.start()
     reader.take(0)
     assert not done.wait(0.2), "a full channel must block, also while events are taken and not committed"
-    reader.commit({first.partition: first.end})
+    reader.commit(owner.ends(first))
     assert done.wait(60)
     thread.join()
     assert bodies(reader.take(0)) == [b"3"]
@@ -75,10 +85,11 @@ def test_a_reader_that_closes_gives_back_what_it_did_not_commit():
     memory = channel()
     for n in (1, 2, 3):
         memory.put(events(n))
-    reader = memory.reader(Owner(), group=None, member="k")
+    owner = Owner()
+    reader = memory.reader(owner, group=None, member="k")
     first = reader.take(0)
     reader.take(0)
-    reader.commit({first.partition: first.end})
+    reader.commit(owner.ends(first))
     reader.close()
     other = memory.reader(Owner(), group=None, member="k")
     assert [bodies(other.take(0)), bodies(other.take(0))] == [[b"2"], [b"3"]]
@@ -86,14 +97,15 @@ def test_a_reader_that_closes_gives_back_what_it_did_not_commit():
 
 def test_a_batch_larger_than_the_channel_goes_through_in_pieces():
     memory = channel(capacity="10")
-    reader = memory.reader(Owner(), group=None, member="k")
+    owner = Owner()
+    reader = memory.reader(owner, group=None, member="k")
     thread = threading.Thread(target=lambda: memory.put(events(*range(100))))
     thread.start()
     got = []
     while len(got) < 100:
         taken = reader.take(5)
         got += bodies(taken)
-        reader.commit({taken.partition: taken.end})
+        reader.commit(owner.ends(taken))
     thread.join()
     assert got == [b"%d" % n for n in range(100)]
     assert memory.metrics.get("ChannelSize") == 0

@@ -26,6 +26,7 @@ from plugins import (
     Interceptor,
     Problem,
     Receipt,
+    Resumed,
     Retry,
     Sink,
     Source,
@@ -487,9 +488,14 @@ def check_files(cls: type[Sink[Any]], directory: Path) -> None:
     def delivered() -> Iterator[bytes]:
         for file in directory.iterdir():
             if not file.name.startswith("."):
-                yield from map(bytes.fromhex, json.loads(file.read_text()))
+                content = json.loads(file.read_text())
+                yield from map(bytes.fromhex, content["bodies"] if isinstance(content, dict) else content)
 
     conformance.check_sink(cls, {"directory": str(directory)}, delivered)
+
+
+def _end(file: Path) -> int:
+    return int(file.name.split("-")[1])
 
 
 class Once(CommittingSink[DirectoryConfig]):
@@ -505,23 +511,34 @@ class Once(CommittingSink[DirectoryConfig]):
     def write(self, batch: Batch) -> None:
         self.buffer += batch.bodies.to_pylist()
 
-    def resume(self, claim: Claim, committed: int | None) -> int | None:
-        ends = [int(file.name.split("-")[1]) for file in self.directory.iterdir() if file.name[0] != "."]
-        return max(ends) if ends else committed
+    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+        newest = self._newest()
+        if newest is None:
+            return Resumed(claim, committed)
+        notes = [note] if (note := bytes.fromhex(json.loads(newest.read_text())["note"])) else []
+        return Resumed(claim, _end(newest), tuple(notes))
+
+    def _newest(self) -> Path | None:
+        found = [file for file in self.directory.iterdir() if file.name[0] != "."]
+        return max(found, key=_end, default=None)
+
+    def noted(self, claim: Claim) -> None:
+        if (newest := self._newest()) is not None:
+            newest.write_text(json.dumps({**json.loads(newest.read_text()), "note": ""}))
 
     def due(self) -> set[int]:
         return set()
 
-    def stage(self, claim: Claim, start: int, end: int) -> Receipt:
+    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
         self.next += 1
         staged = self.directory / f".{id(self)}-{self.next}"
-        staged.write_text(json.dumps([body.hex() for body in self.buffer]))
+        staged.write_text(json.dumps({"bodies": [body.hex() for body in self.buffer], "note": note.hex()}))
         receipt = Receipt(claim, start, end, len(self.buffer), str(staged))
         self.buffer = []
         return receipt
 
     def commit(self, receipt: Receipt) -> None:
-        if (self.resume(receipt.claim, None) or 0) != receipt.start:
+        if (self.resume(receipt.claim, None).position or 0) != receipt.start:
             raise Conflict("another was faster")
         Path(receipt.staged).rename(self.directory / f"{receipt.start}-{receipt.end}")
 
@@ -559,8 +576,25 @@ class Twice(Once):
 class NoRecord(Once):
     """Exactly once, while it lives."""
 
-    def resume(self, claim: Claim, committed: int | None) -> int | None:
-        return committed
+    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+        return Resumed(claim, committed)
+
+
+class NoNotes(Once):
+    """Exactly once; but what it rejected before a crash is nowhere."""
+
+    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+        return super().stage(claim, start, end)
+
+
+class OldNotes(Once):
+    """Exactly once; hands out again what is taken care of."""
+
+    def noted(self, claim: Claim) -> None:
+        pass
+
+    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+        return super().stage(claim, start, end, b"a note")
 
 
 class NoGuard(Once):
@@ -573,8 +607,8 @@ class NoGuard(Once):
 class Careless2(Once):
     """Exactly once; forgets what it is asked to stage."""
 
-    def stage(self, claim: Claim, start: int, end: int) -> Receipt:
-        receipt = super().stage(claim, start, end)
+    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+        receipt = super().stage(claim, start, end, note)
         return Receipt(claim, start, start, receipt.events, receipt.staged)
 
 
@@ -585,6 +619,8 @@ class Careless2(Once):
         (Garbling, r"Garbling lost 1 events, such as b'caf\xe9 \xff\xfe \xc3'"),
         (Twice, "Twice.stage gives a receipt of something else"),
         (NoRecord, "NoRecord.resume answers 0 where it should go on at 2"),
+        (NoNotes, "NoNotes.resume hands out (), not the note of the newest commit"),
+        (OldNotes, "OldNotes.resume hands out (b'a note',) of a commit without a note"),
         (NoGuard, "NoGuard lets two owners commit the same records"),
         (Careless2, "Careless2.stage gives a receipt of something else"),
     ],

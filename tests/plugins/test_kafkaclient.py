@@ -1,5 +1,6 @@
 """Properties and answers of Kafka's client."""
 
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -90,3 +91,13 @@ def test_an_error_is_not_taken_for_a_group_without_a_position():
     answers[1].error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         committed(consumer, [], 1)
+
+
+def test_only_the_cluster_that_no_one_has_named_has_to_be_one_s_own() -> None:
+    named = KafkaChannelConfig.model_validate({"kafka.bootstrap.servers": "a:1"})
+    assert named.foreign("any") is None
+    own = pickle.loads(pickle.dumps(KafkaChannelConfig().of_cluster("a:1", "mine")))  # as it comes to Spark's driver
+    assert own.bootstrap_servers == "a:1"
+    assert own.foreign("mine") is None
+    for other in ("theirs", None):
+        assert f"at a:1 answers the Kafka cluster {other}, not your own, mine" in own.foreign(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,22 +104,47 @@ def test_letters_wait_for_the_commit_of_their_partition() -> None:
     rejections.offered(4)
     rejections.add([letter(0, partition=1), letter(1, partition=2), letter(2, partition=3)])
     assert not letters.kept
-    assert rejections.keep({1}) == 1
+    assert rejections.partitions() == {1, 2, 3}
+    assert [one.id and one.id.partition for one in rejections.of(2)] == [2]
     rejections.lost({2})
-    assert rejections.keep() == 1
+    assert rejections.keep() == 2
     assert [one.id and one.id.partition for one in letters.kept] == [1, 3]
     rejections.add([letter(4)])
     rejections.start_over()
     assert rejections.keep() == 0
 
 
-def test_large_letters_do_not_wait() -> None:
+def test_letters_that_grow_large_ask_for_a_commit() -> None:
     letters = Letters()
     rejections = Rejections(letters, Tolerance())
     rejections.offered(10)
-    assert rejections.add([letter(0, body=bytes(HELD_BYTES - LETTER_BYTES))]) == 0
-    assert rejections.add([letter(1)]) == 2
+    rejections.add([letter(0, body=bytes(HELD_BYTES - LETTER_BYTES))])
+    assert not rejections.full
+    rejections.add([letter(1, partition=1)])
+    assert rejections.full
+    assert not letters.kept
+    rejections.lost({1})
+    assert not rejections.full
+    rejections.start_over()
     assert rejections.keep() == 0
+
+
+def test_a_letter_kept_before_a_commit_that_failed_is_not_kept_again() -> None:
+    letters = Letters()
+    rejections = Rejections(letters, Tolerance())
+    one, two = (replace(letter(n), name=f"letter {n}") for n in range(2))
+    rejections.offered(2)
+    rejections.add([one])
+    assert rejections.keep() == 1
+    rejections.start_over()  # the channel could not be committed: the events come again
+    rejections.offered(2)
+    rejections.add([replace(one), two])
+    assert rejections.keep() == 1
+    rejections.committed()
+    assert letters.kept == [one, two]
+    rejections.offered(1)
+    rejections.add([one])  # delivered once more, on purpose
+    assert rejections.keep() == 1
 
 
 @pytest.mark.parametrize("take", [True, False])

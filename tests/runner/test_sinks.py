@@ -10,7 +10,7 @@ from agent.runner.sinks import SinkRunner
 from agent.runner.sources import ChannelRunner
 from agent.topology import Place, SinkSpec
 from channels.memory import MemoryChannel, MemoryConfig
-from plugins import Batch, CommittingSink, Config, Conflict, Event, Receipt, Rejected, Retry, Sink
+from plugins import Batch, CommittingSink, Config, Conflict, Event, Receipt, Rejected, Resumed, Retry, Sink
 
 
 class Store(Sink[Config]):
@@ -48,13 +48,15 @@ class Record(CommittingSink[Config]):
     type_name = "record"
     commits: ClassVar[dict[int, tuple[int, list[bytes]]]]
     failures: ClassVar[list[Exception]]
+    note: ClassVar[bytes] = b""
 
     def __init__(self, config, name=""):
         super().__init__(config, name)
         self.written: list[bytes] = []
 
     def resume(self, claim, committed):
-        return max((end for end, _ in self.commits.values()), default=committed)
+        position = max((end for end, _ in self.commits.values()), default=committed)
+        return Resumed(claim, position, (self.note,) if self.note else ())
 
     def write(self, batch):
         self.partition = batch.origin.partition
@@ -63,16 +65,21 @@ class Record(CommittingSink[Config]):
     def due(self):
         return {self.partition} if self.written else set()
 
-    def stage(self, claim, start, end):
-        return Receipt(claim, start, end, len(self.written), list(self.written))
+    def stage(self, claim, start, end, note=b""):
+        return Receipt(claim, start, end, len(self.written), (list(self.written), note))
 
     def commit(self, receipt):
         if receipt.start in self.commits:
             raise Conflict("someone was here before")
-        self.commits[receipt.start] = (receipt.end, receipt.staged)
+        written, note = receipt.staged
+        self.commits[receipt.start] = (receipt.end, written)
+        type(self).note = note
         self.written.clear()
         if self.failures:
             raise self.failures.pop()
+
+    def noted(self, claim):
+        type(self).note = b""
 
     def reset(self, partition=None):
         self.written.clear()
@@ -316,14 +323,84 @@ def test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_off
             self.written += [event.body for event in batch if event.body != b"bad"]
             raise Rejected({batch.id(row): "not wanted" for row, event in enumerate(batch) if event.body == b"bad"})
 
-        def stage(self, claim, start, end):
+        def stage(self, claim, start, end, note=b""):
             if self.away:
                 raise self.away.pop()
-            return super().stage(claim, start, end)
+            return super().stage(claim, start, end, note)
 
     sink, channel, letters = pipeline(Picky)
     put(channel, b"1", b"bad", b"2")
     await_(lambda: channel.metrics.get("ChannelSize") == 0)
     assert [written for _, written in Picky.commits.values()] == [[b"1", b"2"]]
     assert [letter.event.body for letter in letters] == [b"bad"]
+    assert sink.metrics.get("EventRejectedCount") == 1
+
+
+class Rejecting(Record):
+    """Rejects what is bad, when it is written."""
+
+    def write(self, batch):
+        self.partition = batch.origin.partition
+        self.written += [event.body for event in batch if event.body != b"bad"]
+        rejected = {batch.id(row): "not wanted" for row, event in enumerate(batch) if event.body == b"bad"}
+        if rejected:
+            raise Rejected(rejected)
+
+
+def test_the_letters_of_a_commit_outlive_a_crash_before_they_are_kept(pipeline, monkeypatch):
+    class Noting(Rejecting):
+        type_name = "noting"
+        commits: ClassVar = {}
+        failures: ClassVar = []
+
+    tried = []
+
+    def away(letters, new):
+        tried.extend(new)
+        raise Retry("nowhere to keep letters")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Letters, "put", away)
+        sink, channel, letters = pipeline(Noting)
+        put(channel, b"1", b"bad", b"2")
+        await_(lambda: len(tried) > 1)
+        assert [written for _, written in Noting.commits.values()] == [[b"1", b"2"]]
+        assert sink.notes, "they are tried again"
+        sink.stopping.set()
+        sink.thread.join(60)
+    assert len({letter.name for letter in tried}) == 1
+    assert not letters
+    assert Noting.note
+    sink, channel, letters = pipeline(Noting)
+    put(channel, b"3")
+    await_(lambda: letters)
+    await_(lambda: not Noting.note)
+    assert [(letter.event.body, letter.name) for letter in letters] == [(b"bad", tried[0].name)]
+
+
+def test_letters_that_cannot_be_kept_at_first_are_kept_once_and_before_the_next_commit(pipeline, monkeypatch):
+    class Awkward(Rejecting):
+        type_name = "awkward"
+        commits: ClassVar = {}
+        failures: ClassVar = []
+
+    failures = [Retry("away"), Retry("away")]
+    real = Letters.put
+
+    def put_at_last(letters, new):
+        if failures:
+            raise failures.pop()
+        assert len(Awkward.commits) == 1, "the next commit would do away with the only copy"
+        real(letters, new)
+
+    monkeypatch.setattr(Letters, "put", put_at_last)
+    sink, channel, letters = pipeline(Awkward)
+    put(channel, b"1", b"bad", b"2")
+    await_(lambda: letters)
+    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    put(channel, b"3")
+    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert [letter.event.body for letter in letters] == [b"bad"]
+    assert [written for _, written in Awkward.commits.values()] == [[b"1", b"2"], [b"3"]]
+    assert not Awkward.note
     assert sink.metrics.get("EventRejectedCount") == 1

@@ -18,7 +18,7 @@ from agent.runner.spark.query import Query, most_records, read_topic
 from agent.testing import session
 from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
 from channels.kafka import KafkaChannel, KafkaChannelConfig
-from plugins import Batch, Claim, Config, KafkaStream, Rejected, Retry, Sink
+from plugins import Batch, Claim, Config, KafkaStream, Rejected, Resumed, Retry, Sink
 from tests.runner.test_rejections import Letters
 
 PLACE = Place("test.conf", 1)
@@ -37,12 +37,22 @@ class Picky(Sink[Config]):
 
 
 class Recording(KafkaChannel):
-    """Keeps the positions that Kafka would."""
+    """Keeps the positions that Kafka would; its topic is the claim's."""
 
-    recorded: Mapping[Claim, int]
+    recorded: Mapping[Claim, int | None]
 
-    def record(self, positions: Mapping[Claim, int]) -> None:
+    def record(self, positions: Mapping[Claim, int | None]) -> None:
         self.recorded = dict(positions)
+
+    def confirm(self, claim: Claim) -> None:
+        assert claim == CLAIM
+
+
+class MadeAgain(Recording):
+    """Its topic is another one by now."""
+
+    def confirm(self, claim: Claim) -> None:
+        raise Retry("topic t was deleted and made again")
 
 
 def jobs(tolerance: Tolerance) -> tuple[Job, SinkJob]:
@@ -101,7 +111,7 @@ class Busy:
         self.stopped = True
 
 
-class Away(KafkaChannel):
+class Away(Recording):
     """Asks no broker."""
 
     def open(self) -> None:
@@ -120,6 +130,42 @@ def test_a_query_that_is_behind_ends_after_the_micro_batch_under_way(monkeypatch
     stopping.set()
     query.run(None, stopping)
     assert (busy.batches, busy.stopped) == (1, True)
+    assert isinstance(query.channel, Away)
+    assert query.channel.recorded == {CLAIM: None}, "whoever has it next does not know what this sink took over"
+
+
+def test_a_task_that_reads_a_topic_made_again_delivers_nothing() -> None:
+    job, sink = jobs(Tolerance())
+    sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
+    with pytest.raises(Retry, match="made again"):
+        PartitionTask(job, sink, {0: CLAIM}, CLAIM).run(iter([records(b"1")]))
+
+
+def one_batch(query: Query, *bodies: bytes) -> None:
+    """Have a query that has partition 0 commit a micro-batch of them."""
+    result = SimpleNamespace(result=pickle.dumps(run(query.rejections.tolerance, *bodies)))
+    query._commit(SimpleNamespace(collect=lambda: [result]), 0)
+
+
+def test_a_driver_that_finds_the_topic_made_again_commits_nothing() -> None:
+    job, sink = jobs(tolerance := Tolerance())
+    sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
+    query = Query(job, sink, Rejections(letters := Letters(), tolerance))
+    query.claims = {0: CLAIM}
+    with pytest.raises(Retry, match="made again"):
+        one_batch(query, b"1", b"bad")
+    assert not letters.kept
+    assert not hasattr(query.channel, "recorded")
+
+
+def test_a_driver_takes_partitions_over_before_it_commits_for_them() -> None:
+    job, sink = jobs(tolerance := Tolerance())
+    query = Query(job, sink, Rejections(letters := Letters(), tolerance))
+    query.committing = query.sink  # as if it kept a record of its own, which may have something of that partition
+    with pytest.raises(Retry, match=r"partitions \[0\] are new"):
+        one_batch(query, b"1", b"bad")
+    assert not letters.kept
+    assert not hasattr(query.channel, "recorded")
 
 
 class Joined(Recording):
@@ -127,10 +173,27 @@ class Joined(Recording):
 
     members = 1
 
-    def record(self, positions: Mapping[Claim, int]) -> None:
+    def record(self, positions: Mapping[Claim, int | None]) -> None:
         if self.members:
             raise Retry("the group has members")
         super().record(positions)
+
+
+class Ahead(Recording):
+    """A group behind the sink's own record."""
+
+    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+        return {CLAIM: 3}
+
+
+def test_a_group_that_was_not_told_of_a_commit_is_told_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, sink = jobs(tolerance := Tolerance())
+    sink = replace(sink, channel=replace(sink.channel, cls=Ahead))
+    query = Query(job, sink, Rejections(Letters(), tolerance))
+    query.committing = SimpleNamespace(resume=lambda claim, _: Resumed(claim, 5))  # type: ignore[assignment]
+    query._resume()
+    assert isinstance(query.channel, Ahead)
+    assert query.channel.recorded == {CLAIM: 5}
 
 
 def test_positions_that_a_group_with_members_did_not_take_are_told_once_they_are_gone() -> None:
@@ -138,8 +201,8 @@ def test_positions_that_a_group_with_members_did_not_take_are_told_once_they_are
     sink = replace(sink, channel=replace(sink.channel, cls=Joined))
     query = Query(job, sink, Rejections(Letters(), tolerance))
     assert isinstance(query.channel, Joined)
-    result = SimpleNamespace(result=pickle.dumps(run(tolerance, b"1", b"2")))
-    query._commit(SimpleNamespace(collect=lambda: [result]), 0)
+    query.claims = {0: CLAIM}
+    one_batch(query, b"1", b"2")
     query.idle("a.sinks.k")
     query.channel.members = 0
     query.idle("a.sinks.k")
@@ -176,11 +239,11 @@ def test_the_driver_keeps_letters_before_it_commits_and_pauses_over_micro_batche
     letters = Letters()
     rejections = Rejections(letters, tolerance)
 
-    def commit(*bodies: bytes) -> Mapping[Claim, int]:
+    def commit(*bodies: bytes) -> Mapping[Claim, int | None]:
         """One micro-batch, on a query of its own, as after a failure."""
         query = Query(job, sink, rejections)
-        result = SimpleNamespace(result=pickle.dumps(run(tolerance, *bodies)))
-        query._commit(SimpleNamespace(collect=lambda: [result]), 0)
+        query.claims = {0: CLAIM}
+        one_batch(query, *bodies)
         assert isinstance(query.channel, Recording)
         return query.channel.recorded
 

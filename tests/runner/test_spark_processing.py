@@ -11,7 +11,7 @@ import pytest
 
 from agent.config import Diagnostic, load
 from agent.runner.spark.job import Job, SinkJob
-from agent.runner.spark.processing import OWNER_FILE, Processing, await_end
+from agent.runner.spark.processing import OWNER_FILE, Processing, await_end, done
 from agent.testing import session
 from agent.topology import AgentSpec
 from plugins import Claim, Components, FlafkaError
@@ -104,6 +104,26 @@ def test_files_that_were_written_with_another_checkpoint_are_refused(tmp_path: P
         check()
     (ours / "10").touch()
     check()
+
+
+def test_a_restart_tells_the_group_what_was_finished_and_not_told(tmp_path: Path) -> None:
+    made, log = processing(tmp_path), tmp_path / "checkpoint" / "rows"
+    assert done(session(), str(log)) == {}
+    for name, text in {
+        "offsets/0": 'v1\n{}\n{"logs":{"0":3,"1":4}}',
+        "offsets/1": 'v1\n{}\n{"logs":{"0":9,"1":5}}\n-\n{"logs":{"0":7,"1":8}}\n12',
+        "offsets/2": 'v1\n{}\n{"logs":{"0":99,"1":99}}',
+        "commits/0": "v1\n{}",
+        "commits/1": "v1\n{}",
+    }.items():
+        (log / name).parent.mkdir(parents=True, exist_ok=True)
+        (log / name).write_text(text)
+    recorded: list[object] = []
+    made.channel.record = recorded.append  # type: ignore[method-assign]
+    made._ends = {"rows": done(session(), str(log))}
+    assert made._ends == {"rows": {0: 7, 1: 5}}, "of a join the reading that lags; micro-batch 2 is under way"
+    made.idle("a1.sinks.p.rows")
+    assert recorded == [{CLAIM: 7}]
 
 
 class Running:

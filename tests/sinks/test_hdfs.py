@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import pickle
+import posixpath
 import re
 import shutil
 from collections import Counter
@@ -20,13 +21,15 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plugins import Batch, Claim, Conflict, Event, FlafkaError, Origin, Receipt, Rejected, Retry, conformance
+from plugins import Batch, Claim, Conflict, Event, FlafkaError, Origin, Receipt, Rejected, Resumed, Retry, conformance
 from sinks.hdfs import HdfsConfig, HdfsSink
 from sinks.hdfs import staging as staging_module
 from sinks.hdfs.chain import KEEP_MS, Manifest, safe_name
 from tests.sinks.fake_webhdfs import DATANODE, NAMENODE, Crash, FakeWebHdfs, error
 
 CLAIM = Claim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
+OWN = CLAIM._replace(record="hdfs:/logs/.flafka")
+"""As the sink answers it."""
 NEVER = {"hdfs.rollInterval": "0", "hdfs.rollSize": "0", "hdfs.rollCount": "0"}
 REQUIRED = {"hdfs.path": "/logs", "hdfs.webhdfs": NAMENODE, "hdfs.fileType": "DataStream"}
 
@@ -84,13 +87,18 @@ def delivered(fake: FakeWebHdfs) -> Counter[int]:
 
 
 def manifests(fake: FakeWebHdfs) -> list[Manifest]:
+    """Those of records: neither where a chain begins, nor seals."""
+    return [manifest for manifest in whole_record(fake).values() if manifest.start < manifest.end]
+
+
+def whole_record(fake: FakeWebHdfs) -> dict[str, Manifest]:
     chain = sorted(path for path in fake.files if "/.flafka/chain/" in path)
-    return [msgspec.json.decode(fake.files[path], type=Manifest) for path in chain]
+    return {path: msgspec.json.decode(fake.files[path], type=Manifest) for path in chain}
 
 
 def write_and_commit(sink: HdfsSink, start: int, end: int, **headers: str) -> Receipt:
     sink.write(records(start, end, **headers))
-    receipt = sink.stage(CLAIM, start, end)
+    receipt = sink.stage(OWN, start, end)
     sink.commit(receipt)
     return receipt
 
@@ -220,10 +228,10 @@ def test_conformance(fake: FakeWebHdfs, tmp_path: Path) -> None:
 
 def test_files_appear_whole_at_the_commit_and_not_before(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks(**{"hdfs.path": "/logs/%{host}", "hdfs.filePrefix": "web", "hdfs.fileSuffix": ".log"})
-    assert sink.resume(CLAIM, 40) == 40
+    assert sink.resume(CLAIM, 40).position == 40
     sink.write(records(40, 43, host="h{}"))
     sink.write(records(43, 44, host="h{}"))
-    receipt = pickle.loads(pickle.dumps(sink.stage(CLAIM, 40, 44)))
+    receipt = pickle.loads(pickle.dumps(sink.stage(OWN, 40, 44)))
     assert receipt.events == 4
     assert not fake.visible()
     sink.commit(receipt)
@@ -238,11 +246,11 @@ def test_files_appear_whole_at_the_commit_and_not_before(sinks: Any, fake: FakeW
 
 def test_another_process_may_commit_what_one_staged(sinks: Any, fake: FakeWebHdfs) -> None:
     executor, driver = sinks(), sinks()
-    assert driver.resume(CLAIM, None) is None
+    assert driver.resume(CLAIM, None).position is None
     executor.write(records(0, 5))
-    driver.commit(pickle.loads(pickle.dumps(executor.stage(CLAIM, 0, 5))))
+    driver.commit(pickle.loads(pickle.dumps(executor.stage(OWN, 0, 5))))
     executor.write(records(5, 9))
-    driver.commit(executor.stage(CLAIM, 5, 9))
+    driver.commit(executor.stage(OWN, 5, 9))
     assert delivered(fake) == Counter(range(9))
 
 
@@ -256,23 +264,24 @@ def test_without_newline_and_with_empty_bodies(sinks: Any, fake: FakeWebHdfs) ->
         Event(b"x", {"host": "b"}),
     ]
     sink.write(Batch.of(bodies, origin))
-    sink.commit(sink.stage(CLAIM, 0, 1))
+    sink.commit(sink.stage(OWN, 0, 1))
     assert sorted(fake.visible().values()) == [b"", b"\xff\nx"]
 
 
 def test_a_range_of_dropped_events_is_committed_without_files(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.commit(sink.stage(CLAIM, 0, 7))
-    assert sinks().resume(CLAIM, None) == 7
+    sink.commit(sink.stage(OWN, 0, 7))
+    assert sinks().resume(CLAIM, None).position == 7
     assert not fake.visible()
 
 
 def test_two_groups_and_a_recreated_topic_keep_apart(sinks: Any, fake: FakeWebHdfs) -> None:
     for claim in (CLAIM, CLAIM._replace(group="other"), CLAIM._replace(topic_id="new"), CLAIM._replace(epoch=1)):
         sink = sinks()
-        assert sink.resume(claim, None) is None
+        found = sink.resume(claim, None)
+        assert (found.claim, found.position) == (claim._replace(record=OWN.record), None)
         sink.write(records(0, 3))
-        sink.commit(sink.stage(claim, 0, 3))
+        sink.commit(sink.stage(found.claim, 0, 3))
     assert delivered(fake) == Counter({0: 4, 1: 4, 2: 4})
     assert len(fake.visible()) == 4
 
@@ -307,7 +316,7 @@ def test_names_end_as_the_format_is_called_and_nothing_is_lost(
 ) -> None:
     sink = sinks(**{"hdfs.path": "/logs/%{host}", **options})
     sink.write(records(0, 6, host="h{}"))
-    receipt = pickle.loads(pickle.dumps(sink.stage(CLAIM, 0, 6)))
+    receipt = pickle.loads(pickle.dumps(sink.stage(OWN, 0, 6)))
     sink.commit(receipt)
     assert len(fake.visible()) == 2
     assert all(re.search(f"-[0-9a-f]{{8}}{re.escape(end)}$", path) for path in fake.visible())
@@ -326,7 +335,7 @@ def test_each_schema_has_files_of_its_own_and_an_event_without_one_is_rejected(s
     assert set(reasons) == {batch.id(2), batch.id(3)}
     assert "no serializer.schemaURL" in reasons[batch.id(2)]
     assert "is no Avro schema" in reasons[batch.id(3)]
-    sink.commit(sink.stage(CLAIM, 0, 1))
+    sink.commit(sink.stage(OWN, 0, 1))
     files = [list(fastavro.reader(io.BytesIO(data))) for data in fake.visible().values()]
     assert sorted(files, key=repr) == [["0", "4"], [b"1"]]
 
@@ -338,7 +347,7 @@ def test_a_schema_of_the_configuration_may_lie_on_hdfs(sinks: Any, fake: FakeWeb
     sink.reset()
     fake.files["/schemas/x.avsc"] = b'{"type": "int"}'
     sink.write(records(0, 2))
-    receipt = sink.stage(CLAIM, 0, 2)
+    receipt = sink.stage(OWN, 0, 2)
     sink.commit(receipt)
     [data] = [data for path, data in fake.visible().items() if path.startswith("/logs")]
     assert list(fastavro.reader(io.BytesIO(data))) == [24, -25]  # what zigzag makes of "0" and "1"
@@ -367,7 +376,7 @@ def test_what_makes_files_due(sinks: Any, fake: FakeWebHdfs, monkeypatch: pytest
         due = sink.due()
         assert due <= {CLAIM.partition}
         if due:
-            sink.stage(CLAIM, 0, events)
+            sink.stage(OWN, 0, events)
             assert sink.due() == set()
         return bool(due)
 
@@ -394,7 +403,7 @@ def test_reset_drops_only_the_partition_it_names(sinks: Any, fake: FakeWebHdfs) 
     assert sink._staging.partitions[CLAIM.partition].events == 2
     sink.reset(CLAIM.partition)
     sink.write(records(7, 8))
-    sink.commit(sink.stage(CLAIM, 7, 8))
+    sink.commit(sink.stage(OWN, 7, 8))
     assert delivered(fake) == Counter([7])
 
 
@@ -432,7 +441,7 @@ def test_a_header_that_makes_no_path_is_rejected_and_the_rest_delivered(
         sink.write(batch)
     assert list(rejected.value.reasons) == [batch.id(1)]
     assert says in rejected.value.reasons[batch.id(1)]
-    sink.commit(sink.stage(CLAIM, 9, 10))
+    sink.commit(sink.stage(OWN, 9, 10))
     assert {path.rpartition("/")[0]: content for path, content in fake.visible().items()} == {
         "/logs/good": b"0\n2\n",
         "/logs": b"3\n",  # as in Flume, a header that is not there leaves nothing
@@ -455,7 +464,7 @@ def test_an_event_needs_a_time_for_a_path_with_one(
     with pytest.raises(Rejected) as rejected:
         sink.write(batch)
     assert says in rejected.value.reasons[batch.id(1)]
-    sink.commit(sink.stage(CLAIM, 0, 1))
+    sink.commit(sink.stage(OWN, 0, 1))
     assert list(fake.visible().values()) == [b"0\n"]
     assert next(iter(fake.visible())).startswith("/logs/2024-01/")
 
@@ -476,7 +485,7 @@ def test_no_header_leads_out_of_the_fixed_part(tmp_path: Path, pairs: list[tuple
             sink.write(batch)
         except Rejected as e:
             rejected = len(e.reasons)
-        sink.commit(sink.stage(CLAIM, 0, 1))
+        sink.commit(sink.stage(OWN, 0, 1))
         sink.close()
     assert sum(delivered(fake).values()) + rejected == len(pairs)
     for path in fake.visible():
@@ -498,12 +507,12 @@ def deliver(fake: FakeWebHdfs, directory: Path, cuts: list[int], repeat: bool) -
             if sink is None:
                 receipt, position, sink = None, None, open_sink(directory, **{"hdfs.path": "/logs/%{host}"})
             if position is None:
-                position = sink.resume(CLAIM, None) or 0
+                position = sink.resume(CLAIM, None).position or 0
             while position < cuts[-1]:
                 end = next(cut for cut in cuts if cut > position)
                 if receipt is None:
                     sink.write(records(position, end, host="h{}"))
-                    receipt = sink.stage(CLAIM, position, end)
+                    receipt = sink.stage(OWN, position, end)
                 sink.commit(receipt)
                 position, receipt = end, None
             sink.close()
@@ -517,7 +526,7 @@ def deliver(fake: FakeWebHdfs, directory: Path, cuts: list[int], repeat: bool) -
         except Conflict:
             assert sink is not None
             sink.reset()
-            receipt, position = None, sink.resume(CLAIM, position)
+            receipt, position = None, sink.resume(CLAIM, position).position
         promised = {n for m in manifests(fake) for n in range(m.start, m.end)}
         assert set(delivered(fake)) <= promised, "something of an uncommitted range can be seen"
     raise AssertionError("did not come to an end")
@@ -596,11 +605,11 @@ class Owner:
             if action == "take over" or self.position is None:
                 self.sink.reset()
                 self.receipts, self.position = [], None
-                self.position = self.sink.resume(CLAIM, None) or 0
+                self.position = self.sink.resume(CLAIM, None).position or 0
             elif action == "stage":
                 end = self.position + records_
                 self.sink.write(records(self.position, end, host="h{}"))
-                self.receipts.append(self.sink.stage(CLAIM, self.position, end))
+                self.receipts.append(self.sink.stage(OWN, self.position, end))
                 self.position = end
             elif self.receipts:
                 self.sink.commit(self.receipts[0])
@@ -637,21 +646,23 @@ def test_the_group_may_be_ahead_of_the_record(sinks: Any, fake: FakeWebHdfs) -> 
     first, second = sinks(), sinks()
     first.resume(CLAIM, 0)
     write_and_commit(first, 0, 5)
-    assert second.resume(CLAIM, 3) == 5  # the record is the truth
-    assert second.resume(CLAIM, 9) == 9  # but what another sink of the group delivered is not delivered again
+    assert second.resume(CLAIM, 3).position == 5  # the record is the truth
+    assert (
+        second.resume(CLAIM, 9).position == 9
+    )  # but what another sink of the group delivered is not delivered again
     write_and_commit(second, 9, 12)
     assert [(m.start, m.end, len(m.files)) for m in manifests(fake)] == [(0, 5, 1), (5, 12, 1)]
     first.write(records(5, 9))
     with pytest.raises(Conflict):
-        first.commit(first.stage(CLAIM, 5, 9))
-    assert first.resume(CLAIM, 5) == 12
+        first.commit(first.stage(OWN, 5, 9))
+    assert first.resume(CLAIM, 5).position == 12
     assert delivered(fake) == Counter([*range(5), *range(9, 12)])
 
 
 def test_a_lost_answer_to_the_commit_itself_is_recognised(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
     sink.write(records(0, 5))
-    receipt = sink.stage(CLAIM, 0, 5)
+    receipt = sink.stage(OWN, 0, 5)
     lost = iter([True])
 
     def lose(number: int, op: str) -> None:
@@ -670,7 +681,7 @@ def test_a_start_within_a_committed_range_is_a_conflict(sinks: Any, fake: FakeWe
     for sink in (first, sinks()):
         sink.write(records(3, 7))
         with pytest.raises(Conflict):
-            sink.commit(sink.stage(CLAIM, 3, 7))
+            sink.commit(sink.stage(OWN, 3, 7))
     assert delivered(fake) == Counter(range(5))
 
 
@@ -682,10 +693,10 @@ def test_a_directory_that_was_removed_is_made_again(sinks: Any, fake: FakeWebHdf
     assert delivered(fake) == Counter([5, 6])
     sink._hdfs.delete("/logs")  # and all records of commits with it
     sink.write(records(7, 9))
-    receipt = sink.stage(CLAIM, 7, 9)
+    receipt = sink.stage(OWN, 7, 9)
     with pytest.raises(Conflict):
         sink.commit(receipt)
-    assert sink.resume(CLAIM, 7) == 7
+    assert sink.resume(CLAIM, 7).position == 7
     write_and_commit(sink, 7, 9)
     assert delivered(fake) == Counter([7, 8])
 
@@ -693,9 +704,9 @@ def test_a_directory_that_was_removed_is_made_again(sinks: Any, fake: FakeWebHdf
 def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
     sink.write(records(0, 5))
-    first = sink.stage(CLAIM, 0, 5)
+    first = sink.stage(OWN, 0, 5)
     sink.write(records(5, 7))
-    second = sink.stage(CLAIM, 5, 7)
+    second = sink.stage(OWN, 5, 7)
 
     def fail(number: int, op: str) -> None:
         if op == "RENAME" and manifests(fake):
@@ -716,7 +727,7 @@ def test_offsets_that_hold_no_records_are_passed_over(sinks: Any, fake: FakeWebH
         write_and_commit(sink, start, start + 5)
     assert [(m.start, m.end) for m in manifests(fake)] == [(0, 5), (5, 11), (11, 17)]
     assert len(fake.visible()) == 3
-    assert sinks().resume(CLAIM, None) == 17
+    assert sinks().resume(CLAIM, None).position == 17
 
 
 def test_old_manifests_go_and_an_owner_that_slept_through_it_loses(sinks: Any, fake: FakeWebHdfs) -> None:
@@ -730,11 +741,11 @@ def test_old_manifests_go_and_an_owner_that_slept_through_it_loses(sinks: Any, f
     assert [m.start for m in manifests(fake)] == [6, 8, 10]
     sleeper.write(records(2, 4))  # the name of its next manifest is free again
     with pytest.raises(Conflict):
-        sleeper.commit(sleeper.stage(CLAIM, 2, 4))
-    assert sleeper.resume(CLAIM, 2) == 12
+        sleeper.commit(sleeper.stage(OWN, 2, 4))
+    assert sleeper.resume(CLAIM, 2).position == 12
     assert delivered(fake) == Counter(range(12))
     fake.now += 10 * KEEP_MS
-    assert sinks().resume(CLAIM, None) == 12, "the newest stays"
+    assert sinks().resume(CLAIM, None).position == 12, "the newest stays"
 
 
 def test_uploads_of_others_at_the_end_of_the_chain_stay(sinks: Any, fake: FakeWebHdfs) -> None:
@@ -742,8 +753,8 @@ def test_uploads_of_others_at_the_end_of_the_chain_stay(sinks: Any, fake: FakeWe
     first.resume(CLAIM, 0)
     write_and_commit(first, 0, 2)
     first.write(records(2, 4))
-    receipt = first.stage(CLAIM, 2, 4)
-    assert second.resume(CLAIM, None) == 2
+    receipt = first.stage(OWN, 2, 4)
+    assert second.resume(CLAIM, None).position == 2
     first.commit(receipt)
     assert delivered(fake) == Counter(range(4))
 
@@ -752,14 +763,14 @@ def test_a_file_that_was_moved_away_after_delivery_is_not_missed(sinks: Any, fak
     write_and_commit(sinks(), 0, 2)
     [path] = fake.visible()
     del fake.files[path]
-    assert sinks().resume(CLAIM, None) == 2
+    assert sinks().resume(CLAIM, None).position == 2
     assert f"{path} was delivered" in caplog.text
 
 
 def test_a_file_in_the_way_is_named(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
     sink.write(records(0, 2))
-    receipt = sink.stage(CLAIM, 0, 2)
+    receipt = sink.stage(OWN, 0, 2)
     final = receipt.staged.files[0].final
     fake.files[final] = b"not ours"
     with pytest.raises(Retry, match="is in the way"):
@@ -780,7 +791,7 @@ def test_a_short_upload_is_noticed(sinks: Any, fake: FakeWebHdfs) -> None:
 
     fake.after = cut
     with pytest.raises(Retry, match="HDFS holds 3 of the 4 bytes sent for /logs/FlumeData"):
-        sink.stage(CLAIM, 0, 2)
+        sink.stage(OWN, 0, 2)
     fake.heal()
     assert not manifests(fake)
 
@@ -794,6 +805,172 @@ def test_a_record_that_cannot_be_read_stops_the_sink_loudly(sinks: Any, fake: Fa
     fake.files[path] = content
     with pytest.raises(FlafkaError, match=re.escape(path)):
         sinks().resume(CLAIM, None)
+
+
+# --- epochs, moves and notes
+
+LATER = 1_790_000_000_000
+
+
+def test_a_chain_begins_where_the_group_stood(sinks: Any, fake: FakeWebHdfs) -> None:
+    assert sinks().resume(CLAIM, 40).position == 40
+    [(path, begin)] = whole_record(fake).items()
+    assert (posixpath.basename(path), begin.start, begin.end, begin.files) == ("begin", 40, 40, ())
+    assert sinks().resume(CLAIM, None).position == 40, "the group was deleted before anything was committed"
+    sink = sinks()
+    sink.resume(CLAIM, None)
+    write_and_commit(sink, 40, 43)
+    assert sinks().resume(CLAIM, None).position == 43
+
+
+@pytest.mark.parametrize("before", ["committed", "begun", "nothing"])
+def test_an_owner_that_sleeps_while_the_group_is_reset_commits_no_more(
+    sinks: Any, fake: FakeWebHdfs, before: str
+) -> None:
+    sleeper, awake = sinks(), sinks()
+    if before != "nothing":
+        sleeper.resume(CLAIM, 0)
+    if before == "committed":
+        write_and_commit(sleeper, 0, 3)
+    sleeper.write(records(3, 5))
+    receipt = sleeper.stage(OWN, 3, 5)
+    found = awake.resume(OWN._replace(epoch=LATER), 1)
+    assert (found.claim, found.position) == (OWN._replace(epoch=LATER), 1)
+    with pytest.raises(Conflict):
+        sleeper.commit(receipt)
+    awake.write(records(1, 4))
+    awake.commit(awake.stage(found.claim, 1, 4))
+    again = sleeper.resume(OWN, 3)
+    assert (again.claim, again.position) == (found.claim, 4)
+    assert delivered(fake) == Counter(range(3) if before == "committed" else ()) + Counter(range(1, 4))
+
+
+def test_a_group_that_was_deleted_goes_on_by_the_record_of_its_latest_epoch(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    write_and_commit(sink, 0, 3)
+    found = sink.resume(OWN._replace(epoch=LATER), 1)
+    sink.write(records(1, 2))
+    sink.commit(sink.stage(found.claim, 1, 2))
+    found = sinks().resume(CLAIM, None)
+    assert (found.claim.epoch, found.position) == (LATER, 2)
+
+
+def test_the_record_moves_with_the_path(sinks: Any, fake: FakeWebHdfs) -> None:
+    old = sinks()
+    old.resume(CLAIM, 0)
+    write_and_commit(old, 0, 3)
+    old.write(records(3, 5))
+    receipt = old.stage(OWN, 3, 5)
+    new = sinks(**{"hdfs.path": "/other"})
+    found = new.resume(OWN, 2)
+    assert (found.claim.record, found.position) == ("hdfs:/other/.flafka", 3)
+    assert found.claim.epoch > CLAIM.epoch
+    with pytest.raises(Conflict):
+        old.commit(receipt)
+    new.write(records(3, 6))
+    new.commit(new.stage(found.claim, 3, 6))
+    # A crash before the group was told: the next owner comes by way of the old record.
+    again = sinks(**{"hdfs.path": "/other"}).resume(OWN, 3)
+    assert (again.claim, again.position) == (found.claim, 6)
+    back = sinks().resume(found.claim, 6)
+    assert (back.claim.record, back.position) == (OWN.record, 6)
+    assert back.claim.epoch > found.claim.epoch
+    assert delivered(fake) == Counter(range(6))
+
+
+def move(directory: Path) -> Resumed:
+    """Take over what `/logs` has below another path, and commit two records more; until it works."""
+    for _ in range(10):
+        sink: HdfsSink | None = None
+        try:
+            sink = open_sink(directory, **{"hdfs.path": "/other"})
+            found = sink.resume(OWN, 2)
+            assert found.position in (3, 5)
+            if found.position == 5:
+                return found
+            sink.write(records(3, 5))
+            sink.commit(sink.stage(found.claim, 3, 5))
+        except (Crash, Retry):
+            pass
+        finally:
+            if sink is not None:
+                sink.close()
+    raise AssertionError("did not come to an end")
+
+
+@pytest.mark.parametrize(("error", "count", "step"), [(Crash, 1, 2), (requests.ConnectionError, 6, 7)])
+def test_calls_of_a_move_may_fail(tmp_path: Path, error: type[BaseException], count: int, step: int) -> None:
+    def moved(index: int) -> tuple[FakeWebHdfs, int]:
+        with pytest.MonkeyPatch.context() as patch:
+            fake = FakeWebHdfs()
+            fake.install(patch)
+            sink = open_sink(tmp_path)
+            sink.resume(CLAIM, 0)
+            write_and_commit(sink, 0, 3)
+            sleeping = sink.stage(OWN, 3, 4)
+            before = len(fake.calls)
+            fake.lose(before + index, count, "after", error)
+            try:
+                found = move(tmp_path)
+                fake.heal()
+                calls = len(fake.calls) - before
+                assert found.claim.record == "hdfs:/other/.flafka"
+                with pytest.raises(Conflict):
+                    sink.commit(sleeping)
+                next_owner = open_sink(tmp_path, **{"hdfs.path": "/other"})
+                assert next_owner.resume(found.claim, 3).position == 5
+                next_owner.close()
+            finally:
+                sink.close()
+            return fake, calls
+
+    _, calls = moved(1 << 30)
+    assert calls > 20
+    for index in range(0, calls, step):
+        fake, _ = moved(index)
+        assert delivered(fake) == Counter(range(5)), f"call {index}"
+
+
+def test_a_note_is_kept_with_the_commit_until_it_is_noted(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    sink.write(records(0, 3))
+    receipt = sink.stage(OWN, 0, 3, b"two letters")
+    assert sinks().resume(CLAIM, 0).notes == (), "nothing is committed yet"
+    sink.commit(receipt)
+    for _ in range(2):
+        taken_over = sinks()
+        assert taken_over.resume(CLAIM, 0).notes == (b"two letters",)
+    write_and_commit(taken_over, 3, 5)
+    assert sinks().resume(CLAIM, 0).notes == (), "who commits the next has kept what came with the one before"
+    assert [m.version for m in manifests(fake)] == [2, 1], "versions that know no notes read what has none"
+    assert not sinks().resume(CLAIM, 0).notes
+
+
+def test_what_is_noted_is_gone(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    sink.write(records(0, 3))
+    sink.commit(sink.stage(OWN, 0, 3, b"two letters"))
+    sink.noted(OWN)
+    sink.noted(OWN)
+    assert not [path for path in fake.files if "/tmp/" in path]
+    assert sinks().resume(CLAIM, 0).notes == ()
+
+
+def test_a_reset_brings_the_note_of_the_epoch_before(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    sink.write(records(0, 3))
+    sink.commit(sink.stage(OWN, 0, 3, b"two letters"))
+    for _ in range(2):
+        after = sinks()
+        found = after.resume(OWN._replace(epoch=LATER), 1)
+        assert found.notes == (b"two letters",)
+    after.noted(found.claim)
+    assert sinks().resume(OWN._replace(epoch=LATER), 1).notes == ()
+    assert not [path for path in fake.files if "/tmp/" in path]
 
 
 # --- what HDFS says
@@ -815,7 +992,7 @@ def test_a_record_that_cannot_be_read_stops_the_sink_loudly(sinks: Any, fake: Fa
 def test_every_refusal_is_a_sentence(sinks: Any, fake: FakeWebHdfs, answer: Any, says: str) -> None:
     sink = sinks(**{"hdfs.proxyUser": "u"})
     sink.write(records(0, 2))
-    receipt = sink.stage(CLAIM, 0, 2)
+    receipt = sink.stage(OWN, 0, 2)
     fake.refuse = lambda host, op: answer if op == "MKDIRS" else None
     with pytest.raises(Retry, match=says) as refused:
         sink.commit(receipt)
@@ -852,7 +1029,7 @@ def test_an_upload_goes_round_a_datanode_that_does_not_answer(sinks: Any, fake: 
 
     fake.before, fake._execute = fail, execute  # type: ignore[method-assign]
     sink.write(records(0, 2))
-    receipt = sink.stage(CLAIM, 0, 2)
+    receipt = sink.stage(OWN, 0, 2)
     assert asked == ["", "datanode"]
     assert receipt.staged.files[0].temporary.endswith("/0-1"), "no name is used twice"
 
@@ -876,7 +1053,7 @@ def test_a_full_staging_disk_is_named_and_healed_by_reset(
     sink.reset()
     assert [p.name for p in sink._staging.directory.iterdir()] == ["lock"]
     sink.write(records(0, 4))
-    sink.commit(sink.stage(CLAIM, 0, 4))
+    sink.commit(sink.stage(OWN, 0, 4))
     assert delivered(fake) == Counter(range(4))
 
 

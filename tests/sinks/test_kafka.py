@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from plugins import Batch, Claim, Conflict, Event, Origin, Rejected, Retry
-from sinks.kafka import KafkaSink, KafkaSinkConfig
+from sinks.kafka import KafkaSink, KafkaSinkConfig, positions
 from sinks.kafka.plain import PlainKafkaSink
 from sinks.kafka.topics import BATCH_BYTES, Topics
 from sinks.kafka.writers import Writer
@@ -153,26 +153,36 @@ def test_the_client_sends_no_more_at_once_than_a_topic_takes(brokers):
     writer.close()
 
 
-def test_a_transaction_begun_for_events_that_no_record_holds_is_no_obstacle(brokers):
+def test_a_transaction_begun_for_events_that_no_record_holds_is_no_obstacle(brokers, monkeypatch):
     kafka_sink = sink(
         Admin(out=(range(1), {"max.message.bytes": "1000000"})),
         **{"kafka.bootstrap.servers": brokers, "kafka.producer.max.request.size": "2000"},
     )
     producer = Producer({"bootstrap.servers": brokers, "log_level": 0})
     producer.produce("channel", b"makes it")
+    producer.produce("channel.positions", b"null", key=b"makes it")
     assert not producer.flush(180)
     kafka_sink._cluster_id = "this one"
     claim = CLAIM._replace(cluster_id="this one")
     try:
-        kafka_sink.resume(claim, 7)
+        found = kafka_sink.resume(claim, 7)
+        claim = found.claim
+        assert (found.position, claim.record) == (7, "kafka:channel.positions")
         with pytest.raises(Rejected):
             kafka_sink.write(batch(Event(b"b" * 3000)))
         receipt = kafka_sink.stage(claim, 7, 8)
         assert receipt.events == 0
         kafka_sink.commit(receipt)
         kafka_sink.write(batch(Event(b"small")))
-        kafka_sink.commit(kafka_sink.stage(claim, 8, 9))
+        kafka_sink.commit(kafka_sink.stage(claim, 8, 9, b"a letter"))
         assert kafka_sink._writers[0].events == 0
+        assert kafka_sink._record_of(claim).read(claim) == (0, 9, b"a letter")
+        # These brokers keep no offsets of transactions: as if they were lost.
+        found = kafka_sink.resume(claim, 7)
+        assert (found.claim, found.position, found.notes) == (claim, 9, (b"a letter",))
+        monkeypatch.setattr(positions, "PIECE_BYTES", 100)
+        kafka_sink.commit(kafka_sink.stage(claim, 9, 10, bytes(range(256))))
+        assert kafka_sink._record_of(claim).read(claim) == (0, 10, bytes(range(256)))
     finally:
         kafka_sink.close()
 

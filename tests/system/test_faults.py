@@ -1,5 +1,6 @@
 """Nothing is lost, and nothing comes out of the channel twice, whatever is killed."""
 
+import json
 import signal
 import time
 import types
@@ -16,7 +17,19 @@ from agent.config import load
 from agent.runner.agent import Agent
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from plugins import Batch, Claim, CommittingSink, Components, Config, Conflict, Receipt, Retry, Sink, hookimpl
+from plugins import (
+    Batch,
+    Claim,
+    CommittingSink,
+    Components,
+    Config,
+    Conflict,
+    Receipt,
+    Resumed,
+    Retry,
+    Sink,
+    hookimpl,
+)
 from tests.system.campaign import Campaign, Phase, Plan
 from tests.system.evidence import Evidence, line
 
@@ -105,7 +118,9 @@ def add_a_file(evidence: Evidence) -> Evidence:
 
 
 def _manifest(evidence: Evidence) -> str:
-    return next(iter(evidence.hdfs.walk(f"{evidence.root}/.flafka/chain")))
+    """The first with records in it."""
+    paths = evidence.hdfs.walk(f"{evidence.root}/.flafka/chain")
+    return next(path for path in paths if json.loads(evidence.hdfs.read(path))["files"])
 
 
 def forget_a_commit(evidence: Evidence) -> Evidence:
@@ -268,8 +283,9 @@ class HalfSink(CommittingSink[Config]):
         self.commits: list[Receipt] = []
         self.conflicts = self.failures = 0
 
-    def resume(self, claim: Claim, committed: int | None) -> int | None:
-        return max((receipt.end for receipt in self.commits if receipt.claim == claim), default=committed)
+    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+        ends = (receipt.end for receipt in self.commits if receipt.claim.partition == claim.partition)
+        return Resumed(claim, max(ends, default=committed))
 
     def write(self, batch: Batch) -> None:
         assert batch.origin is not None
@@ -278,18 +294,21 @@ class HalfSink(CommittingSink[Config]):
     def due(self) -> set[int]:
         return set(self.held) if len(self.held) > 1 or self.failures else set()
 
-    def stage(self, claim: Claim, start: int, end: int) -> Receipt:
+    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
         events = self.held.pop(claim.partition)
         return Receipt(claim, start, end, len(events), events)
 
     def commit(self, receipt: Receipt) -> None:
-        if receipt.start != self.resume(receipt.claim, receipt.start):
+        if receipt.start != self.resume(receipt.claim, receipt.start).position:
             self.conflicts += 1
             raise Conflict("it is committed already")
         if self.commits and not self.failures:
             self.failures += 1
             raise Retry("away for a moment")
         self.commits.append(receipt)
+
+    def noted(self, claim: Claim) -> None:
+        pass
 
     def reset(self, partition: int | None = None) -> None:
         for number in list(self.held) if partition is None else [partition]:

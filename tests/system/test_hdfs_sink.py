@@ -85,9 +85,14 @@ def records(start: int, end: int) -> Batch:
     return Batch.of((Event(b"%d" % n, {"host": f"h{n % 2}"}) for n in range(start, end)), origin)
 
 
+def _own(sink: HdfsSink) -> Claim:
+    """The claim, as `resume` answers it."""
+    return CLAIM._replace(record=f"hdfs:{sink.state}")
+
+
 def staged(sink: HdfsSink, start: int, end: int) -> Receipt:
     sink.write(records(start, end))
-    return sink.stage(CLAIM, start, end)
+    return sink.stage(_own(sink), start, end)
 
 
 def staged_anew(sink: HdfsSink, start: int, end: int) -> Receipt:
@@ -121,7 +126,7 @@ def test_of_twenty_commits_at_once_one_wins(place: Place) -> None:
         won = list(threads.map(commit, sinks, receipts))
     assert won.count(True) == 1
     assert place.delivered() == Counter(range(10))
-    assert {sink.resume(CLAIM, None) for sink in sinks} == {10}
+    assert {sink.resume(CLAIM, None).position for sink in sinks} == {10}
 
 
 # --- owners that die or sleep, as processes
@@ -140,7 +145,7 @@ def child(webhdfs: str, path: str, staging: str, end: str, point: str, deadly: s
     """Deliver records up to `end`, by fives; send the signal `deadly` to oneself at that point of a commit."""
     sink = Place(webhdfs, path, Path(staging)).sink(**{"hdfs.threadsPoolSize": "1"})
     hdfs = sink._hdfs
-    position = sink.resume(CLAIM, None) or 0
+    position = sink.resume(CLAIM, None).position or 0
     if point:
         _stop_at(hdfs, POINTS[point], signal.Signals[deadly])
     while position < int(end):
@@ -150,7 +155,7 @@ def child(webhdfs: str, path: str, staging: str, end: str, point: str, deadly: s
         except Conflict:
             print("conflict", flush=True)
             sink.reset()
-            position = sink.resume(CLAIM, position) or 0
+            position = sink.resume(CLAIM, position).position or 0
         except Retry:  # its uploads were swept away
             sink.reset()
     print("done", position, flush=True)
@@ -202,7 +207,7 @@ def test_an_owner_that_sleeps_past_a_take_over_does_no_harm(place: Place, point:
         _, status = os.waitpid(zombie.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         sink = place.sink()
-        position = sink.resume(CLAIM, None) or 0
+        position = sink.resume(CLAIM, None).position or 0
         for start in range(position, 20, 5):
             sink.commit(staged(sink, start, start + 5))
         zombie.send_signal(signal.SIGCONT)
@@ -263,7 +268,7 @@ def test_a_namenode_killed_within_a_commit(
             until_it_works(lambda: sink.commit(receipt))
             position = 12
         except Conflict:
-            position = until_it_works(lambda: sink.resume(CLAIM, 5))
+            position = until_it_works(lambda: sink.resume(CLAIM, 5).position)
     assert place.delivered() == Counter(range(position))
     assert position == (12 if renames == 0 and not again else 10)
 
@@ -275,7 +280,7 @@ def test_a_datanode_away_is_named_soon_and_its_return_noticed(place: Place, hdfs
     try:
         began = time.monotonic()
         with pytest.raises(Retry, match=r"HDFS cannot write .*: .*([Dd]atanode|DataNode)"):
-            sink.stage(CLAIM, 0, 5)
+            sink.stage(_own(sink), 0, 5)
         assert time.monotonic() - began < 40
     finally:
         hdfs_cluster.start()
@@ -303,7 +308,7 @@ def test_odd_names_arrive_as_they_are(place: Place) -> None:
     sink = place.sink()
     origin = Origin.of_record(CLAIM.topic, CLAIM.partition, 0, 0, len(hosts))
     sink.write(Batch.of((Event(b"%d" % n, {"host": host}) for n, host in enumerate(hosts)), origin))
-    sink.commit(sink.stage(CLAIM, 0, 1))
+    sink.commit(sink.stage(_own(sink), 0, 1))
     assert {path.split("/")[-2]: int(content) for path, content in place.visible().items()} == {
         host: number for number, host in enumerate(hosts)
     }
@@ -315,5 +320,5 @@ def test_a_large_file_arrives_whole(place: Place) -> None:
     batch = Batch.of([Event(line, {"host": "big"})] * 10_000)
     for offset in range(30):
         sink.write(Batch(batch.records, Origin.of_record(CLAIM.topic, CLAIM.partition, offset, 0, 10_000)))
-    sink.commit(sink.stage(CLAIM, 0, 30))
+    sink.commit(sink.stage(_own(sink), 0, 30))
     assert list(place.visible().values()) == [(line + b"\n") * 300_000]

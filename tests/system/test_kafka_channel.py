@@ -20,7 +20,13 @@ class Owner:
 
     def assigned(self, committed):
         self.claims.update({claim.partition: (claim, position) for claim, position in committed.items()})
-        return {}
+        return committed
+
+    def ends(self, taken):
+        """The offset after the last of each partition."""
+        return {
+            self.claims[p][0]: max(t.end for t in taken if t.partition == p) for p in {t.partition for t in taken}
+        }
 
     def revoked(self, partitions):
         for partition in partitions:
@@ -84,10 +90,11 @@ def test_what_is_put_is_taken_once_and_again_after_an_uncommitted_close(channel)
     first = take(reader, 1000)
     assert sorted(int(body.split()[0]) for *_, body in contents(first)) == list(range(1000))
     reader.close()
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    owner = Owner()
+    reader = channel.reader(owner, group=None, member="h.a.k")
     again = take(reader, 1000)
     assert contents(again) == contents(first)
-    reader.commit({t.partition: max(o.end for o in again if o.partition == t.partition) for t in again})
+    reader.commit(owner.ends(again))
     reader.close()
     channel.put(events(1000))
     reader = channel.reader(Owner(), group=None, member="h.a.k")
@@ -136,7 +143,7 @@ def test_a_second_member_takes_partitions_over_and_each_event_comes_to_one_of_th
     one = channel.reader(owners[0], group=None, member="h.a.one")
     channel.put(events(0))
     first = take(one, 1)
-    one.commit({first[0].partition: first[0].end})
+    one.commit(owners[0].ends(first))
     two = channel.reader(owners[1], group=None, member="h.a.two")
     deadline = time.monotonic() + 60
     while not (owners[0].claims and owners[1].claims and len(owners[0].claims) + len(owners[1].claims) == 3):
@@ -173,7 +180,7 @@ def test_positions_carry_the_epoch_of_a_deliberate_reset(channel):
     reader = channel.reader(owner, group=None, member="h.a.k")
     taken = take(reader, 3)
     assert {claim.epoch for claim, _ in owner.claims.values()} == {3}
-    reader.commit({taken[0].partition: taken[0].end})
+    reader.commit(owner.ends(taken))
     reader.close()
     assert {claim.epoch for claim in channel.positions(None)} == {3}
 

@@ -105,7 +105,9 @@ def test_on_spark_it_ends_the_transaction_of_an_agent_that_was_killed(kafka_clus
     assert config is not None, problems
     killed = KafkaSink(config, "k1")
     killed.open()
-    assert killed.resume(claim, None) is None
+    found = killed.resume(claim, None)
+    assert found.position is None
+    claim = found.claim
     killed.write(Batch(Batch.of([Event(b"not committed")]).records, Origin.of_record(channel, 0, 0, 0, 1)))
     receipt = killed.stage(claim, 0, 1)
     produce(kafka_cluster, topic, [b"behind it"])

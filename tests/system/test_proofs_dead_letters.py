@@ -3,6 +3,7 @@
 import base64
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -112,7 +113,7 @@ a1.deadletters.directory = {tmp_path}/letters
     for letter in letters:
         name = letter.body.split()[0].decode()
         assert letter.headers["flafka.component"] == "a1.sinks.k1"
-        assert letter.headers["flafka.id"].startswith(f"{topic}-")
+        assert letter.headers["flafka.id"].startswith(f"{topic}~")
         assert json.loads(letter.headers["flafka.headers"])["app"] == {**HOSTILE, "nul": "a\0b"}[name]
         assert "'app'" in letter.headers["flafka.reason"]
     kept = [json.loads(line) for line in (tmp_path / "letters/a1.c2.deadletters.jsonl").read_text().splitlines()]
@@ -149,14 +150,14 @@ a1.sinks = k1
         with log.open("ab") as file:
             file.write(b"after\n")
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 2, "the line after")
-        assert agent.count("SINK.k1", "EventRejectedCount") == len(foreign)
+        agent.until(lambda: agent.count("SINK.k1", "EventRejectedCount") == len(foreign), "the others' letters")
         assert agent.stop() == 0
     assert in_hdfs(hdfs_cluster, f"/proofs/{topic}") == [b"before", b"after"]
     letters = dead_letters(kafka_cluster, topic)
     assert [letter.body for letter in letters] == [value or b"" for value, _, _ in foreign]
     for number, (letter, (_, _, reason)) in enumerate(zip(letters, foreign, strict=True)):
         assert reason in letter.headers["flafka.reason"]
-        assert letter.headers["flafka.id"] == f"{topic}-0-{number + 1}-0"
+        assert re.fullmatch(rf"{topic}~[0-9a-f]{{10}}-0-{number + 1}-0", letter.headers["flafka.id"])
 
 
 def test_an_event_larger_than_a_record_is_kept_in_parts(

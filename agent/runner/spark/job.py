@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from agent.monitoring.registry import GAUGES
 from agent.runner.audit import audit_of
-from agent.runner.deadletters import DeadLetter, dead_letters_of, letters_of, letters_of_records
+from agent.runner.deadletters import DeadLetter, dead_letters_of, letters_of, letters_of_records, to_note
 from agent.runner.rejections import Rejections
 from agent.topology import ChannelSpec, SinkSpec
 from plugins import (
@@ -31,8 +31,8 @@ from plugins import (
 from plugins.audit import Sum, add, tally
 from plugins.frames import to_arrow
 
-NOT_STARTED = 3
-"""A driver's exit code where there is no Spark: it has said why."""
+GAVE_UP = 3
+"""A driver's exit code where it ends by itself, as there is no Spark (any more): it has said why."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Result:
     offered: int = 0
     """How many events and undecodable records the sink was to take."""
     letters: list[DeadLetter] = field(default_factory=list)
-    """What it rejected: kept by the driver, before it commits."""
+    """What it rejected: kept by the driver."""
 
 
 class _Task:
@@ -126,15 +126,18 @@ class PartitionTask(_Task):
             for component in (*interceptors, delivery.sink):
                 opened.append(component)
                 component.open()
-            for claim, taken in self.taken(batches, channel):  # noqa: B007  # its last one is used
+            for claim, taken in self.taken(batches, channel):
                 start, end = taken.start if start < 0 else start, taken.end
-                delivery.take(taken, interceptors)
+                if delivery.committing is None:  # else the driver does, before it commits
+                    channel.confirm(claim)
+                delivery.take(claim, taken, interceptors)
                 if audited:
                     add(minutes, tally(taken.fresh()))
             return None if start < 0 else replace(delivery.result(claim, start, end), minutes=minutes)
         finally:
             for component in opened:
                 component.close()
+            channel.close()
             letters.close()
 
 
@@ -157,9 +160,9 @@ class EventsTask(_Task):
             for interceptor in self.interceptors():
                 opened.append(interceptor)
                 interceptor.open()
-            for _, taken in self.taken(batches, channel):
+            for claim, taken in self.taken(batches, channel):
                 if taken.undecodable and self.keep_dead_letters:
-                    letters.put(letters_of_records(self.job.sink.path, taken.undecodable))
+                    letters.put(letters_of_records(self.job.sink.path, claim, taken))
                 if len(batch := intercepted(taken.batch, opened)):
                     yield to_arrow(batch)
         finally:
@@ -184,54 +187,56 @@ class _Delivery:
         self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
         self.counts: Counter[str] = Counter()
         self.offered = 0
-        self._unflushed: list[Batch] = []
+        self._unflushed: list[tuple[Claim, Taken]] = []
         """The events as the channel held them, for dead letters; kept only where a flush may still reject some."""
 
-    def take(self, taken: Taken, interceptors: list[Interceptor[Any]]) -> None:
+    def take(self, claim: Claim, taken: Taken, interceptors: list[Interceptor[Any]]) -> None:
         """Intercept and write; flush a simple sink when that is due."""
         batch = intercepted(taken.batch, interceptors)
         self.counts["EventFilteredCount"] += len(taken.batch) - len(batch)
         self.counts["EventDrainAttemptCount"] += len(batch)
         self.offered += len(batch) + len(taken.undecodable)
         self.rejections.offered(len(batch) + len(taken.undecodable))
-        self._reject(letters_of_records(self.path, taken.undecodable))
+        self.rejections.add(letters_of_records(self.path, claim, taken))
         if not len(batch):
             return
         if self.committing is None:
-            self._unflushed.append(taken.batch)
+            self._unflushed.append((claim, taken))
         try:
             self.sink.write(batch)
         except Rejected as e:
-            self.counts["EventDrainSuccessCount"] -= self._reject(letters_of(self.path, e.reasons, [taken.batch]))
+            self._reject(claim, e, taken)
         self.counts["EventDrainSuccessCount"] += len(batch)
-        if sum(map(len, self._unflushed)) >= self.sink.batch_size:
+        if sum(len(taken.batch) for _, taken in self._unflushed) >= self.sink.batch_size:
             self._flush()
 
     def result(self, claim: Claim, start: int, end: int) -> Result:
         """Make everything durable, and say so."""
         if self.committing is not None:
-            receipt = self.committing.stage(claim, start, end)
+            letters = self.rejections.take()
+            receipt = self.committing.stage(claim, start, end, to_note(letters))
         else:
             self._flush()
+            letters = self.rejections.take()
             receipt = Receipt(claim, start, end, self.counts["EventDrainSuccessCount"], None)
         del self.counts["EventDrainSuccessCount"]  # the driver counts what is committed
         own = {name: count for name, count in self.sink.metrics.snapshot().items() if name not in GAUGES}
         counts = {**own, **self.counts}
-        return Result(receipt, counts, offered=self.offered, letters=self.rejections.take())
+        return Result(receipt, counts, offered=self.offered, letters=letters)
 
     def _flush(self) -> None:
         if self._unflushed:
             try:
                 self.sink.flush()
             except Rejected as e:
-                self.counts["EventDrainSuccessCount"] -= self._reject(
-                    letters_of(self.path, e.reasons, self._unflushed)
-                )
+                for claim, taken in self._unflushed:
+                    self._reject(claim, e, taken)
         self._unflushed = []
 
-    def _reject(self, letters: list[DeadLetter]) -> int:
-        self.counts["EventRejectedCount"] += self.rejections.add(letters)
-        return len(letters)
+    def _reject(self, claim: Claim, rejected: Rejected, taken: Taken) -> None:
+        letters = letters_of(self.path, claim, rejected.reasons, [taken])
+        self.counts["EventDrainSuccessCount"] -= len(letters)
+        self.rejections.add(letters)
 
 
 def _records(batch: Any) -> Iterator[Record]:

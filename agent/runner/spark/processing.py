@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.runner.spark.job import EventsTask, Job, SinkJob
-from agent.runner.spark.progress import Offsets, ends_of, gauges_of, report
+from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report
 from agent.runner.spark.query import TRIGGER_SECONDS, most_records, read_topic
 from plugins import Channel, Claim, FlafkaError, KafkaStream, Retry, StreamingSink
 from plugins.frames import EVENTS
@@ -42,7 +42,8 @@ class Processing:
             frames = self.sink.frames(events)
             directory = self._checkpoint(spark)
             self._check_files(spark, directory, frames)
-            self._ends, self._gauges = {name: {} for name in frames}, {name: {} for name in frames}
+            self._ends = {name: done(spark, f"{directory}/{name}") for name in frames}
+            self._gauges = {name: {} for name in frames}
             interval = self.options.get("spark.triggerInterval", TRIGGER_SECONDS)
             for name, frame in frames.items():
                 writer = self.sink.writer(name, frame, stream).queryName(f"{self.job.sink.path}.{name}")
@@ -83,7 +84,11 @@ class Processing:
         name = progress.name.removeprefix(f"{self.job.sink.path}.")
         self._ends[name], self._gauges[name] = ends_of(progress), gauges_of(progress, {})
         self._report({"BatchCompleteCount": 1} if progress.numInputRows else {})
-        if not all(self._ends.values()):
+        self._record()
+
+    def _record(self) -> None:
+        """Tell the group how far all queries have come."""
+        if not self._ends or not all(self._ends.values()):
             return
         partitions = set.intersection(*(set(ends) for ends in self._ends.values())) & self.claims.keys()
         try:
@@ -95,6 +100,7 @@ class Processing:
         """There is nothing new for one of the queries."""
         self._gauges.setdefault(query.removeprefix(f"{self.job.sink.path}."), {})["Lag"] = 0
         self._report({})
+        self._record()  # an agent that was killed may not have told
 
     def _report(self, counts: Mapping[str, float]) -> None:
         """The figures of all queries in one; a lag once all are known."""
@@ -163,6 +169,19 @@ def latest_batch(spark: Any, directory: str) -> int:
     there = files.listStatus(path) if files.exists(path) else ()
     names = (status.getPath().getName().removesuffix(".compact") for status in there)
     return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def done(spark: Any, directory: str) -> Offsets:
+    """Up to where the query of that checkpoint has finished its micro-batches; empty where there is none."""
+    latest = latest_batch(spark, f"{directory}/commits")
+    if latest < 0:
+        return {}
+    path = spark._jvm.org.apache.hadoop.fs.Path(f"{directory}/offsets/{latest}")
+    content = path.getFileSystem(spark._jsc.hadoopConfiguration()).open(path)
+    try:
+        return ends_of_log(bytes(content.readAllBytes()).decode())
+    finally:
+        content.close()
 
 
 def owner_of(spark: Any, directory: str, owner: Mapping[str, str]) -> dict[str, str]:

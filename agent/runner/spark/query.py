@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.runner.audit import audit_of
+from agent.runner.deadletters import DeadLetter, of_notes
 from agent.runner.rejections import Rejections
 from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.progress import gauges_of, report
@@ -73,13 +74,23 @@ class Query:
 
     def _resume(self) -> None:
         positions = self.channel.positions(self.job.sink.group)
-        self.claims = {claim.partition: claim for claim in positions}
+        begun: dict[Claim, int | None] = {}
         for claim, committed in positions.items():
             if self.committing is not None:
-                committed = self.committing.resume(claim, committed)
+                found = self.committing.resume(claim, committed)
+                claim, committed = found.claim, found.position
+                self._keep_noted(claim, of_notes(found.notes))
             else:
                 self.sink.take_over(claim)
-            self.expected[claim.partition] = committed
+                claim = claim._replace(record="")
+            if (recorded := positions.get(claim)) is None:
+                begun[claim] = committed
+            elif committed is not None and committed != recorded:  # it ended between the two commits
+                self._unrecorded[claim] = committed
+            self.claims[claim.partition], self.expected[claim.partition] = claim, committed
+        if begun:  # whoever has a partition next has to know of this sink's record
+            self.channel.record(begun)
+        self._record({})
 
     def _start(self, spark: Any, checkpoint: str) -> Any:
         stream = self.channel.stream(self.job.sink.group)
@@ -112,7 +123,16 @@ class Query:
         What a simple sink's task flushed is visible already: there the group's position is the only record.
         """
         results: list[Result] = [pickle.loads(row.result) for row in frame.collect()]  # noqa: S301  # our executors'
-        rejected = self._keep_rejected(results)
+        claims = [result.receipt.claim for result in results]
+        added = {claim.partition: claim for claim in claims if claim.partition not in self.claims}
+        if self.committing is None:
+            self.claims |= added
+        elif added:  # its own record of them has to be looked at first
+            raise Retry(f"{self.job.sink.path}: partitions {sorted(added)} are new: taking them over")
+        if results:
+            self.channel.confirm(results[0].receipt.claim)
+        self._judge(results)
+        rejected = self.rejections.keep() if self.committing is None else 0
         ends: dict[Claim, int] = {}
         if self.audit is not None:
             self.audit.taken((r.receipt.claim, r.receipt.start, r.receipt.end, r.minutes) for r in results)
@@ -124,6 +144,7 @@ class Query:
                 raise FlafkaError(f"records {receipt.start}–{expected} of partition {partition} were delivered twice")
             if self.committing is not None:
                 self.committing.commit(receipt)
+                rejected += self._keep_noted(receipt.claim, result.letters)
             self.expected[partition] = ends[receipt.claim] = receipt.end
             counts = Counter(result.counts) + self._own_counts()
             report(self.job.sink.name, {**counts, "EventDrainSuccessCount": receipt.events, "BatchCompleteCount": 1})
@@ -133,6 +154,14 @@ class Query:
         self._record(ends)
         if self._stopping.is_set():
             self._over.set()
+
+    def _keep_noted(self, claim: Claim, letters: list[DeadLetter]) -> int:
+        """Make dead letters durable that belong to what a committing sink has committed. How many they are."""
+        assert self.committing is not None
+        if letters:
+            self.rejections.letters.put(letters)
+            self.committing.noted(claim)
+        return len(letters)
 
     def _record(self, ends: Mapping[Claim, int]) -> None:
         """Tell the group, and what it could not be told before.
@@ -149,12 +178,11 @@ class Query:
             except Retry as e:
                 log.info("%s", e)
 
-    def _keep_rejected(self, results: list[Result]) -> int:
-        """Make dead letters durable: the positions behind them are committed next. How many they are."""
+    def _judge(self, results: list[Result]) -> None:
+        """Raises Retry where too many events were rejected."""
         self.rejections.start_over()
         self.rejections.offered(sum(result.offered for result in results))
-        letters = [letter for result in results for letter in result.letters]
-        return self.rejections.add(letters) + self.rejections.keep()
+        self.rejections.add(letter for result in results for letter in result.letters)
 
     def _own_counts(self) -> Counter[str]:
         """What the sink has counted here, on the driver, since the last time."""

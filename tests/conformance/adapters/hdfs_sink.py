@@ -43,7 +43,7 @@ class Steps:
         self.fake, self.sink, self.later = fake, HdfsSink(config), 0.0
         self.sink.clock = lambda: time.monotonic() + self.later
         self.sink.open()
-        self.sink.resume(CLAIM, 0)
+        self.claim = self.sink.resume(CLAIM, 0).claim
         self.waiting: list[Event] = []
         self.start = self.end = 0
 
@@ -79,7 +79,7 @@ class Steps:
     def deliver(self, due: set[int]) -> None:
         """Stage and commit."""
         if due and self.end > self.start:
-            self.sink.commit(self.sink.stage(CLAIM, self.start, self.end))
+            self.sink.commit(self.sink.stage(self.claim, self.start, self.end))
             self.start = self.end
 
 

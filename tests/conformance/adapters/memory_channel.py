@@ -14,8 +14,9 @@ from plugins import Batch, Claim, Event, Retry, Taken
 
 
 class _Owner:
-    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[int, int]:
-        return {}
+    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[Claim, int | None]:
+        (self.claim,) = committed
+        return committed
 
     def revoked(self, partitions: set[int]) -> None:
         pass
@@ -26,7 +27,8 @@ class _Owner:
 class _Transactions:
     def __init__(self, channel: MemoryChannel) -> None:
         self.channel = channel
-        self.reader = channel.reader(_Owner(), group=None, member="case")
+        self.owner = _Owner()
+        self.reader = channel.reader(self.owner, group=None, member="case")
         self.puts: list[Event] = []
         self.takes: list[Taken] = []
 
@@ -63,7 +65,7 @@ class _Transactions:
             return {"error": "ChannelFullException"}
         self.puts.clear()
         if self.takes:
-            self.reader.commit({self.takes[-1].partition: self.takes[-1].end})
+            self.reader.commit({self.owner.claim: self.takes[-1].end})
             self.takes.clear()
         return "ok"
 

@@ -1,0 +1,141 @@
+"""The Kafka sink's own record of where it got: a compacted topic, written in the transactions that it tells of."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs forget it
+
+from plugins import Claim, Retry
+from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, reason
+from sinks.kafka.writers import Writer
+
+SUFFIX = ".positions"
+PIECE_BYTES = 60_000
+"""A note is kept in pieces of this size."""
+READ_SECONDS = 10.0
+_NOT_ALLOWED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
+
+
+class Position(NamedTuple):
+    """The newest entry of one claim."""
+
+    epoch: int
+    offset: int
+    """The next record of the channel to deliver."""
+    note: bytes = b""
+
+
+class Positions:
+    """The entries of all claims on one channel's topic.
+
+    The group's offsets say the same, and are committed with it: this is for when they are lost, with the group or by
+    another program's commit.
+    """
+
+    def __init__(self, client: Mapping[str, Any], topic: str, log: logging.Logger) -> None:
+        self.name = topic + SUFFIX
+        self._client, self._channel, self._log = dict(client), topic, log
+        self._partitions = 0
+
+    def write(self, writer: Writer, claim: Claim, offset: int, note: bytes) -> None:
+        """Add an entry to the writer's transaction. Conflict where it was fenced."""
+        pieces = [note[at : at + PIECE_BYTES] for at in range(0, len(note), PIECE_BYTES)]
+        for number, piece in enumerate(pieces):
+            self._produce(writer, claim, f"{_key(claim)}/{number}", base64.b64encode(piece).decode())
+        self._produce(writer, claim, _key(claim), [claim.epoch, offset, len(pieces)])
+
+    def _produce(self, writer: Writer, claim: Claim, key: str, value: Any) -> None:
+        data = json.dumps(value).encode()
+        writer.produce(self.name, value=data, key=key, partition=self._partition(claim), counted=False)
+
+    def read(self, claim: Claim) -> Position | None:
+        """The newest entry up to now, but for transactions that did not come about. Retry where it is not reached."""
+        key, found = _key(claim), dict[str, Any]()
+        for name, value in self._records(self._partition(claim)):
+            if name == key or name.startswith(f"{key}/"):
+                found[name] = value
+        if key not in found:
+            return None
+        epoch, offset, pieces = found[key]
+        return Position(epoch, offset, b"".join(base64.b64decode(found[f"{key}/{n}"]) for n in range(pieces)))
+
+    def _records(self, partition: int) -> Iterator[tuple[str, Any]]:
+        consumer = Consumer({**CONSUMER, **self._client, "group.id": "flafka-positions"})
+        at = TopicPartition(self.name, partition, OFFSET_BEGINNING)
+        try:
+            _, high = consumer.get_watermark_offsets(at, timeout=CONNECT_SECONDS)
+            consumer.assign([at])
+            deadline, position = time.monotonic() + READ_SECONDS, 0
+            while position < high:
+                message = consumer.poll(0.1)
+                if message is None:
+                    if time.monotonic() > deadline:
+                        raise Retry(f"topic {self.name} cannot be read to its end: a transaction is open in it")
+                    continue
+                position = int(message.offset() or 0) + (message.error() is None)
+                if (error := message.error()) is None:
+                    yield (message.key() or b"").decode(errors="replace"), json.loads(message.value() or b"null")
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+        except KafkaException as e:
+            raise Retry(f"topic {self.name} cannot be read: {reason(e)}") from e
+        finally:
+            consumer.close()
+
+    def _partition(self, claim: Claim) -> int:
+        return claim.partition % self._partitions
+
+    def open(self) -> bool:
+        """Create the topic where it is missing. False where that is not allowed. Raises Retry."""
+        admin = AdminClient(self._client)
+        try:
+            topics = admin.list_topics(timeout=CONNECT_SECONDS).topics
+            if self.name not in topics:
+                channel = topics[self._channel].partitions
+                replicas = len(next(iter(channel.values())).replicas)
+                settings = {
+                    "cleanup.policy": "compact",
+                    "min.insync.replicas": str(min(2, replicas)),
+                    "segment.ms": "600000",
+                    "min.cleanable.dirty.ratio": "0.1",
+                }
+                wanted = NewTopic(
+                    self.name, num_partitions=len(channel), replication_factor=replicas, config=settings
+                )
+                try:
+                    admin.create_topics([wanted])[self.name].result(CONNECT_SECONDS)
+                except KafkaException as e:
+                    if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                        raise
+            self._partitions = self._count(admin)
+        except (KafkaException, TimeoutError) as e:
+            if isinstance(e, KafkaException) and e.args[0].code() in _NOT_ALLOWED:
+                self._log.warning(
+                    "may not create topic %s (%s): should group offsets be lost, records are written again",
+                    self.name, reason(e),
+                )  # fmt: skip
+                return False
+            raise Retry(f"topic {self.name} cannot be created: {reason(e)}") from e
+        return True
+
+    def _count(self, admin: AdminClient) -> int:
+        """How many partitions it has; the broker asked may not have heard yet of a new topic."""
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while True:
+            topic = admin.list_topics(self.name, timeout=CONNECT_SECONDS).topics[self.name]
+            if topic.error is None and topic.partitions:
+                return len(topic.partitions)
+            if time.monotonic() > deadline:
+                raise Retry(f"topic {self.name} was created and is not there yet")
+            time.sleep(0.05)
+
+
+def _key(claim: Claim) -> str:
+    return f"{claim.group}/{claim.topic_id}/{claim.partition}"

@@ -1,0 +1,84 @@
+"""Dead letters: their names, as notes of a sink's commit, and read back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.runner.deadletters import (
+    DeadLetter,
+    FileDeadLetters,
+    letters_of,
+    letters_of_records,
+    of_notes,
+    to_note,
+)
+from agent.runner.kept import read
+from plugins import Batch, Claim, Event, EventId, Origin, Record, Taken, Undecodable
+
+CLAIM = Claim("cluster", "t", "id", "group", 0, 3, ids=2)
+IDS = st.builds(EventId, st.text(), st.integers(0, 9), st.integers(0), st.integers(0, 9))
+LETTERS = st.builds(
+    DeadLetter,
+    st.text(),
+    st.one_of(st.none(), IDS),
+    st.builds(Event, st.binary(), st.dictionaries(st.text(), st.text())),
+    st.text(),
+    st.integers(0),
+    st.booleans(),
+    st.text(min_size=1),
+)
+
+
+@given(st.lists(st.lists(LETTERS, max_size=3), max_size=3))
+def test_notes_bring_letters_back(lots: list[list[DeadLetter]]) -> None:
+    notes = [to_note(letters) for letters in lots]
+    assert [bool(note) for note in notes] == [bool(letters) for letters in lots]
+    assert of_notes(filter(None, notes)) == [letter for letters in lots for letter in letters]
+
+
+def taken() -> Taken:
+    """Three events, and a record that is none."""
+    batch = Batch.of([Event(b"%d" % n) for n in range(3)], Origin.of_record("t", 3, 7, 99, 3, CLAIM.stem))
+    broken = Undecodable(EventId(CLAIM.stem, 3, 8, 0), Record(8, 99, b"k", b"?", []), "no event")
+    return Taken(3, 7, 9, batch, (broken,))
+
+
+def names(path: str, claim: Claim, one: Taken) -> list[str]:
+    letters = letters_of(path, claim, dict.fromkeys(one.batch.ids(), "why"), [one])
+    return [letter.name for letter in (*letters, *letters_of_records(path, claim, one))]
+
+
+def test_a_letter_has_one_name_however_often_the_delivery_is_tried() -> None:
+    first = names("a.sinks.k", CLAIM, taken())
+    assert len(set(first)) == 4
+    elsewhere = CLAIM._replace(record="hdfs:/logs/.flafka")
+    assert names("a.sinks.k", elsewhere, taken()) == first
+
+
+def test_another_delivery_makes_another_letter() -> None:
+    again = taken()
+    again = replace(again, replays=dict.fromkeys((*again.batch.ids(), again.undecodable[0].id), 20))
+    found = [
+        names("a.sinks.k", CLAIM, taken()),
+        names("a.sinks.other", CLAIM, taken()),
+        names("a.sinks.k", CLAIM._replace(group="other"), taken()),
+        names("a.sinks.k", CLAIM._replace(epoch=1), taken()),
+        names("a.sinks.k", CLAIM, again),
+    ]
+    assert len({name for some in found for name in some}) == 5 * 4
+
+
+def test_a_letter_kept_twice_is_read_once(tmp_path: Path) -> None:
+    letters = FileDeadLetters(tmp_path / "a.c.deadletters.jsonl")
+    one, two = letters_of("a.sinks.k", CLAIM, dict.fromkeys(taken().batch.ids()[:2], "why"), [taken()])
+    letters.put([one])
+    letters.put([one, two])
+    letters.mark([one.name])
+    assert [(kept.letter, kept.event.body, kept.replayed) for kept in read(letters)] == [
+        (one.name, b"0", True),
+        (two.name, b"1", False),
+    ]
