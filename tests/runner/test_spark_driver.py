@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import threading
@@ -12,9 +13,10 @@ from types import SimpleNamespace as Namespace
 from typing import Any, cast
 
 import pytest
+from pyspark import accumulators
 
 from agent.config.runners import BOTH, TABLE, Delivery, Support, objections
-from agent.runner.spark import driver, gateway
+from agent.runner.spark import driver, gateway, session
 from agent.runner.spark.driver import hearing, reason
 from agent.runner.spark.job import GAVE_UP
 from agent.runner.spark.progress import ends_of, gauges_of
@@ -24,6 +26,7 @@ from channels.memory import MemoryChannel
 from plugins import Components
 from sinks.spark import SparkSink
 from tests.runner.test_spark_job import jobs
+from tests.system.running import until
 
 WRAPPED = """StreamingQueryException: [STREAM_FAILED] Query [id = 4d29] terminated with exception: Reason: \
 An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -161,6 +164,22 @@ def test_a_context_that_was_stopped_is_told_with_what_the_cluster_said(
     log = tmp_path / "log"
     log.write_text(f"{written}\n")
     assert f"the SparkContext {said}" in gateway.Gateway(cast(Any, None), log, 0).why_stopped()
+
+
+def test_an_ended_jvm_leaves_no_trace_of_accumulators(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("AccumulatorTCPServer", "AccumulatorUnixServer"):
+        monkeypatch.setattr(getattr(accumulators, name), "handle_error", None, raising=False)
+    session._end_accumulators_quietly()
+    caplog.set_level("DEBUG", "spark")
+    server = accumulators._start_update_server("token", False)
+    try:
+        socket.create_connection(server.server_address).close()
+        until(lambda: "a connection of PySpark's accumulators ended" in caplog.text, "its message")
+    finally:
+        server.shutdown()
+    assert capfd.readouterr().err == ""
 
 
 def test_what_a_query_did_before_it_failed_is_no_sign_that_its_sink_works() -> None:

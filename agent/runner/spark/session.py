@@ -16,6 +16,8 @@ from agent.runner.spark.gateway import Gateway, connector, start_gateway
 from agent.runner.spark.packing import pack
 from plugins import Retry
 
+log = logging.getLogger("spark")
+
 MASTER = "local[2]"
 STOP_SECONDS = 20.0
 
@@ -61,12 +63,25 @@ def start_session(
 
     # It writes every wrong expression to standard error, with Java's stack; the exception says the same.
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    _end_accumulators_quietly()
     try:
         return SparkSession.builder.getOrCreate(), gateway
     except Exception:
         if why := gateway.why_ended(1):
             raise Retry(why) from None
         raise
+
+
+def _end_accumulators_quietly() -> None:
+    """The server of PySpark's accumulators writes a trace to standard error when a JVM or its context ends."""
+    from pyspark import accumulators
+
+    def log_error(server: Any, request: Any, client: Any) -> None:
+        log.debug("a connection of PySpark's accumulators ended", exc_info=True)
+
+    servers: tuple[Any, ...] = (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer)
+    for server in servers:
+        server.handle_error = log_error
 
 
 def workers_python(options: Mapping[str, str]) -> str:
