@@ -6,6 +6,8 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,8 +18,12 @@ pytest_plugins = ["tests.fixtures.brokers", "tests.fixtures.servers"]
 settings.register_profile("flafka", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("flafka")
 
+HERE = Path(__file__).parent
 SEED = pytest.StashKey[int]()
 FIGURES = pytest.StashKey[list[str]]()
+
+# Started by each worker that runs a test with them: all tests with one of these go to the same worker.
+SCARCE = {"hbase_cluster", "solr_cluster", "spark_cluster"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,10 +32,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis looks for its seed
 def pytest_configure(config: pytest.Config) -> None:
-    seed = int(os.environ.get("FLAFKA_SEED") or random.randrange(2**32))
+    given = getattr(config, "workerinput", {}).get("seed") or os.environ.get("FLAFKA_SEED")
+    seed = int(given or random.randrange(2**32))
     config.stash[SEED], config.stash[FIGURES] = seed, []
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(seed)
+
+
+@pytest.hookimpl(optionalhook=True)  # one of a run in several processes, as the next
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["seed"] = node.config.stash[SEED]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[FIGURES] += getattr(node, "workeroutput", {}).get("figures", [])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["figures"] = session.config.stash[FIGURES]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -40,6 +62,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if bool(item.get_closest_marker("soak")) == config.getoption("--soak")]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
+    for item in items:
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Item) -> str | None:
+    """What runs in one worker of a parallel run, one test after the other."""
+    fixtures = {*getattr(item, "fixturenames", ())}
+    if fixtures & SCARCE:
+        return "stores"
+    real = item.path.is_relative_to(HERE / "system") or item.path.is_relative_to(HERE / "interop")
+    return item.path.stem if real or fixtures & {"kafka_cluster", "hdfs_cluster"} else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
