@@ -44,7 +44,7 @@ def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> in
     """
     mark = tail.mark
     assert mark is not None
-    with os.fdopen(os.dup(fd), "rb") as packed, tempfile.TemporaryFile(dir=directory) as out:
+    with os.fdopen(fd, "rb", closefd=False) as packed, tempfile.TemporaryFile(dir=directory) as out:
         packed.seek(0)
         stream = _stream(packed)
         offset, proved = 0, False
@@ -57,7 +57,7 @@ def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> in
             if not offset:
                 if not mark.begins(data):
                     return None
-                os.pwrite(out.fileno(), data, 0)
+                _write(out.fileno(), data, 0)
             elif offset + len(data) > first - TAIL:
                 _write(out.fileno(), data, offset)
             offset += len(data)

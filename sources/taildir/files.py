@@ -86,9 +86,13 @@ class Files:
         return list(self._tails.values())
 
     @property
-    def directories(self) -> set[str]:
-        """Where hints may come from: the groups' directories, and those that symbolic links lead to."""
-        return self._groups.directories | {os.path.dirname(t.real) for t in self._tails.values() if t.real != t.path}
+    def directories(self) -> dict[str, list[str] | None]:
+        """Where hints may come from: the groups' directories, and those that symbolic links lead to.
+
+        With the patterns of names that count there; None where others may as well.
+        """
+        where = self._groups.directories | {os.path.dirname(t.real) for t in self._tails.values() if t.real != t.path}
+        return {directory: self._groups.patterns(directory) for directory in where}
 
     @property
     def most_waiting(self) -> int:
@@ -111,38 +115,51 @@ class Files:
 
     # --- finding
 
+    def excuse(self, directories: Iterable[str]) -> None:
+        """What is there now need not be told of by the kernel: nobody watched when it came."""
+        for directory in directories:
+            self.ledger.excuse(key for key in _names(directory) if key not in self._tails)
+
     def adopt(self, changes: Iterable[Change]) -> set[Tail]:
         """Follow what the watch has opened; answer what is new of it. A look has to follow."""
         new = Found(set(), {})
         for change in changes:
-            self.ledger.note(change, self._adopt(change, new))
+            self.ledger.note(change, again=self._is_link(change))
+            self._adopt(change, new)
         self.unsaved |= new.changed
         return new.changed
 
-    def _adopt(self, change: Change, new: Found) -> Tail | None:
-        if change.key is None:
-            return None
-        fd = None if change.opened is None else change.opened.take()
+    def _is_link(self, change: Change) -> bool:
+        """Whether that is another name of a file that is followed."""
+        if change.key not in self._tails:
+            return False
+        try:
+            status = os.lstat(change.path)
+        except OSError:
+            return False
+        return stat.S_ISLNK(status.st_mode) or status.st_nlink > 1
+
+    def _adopt(self, change: Change, new: Found) -> None:
+        if change.key is None or change.opened is None or (fd := change.opened.take()) is None:
+            return
         tail = self._tails.get(change.key)
-        if fd is None:
-            return tail
         if tail is not None and tail.fd is not None:
             os.close(fd)
-            return tail
+            return
         if tail is not None and not tail.is_in(fd, change.path):
             self.forget(tail)  # its inode was used again
             tail = None
         if tail is not None:
             self._hold(tail, fd)
-            return tail
+            return
         tail = self._recall(change.key, change.path, fd)
         if tail is None:
             device, inode = change.key
             tail = Tail(change.path, inode=inode, device=device, mark=Mark(), name=change.name)
             if os.path.realpath(change.name) == change.path != change.name:
                 tail.path = change.name  # a link leads there
+        self.ledger.opened(change.key)
         self._follow(change.key, tail, new, fd)
-        return tail
 
     def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> Found:
         """Look at all directories, or at these."""
@@ -201,6 +218,7 @@ class Files:
             if tail is None:
                 unknown.append((path, key))
                 return
+            self.ledger.opened(key)
             self._follow(key, tail, found)
         elif tail.path != path and tail not in found.statuses and key_of(tail.path) != key:
             tail.move(path)
@@ -226,6 +244,7 @@ class Files:
                 tail.move(path)
                 if skip_to_end and status.st_size:
                     tail.position, tail.mark = status.st_size, None
+            self.ledger.opened(key)
             self._follow(key, tail, found)
         self._see(tail, path, status, found)
 
@@ -235,9 +254,6 @@ class Files:
         tail.named = tail.matched = True
         tail.deleted = False
         found.statuses[tail] = status
-        self.ledger.found(path, tail)
-        if tail.real != path:
-            self.ledger.found(tail.real, tail)
 
     def _follow(self, key: Key, tail: Tail, found: Found, fd: int | None = None) -> None:
         self._tails[key] = tail
@@ -441,7 +457,6 @@ class Files:
         self.close(tail)
         tail.gone = True
         self.unsaved.add(tail)
-        self.ledger.forget(tail)
         self._troubles.over(tail.path)
         self._drop(tail)
         for path in (tail.path, tail.real):

@@ -59,6 +59,11 @@ class Groups:
         """Where the files of all groups lie."""
         return set(self._groups)
 
+    def patterns(self, directory: str) -> list[str] | None:
+        """The patterns of names there, of whatever group; None where no group has that directory."""
+        groups = self._groups.get(directory)
+        return None if groups is None else [group.pattern.pattern for group in groups]
+
     def headers(self, path: str) -> Mapping[str, str] | None:
         """The headers of a file of that name; None where it belongs to no group."""
         directory, name = os.path.split(path)

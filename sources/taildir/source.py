@@ -51,12 +51,12 @@ class TaildirSource(Source[TaildirConfig]):
     """Follows growing files through rotation, at least once: a kill repeats at most the one batch not yet stored.
 
     A line is read once a newline ends it, or once its file was renamed or deleted and has been idle. Files are opened
-    as soon as the kernel names them, so that they can be read after they were deleted; one that was gone even before
-    that is counted (`FileMissedCount`) and shown in the agent's health for ten minutes. After a restart, a file that
-    is gone is read on in a rotated copy in its directory, plain or compressed with gzip, bzip2, xz or zstd, that
-    proves to hold what was read of it; otherwise compressed files are not read. A copy that matches and was found
-    before its file was gone is a file of its own; what was not read when `copytruncate` truncates a file of a running
-    source is lost.
+    as soon as the kernel names them, by a process of its own, so that they can be read after they were deleted; one
+    that was gone even before that is counted (`FileMissedCount`) and shown in the agent's health for ten minutes. A
+    file that is gone and is not open is read on in a rotated copy in its directory, plain or compressed with gzip,
+    bzip2, xz or zstd, that proves to hold what was read of it; otherwise compressed files are not read. A copy that
+    matches and was found before its file was gone is a file of its own; what was not read when `copytruncate`
+    truncates a file of a running source is lost.
     """
 
     type_name = "taildir"
@@ -106,6 +106,7 @@ class TaildirSource(Source[TaildirConfig]):
         self._next_look = 0.0
         self._found = False
         self._watch_directories()  # before the first look, so that nothing comes between the two
+        self._watch.settle()
         self._files.scan(skip_to_end=config.skip_to_end)
         try:
             # Before anything is read: what skipToEnd skips now must not be skipped anew after a crash.
@@ -191,11 +192,21 @@ class TaildirSource(Source[TaildirConfig]):
         if hints.everywhere or now >= self._next_look:
             self._files.adopt(hints.changes)
             if hints.overflow:
-                self._files.ledger.reset()
                 self.metrics.add("WatchOverflowCount")
                 self.complain(
                     "overflow", "more names changed than the kernel could tell of: some files may be missed"
                 )
+            if hints.ended:
+                self.metrics.add("WatchRestartCount")
+                self.complain(
+                    "ended",
+                    "the process that opens files as they come ended (%s) and is started again: some files that came"
+                    " and went meanwhile may be missed",
+                    hints.ended,
+                )
+            if hints.overflow or hints.ended:
+                self._files.ledger.reset()
+                self._files.excuse(self._files.directories)
             tails = self._look_everywhere(now)
         else:
             grown, changed = self._files.hinted(hints)
@@ -234,8 +245,8 @@ class TaildirSource(Source[TaildirConfig]):
         self._found = False
         self._next_look = now + self._pause
         self._watch_directories()
-        self._files.ledger.settle()
         statuses = self._files.scan().statuses
+        self._files.ledger.settle()
         self._files.rest(now)
         self._save()
         followed = self._files.followed
@@ -243,8 +254,9 @@ class TaildirSource(Source[TaildirConfig]):
         return {tail: statuses.get(tail) for tail in followed}
 
     def _watch_directories(self) -> None:
-        for directory in self._files.directories:
-            self._watch.add(directory)
+        for directory, patterns in self._files.directories.items():
+            if self._watch.add(directory, patterns):
+                self._files.excuse([directory])
 
     def _tell_missed(self, now: float) -> None:
         """Count files that were gone before they could be opened, and show that for a while."""

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from watchdog.observers.inotify_c import (
     CallbackId,
@@ -26,11 +24,10 @@ from watchdog.observers.inotify_c import (
     WatchDescriptor,
 )
 
+from sources.taildir.names import Named, Names
+from sources.taildir.opener import ARRIVED, CREATED, LEFT
 from sources.taildir.tail import Key
 
-_NAMES = Mask(
-    InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVE | InotifyConstants.IN_DELETE | InotifyConstants.IN_ONLYDIR
-)
 _WRITES = Mask(InotifyConstants.IN_MODIFY | InotifyConstants.IN_ONLYDIR)
 _BUSY_EVENTS = 256
 """So many writes between two takes mean a busy writer: looking is cheaper than being told."""
@@ -39,9 +36,6 @@ _BUSY_LOOK = 0.01
 _MOST_CHANGES = 1 << 16
 """So many changes of names may wait to be taken: more are not kept, as when the kernel's own queue overflows."""
 _MOST_MOVES = 1024
-_SWITCH_SECONDS = 0.0005
-"""A file that lives for milliseconds cannot wait until another thread has had Python's usual turn of 5 ms: opening it
-takes a turn for each call of the system."""
 
 
 @dataclass(slots=True)
@@ -59,8 +53,8 @@ class Opened:
 class Change(NamedTuple):
     """What became of one name, in the order in which the kernel saw it."""
 
-    kind: Literal["created", "left", "arrived", "deleted"]
-    """`left` and `arrived` are the two halves of a rename, with one `cookie`."""
+    kind: str
+    """As `opener` has them."""
     path: str
     name: str
     """The name for which the file is followed: `path`, or what it was called before it was renamed."""
@@ -81,6 +75,8 @@ class Hints(NamedTuple):
     """Whether to look everywhere."""
     overflow: bool
     """Whether changes of names were dropped."""
+    ended: str
+    """Why the process that opens files had to be started again, which may have cost some; empty where it had not."""
 
 
 @dataclass(eq=False)
@@ -88,44 +84,48 @@ class _Directory(WatchCallback):
     """One watched directory."""
 
     path: str
-    tell: Callable[[InotifyEvent, str], None]
+    identity: Key
+    tell: Callable[[str], None]
     overflow: Callable[[], None]
+    gone: bool = False
 
     def on_event(self, event: InotifyEvent) -> None:
-        """An event about a file in it."""
+        """A file in it was written to."""
         if event.name and not event.is_directory:
-            self.tell(event, os.path.join(self.path, os.fsdecode(event.name)))
+            self.tell(os.path.join(self.path, os.fsdecode(event.name)))
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
         """The directory went; the periodic look finds the one that comes in its place."""
+        self.gone = True
 
     def on_queue_overflow(self) -> None:
         """The kernel dropped events."""
         self.overflow()
 
 
-class _Instance:
+class _Writes:
     """An inotify instance of watchdog's with its thread, and the directories that it watches."""
 
-    def __init__(self, mask: Mask, tell: Callable[[InotifyEvent, str], None], overflow: Callable[[], None]) -> None:
-        self._mask, self._tell, self._overflow = mask, tell, overflow
-        self._watched: dict[str, tuple[Key, WatchDescriptor, _Directory]] = {}
+    def __init__(self, tell: Callable[[str], None], overflow: Callable[[], None]) -> None:
+        self._tell, self._overflow = tell, overflow
+        self._watched: dict[str, tuple[WatchDescriptor, _Directory]] = {}
         self._inotify = InotifyFD()
         self._inotify.start()
 
-    def add(self, directory: str, identity: Key) -> None:
+    def add(self, directory: str) -> None:
         """Watch it, unless it is watched. Raises OSError."""
-        known = self._watched.get(directory)
-        if known is not None and known[0] == identity:
-            return
-        if known is not None:  # another directory has come in its place
-            self._remove(directory)
-        callback = _Directory(directory, self._tell, self._overflow)
-        path = os.fsencode(directory)
-        wd = self._inotify.add_callback(path, self._mask, callback, CallbackId(id(callback)))
+        status = os.stat(directory)
+        identity = (status.st_dev, status.st_ino)
+        if directory in self._watched:
+            known = self._watched[directory][1]
+            if known.identity == identity and not known.gone:
+                return
+            self._remove(directory)  # another directory has come in its place
+        callback = _Directory(directory, identity, self._tell, self._overflow)
+        wd = self._inotify.add_callback(os.fsencode(directory), _WRITES, callback, CallbackId(id(callback)))
         if wd == -1:  # watchdog raises for every reason but this one
             raise PermissionError("Permission denied")
-        self._watched[directory] = identity, wd, callback
+        self._watched[directory] = wd, callback
 
     def clear(self) -> None:
         """Watch nothing."""
@@ -133,7 +133,7 @@ class _Instance:
             self._remove(directory)
 
     def _remove(self, directory: str) -> None:
-        _, wd, callback = self._watched.pop(directory)
+        wd, callback = self._watched.pop(directory)
         with suppress(OSError):
             self._inotify.remove_callbacks([(wd, CallbackId(id(callback)))])
 
@@ -146,9 +146,9 @@ class _Instance:
 class Watch:
     """Two inotify instances: one for names, which is never given up, and one for writes, which is while many come.
 
-    A file that comes or is renamed is opened at once on a thread of the watch, whatever its reader is waiting for:
-    an open file can be read after it was renamed and deleted. This reads watchdog's inotify instances themselves, as
-    its observer holds back whatever follows a rename for up to half a second.
+    A file that comes or is renamed is opened at once by a process of its own (`Names`), whatever this one is doing:
+    an open file can be read after it was renamed and deleted. Writes come from watchdog's inotify instance itself,
+    as its observer would hold them back for up to half a second.
     """
 
     def __init__(
@@ -173,6 +173,7 @@ class Watch:
         self._changes: list[Change] = []
         self._opened: dict[Key, Opened] = {}
         self._overflow = False
+        self._ended = ""
         self._leaving: dict[int, str] = {}
         """By cookie, names of files whose rename is half told."""
         self._moved: dict[str, str] = {}
@@ -182,38 +183,45 @@ class Watch:
         self._busy: set[str] | None = None
         """While writes are not watched: files that were being written to when that began, and new ones."""
         self._busy_until = 0.0
-        self._names: _Instance | None = None
-        self._writes: _Instance | None = None
+        self._names: Names | None = None
+        self._writes: _Writes | None = None
         if not inotify:
             return
         try:
-            self._names = _Instance(_NAMES, self._on_name, self._on_overflow)
-            self._writes = _Instance(_WRITES, self._on_write, self._hinted.set)
-            sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
+            self._names = Names(tell=self._on_name, overflow=self._on_overflow, ended=self._on_end)
+            self._writes = _Writes(self._on_write, self._hinted.set)
         except OSError as e:
             self.close()
             log.warning("the kernel gives no hints (%s): new lines are found by looking periodically", e)
 
-    def add(self, directory: str) -> None:
-        """Watch that directory, if it is there; doing so again costs a stat."""
+    def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
+        """Watch that directory, if it is there; doing so again costs two calls of the system.
+
+        New files whose names match one of the patterns are opened; all, where there are none. Whether its names were
+        not watched before.
+        """
         if self._names is None or self._writes is None:
-            return
+            return False
+        new = False
         try:
-            status = os.stat(directory)
-        except OSError:
-            return
-        identity = (status.st_dev, status.st_ino)
-        try:
-            self._names.add(directory, identity)
+            new = self._names.add(directory, patterns)
             with self._lock:
                 if self._busy is None:
-                    self._writes.add(directory, identity)
+                    self._writes.add(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
         except OSError as e:
             if not self._told:
                 self._told = True
                 self._log.warning(
                     "%s cannot be watched (%s): new lines are found by looking periodically", directory, e
                 )
+        return new
+
+    def settle(self) -> None:
+        """Wait until files are opened as they come, but not for long."""
+        if self._names is not None:
+            self._names.wait()
 
     def wait(self, timeout: float) -> bool:
         """Whether there are hints, at the latest after `timeout` seconds."""
@@ -230,15 +238,16 @@ class Watch:
             changes, self._changes = self._changes, []
             self._opened = {}
             overflow, self._overflow = self._overflow, False
+            ended, self._ended = self._ended, ""
             self._count = 0
-            everywhere = overflow
+            everywhere = overflow or bool(ended)
             if self._busy is not None:
                 self._busy |= {change.path for change in changes}
                 grown |= self._busy
                 if time.monotonic() >= self._busy_until:
                     self._busy = None
                     everywhere = True
-        return Hints(grown, changes, everywhere, overflow)
+        return Hints(grown, changes, everywhere, overflow, ended)
 
     def close(self) -> None:
         """Stop watching, and let go of what was not taken; its threads have ended on return."""
@@ -252,7 +261,7 @@ class Watch:
 
     # --- on the threads of the watch
 
-    def _on_write(self, event: InotifyEvent, path: str) -> None:
+    def _on_write(self, path: str) -> None:
         with self._lock:
             self._grown.add(path)
             self._count += 1
@@ -264,64 +273,51 @@ class Watch:
     def _on_overflow(self) -> None:
         with self._lock:
             self._overflow = True
+        self._forget_moves()
+
+    def _on_end(self, reason: str) -> None:
+        with self._lock:
+            self._ended = reason
+        self._forget_moves()
+
+    def _forget_moves(self) -> None:
         self._leaving.clear()
         self._moved.clear()
         self._hinted.set()
 
-    def _on_name(self, event: InotifyEvent, path: str) -> None:
+    def _on_name(self, named: Named) -> None:
+        path = named.path
         name = self._wanted(path)
         own = name is not None
-        name = name or self._moved.get(path)
-        if event.is_moved_from:
-            self._moved.pop(path, None)
+        name = name or self._moved.pop(path, None)
+        if named.kind == LEFT:
             if name is not None:
-                self._leaving[event.cookie] = name
+                self._leaving[named.cookie] = name
                 if len(self._leaving) > _MOST_MOVES:  # their other halves are in directories that nobody watches
                     del self._leaving[next(iter(self._leaving))]
-                self._note(Change("left", path, name, event.cookie))
-        elif event.is_moved_to:
-            self._moved.pop(path, None)
-            name = self._leaving.pop(event.cookie, name if own else None)
-            if name is not None:
-                if not own:
-                    self._moved[path] = name
-                self._came("arrived", path, name, event.cookie)
-        elif event.is_create:
-            if own and name is not None:
-                self._came("created", path, name, 0)
-        elif event.is_delete:
-            self._moved.pop(path, None)
-            if name is not None:
-                self._note(Change("deleted", path, name))
+        elif named.kind == ARRIVED:
+            name = self._leaving.pop(named.cookie, name if own else None)
+            if name is not None and not own:
+                self._moved[path] = name
+        elif named.kind == CREATED and not own:
+            name = None
+        if name is None:
+            if named.fd is not None:
+                os.close(named.fd)
+            return
+        self._note(Change(named.kind, path, name, named.cookie, named.key, self._keep(named)))
 
-    def _came(self, kind: Literal["created", "arrived"], path: str, name: str, cookie: int) -> None:
-        key, opened = None, None
-        try:
-            if kind == "arrived":
-                key = _key(os.stat(path))
-            if key is None or not (key in self._opened or self._held(key)):
-                key, opened = self._open(path, key)
-        except FileNotFoundError:
-            if os.path.lexists(path):
-                return  # a link that leads nowhere yet
-        except OSError:
-            pass  # it may be read later; its reader says why it cannot
-        else:
-            if key is None:
-                return  # no regular file
-        self._note(Change(kind, path, name, cookie, key, opened))
-
-    def _open(self, path: str, key: Key | None) -> tuple[Key | None, Opened | None]:
-        if len(self._opened) >= self._most:
-            return key or _key(os.stat(path)), None
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        key = _key(os.fstat(fd))
+    def _keep(self, named: Named) -> Opened | None:
+        """The file that came along, unless it is open already or too many are."""
+        key, fd = named.key, named.fd
+        if key is None or fd is None:
+            return None
         with self._lock:
-            if key is None or key in self._opened:
-                os.close(fd)
-                return key, None
-            opened = self._opened[key] = Opened(fd)
-        return key, opened
+            if len(self._opened) < self._most and key not in self._opened and not self._held(key):
+                self._opened[key] = Opened(fd)
+                return self._opened[key]
+        os.close(fd)
+        return None
 
     def _note(self, change: Change) -> None:
         with self._lock:
@@ -332,8 +328,3 @@ class Watch:
                 if change.opened is not None and (fd := change.opened.take()) is not None:
                     os.close(fd)
         self._hinted.set()
-
-
-def _key(status: os.stat_result) -> Key | None:
-    """Device and inode of a regular file."""
-    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None

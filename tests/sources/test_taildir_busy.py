@@ -139,7 +139,7 @@ def test_pythons_rotating_handler(
 ) -> None:
     with reading(tmp_path, pattern) as found:
         with writing(ROTATING, tmp_path / "logs" / "app.log", size, backups, lines, rate) as writer:
-            assert writer.wait(60) == 0
+            assert writer.wait(300) == 0
         found.rest(lines)
     missing = lost(found.lines, lines)
     assert files_lost(missing, size // 100) <= found.count("FileMissedCount")
@@ -151,8 +151,8 @@ def test_files_that_live_for_a_moment_beside_busy_ones(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     with reading(tmp_path, ".*") as found:
         with writing(BUSY, tmp_path / "logs", 4) as busy, writing(SHORT, tmp_path / "logs", 60, 0.6) as short:
-            assert short.wait(60) == 0
-            assert busy.wait(60) == 0
+            assert short.wait(300) == 0
+            assert busy.wait(300) == 0
             assert busy.stdout is not None
             each = int(busy.stdout.read())
         expected = {b"short.%d %08d" % (i, line) for i in range(60) for line in range(100)}
@@ -189,18 +189,3 @@ def test_files_that_come_and_go_while_the_channel_is_full_are_read(tmp_path: Pat
     assert lost(found.lines, number) == []
     assert max(found.lines.values()) == 1
     assert found.count("FileMissedCount") == 0
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    ("size", "backups", "lines", "rate"), [(20_000, 3, 1_000_000, 0), (100_000, 10, 1_000_000, 10_000)]
-)
-def test_pythons_rotating_handler_at_length(size: int, backups: int, lines: int, rate: int, tmp_path: Path) -> None:
-    with reading(tmp_path, "app[.]log.*") as found:
-        with writing(ROTATING, tmp_path / "logs" / "app.log", size, backups, lines, rate) as writer:
-            assert writer.wait(3000) == 0
-        found.rest(lines)
-    missing = lost(found.lines, lines)
-    assert files_lost(missing, size // 100) <= found.count("FileMissedCount")
-    assert max(found.lines.values()) == 1

@@ -1,0 +1,221 @@
+"""The names of files in directories: the kernel's news of them, with the files, from a process that opens them."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from watchdog.observers.inotify_c import (
+    InotifyConstants,
+    Mask,
+    WatchDescriptor,
+    inotify_add_watch,
+    inotify_init,
+    inotify_rm_watch,
+)
+
+from sources.taildir import opener
+from sources.taildir.tail import Key
+
+_MASK = Mask(
+    InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVE | InotifyConstants.IN_DELETE | InotifyConstants.IN_ONLYDIR
+)
+_RESTART_SECONDS = 1.0
+"""The process is not started more often than that."""
+_START_SECONDS = 5.0
+"""Longer than the process takes to start on a busy machine."""
+_TEXT_BYTES = 1 << 15
+"""A message is full with so much."""
+
+
+class Named(NamedTuple):
+    """What became of one name."""
+
+    kind: str
+    path: str
+    cookie: int
+    key: Key | None
+    """The file found under that name, a little later: it may be another one by then. None where there was none."""
+    fd: int | None
+    """It, open; whoever is told closes it."""
+
+
+class Names:
+    """An inotify instance for names, and the process that reads it and opens the files.
+
+    The instance belongs to this process: what the kernel has to say waits in it while the other one starts, or starts
+    again.
+    """
+
+    def __init__(
+        self,
+        *,
+        tell: Callable[[Named], None],
+        overflow: Callable[[], None],
+        ended: Callable[[str], None],
+    ) -> None:
+        """Watch nothing yet. Raises OSError where there can be no instance.
+
+        `tell` is called in the order of the kernel's events, `overflow` where it dropped some, `ended` with the
+        reason where the process ended or could not be started, which may have cost some; it is started again. All
+        are called on a thread of this object.
+        """
+        self._tell, self._overflow, self._ended = tell, overflow, ended
+        self._lock = threading.Lock()
+        self._watched: dict[str, tuple[WatchDescriptor, list[str] | None]] = {}
+        """By directory, its watch, and the patterns of new files' names."""
+        self._untold: set[WatchDescriptor] = set()
+        """Watches that the process does not know yet."""
+        self._channel: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closing = threading.Event()
+        self._ready = threading.Event()
+        self._inotify = inotify_init()
+        if self._inotify == -1:
+            raise _error()
+        os.set_inheritable(self._inotify, False)
+        os.set_blocking(self._inotify, False)
+        self._thread = threading.Thread(target=self._run, name="taildir-names", daemon=True)
+        self._thread.start()
+
+    def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
+        """Watch it, unless it is watched; a new file is opened if a pattern is its name's, or there is none.
+
+        Whether it was not watched. Raises OSError.
+        """
+        with self._lock:
+            watch = inotify_add_watch(self._inotify, os.fsencode(directory), _MASK)
+            if watch == -1:
+                raise _error()
+            known = self._watched.get(directory)
+            new = known is None or known[0] != watch
+            if new:
+                self._watched[directory] = watch, None if patterns is None else list(patterns)
+                self._untold.add(watch)
+                if known is not None:  # another directory has come in its place
+                    self._untold.add(known[0])
+                    if all(other != known[0] for other, _ in self._watched.values()):
+                        inotify_rm_watch(self._inotify, known[0])
+            self._tell_watches()
+        return new
+
+    def wait(self) -> None:
+        """Wait until files are opened as they come, but not for long: the process may be unable to start."""
+        self._ready.wait(_START_SECONDS)
+
+    def close(self) -> None:
+        """Stop; the process and the thread have ended on return."""
+        self._closing.set()
+        with self._lock:
+            if self._channel is not None:
+                self._channel.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        os.close(self._inotify)
+
+    def _tell_watches(self) -> None:
+        """Tell the process of watches; where it takes no more, this goes on once it has taken some."""
+        by_watch: dict[WatchDescriptor, dict[str, list[str] | None]] = {watch: {} for watch in self._untold}
+        for directory, (watch, patterns) in self._watched.items() if self._untold else ():
+            if watch in by_watch:
+                by_watch[watch][directory] = patterns
+        while by_watch and self._channel is not None:
+            some, size = [], 0
+            while by_watch and size < _TEXT_BYTES:
+                some.append(by_watch.popitem())
+                size += len(json.dumps(some[-1]))
+            try:
+                self._channel.send(json.dumps(some).encode(), socket.MSG_DONTWAIT)
+            except OSError:
+                return
+            self._untold.difference_update(watch for watch, _ in some)
+
+    # --- on the thread
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            began = time.monotonic()
+            try:
+                self._start()
+                ended = self._receive()
+            except OSError as e:
+                ended = str(e)
+            if not self._closing.is_set():
+                self._ready.set()
+                self._ended(ended)
+            self._closing.wait(began + _RESTART_SECONDS - time.monotonic())
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._closing.is_set():
+                return
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                try:
+                    self._process = subprocess.Popen(
+                        # Without site packages, whatever the environment says.
+                        [sys.executable, "-I", "-S", opener.__file__, str(self._inotify), str(theirs.fileno())],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        cwd="/",
+                        start_new_session=True,  # which Linux lets run sooner, where it groups sessions
+                        pass_fds=(self._inotify, theirs.fileno()),
+                    )
+                except BaseException:
+                    ours.close()
+                    raise
+            self._channel = ours
+            self._untold = {watch for watch, _ in self._watched.values()}
+            self._tell_watches()
+
+    def _receive(self) -> str:
+        """Tell what the process says until it ends; how it ended."""
+        channel, process = self._channel, self._process
+        if channel is None or process is None:
+            return ""
+        try:
+            while True:
+                data, files, _, _ = socket.recv_fds(
+                    channel, opener.MESSAGE_BYTES, opener.MOST_FILES, socket.MSG_CMSG_CLOEXEC
+                )
+                if not data:
+                    break
+                if self._untold:
+                    with self._lock:
+                        self._tell_watches()
+                else:
+                    self._ready.set()
+                for named in _decoded(data, iter(files)):
+                    if named.kind == opener.OVERFLOW:
+                        self._overflow()
+                    else:
+                        self._tell(named)
+        except ConnectionError:
+            pass
+        finally:
+            with self._lock:
+                self._channel = self._process = None
+            channel.close()
+            with suppress(OSError):
+                process.kill()
+            process.wait()
+        return f"exit code {process.returncode}"
+
+
+def _decoded(data: bytes, files: Iterator[int]) -> Iterator[Named]:
+    for kind, path, cookie, device, inode, opened in json.loads(data):
+        # Where this process has too many files open, the kernel passes fewer.
+        yield Named(kind, path, cookie, (device, inode) if inode else None, next(files, None) if opened else None)
+
+
+def _error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,96 @@
+"""The source `taildir` beside rotations and busy files at full length, on a machine whose cores are all busy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.sources.test_taildir import append
+from tests.sources.test_taildir_busy import BUSY, ROTATING, SHORT, Reading, lost, reading, writing
+from tests.sources.test_taildir_names import rotate
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+SPIN = "while True: sum(range(100_000))"
+
+
+@pytest.fixture
+def load() -> Iterator[None]:
+    """Two programs that take all the time they can get."""
+    with ExitStack() as ends:
+        for _ in range(2):
+            spinning = subprocess.Popen([sys.executable, "-c", SPIN])
+            ends.callback(spinning.wait)
+            ends.callback(spinning.kill)
+        yield
+
+
+def figure(what: str, found: Reading, expected: int, missing: int, seconds: float) -> str:
+    twice = sum(count - 1 for count in found.lines.values())
+    return f"{what}: {expected} lines in {seconds:.0f} s, {missing} lost, {twice} twice"
+
+
+@pytest.mark.parametrize(
+    ("size", "backups", "lines", "rate"), [(20_000, 3, 100_000, 0), (100_000, 10, 200_000, 10_000)]
+)
+@pytest.mark.parametrize("pattern", ["app[.]log", "app[.]log.*"])
+def test_pythons_rotating_handler(
+    load: None, pattern: str, size: int, backups: int, lines: int, rate: int, tmp_path: Path, figures: list[str]
+) -> None:
+    began = time.monotonic()
+    with reading(tmp_path, pattern) as found:
+        with writing(ROTATING, tmp_path / "logs" / "app.log", size, backups, lines, rate) as writer:
+            assert writer.wait(3000) == 0
+        found.rest(lines)
+    missing = lost(found.lines, lines)
+    what = f"RotatingFileHandler {size // 1000} KB × {backups}, {lines * 100 // size} rotations, {pattern}"
+    figures.append(figure(what, found, lines, len(missing), time.monotonic() - began))
+    assert missing == []
+    assert max(found.lines.values()) == 1
+
+
+def test_files_that_live_for_a_moment_beside_busy_ones(load: None, tmp_path: Path, figures: list[str]) -> None:
+    (tmp_path / "logs").mkdir()
+    began = time.monotonic()
+    with reading(tmp_path, ".*") as found:
+        with writing(BUSY, tmp_path / "logs", 60) as busy, writing(SHORT, tmp_path / "logs", 600, 0.6) as short:
+            assert short.wait(3000) == 0
+            assert busy.wait(3000) == 0
+            assert busy.stdout is not None
+            each = int(busy.stdout.read())
+        expected = {b"short.%d %08d" % (i, line) for i in range(600) for line in range(100)}
+        expected |= {b"busy.%d %08d" % (i, line) for i in range(4) for line in range(each)}
+        found.rest(len(expected))
+    missing = len(expected - set(found.lines))
+    figures.append(
+        figure("600 files of 0.6 s beside 4 busy ones", found, len(expected), missing, time.monotonic() - began)
+    )
+    assert missing == 0
+    assert max(found.lines.values()) == 1
+
+
+@pytest.mark.parametrize("pattern", ["app[.]log", "app[.]log.*"])
+def test_rotation_with_compress_every_second(load: None, pattern: str, tmp_path: Path, figures: list[str]) -> None:
+    log, lines, rotations = tmp_path / "logs" / "app.log", 150_000, 0
+    began = time.monotonic()
+    with reading(tmp_path, pattern) as found:
+        due = time.monotonic() + 1
+        for number in range(0, lines, 50):
+            append(log, b"".join(b"%08d\n" % n for n in range(number, number + 50)))
+            time.sleep(max(0.0, began + number / 5000 - time.monotonic()))
+            if time.monotonic() >= due:
+                rotate(log, 3)
+                rotations += 1
+                due = time.monotonic() + 1
+        found.rest(lines)
+    missing = len(lost(found.lines, lines))
+    figures.append(
+        figure(f"{rotations} rotations with compress, {pattern}", found, lines, missing, time.monotonic() - began)
+    )
+    assert missing == 0
+    assert max(found.lines.values()) == 1

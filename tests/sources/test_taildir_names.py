@@ -1,0 +1,271 @@
+"""The process of `taildir` that opens files as the kernel names them: killed, stopped, orphaned, or very busy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sources.taildir import TaildirSource
+from tests.sources.test_taildir import REPOSITORY, append, bodies, kill, start
+from tests.sources.test_taildir_busy import lost, reading
+
+Begin = Callable[..., TaildirSource]
+
+
+def await_(condition: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def opener(source: TaildirSource) -> subprocess.Popen[bytes]:
+    """The process; it reads events once it has been started."""
+    names = source._watch._names
+    assert names is not None
+    await_(lambda: names._process is not None)
+    assert names._process is not None
+    return names._process
+
+
+def news(source: TaildirSource) -> None:
+    """Wait until it has told of a file that comes now."""
+    probe = Path(next(iter(source._files.directories)), "log.probe")
+    probe.touch()
+    await_(lambda: any(change.path == str(probe) for change in source._watch._changes))
+    probe.unlink()
+    await_(lambda: any(c.path == str(probe) and c.kind == "deleted" for c in source._watch._changes))
+
+
+def opened(source: TaildirSource, path: Path) -> None:
+    """Wait until that file is held open."""
+    status = path.stat()
+    await_(lambda: (status.st_dev, status.st_ino) in source._watch._opened)
+
+
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Starts sources, which are closed at the end."""
+    with ExitStack() as started:
+
+        def begin(*arguments: Any, **options: str) -> TaildirSource:
+            source = start(*arguments, **options)
+            started.callback(source.close)
+            return source
+
+        yield begin
+
+
+def test_a_file_is_opened_and_can_be_read_after_it_was_deleted(begin: Begin, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    source = begin(tmp_path)
+    news(source)
+    log = tmp_path / "logs" / "log.a"
+    log.write_bytes(b"1\n2\n")
+    opened(source, log)
+    log.unlink()
+    assert bodies(source) == [b"1", b"2"]
+    assert source.metrics.get("FileMissedCount") == 0
+    source.close()
+
+
+def test_it_is_started_again_and_what_came_meanwhile_is_found(
+    begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "logs").mkdir()
+    source = begin(tmp_path)
+    news(source)
+    first = opener(source)
+    first.kill()
+    append(tmp_path / "logs" / "log.a", b"1\n")
+    await_(lambda: source._watch._ended)
+    assert bodies(source) == [b"1"]
+    await_(lambda: opener(source).pid != first.pid)
+    news(source)
+    log = tmp_path / "logs" / "log.b"
+    append(log, b"2\n")
+    opened(source, log)
+    log.unlink()
+    assert bodies(source) == [b"2"]
+    assert source.metrics.get("WatchRestartCount") == 1
+    assert "ended (exit code -9)" in caplog.text
+    source.close()
+
+
+def test_what_the_kernels_queue_does_not_hold_is_told_and_all_is_looked_at(
+    begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    source = begin(tmp_path, backoffSleepIncrement="3600000", maxBackoffSleep="3600000")
+    assert bodies(source) == []
+    news(source)
+    assert bodies(source) == []
+    process = opener(source)
+    os.kill(process.pid, signal.SIGSTOP)
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if most > 100_000:
+        pytest.skip("its queue is larger than is worth filling")
+    name, other = logs / "other", logs / "another"
+    name.touch()
+    for _ in range(most // 4 + 100):
+        name.rename(other)
+        other.rename(name)
+    append(logs / "log.late", b"1\n")
+    os.kill(process.pid, signal.SIGCONT)
+    await_(lambda: source._watch._overflow)
+    assert bodies(source) == [b"1"]
+    assert source.metrics.get("WatchOverflowCount") == 1
+    assert "more names changed than the kernel could tell of" in caplog.text
+    source.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_with_the_agent(number: signal.Signals) -> None:
+    program = (
+        "import sys, time\n"
+        "from sources.taildir.names import Names\n"
+        "names = Names(tell=print, overflow=print, ended=print)\n"
+        "while names._process is None: time.sleep(0.01)\n"
+        "print(names._process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    agent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert agent.stdout is not None
+    pid = int(agent.stdout.readline())
+
+    def runs() -> bool:
+        with suppress(OSError):
+            return "opener.py" in Path(f"/proc/{pid}/cmdline").read_text()
+        return False
+
+    await_(runs)
+    agent.send_signal(number)
+    agent.wait(30)
+    agent.stdout.close()
+    await_(lambda: not runs())
+
+
+def test_hundreds_of_directories(begin: Begin, tmp_path: Path) -> None:
+    groups = [f"g{i}" for i in range(300)]
+    options = {f"filegroups.{g}": f"{tmp_path}/logs/{g}/log.*" for g in groups}
+    for group in groups:
+        (tmp_path / "logs" / group).mkdir(parents=True)
+    source = begin(tmp_path, filegroups=" ".join(groups), **options)
+    for group in groups:
+        (tmp_path / "logs" / group / "log").write_bytes(group.encode() + b"\n")
+    await_(lambda: len(source._watch._opened) >= min(300, source._files.most_waiting))
+    for group in groups[:200]:
+        (tmp_path / "logs" / group / "log").unlink()
+    assert sorted(bodies(source)) == sorted(group.encode() for group in groups)
+    source.close()
+
+
+def test_a_directory_that_is_made_again_is_watched_again(begin: Begin, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    source = begin(tmp_path)
+    assert bodies(source) == []
+    logs.rename(tmp_path / "before")
+    logs.mkdir()
+    assert bodies(source) == []
+    news(source)
+    log = logs / "log.a"
+    log.write_bytes(b"1\n")
+    opened(source, log)
+    log.unlink()
+    assert bodies(source) == [b"1"]
+    source.close()
+
+
+# --- a rotation that compresses
+
+
+def rotate(log: Path, count: int) -> None:
+    """As logrotate does with `rotate <count>`, `compress` and `create`."""
+    (log.with_name(f"{log.name}.{count}.gz")).unlink(missing_ok=True)
+    for number in range(count - 1, 0, -1):
+        with suppress(FileNotFoundError):
+            log.with_name(f"{log.name}.{number}.gz").rename(log.with_name(f"{log.name}.{number + 1}.gz"))
+    rotated = log.rename(log.with_name(f"{log.name}.1"))
+    log.touch()
+    subprocess.run(["gzip", "-f", str(rotated)], check=True)
+
+
+def test_rotation_with_compress_while_it_runs(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "app.log"
+    number = 0
+    with reading(tmp_path, "app[.]log", idleTimeout="100") as found:
+        for _ in range(12):
+            for _ in range(20):
+                append(log, b"".join(b"%08d\n" % n for n in range(number, number + 50)))
+                number += 50
+                time.sleep(0.002)
+            rotate(log, 3)
+        found.rest(number)
+    assert lost(found.lines, number) == []
+    assert max(found.lines.values()) == 1
+    assert found.count("FileMissedCount") == 0
+
+
+def test_a_closed_file_that_was_written_to_and_compressed_unseen_is_read_on_in_its_copy(
+    begin: Begin, tmp_path: Path
+) -> None:
+    """Without a restart: it was closed as idle, and nobody looked while it was written to and rotated."""
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs" / "app.log"
+    source = begin(tmp_path, "app[.]log", idleTimeout="0", inotify="false")
+    append(log, b"1\n2\n")
+    assert bodies(source) == [b"1", b"2"]
+    assert all(tail.fd is None for tail in source._files)
+    append(log, b"3\n")
+    rotate(log, 3)
+    append(log, b"4\n")
+    assert sorted(bodies(source)) == [b"3", b"4"]
+    rotate(log, 3)
+    assert bodies(source) == []
+    source.close()
+
+
+def test_rotation_with_compress_amid_restarts(begin: Begin, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "app.log"
+    log.parent.mkdir()
+    number, seen = 0, []
+    for turn in range(6):
+        source = begin(tmp_path, "app[.]log", batchSize="70")
+        for part in range(3):
+            append(log, b"".join(b"%08d\n" % n for n in range(number, number + 100)))
+            number += 100
+            if part == turn % 2:
+                seen += bodies(source)
+                rotate(log, 4)
+        if turn % 2:
+            seen += bodies(source)
+            source.close()
+        else:
+            for batch in source.look():
+                seen += batch.bodies.to_pylist()
+                source.stored(batch)
+                break
+            kill(source)
+        append(log, b"%08d\n" % number)
+        number += 1
+        rotate(log, 4)
+    source = begin(tmp_path, "app[.]log")
+    seen += bodies(source)
+    source.close()
+    assert sorted(seen) == [b"%08d" % n for n in range(number)]
