@@ -272,17 +272,14 @@ class Chain:
         """The commit point: compare-and-swap by a rename that does not overwrite."""
         content, target = msgspec.json.encode(manifest), self._path(manifest.name)
         self._make({self.directory})
-        for _ in range(2):
-            source = self._hdfs.upload(f"{staged}/manifest-{uuid.uuid4().hex}", content)
-            if self._hdfs.rename(source, target):
-                return
-            present = self._hdfs.read(target)
-            if present == content:
-                return  # the answer to the first rename was lost
-            if present is not None or self._hdfs.status(self.directory) is not None:
-                raise self._conflict(manifest)
-            self._hdfs.mkdirs(self.directory)
-        raise Retry(f"HDFS does not keep the directory {self.directory}")
+        source = self._hdfs.upload(f"{staged}/manifest-{uuid.uuid4().hex}", content)
+        if self._hdfs.rename(source, target):
+            return
+        present = self._hdfs.read(target)
+        if present == content:
+            return  # the answer to the rename was lost
+        self._made.clear()  # the directory may have been moved or deleted, with what was uploaded
+        raise self._conflict(manifest)
 
     def _publish(self, manifest: Manifest) -> None:
         self._hdfs.each(self._move, manifest.files)
@@ -294,6 +291,8 @@ class Chain:
             return
         final = self._hdfs.status(file.final)
         if self._hdfs.status(file.temporary) is None:
+            if final is None and self.last is not None and self._hdfs.status(self._path(self.last.name)) is None:
+                raise Retry(f"{self.directory} has just been moved or deleted, with what was to be delivered")
             if final is None or final.length != file.length:
                 self._log.warning("%s was delivered, and moved or changed by someone since", file.final)
             return

@@ -701,6 +701,33 @@ def test_a_directory_that_was_removed_is_made_again(sinks: Any, fake: FakeWebHdf
     assert delivered(fake) == Counter([7, 8])
 
 
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_directory_that_is_moved_away_within_a_commit_takes_nothing_with_it(
+    sinks: Any, fake: FakeWebHdfs, renames: int
+) -> None:
+    sink = sinks(**{"hdfs.path": "/logs/%{host}"})
+    sink.resume(CLAIM, None)
+    write_and_commit(sink, 0, 5, host="a")
+    sink.write(records(5, 7))
+    receipt = sink.stage(OWN, 5, 7)
+    seen = 0
+
+    def move(number: int, op: str) -> None:
+        nonlocal seen
+        if op == "RENAME":
+            if seen == renames:
+                fake.tree.rename("/logs", "/moved")
+            seen += 1
+
+    fake.before = move
+    with pytest.raises((Conflict, Retry)):
+        sink.commit(receipt)
+    fake.heal()
+    assert sink.resume(CLAIM, 5).position == 5
+    write_and_commit(sink, 5, 7)
+    assert delivered(fake) == Counter(range(7))
+
+
 def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
     sink.write(records(0, 5))
