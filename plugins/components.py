@@ -137,6 +137,8 @@ class Claim(NamedTuple):
     that no event is delivered under two names. 2: by `stem`."""
     record: str = ""
     """Where the sink that committed the group's position keeps its own record; empty where it keeps none."""
+    shared_epoch: int = 0
+    """The epoch, where version 0.1 has committed the position: its members understand no more than that."""
 
     @property
     def stem(self) -> str:
@@ -276,6 +278,10 @@ class Channel(Component[C]):
         """
         raise NotImplementedError(f"{type(self).__name__} cannot tell where it ends, and so cannot be drained")
 
+    def starts(self) -> Mapping[int, int]:
+        """By partition of `stream`, the offset of its oldest record, or where the next one comes. Raises Retry."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be read by Spark")
+
     def vacant(self, partition: int, start: int | None, end: int) -> bool:
         """Whether no reader is ever given anything of that partition from `start` (None: the earliest record) up to,
         not including, `end`.
@@ -298,7 +304,8 @@ class Channel(Component[C]):
     def record(self, positions: Mapping[Claim, int | None]) -> None:
         """Commit positions (None: the earliest record) for a group that no reader is a member of.
 
-        Raises Retry, also while one is.
+        Raises Retry, also while one is; Conflict where the group was reset since, or another sink's record has taken
+        the place of the claims' own.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be read by Spark")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pydantic import PrivateAttr
 
@@ -41,6 +41,10 @@ PRODUCER: Mapping[str, Any] = {
     "compression.type": "lz4",
 }
 """Properties of a producer that its component does not set otherwise."""
+
+BROKEN = (KafkaException, SystemError)
+"""What a producer's `poll` and `flush` raise, once, after a fatal error; the latter amid callbacks for deliveries,
+which Python takes for a bug in the client."""
 
 _OF_PRODUCERS = frozenset(
     {"acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id"}
@@ -144,6 +148,13 @@ def reason(error: Any) -> str:
     return str(known.str()) if hasattr(known, "str") else str(known)
 
 
+def is_broken(error: Exception) -> bool:
+    """Whether the producer that raised it refuses all work from now on."""
+    if isinstance(error, KafkaException):
+        return bool(error.args[0].fatal() or error.args[0].code() == KafkaError._FATAL)
+    return isinstance(error, SystemError)
+
+
 def raising(callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
     """That rebalance callback with the client's errors as Retry.
 
@@ -171,6 +182,17 @@ def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: flo
         if at.error is not None:
             raise KafkaException(at.error)
     return found
+
+
+def metadata_of(at: TopicPartition) -> str:
+    """What was committed with that offset, and perhaps something behind it.
+
+    The client reads up to a NUL, which not every program writes: past the end there may be anything, no UTF-8 too.
+    """
+    try:
+        return at.metadata or ""
+    except UnicodeDecodeError as e:
+        return bytes(e.object).decode(errors="replace")
 
 
 def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from plugins.components import Claim
 
-MILLIS = 10**12
-"""An epoch from here on is the time at which it was opened, in ms; versions before 0.2 counted from 1."""
+_OLDER = re.compile(r"epoch=\d+", re.ASCII)
+_UNREAD = re.compile(r"epoch=0[1-9]\d*", re.ASCII)
+
+
+NUL = "\0"
+"""The end of what was written."""
 
 
 class OffsetMetadata(NamedTuple):
-    """The metadata of one committed offset, as a text `epoch=…&topic=…&ids=…&record=…`.
+    """The metadata of one committed offset, as a text `epoch=…&topic=…&ids=…&record=…` that a NUL ends.
 
-    Versions before 0.2 write `epoch=N` alone, and read anything else as epoch 0. Flume writes an empty text.
+    librdkafka reads metadata up to a NUL, and past its end where there is none; its Python binding writes one by
+    itself. Flume writes an empty text. Version 0.1 writes `epoch=N` alone, and reads anything else as epoch 0. So
+    there are two more forms: `epoch=N` is written where members of version 0.1 may read it, and `epoch=0N` by a reset
+    of their group. Version 0.1 takes the latter for `epoch=N` and never writes it: it tells that nobody has read it
+    since.
     """
 
     epoch: int = 0
@@ -23,15 +32,18 @@ class OffsetMetadata(NamedTuple):
     topic_id: str = ""
     """Of the topic that the offset belongs to; empty where it is not known."""
     ids: int = 1
-    """How the group's events are named: see `Claim.ids`."""
+    """How the group's events are named: see `Claim.ids`; 0 after a reset, where the next owner decides that."""
     record: str = ""
     """Where the sink that committed it keeps a commit record of its own; empty where it keeps none."""
+    shared_epoch: int = 0
+    """See `Claim.shared_epoch`; never read from a text."""
 
     @classmethod
     def parse(cls, text: str | None) -> OffsetMetadata:
         """What that text says; whatever is not understood is as if it were not there."""
-        found = dict(parse_qsl(text or ""))
-        epoch, ids = found.get("epoch", ""), found.get("ids", "")
+        text = _written(text)
+        found = dict(parse_qsl(text))
+        epoch, ids = found.get("epoch", ""), found.get("ids", "0" if _UNREAD.fullmatch(text) else "")
         return cls(
             int(epoch) if epoch.isdecimal() else 0,
             found.get("topic", ""),
@@ -42,15 +54,44 @@ class OffsetMetadata(NamedTuple):
     @classmethod
     def of(cls, claim: Claim) -> OffsetMetadata:
         """What is to be written for that claim."""
-        return cls(claim.epoch, claim.topic_id, claim.ids, claim.record)
+        return cls(claim.epoch, claim.topic_id, claim.ids, claim.record, claim.shared_epoch)
 
     def text(self) -> str:
-        """To be written."""
-        if 0 < self.epoch < MILLIS:
-            # An agent of an older version in the same group would take anything more for epoch 0, and go back.
+        """To be written, by another client than librdkafka with a NUL behind it."""
+        if self.epoch and self.ids == 0:
+            return f"epoch=0{self.epoch}"
+        if self.epoch and self.epoch == self.shared_epoch:
             return f"epoch={self.epoch}"
         fields = {"epoch": self.epoch or "", "topic": self.topic_id, "ids": self.ids, "record": self.record}
         return urlencode({name: value for name, value in fields.items() if value and (name, value) != ("ids", 1)})
+
+
+def known_to_older(text: str | None) -> bool:
+    """Whether that metadata was written by version 0.1, or for it."""
+    return _OLDER.fullmatch(_written(text)) is not None
+
+
+def _written(text: str | None) -> str:
+    """What was written of what was read: up to the NUL, which `agent group reset` of version 0.1 did not write."""
+    text = (text or "").partition(NUL)[0]
+    alone = _OLDER.match(text)
+    return alone[0] if alone and not text.startswith("&", alone.end()) else text
+
+
+def overtaken(claim: Claim, said: OffsetMetadata) -> str:
+    """Why an owner with that claim has to give it up, in words, given what the group's position says; empty where it
+    need not. A position that says nothing, as of another program or a group that was deleted, overtakes nothing.
+    """
+    if said.epoch > claim.epoch:
+        return f"group {claim.group} was reset, or another agent has taken {claim.topic}-{claim.partition} over"
+    if said.epoch == claim.epoch and said.record and claim.record not in ("", said.record):
+        return f"another sink of group {claim.group} commits {claim.topic}-{claim.partition}, below {said.record}"
+    return ""
+
+
+def names_topic(claim: Claim) -> bool:
+    """Whether what is committed for that claim says which topic it is of."""
+    return bool(OffsetMetadata.parse(OffsetMetadata.of(claim).text()).topic_id)
 
 
 def next_epoch(epoch: int) -> int:

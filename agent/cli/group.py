@@ -11,7 +11,7 @@ import click
 
 from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
 from agent.cli.output import json_option, show
-from plugins.offsets import OffsetMetadata, next_epoch
+from plugins.offsets import NUL, OffsetMetadata, known_to_older, next_epoch
 
 if TYPE_CHECKING:
     from kafka import TopicPartition
@@ -186,9 +186,13 @@ def _commit(
     offsets = {}
     for move in moves:
         key = TopicPartition(move.topic, move.partition)
-        # A sink's own record stays where it is; events get new ids, unless they have had them before.
-        said = _said(committed.get(key))._replace(epoch=move.epoch, topic_id=ids[move.topic], ids=2)
-        offsets[key] = OffsetAndMetadata(move.new_offset, said.text(), None)
+        if any(known_to_older(at.metadata) for at in committed.values()):
+            # Agents of version 0.1 were the last to read, and may be the next.
+            said = OffsetMetadata(move.epoch, ids=0)
+        else:
+            # A sink's own record stays where it is; events get new ids, unless they have had them before.
+            said = _said(committed.get(key))._replace(epoch=move.epoch, topic_id=ids[move.topic], ids=2)
+        offsets[key] = OffsetAndMetadata(move.new_offset, said.text() + NUL, None)
     for key, error in admin.alter_group_offsets(name, offsets).items():
         if error is not NoError:
             raise click.ClickException(f"{key.topic}-{key.partition} was not moved: {error.description}")

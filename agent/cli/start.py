@@ -59,9 +59,11 @@ def run(spec: AgentSpec, *, drain: bool) -> int:
     names = (", ".join(component.name for component in part) or "none" for part in parts)
     log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
     stuck = False
-    while not stop.wait(LOOK_SECONDS if drain else None):
+    # Not for ever: a signal that comes while the process is stopped may be given to any of its threads when it goes
+    # on, and Python runs the handler only once this one wakes.
+    while not stop.wait(LOOK_SECONDS):
         try:
-            if agent.drained():
+            if drain and agent.drained():
                 break
         except Stuck as e:
             log.error("%s", e)

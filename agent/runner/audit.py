@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -14,7 +15,7 @@ from agent.runner.deadletters import producer_to
 from agent.topology import ChannelSpec
 from plugins import Batch, Channel, Claim, KafkaStream, Retry
 from plugins.audit import PUT, Minutes, Report, tally
-from plugins.kafkaclient import QUIET
+from plugins.kafkaclient import BROKEN, QUIET, is_broken
 
 log = logging.getLogger(__name__)
 
@@ -79,14 +80,15 @@ class Audit:
 
     def _publish(self, reports: Iterable[Report]) -> None:
         """Return when they are durable; where that takes too long they are sent once the brokers answer again."""
-        from confluent_kafka import KafkaException
-
         answers: list[Any] = []
         count, lost = 0, None
+        producer: Any = None
         try:
+            self.open()  # anew, where the producer was broken
+            producer = self._producer
             for report in reports:
                 data = msgspec.json.encode(report)
-                self._producer.produce(
+                producer.produce(
                     self.topic,
                     data,
                     report.topic,
@@ -94,11 +96,14 @@ class Audit:
                     on_delivery=lambda error, _: answers.append(error),
                 )
                 count += 1
-        except (BufferError, KafkaException) as e:  # raised, it would have events put or written once more
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while len(answers) < count and time.monotonic() < deadline:
+                producer.poll(0.01)  # not longer: another thread's poll may hear the answer
+        except (BufferError, Retry, *BROKEN) as e:  # raised, it would have events put or written once more
             lost = e
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(answers) < count and time.monotonic() < deadline:
-            self._producer.poll(0.01)  # not longer: another thread's poll may hear the answer
+            if is_broken(e):
+                with self._lock:
+                    self._producer = None if self._producer is producer else self._producer
         if (lost := lost or next(filter(None, answers), None)) is not None:
             log.warning("a report to %s %s is lost, and it will show differences: %s", OPTION, self.topic, lost)
         elif len(answers) < count:
@@ -106,7 +111,12 @@ class Audit:
 
     def close(self) -> None:
         """Give up what could not be published."""
-        if self._producer is not None and (left := self._producer.flush(5)):
+        if self._producer is None:
+            return
+        left = 0
+        with contextlib.suppress(*BROKEN):
+            left = self._producer.flush(5)
+        if left:
             log.warning(
                 "%d reports to %s %s could not be published: it will show differences", left, OPTION, self.topic
             )

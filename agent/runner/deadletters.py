@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from agent.topology import ChannelSpec
 from plugins import Batch, Channel, Claim, Event, EventId, KafkaStream, Retry, Taken
-from plugins.kafkaclient import client_properties
+from plugins.kafkaclient import BROKEN, client_properties, reason
 
 PART_BYTES = 900_000
 """A larger body is kept in parts of this size."""
@@ -98,9 +98,7 @@ class KafkaDeadLetters:
         self._producer: Any = None
 
     def put(self, letters: Iterable[DeadLetter]) -> None:
-        """Produce, and wait for all in-sync replicas."""
-        from confluent_kafka import KafkaException
-
+        """Produce, and wait for all in-sync replicas. Raises Retry; with another producer the next time."""
         errors: list[str] = []
 
         def heard(error: Any, _: Any) -> None:
@@ -118,8 +116,11 @@ class KafkaDeadLetters:
                     self._producer.poll(0)
                 if self._producer.flush(30):
                     errors.append("no acknowledgement within 30 s")
-            except KafkaException as e:
-                errors.append(e.args[0].str())
+            except BROKEN as e:
+                errors.append(reason(e.__cause__ or e))
+            if errors and self._producer is not None:
+                self._producer.purge()
+                self._producer = None
         if errors:
             raise Retry(f"dead letters cannot be written to topic {self.topic}: {errors[0]}")
 

@@ -12,6 +12,8 @@ from plugins import Channel, FlafkaError, Metrics
 
 STUCK_SECONDS = 60.0
 """A drain is given up when no group has come further for so long."""
+BATCH_SECONDS = 600.0
+"""The same while Spark is at a micro-batch, which may hang, too: of it there is no news before it is over."""
 REST_SECONDS = 1.0
 """Where a group has rested for so long before the end, it is asked whether there is anything to deliver up to it."""
 
@@ -51,7 +53,7 @@ class Drain:
         """When one of them was last seen to have come further, or the first look."""
 
     def over(self) -> bool:
-        """Whether all is delivered. Raises Stuck when nothing has moved for `STUCK_SECONDS`."""
+        """Whether all is delivered. Raises Stuck when nothing has moved for `STUCK_SECONDS`, or `BATCH_SECONDS`."""
         now = time.monotonic()
         while self._rounds:
             left = [goal for goal in self._goals if not goal.reached()]
@@ -61,9 +63,10 @@ class Drain:
                     goal.again()
                 continue
             moved = self._moved = max(now if self._moved is None else self._moved, *(goal.moved for goal in left))
-            if now - moved > STUCK_SECONDS and not any(goal.at_work() for goal in left):
+            patience = BATCH_SECONDS if any(goal.at_work() for goal in left) else STUCK_SECONDS
+            if now - moved > patience:
                 text = "; ".join(goal.told() for goal in left)
-                raise Stuck(f"not drained, and nothing has moved for {STUCK_SECONDS:.0f} s: {text}")
+                raise Stuck(f"not drained, and nothing has moved for {patience:.0f} s: {text}")
             return False
         return True
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
 )
 
 from channels.kafka.config import KafkaChannelConfig
-from channels.kafka.positions import TopicIds, claims_of
+from channels.kafka.positions import TopicIds, assigned, claims_of, reader_id
 from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode, encode_event, readdressed
@@ -26,6 +26,7 @@ from plugins import (
     Caution,
     Channel,
     Claim,
+    Conflict,
     Event,
     EventId,
     FlafkaError,
@@ -36,12 +37,14 @@ from plugins import (
     Retry,
     Taken,
 )
-from plugins.kafkaclient import CONSUMER, NO_BROKERS, QUIET, client_properties, committed, reason
-from plugins.offsets import OffsetMetadata
+from plugins.kafkaclient import CONSUMER, NO_BROKERS, QUIET, client_properties, committed, metadata_of, reason
+from plugins.offsets import OffsetMetadata, overtaken
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
 CONNECT_SECONDS = 10.0
+_UUID = re.compile("-[0-9a-f-]{36}$")
+"""What brokers put behind the name of a member."""
 
 
 class KafkaChannel(Channel[KafkaChannelConfig]):
@@ -61,6 +64,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         self._topic_ids: TopicIds | None = None
         self._joined = Counter[str]()
         """How often a member had to join its group under another name."""
+        self._told = set[tuple[Claim, int]]()
+        """Positions of deleted topics that were logged: a drain asks for positions again and again."""
 
     # --- life
 
@@ -137,7 +142,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
 
         instance = f"{name}.{self._joined[name]}" if self._joined[name] else name
         properties = {
-            **self._client(config.consumer),
+            **self._client({"client.id": reader_id(self.name), **config.consumer}),
             "group.id": group or config.group_id,
             # With its topic: a static member that returns within its session gets its old partitions, and with them
             # those of another topic, if it was configured anew meanwhile.
@@ -169,14 +174,22 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             raise Retry(self._unreachable(e)) from e
         finally:
             consumer.close()
-        return claims_of(claim, found, self.log)
+        mixed = bool(self._ids().members(claim.group).older)
+        return claims_of(claim, found, self.log, self._told, mixed=mixed)
 
     def ends(self) -> Mapping[int, int]:
         """The high watermarks."""
+        return {partition: high for partition, (_, high) in self._watermarks().items()}
+
+    def starts(self) -> Mapping[int, int]:
+        """The low watermarks."""
+        return {partition: low for partition, (low, _) in self._watermarks().items()}
+
+    def _watermarks(self) -> dict[int, tuple[int, int]]:
         consumer, topic = self._onlooker(None), self.config.topic
         try:
             partitions = consumer.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic].partitions
-            watermarks = {
+            return {
                 p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=CONNECT_SECONDS)
                 for p in partitions
             }
@@ -184,7 +197,6 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             raise Retry(self._unreachable(e)) from e
         finally:
             consumer.close()
-        return {partition: high for partition, (_, high) in watermarks.items()}
 
     def vacant(self, partition: int, start: int | None, end: int) -> bool:
         """Read from there, as the channel's readers do. An open transaction, which may be committed yet, counts."""
@@ -208,26 +220,41 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         """The group's members, by the name that lasts where they have one, and their hosts."""
         name = group or self.config.group_id
         try:
-            admin = AdminClient(self._client(self.config.consumer))
-            found = admin.describe_consumer_groups([name])[name].result(CONNECT_SECONDS)
-        except (KafkaException, TimeoutError) as e:
+            groups: list[Any] = AdminClient(self._client(self.config.consumer)).list_groups(
+                name, timeout=CONNECT_SECONDS
+            )
+        except KafkaException as e:
             raise Retry(f"group {name} cannot be looked at: {reason(e)}") from e
         return {
-            at.partition: f"{member.group_instance_id or member.client_id} on {member.host.lstrip('/')}"
-            for member in found.members
-            for at in (member.assignment.topic_partitions if member.assignment else ())
-            if at.topic == self.config.topic
+            partition: f"{_UUID.sub('', member.id)} on {member.client_host.lstrip('/')}"
+            for one in groups
+            for member in one.members
+            for partition in assigned(member.assignment, self.config.topic)
         }
 
     def record(self, positions: Mapping[Claim, int | None]) -> None:
-        """Commit offsets from outside the group, which works while the group has no members."""
+        """Commit offsets from outside the group, which works while the group has no members.
+
+        Without a member nothing fences an owner that was overtaken: what the group says now is looked at before, and
+        within an epoch no position goes back.
+        """
         for group in {claim.group for claim in positions}:
+            claims = {claim.partition: claim for claim in positions if claim.group == group}
             consumer = self._onlooker(group)
             try:
-                offsets = [
-                    self._offset(consumer, claim, end) for claim, end in positions.items() if claim.group == group
-                ]
-                consumer.commit(offsets=offsets, asynchronous=False)
+                offsets = {  # nobody reads the group; what version 0.1 would not understand it refuses
+                    partition: self._offset(consumer, claim._replace(shared_epoch=0), positions[claim])
+                    for partition, claim in claims.items()
+                }
+                for at in committed(consumer, [*offsets.values()], CONNECT_SECONDS):
+                    claim, said = claims[at.partition], OffsetMetadata.parse(metadata_of(at))
+                    if why := overtaken(claim, said):
+                        raise Conflict(why)
+                    same = (said.epoch, said.topic_id) == (claim.epoch, claim.topic_id)
+                    if same and at.offset > offsets[at.partition].offset:
+                        del offsets[at.partition]
+                if offsets:
+                    consumer.commit(offsets=[*offsets.values()], asynchronous=False)
             except KafkaException as e:
                 raise Retry(f"group {group}: committing offsets failed: {e.args[0].str()}") from e
             finally:

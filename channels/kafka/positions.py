@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from plugins import Claim, Retry
-from plugins.kafkaclient import reason
-from plugins.offsets import OffsetMetadata
+from plugins.kafkaclient import metadata_of, reason
+from plugins.offsets import OffsetMetadata, known_to_older
 
 ANSWER_SECONDS = 10.0
+LIST_SECONDS = 2.0
+"""The reader does not poll meanwhile."""
+_OLDER = re.compile(r"flafka-[^.]*")
+_UNIQUE = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+
+
+class Members(NamedTuple):
+    """Who reads a group, as far as the brokers tell."""
+
+    unread: frozenset[int] = frozenset()
+    """The partitions that no member has; none while members come and go."""
+    older: tuple[str, ...] = ()
+    """The members of version 0.1, in words."""
+
+
+def reader_id(channel: str) -> str:
+    """The client.id of that channel's readers. The end tells them from those of version 0.1."""
+    return f"flafka-{channel}.2"
 
 
 class TopicIds:
@@ -22,13 +43,20 @@ class TopicIds:
     def __init__(self, admin: AdminClient, topic: str) -> None:
         self._admin, self._topic = admin, topic
         self._partitions = 0
+        self._unanswered = False
 
     def get(self) -> str:
         """Its id. Retry where there is none, or no answer."""
+        return self.look()[0]
+
+    def look(self) -> tuple[str, int]:
+        """Its id, and how many partitions it has. Retry where there is none, or no answer."""
         try:
-            return str(self._request().result(ANSWER_SECONDS).topic_id)
+            found = self._request().result(ANSWER_SECONDS)
         except (KafkaException, TimeoutError) as e:
+            self._unanswered = True
             raise Retry(f"topic {self._topic} cannot be looked at: {reason(e)}") from e
+        return str(found.topic_id), len(found.partitions)
 
     def ask(self, answer: Callable[[str | None], None]) -> None:
         """Have it called, on a thread of the client's, with the id; with none where there is no answer.
@@ -43,6 +71,7 @@ class TopicIds:
                 answer(str(future.result().topic_id))
             else:
                 gone = isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                self._unanswered = not gone
                 answer("" if gone else None)
 
         try:
@@ -52,56 +81,93 @@ class TopicIds:
         else:
             request.add_done_callback(told)
 
-    def unread(self, group: str, answer: Callable[[set[int]], None]) -> None:
-        """Have it called, on a thread of the client's, with the partitions that no member of the group has.
+    def members(self, group: str) -> Members:
+        """Who reads that group; nothing of it where there is no answer.
 
-        None of them are told while members come and go, and where there is no answer.
+        A member whose client.id is set in the configuration does not tell its version, and counts as a new one.
         """
-
-        def told(future: Any) -> None:
-            found = future.result() if future.exception() is None else None
-            if found is None or found.state.name != "STABLE" or not found.members:
-                answer(set())
-                return
-            owned = {
-                tp.partition for m in found.members for tp in m.assignment.topic_partitions if tp.topic == self._topic
-            }
-            answer(set(range(self._partitions)) - owned)
-
+        # Not by `describe_consumer_groups`: when a group's coordinator is lost, what the admin client asked of it
+        # aborts the process (librdkafka 2.16, issue 4605).
         try:
-            request = self._admin.describe_consumer_groups([group], request_timeout=ANSWER_SECONDS)[group]
+            found: list[Any] = self._admin.list_groups(group, timeout=LIST_SECONDS)
         except KafkaException:
-            answer(set())
-        else:
-            request.add_done_callback(told)
+            return Members()
+        known = [one for one in found if one.error is None]
+        older = [
+            f"{_UNIQUE.sub('', member.id)} on {member.client_host.lstrip('/')}"
+            for one in known
+            for member in one.members
+            if _OLDER.fullmatch(member.client_id or "")
+        ]
+        settled = [member for one in known if one.state == "Stable" for member in one.members]
+        owned = (partition for member in settled for partition in assigned(member.assignment, self._topic))
+        unread = set(range(self._partitions)).difference(owned) if settled else ()
+        return Members(frozenset(unread), tuple(sorted(older)))
 
     def _request(self) -> Any:
+        if self._unanswered:
+            # The client goes on asking the broker that it took for the controller, which may be lost, for minutes;
+            # whatever metadata it gets names another one.
+            with contextlib.suppress(KafkaException):
+                self._admin.list_topics(self._topic, timeout=LIST_SECONDS)
+            self._unanswered = False
         topics = TopicCollection([self._topic])
         return self._admin.describe_topics(topics, request_timeout=ANSWER_SECONDS)[self._topic]
 
 
-def claims_of(claim: Claim, committed: Iterable[TopicPartition], log: logging.Logger) -> dict[Claim, int | None]:
+def assigned(assignment: bytes, topic: str) -> Iterator[int]:
+    """The partitions of that topic in what the leader of a group has assigned to a member."""
+    if not assignment:
+        return
+    _, topics = struct.unpack_from(">hi", assignment)
+    at = 6
+    for _ in range(topics):
+        (length,) = struct.unpack_from(">h", assignment, at)
+        name = assignment[at + 2 : at + 2 + length].decode()
+        at += 2 + length
+        (count,) = struct.unpack_from(">i", assignment, at)
+        if name == topic:
+            yield from struct.unpack_from(f">{count}i", assignment, at + 4)
+        at += 4 + 4 * count
+
+
+def claims_of(
+    claim: Claim,
+    committed: Iterable[TopicPartition],
+    log: logging.Logger,
+    told: set[tuple[Claim, int]] | None = None,
+    *,
+    mixed: bool = False,
+) -> dict[Claim, int | None]:
     """That claim for each partition, with the group's position; all partitions of the topic have to be given.
 
-    A position of another topic of that name counts as none. A group that has positions from before version 0.2 goes
-    on naming events as it did; another program's commit, which says nothing, does not change how they are named.
+    A position of another topic of that name counts as none, and is logged, but for those in `told`, where it is
+    entered. A group that has positions from before version 0.2 goes on naming events as it did; another program's
+    commit, which says nothing, does not change how they are named.
+    `mixed`: members of version 0.1 read the group as well, so that whatever begins now does so as they know it.
     """
+    told = set() if told is None else told
     found: dict[Claim, int | None] = {}
     silent: dict[Claim, int | None] = {}
-    older = False
+    older = mixed
     for tp in committed:
-        said = OffsetMetadata.parse(tp.metadata)
+        said = OffsetMetadata.parse(text := metadata_of(tp))
         one = claim._replace(partition=tp.partition)
-        if tp.offset < 0 or not tp.metadata:
+        if tp.offset < 0 or not text:
             silent[one] = tp.offset if tp.offset >= 0 else None
         elif said.topic_id not in ("", claim.topic_id):
-            log.warning(
-                "group %s stood at offset %d of a topic %s that was deleted: it begins with the first record of the "
-                "topic of that name; what the old one still held of partition %d is lost",
-                claim.group, tp.offset, claim.topic, tp.partition,
-            )  # fmt: skip
+            if (one, tp.offset) not in told:
+                log.warning(
+                    "group %s stood at offset %d of a topic %s that was deleted: it begins with the first record of "
+                    "the topic of that name; what the old one still held of partition %d is lost",
+                    claim.group, tp.offset, claim.topic, tp.partition,
+                )  # fmt: skip
+            told.add((one, tp.offset))
             silent[one] = None
         else:
-            found[one._replace(epoch=said.epoch, ids=said.ids, record=said.record)] = tp.offset
+            ids = said.ids or (1 if mixed else 2)
+            shared = said.epoch if ids == 1 and known_to_older(text) else 0
+            one = one._replace(epoch=said.epoch, ids=ids, record=said.record, shared_epoch=shared)
+            found[one] = tp.offset
             older |= said.ids == 1
     return found | {one._replace(ids=1 if older else 2): offset for one, offset in silent.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -13,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers
 from plugins import Batch, Component, EventId, Rejected, Retry, flumeevent
-from plugins.kafkaclient import CONNECT_SECONDS, PRODUCER, reason
+from plugins.kafkaclient import BROKEN, CONNECT_SECONDS, PRODUCER, is_broken, reason
 
 MAX_RECORD_BYTES = 8 << 20
 STALL_SECONDS = 5.0
@@ -58,7 +59,8 @@ class ChannelProducer:
         self._closed.set()
         self._poller.join()
         self._producer.purge()
-        self._producer.flush(1)
+        with contextlib.suppress(*BROKEN):
+            self._producer.flush(1)
 
     def put(self, batch: Batch) -> None:
         """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
@@ -190,23 +192,25 @@ class ChannelProducer:
     ) -> None:
         delivery.expect(1)
         while True:
+            used = self._producer
             try:
-                self._producer.produce(
-                    self._config.topic, value, key, partition, headers=headers, on_delivery=delivery.report
-                )
+                used.produce(self._config.topic, value, key, partition, headers=headers, on_delivery=delivery.report)
                 return
             except BufferError:
                 self._wait_for_room()
             except KafkaException as e:
+                self._replace_broken(used, e)
                 raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
 
     def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: _Delivery) -> None:
         """Several records in one call, which knows no record headers."""
         while messages:
             delivery.expect(len(messages))
+            used = self._producer
             try:
-                self._producer.produce_batch(self._config.topic, messages, partition, on_delivery=delivery.report)
+                used.produce_batch(self._config.topic, messages, partition, on_delivery=delivery.report)
             except KafkaException as e:
+                self._replace_broken(used, e)
                 raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
             failed = [message for message in messages if "_error" in message]
             delivery.expect(-len(failed))
@@ -224,7 +228,12 @@ class ChannelProducer:
 
     def _poll(self) -> None:
         while not self._closed.is_set():
-            self._producer.poll(0.2)
+            with contextlib.suppress(*BROKEN):  # whoever waits is told by a report, and has the producer replaced
+                self._producer.poll(0.2)
+
+    def _replace_broken(self, used: Producer, error: KafkaException) -> None:
+        if is_broken(error):
+            self._replace(used)
 
     def _replace(self, old: Producer) -> None:
         # After a fatal error an idempotent producer refuses all work for ever. Whoever else has put into it fails
@@ -234,8 +243,10 @@ class ChannelProducer:
                 return
             self._producer = Producer(self._properties)
         old.purge()
-        while old.flush(0.2) and not self.stopping.is_set():
-            pass  # those who wait for what was purged wait until they are told
+        while not self.stopping.is_set():  # those who wait for what was purged wait until they are told
+            with contextlib.suppress(*BROKEN):
+                if not old.flush(0.2):
+                    break
 
     @property
     def _record_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -16,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from channels.kafka.positions import TopicIds, claims_of
 from plugins import Claim, FlafkaError, Metrics, Owner, Reader, Record, Retry, Taken
 from plugins.kafkaclient import CONSUMER, committed, raising
-from plugins.offsets import OffsetMetadata
+from plugins.offsets import OffsetMetadata, names_topic
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits undelivered."""
@@ -29,6 +30,10 @@ CONFIRM_SECONDS = 0.01
 LOOK_SECONDS = 5.0
 """and at least once, should nothing come: in a topic made again there may be records before the position."""
 ASK_SECONDS = 60.0
+ALONE_SECONDS = 3600.0
+"""Once it has seen no member of version 0.1 for so long, a reader commits what these do not understand."""
+OLDER_SECONDS = 10.0
+"""How long what cannot be mixed with members of version 0.1 waits until it looks whether they are gone."""
 OWNER_SECONDS = 240.0
 """How long a rebalance waits for the sink to finish; below max.poll.interval.ms."""
 
@@ -58,9 +63,11 @@ class KafkaReader(Reader):
     ) -> None:
         self._claim, self._owner, self._metrics, self._decode = claim, owner, metrics, decode
         self._topic_ids, self._join_anew = topic_ids, join_anew
-        self._unread = set[int]()
+        self._unread = frozenset[int]()
         """Partitions that nobody had when that was last looked at."""
         self._unread_due = time.monotonic() + _unread_seconds()
+        self._older_at = time.monotonic()
+        """When a member of version 0.1 was seen last, or may have been."""
         self._claims: dict[int, Claim] = {}
         """Of the partitions that are ours."""
         self._ends: dict[int, int] = {}
@@ -143,6 +150,10 @@ class KafkaReader(Reader):
             raise Retry(f"group {self._claim.group}: committing offsets failed: {e.args[0].str()}") from e
 
     def _commit(self, positions: Mapping[Claim, int]) -> None:
+        if time.monotonic() - self._older_at > ALONE_SECONDS:
+            positions = {claim._replace(shared_epoch=0): end for claim, end in positions.items()}
+        if any(not names_topic(claim) for claim in positions) and self._topic_ids.get() != self._claim.topic_id:
+            raise self._made_again()  # nobody could tell by the metadata whose position that is
         offsets = [
             TopicPartition(claim.topic, claim.partition, end, metadata=OffsetMetadata.of(claim).text())
             for claim, end in positions.items()
@@ -231,7 +242,8 @@ class KafkaReader(Reader):
             with self._changed:
                 self._closing = True
             self._serve()
-            consumer.close()
+            with contextlib.suppress(FlafkaError):  # of a callback that was still due: it is of no use any more
+                consumer.close()
 
     def _serve(self) -> None:
         while True:
@@ -300,16 +312,14 @@ class KafkaReader(Reader):
         """
         if self._claim.topic_id and time.monotonic() >= self._unread_due:
             self._unread_due = time.monotonic() + _unread_seconds()
-            self._topic_ids.unread(self._claim.group, self._heard_of_unread)
-
-    def _heard_of_unread(self, unread: set[int]) -> None:
-        again, self._unread = self._unread & unread, unread
-        if again:
-            self._join_anew()
-            group, topic = self._claim.group, self._claim.topic
-            self._fail(
-                Retry(f"group {group}: no member reads partitions {sorted(again)} of {topic}: joining it anew")
-            )
+            members = self._topic_ids.members(self._claim.group)
+            if members.older:
+                self._older_at = time.monotonic()
+            again, self._unread = self._unread & members.unread, members.unread
+            if again:
+                self._join_anew()
+                group, topic = self._claim.group, self._claim.topic
+                raise Retry(f"group {group}: no member reads partitions {sorted(again)} of {topic}: joining it anew")
 
     def _made_again(self) -> Retry:
         """What to say where another topic has the claim's name now; and it is counted."""
@@ -339,14 +349,25 @@ class KafkaReader(Reader):
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             if self._topic_ids.get() != claim.topic_id:
                 raise self._made_again()
-            raise FlafkaError(
-                f"group {claim.group} stands at offset {message.offset()} of {claim.topic}-{message.partition()}, "
-                f"which the brokers no longer have: retention removed it. "
-                f"To accept the loss: agent group reset {claim.group} --topic {claim.topic} --to earliest"
-            )
+            raise self._out_of_range(cast("int", message.partition()), cast("int", message.offset()))
         if error.fatal() or error.code() in _FENCED:
             raise Retry(f"group {claim.group}: {error.str()}; does another agent run with this name on this host?", 5)
         log.warning("group %s: %s", claim.group, error.str())
+
+    def _out_of_range(self, partition: int, offset: int) -> FlafkaError:
+        """What to say where the brokers have no record at that offset of the claims' topic."""
+        group, place = self._claim.group, f"{self._claim.topic}-{partition}"
+        at = TopicPartition(self._claim.topic, partition)
+        low, high = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
+        if offset <= high:
+            count = low - offset
+            to, why = "earliest", f"records {offset} to {low - 1}, {count:,} in all, were removed by retention unread"
+        else:
+            to, why = str(high), f"{place} ends at {high}, as when a replica that was behind becomes leader"
+        return FlafkaError(
+            f"group {group} stands at offset {offset} of {place}, which the brokers do not have: {why}. "
+            f"To accept the loss: agent group reset {group} --topic {self._claim.topic}:{partition} --to {to}"
+        )
 
     def _apply_seeks(self) -> None:
         with self._changed:
@@ -389,12 +410,19 @@ class KafkaReader(Reader):
             self._assigning = False
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        topic_id = self._topic_ids.get()
+        # Not by this consumer's `list_topics`: in a callback that has the next callback of the same `poll` abort the
+        # process, for the Python binding takes the polling thread for one that is not polling.
+        topic_id, count = self._topic_ids.look()
         if self._queues and topic_id != self._claim.topic_id:
             raise self._made_again()
         self._claim = self._claim._replace(topic_id=topic_id)
         numbers = {tp.partition for tp in partitions}
-        found = claims_of(self._claim, committed(consumer, self._all(consumer), COMMITTED_SECONDS), log)
+        older = self._topic_ids.members(self._claim.group).older
+        if older:
+            self._older_at = time.monotonic()
+        everything = [TopicPartition(self._claim.topic, partition) for partition in range(count)]
+        at = committed(consumer, everything, COMMITTED_SECONDS)
+        found = claims_of(self._claim, at, log, mixed=bool(older))
         claims = {claim: offset for claim, offset in found.items() if claim.partition in numbers}
         starts: dict[Claim, int | None] = {}
         if not self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims))):
@@ -402,6 +430,13 @@ class KafkaReader(Reader):
                 f"group {self._claim.group}: its sink was at work for {OWNER_SECONDS:.0f} s without a pause", 1
             )
         starts = starts or claims  # closing
+        if older and any(claim.ids == 2 and not claim.record for claim in (*starts, *self._claims.values())):
+            self._tell_and_wait(lambda: self._owner.revoked(numbers | self._queues.keys()))
+            raise Retry(
+                f"group {self._claim.group} names events as version 0.2 does, and is read by {', '.join(older)} of "
+                "version 0.1, which would deliver some again under other ids: upgrade or stop it",
+                OLDER_SECONDS,
+            )
         positions = {c.partition: OFFSET_BEGINNING if at is None else at for c, at in starts.items()}
         with self._changed:
             self._claims.update({claim.partition: claim for claim in starts})
@@ -412,10 +447,6 @@ class KafkaReader(Reader):
         if self._paused:
             consumer.pause(partitions)  # as those that were ours before, which stay so
 
-    def _all(self, consumer: Consumer) -> list[TopicPartition]:
-        topic = consumer.list_topics(self._claim.topic, timeout=COMMITTED_SECONDS).topics[self._claim.topic]
-        return [TopicPartition(self._claim.topic, partition) for partition in topic.partitions]
-
     def _register(self, starts: Mapping[Claim, int | None]) -> None:
         """Commit where each begins, and under which claim, before anything is taken."""
         positions = {}
@@ -423,6 +454,12 @@ class KafkaReader(Reader):
             if start is None:
                 at = TopicPartition(claim.topic, claim.partition)
                 start, _ = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
+                if start:
+                    log.warning(
+                        "group %s has no position in %s-%d, and begins with record %d, the first that is left: "
+                        "whether those before it were delivered is not known",
+                        *(claim.group, claim.topic, claim.partition, start),
+                    )
             positions[claim] = start
         if positions:
             self._commit(positions)

@@ -20,6 +20,7 @@ from plugins.kafkaclient import (
     CONNECT_SECONDS,
     CONSUMER,
     committed,
+    metadata_of,
     reason,
 )
 from plugins.offsets import OffsetMetadata
@@ -95,7 +96,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             self._drop(claim.partition)
             raise
         if at.offset >= 0:
-            said = OffsetMetadata.parse(at.metadata)
+            said = OffsetMetadata.parse(metadata_of(at))
             if said.topic_id in ("", claim.topic_id):
                 committed, claim = at.offset, claim._replace(epoch=said.epoch, record=said.record)
         found, notes = committed, tuple[bytes, ...]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -144,7 +145,8 @@ class TopicConsumer:
                 self._changed.notify_all()
         finally:
             self._closing = True
-            consumer.close()
+            with contextlib.suppress(FlafkaError):  # of a callback that was still due: it is of no use any more
+                consumer.close()
 
     def _subscribe(self) -> None:
         self._consumer.subscribe(
@@ -170,25 +172,33 @@ class TopicConsumer:
             self._subscribe()
 
     def _receive(self, messages: Iterable[Message]) -> None:
+        failed: list[tuple[Message, KafkaError]] = []
         with self._changed:
             for message in messages:
                 if (error := message.error()) is not None:
-                    self._on_error(message, error)
+                    failed.append((message, error))
                 elif _place(message) in self._turns:
                     self._queue.append(message)
                     self._queued += _weight(message)
             self._changed.notify_all()
+        for message, error in failed:
+            self._on_error(message, error)
 
     def _on_error(self, message: Message, error: KafkaError) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             topic, partition = _place(message)
+            offset, at = cast("int", message.offset()), TopicPartition(topic, partition, OFFSET_BEGINNING)
+            low, _ = self._consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
+            lost = f"{low - offset:,} records are lost" if low > offset else "What was there is lost"
             log.error(
-                "group %s stands at offset %s of %s-%d, which the brokers no longer have: retention removed it, or "
-                "the topic was made anew. What was there is lost; it goes on with the earliest record there is",
-                *(self._group, message.offset(), topic, partition),
+                "group %s stands at offset %d of %s-%d, which the brokers no longer have: retention removed it, or "
+                "the topic was made anew. %s; it goes on with the earliest record there is, %d",
+                *(self._group, offset, topic, partition, lost, low),
             )
             self._metrics.add("KafkaOffsetLostCount")
-            self._consumer.seek(TopicPartition(topic, partition, OFFSET_BEGINNING))
+            # The client has given the partition up, and refuses to seek in it.
+            self._consumer.incremental_unassign([at])
+            self._consumer.incremental_assign([at])
         elif error.fatal() or error.code() in (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL):
             raise Retry(f"group {self._group}: {error.str()}; does another agent run with this name on this host?", 5)
         elif (text := error.str()) not in self._complaints:

@@ -2,12 +2,14 @@
 
 import logging
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from channels.kafka import KafkaChannelConfig, producing, reader
+from channels.kafka.positions import Members
 from channels.kafka.producing import ChannelProducer
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode
@@ -45,10 +47,16 @@ class Ids:
     """Says which topic it is; where `held`, once it is asked to."""
 
     def __init__(self, *, held=False):
-        self.now, self.held, self.waiting = "first", held, []
+        self.now, self.held, self.waiting, self.older = "first", held, [], []
 
     def get(self):
         return self.now
+
+    def look(self):
+        return self.now, 4
+
+    def members(self, group):
+        return Members(older=tuple(self.older))
 
     def ask(self, answer):
         if self.held:
@@ -275,3 +283,79 @@ def test_partitions_that_are_added_are_found(brokers):
 def test_a_default_partition_that_is_not_there_is_said_at_the_start():
     with pytest.raises(Retry, match="defaultPartitionId = 4, and topic flafka has partitions 0 to 3"):
         producing_to("127.0.0.1:1", format="flume", defaultPartitionId="4")
+
+
+def test_beside_members_of_version_0_1_a_group_says_no_more_than_they_know(brokers, monkeypatch):
+    numbered(brokers, "beside", range(10))
+    commit_to(brokers, "beside", "beside", 4, "epoch=7")
+
+    class Further(Owner):
+        def assigned(self, committed):
+            super().assigned(committed)
+            return {claim._replace(record="hdfs:/logs"): 5 for claim in committed if claim.partition == 0}
+
+    ids = Ids()
+    ids.older = ["host.a1.k1 on 127.0.0.1"]
+    consumer = reading(brokers, "beside", Further(start=None), ids)
+    try:
+        assert bodies(consumer, 5)[0] == b"5"
+        assert offsets_of(brokers, "beside", "beside") == (5, OffsetMetadata(7))
+    finally:
+        consumer.close()
+    monkeypatch.setattr(reader, "ALONE_SECONDS", -1)  # they have been gone for long
+    consumer = reading(brokers, "beside", Further(start=None))
+    try:
+        assert bodies(consumer, 5)[0] == b"5"
+        assert offsets_of(brokers, "beside", "beside") == (5, OffsetMetadata(7, "first", record="hdfs:/logs"))
+    finally:
+        consumer.close()
+
+
+def test_names_that_members_of_version_0_1_do_not_know_are_not_mixed_with_theirs(brokers):
+    numbered(brokers, "names", range(10))
+    commit_to(brokers, "names", "names", 4, "topic=first&ids=2")
+
+    class Simple(Owner):
+        def assigned(self, committed):
+            super().assigned(committed)
+            return committed
+
+        def revoked(self, partitions):
+            self.told.append(("revoked", partitions))
+
+    ids, owner = Ids(), Simple(start=None)
+    ids.older = ["host.a1.k1 on 127.0.0.1"]
+    consumer = reading(brokers, "names", owner, ids)
+    try:
+        with pytest.raises(Retry, match=r"is read by host\.a1\.k1 on 127\.0\.0\.1 of version 0\.1, which would"):
+            until(lambda: consumer.take(1))
+        assert ("revoked", owner.told[0]) in owner.told, "what was taken is delivered first"
+    finally:
+        consumer.close()
+    ids.older = []
+    consumer = reading(brokers, "names", owner, ids)
+    try:
+        assert bodies(consumer, 6)[0] == b"4"
+    finally:
+        consumer.close()
+
+
+def test_a_callback_that_fails_while_the_reader_closes_is_no_failure_of_its_thread(monkeypatch):
+    class Closing:
+        def __init__(self, properties):
+            pass
+
+        def subscribe(self, topics, **callbacks):
+            pass
+
+        def poll(self, seconds):
+            time.sleep(0.001)
+
+        def close(self):
+            raise Retry("the group's positions cannot be had")
+
+    failures = []
+    monkeypatch.setattr(reader, "Consumer", Closing)
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    reading("nobody:1", "closing", Owner(start=None)).close()
+    assert failures == []

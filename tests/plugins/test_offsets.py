@@ -7,25 +7,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins import Claim
-from plugins.offsets import MILLIS, OffsetMetadata, next_epoch
+from plugins.offsets import NUL, OffsetMetadata, known_to_older, next_epoch
 
+MILLIS = 10**12
+EPOCHS = st.one_of(st.integers(1, 9), st.integers(MILLIS, 10 * MILLIS))
 SAID = st.builds(
     OffsetMetadata,
-    st.one_of(st.just(0), st.integers(MILLIS, 10 * MILLIS)),
+    st.one_of(st.just(0), EPOCHS),
     st.text(),
     st.sampled_from([1, 2]),
     st.text(),
+    st.just(0),
 )
 
 
 @given(SAID)
 def test_it_is_read_as_it_was_written(said: OffsetMetadata) -> None:
     assert OffsetMetadata.parse(said.text()) == said
+    assert OffsetMetadata.parse(f"{said.text()}\0") == said, "as confluent_kafka commits it"
 
 
-@given(SAID, st.integers(1, MILLIS - 1))
-def test_an_epoch_of_an_older_version_is_written_as_that_version_does(said: OffsetMetadata, epoch: int) -> None:
-    assert said._replace(epoch=epoch).text() == f"epoch={epoch}"
+def read_by_version_0_1(metadata: str | None) -> int:
+    """Its `channels.kafka.reader.epoch_of`."""
+    name, _, value = (metadata or "").partition("=")
+    return int(value) if name == "epoch" and value.isdigit() else 0
+
+
+@given(SAID, EPOCHS)
+def test_members_of_version_0_1_are_told_the_epoch_that_they_know(said: OffsetMetadata, epoch: int) -> None:
+    shared = said._replace(epoch=epoch, shared_epoch=epoch)
+    assert shared.text() == f"epoch={epoch}"
+    assert known_to_older(shared.text())
+
+
+@given(EPOCHS)
+def test_version_0_1_reads_the_epoch_of_a_reset_and_this_one_sees_whether_it_did(epoch: int) -> None:
+    reset = OffsetMetadata(epoch, ids=0)
+    assert OffsetMetadata.parse(reset.text()) == reset
+    assert known_to_older(reset.text())
+    assert known_to_older(f"{reset.text()}\0"), "as confluent_kafka commits it"
+    assert read_by_version_0_1(reset.text()) == epoch
+    assert OffsetMetadata.parse(f"epoch={read_by_version_0_1(reset.text())}") == reset._replace(ids=1)
+
+
+@given(SAID)
+def test_version_0_1_reads_whatever_it_does_not_know_as_epoch_0(said: OffsetMetadata) -> None:
+    known = read_by_version_0_1(said.text())
+    assert known == (said.epoch if known_to_older(said.text()) else 0)
+
+
+@given(SAID, st.text())
+def test_what_lies_behind_its_end_is_not_read(said: OffsetMetadata, behind: str) -> None:
+    assert OffsetMetadata.parse(said.text() + NUL + behind) == said
 
 
 @given(st.one_of(st.none(), st.text()))
@@ -39,6 +72,9 @@ def test_whatever_others_write_is_read(text: str | None) -> None:
         (None, OffsetMetadata()),
         ("", OffsetMetadata()),
         ("epoch=3", OffsetMetadata(3)),
+        ("epoch=0", OffsetMetadata()),
+        ("epoch=01790000000000", OffsetMetadata(1_790_000_000_000, ids=0)),
+        ("epoch=3\x7f", OffsetMetadata(3)),  # of version 0.1's `agent group reset`, which wrote no NUL
         ("epoch=-3&ids=x&more=1", OffsetMetadata()),
         ("epoch=1790000000000&topic=a%2Bb%2F&ids=2", OffsetMetadata(1_790_000_000_000, "a+b/", 2)),
         ("record=hdfs%3A%2Flogs%2F.flafka", OffsetMetadata(record="hdfs:/logs/.flafka")),

@@ -1,6 +1,7 @@
 """`agent cluster`, `agent topic` and `agent group` against real brokers."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,10 +68,11 @@ def reading(kafka_cluster: KafkaCluster, name: str, topic: str) -> Iterator[Cons
         consumer.close()
 
 
-def commit(kafka_cluster: KafkaCluster, name: str, topic: str, *offsets: int) -> None:
+def commit(kafka_cluster: KafkaCluster, name: str, topic: str, *offsets: int, metadata: str = "") -> None:
     """Commit one offset per partition, without joining the group."""
     consumer = Consumer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": name})
-    positions = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
+    more = {"metadata": metadata} if metadata else {}
+    positions = [TopicPartition(topic, number, offset, **more) for number, offset in enumerate(offsets)]
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -185,6 +187,17 @@ def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaClus
     assert (untouched, at) == (first, 0)
     assert third.epoch > second.epoch, "no epoch is used twice"
     assert [row[5] for row in rows(run("group describe by-offset"))] == [str(first.epoch), str(third.epoch)]
+
+
+def test_group_reset_says_what_version_0_1_understands_where_it_read_last(
+    run: Run, kafka_cluster: KafkaCluster, log: str
+) -> None:
+    commit(kafka_cluster, "older", log, 4, 1, metadata="epoch=0")
+    run("group reset older --to 2 --yes")
+    metadata = [found for _, found in committed(kafka_cluster, "older")]
+    assert all(re.fullmatch(r"epoch=0[1-9]\d{12}", text) for text in metadata), metadata
+    first, second = (OffsetMetadata.parse(text) for text in metadata)
+    assert [row[5] for row in rows(run("group describe older"))] == [str(first.epoch), str(second.epoch)]
 
 
 def test_group_reset_by_time(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:

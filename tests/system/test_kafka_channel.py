@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from channels.kafka import KafkaChannel, KafkaChannelConfig
-from plugins import Batch, Event, FlafkaError, Rejected
+from plugins import Batch, Conflict, Event, FlafkaError, Rejected
 
 
 class Owner:
@@ -183,6 +183,18 @@ def test_positions_carry_the_epoch_of_a_deliberate_reset(channel):
     reader.commit(owner.ends(taken))
     reader.close()
     assert {claim.epoch for claim in channel.positions(None)} == {3}
+    with pytest.raises(Conflict, match="was reset"):  # it was begun before
+        channel.record(dict.fromkeys(positions, 1))
+    assert {claim.epoch for claim in channel.positions(None)} == {3}
+
+
+def test_positions_told_from_outside_never_go_back_within_an_epoch(channel):
+    claims = [claim._replace(epoch=10**12) for claim in channel.positions(None)]
+    for position in (2, 1):
+        channel.record(dict.fromkeys(claims, position))
+        assert set(channel.positions(None).values()) == {2}
+    channel.record({claim._replace(epoch=10**12 + 1): 1 for claim in claims})
+    assert set(channel.positions(None).values()) == {1}
 
 
 def test_records_that_retention_took_stop_the_reader_with_the_way_out(channel, kafka_cluster):

@@ -1,0 +1,157 @@
+"""The life of a group behind real agents: its topic made again, the group reset and deleted, agents asleep."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from agent.books import solr_documents
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from agent.services.solr import SolrCluster
+from tests.system.running import Agent, agent_command, hdfs_sink, in_hdfs, kafka_channel, unique, until
+from tests.system.test_drain import create, put
+
+PARTITIONS = (0, 1, 2)
+
+
+class Group:
+    """A topic of that name, its group, and all that was put into it."""
+
+    def __init__(self, directory: Path, kafka: KafkaCluster, name: str, sink: str) -> None:
+        self.directory, self.kafka, self.name = directory, kafka, name
+        self.admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        self.bodies: list[bytes] = []
+        self.configuration = f"""
+a1.channels = c1
+{kafka_channel(kafka.bootstrap_servers, name)}
+a1.channels.c1.format = raw
+a1.channels.c1.parseAsFlumeEvent = false
+a1.channels.c1.kafka.consumer.session.timeout.ms = 6000
+a1.channels.c1.kafka.consumer.heartbeat.interval.ms = 1000
+a1.sinks = k1
+{sink}
+"""
+        create(kafka, name, len(PARTITIONS))
+
+    def put(self, count: int) -> None:
+        more = [b"%06d" % (len(self.bodies) + number) for number in range(count)]
+        put(self.kafka, self.name, more, *PARTITIONS)
+        self.bodies += more
+
+    def made_again(self) -> None:
+        self.admin.delete_topics([self.name])[self.name].result(60)
+
+        def made() -> bool:
+            try:
+                create(self.kafka, self.name, len(PARTITIONS))
+            except KafkaException as e:
+                if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+                return False  # it is not quite gone yet
+            return True
+
+        until(made, "the topic to be gone")
+
+    def agent(self, name: str = "a1") -> Agent:
+        directory = self.directory / name
+        text = self.configuration.replace("a1.", f"{name}.") + f"{name}.monitoring.port = 0\n"
+        return Agent(directory, text, "-n", name, "-c", str(directory / "agent.conf"))
+
+    def left(self) -> None:
+        """Wait until no member is left, not even an old session."""
+
+        def empty() -> bool:
+            return [found.state for found in self.admin.list_groups(self.name, timeout=60)] == ["Empty"]
+
+        until(empty, "the group to be empty")
+
+    def reset(self, to: str, *partitions: int) -> None:
+        where = f"{self.name}:{','.join(map(str, partitions))}" if partitions else self.name
+        servers = ("--bootstrap-server", self.kafka.bootstrap_servers)
+        done = agent_command("group", "reset", self.name, "--topic", where, "--to", to, "--yes", *servers)
+        assert done.returncode == 0, done.stderr
+
+
+def _hdfs(name: str, cluster: HdfsCluster) -> tuple[str, Callable[[], Counter[bytes]]]:
+    return hdfs_sink(cluster.webhdfs, f"/{name}"), lambda: Counter(in_hdfs(cluster, f"/{name}"))
+
+
+def _solr(name: str, cluster: SolrCluster) -> tuple[str, Callable[[], Counter[bytes]]]:
+    url = cluster.create_core(name)
+    sink = ("type = solr", "channel = c1", f"url = {url}", "commitWithin = 100")
+    lines = "\n".join(f"a1.sinks.k1.{line}" for line in sink)
+    return lines, lambda: Counter(document["body_t"].encode() for document in solr_documents(url).values())
+
+
+@pytest.mark.parametrize("kind", ["hdfs", "solr"])
+def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
+    request: pytest.FixtureRequest, tmp_path: Path, kafka_cluster: KafkaCluster, kind: str
+) -> None:
+    name = unique("group")
+    sink, delivered = (_hdfs if kind == "hdfs" else _solr)(name, request.getfixturevalue(f"{kind}_cluster"))
+    group = Group(tmp_path, kafka_cluster, name, sink)
+
+    def has(times: int = 1) -> Counter[bytes]:
+        return Counter(dict.fromkeys(group.bodies, times))
+
+    group.put(60)
+    with group.agent() as agent:
+        agent.until(lambda: delivered() == has(), "what the first topic held")
+        group.made_again()
+        group.put(90)  # more than the one before had
+        agent.until(lambda: delivered() == has(), "what the second held")
+        assert "was deleted" in agent.log
+        assert agent.stop() == 0
+    group.made_again()
+    group.put(90)
+    latest = group.bodies[-90:]
+    with group.agent() as agent:
+        agent.until(lambda: delivered() == has(), "what the third held")
+        assert agent.stop() == 0
+    group.left()
+    group.reset("earliest")
+    once_more = Counter(latest) if kind == "hdfs" else Counter[bytes]()  # Solr has them by their ids
+    for deleted in (False, True):
+        if deleted:
+            group.left()
+            group.admin.delete_consumer_groups([name])[name].result(60)
+            group.put(30)
+        with group.agent() as agent:
+            agent.until(
+                lambda: (delivered() == has() + once_more) and agent.count("SINK.k1", "EventDrainSuccessCount") >= 30,
+                "what was to be delivered",
+            )
+            assert agent.stop() == 0
+    assert delivered() == has() + once_more
+
+
+def test_an_agent_that_sleeps_while_its_group_is_reset_delivers_nothing_of_what_it_held(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
+) -> None:
+    name = unique("group")
+    sink, delivered = _hdfs(name, hdfs_cluster)
+    group = Group(tmp_path, kafka_cluster, name, sink)
+    group.put(600)
+    group.configuration += "a1.sinks.k1.hdfs.rollInterval = 600\n"
+    with group.agent("a1") as asleep:
+        asleep.until(lambda: asleep.count("SINK.k1", "EventDrainAttemptCount") == 600, "all to be held")
+        asleep.process.send_signal(signal.SIGSTOP)
+        group.left()
+        group.reset("earliest")
+        group.configuration += "a1.sinks.k1.hdfs.rollInterval = 1\n"
+        with group.agent("a2") as other:
+            other.until(lambda: delivered() == Counter(group.bodies), "what the other delivers")
+            asleep.process.send_signal(signal.SIGTERM)  # so that it commits as soon as it wakes
+            asleep.process.send_signal(signal.SIGCONT)
+            asleep.ended()
+            group.put(60)
+            other.until(lambda: not Counter(group.bodies) - delivered(), "what came last")
+            assert other.stop() == 0
+    assert delivered() == Counter(group.bodies)
