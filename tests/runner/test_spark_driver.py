@@ -313,3 +313,13 @@ def test_each_no_of_the_table_is_enforced_and_names_a_way_out(row: Support) -> N
 def test_every_sink_runs_somewhere() -> None:
     for delivery in deliveries():
         assert any(not list(objections(runner, delivery)) for runner in BOTH)
+
+
+def test_a_driver_without_a_directory_of_its_own_has_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def waited(seconds: float) -> None:
+        raise AssertionError("it waits")
+
+    monkeypatch.setattr(driver.time, "sleep", waited)
+    job, _ = jobs(Tolerance())
+    monkeypatch.setattr(driver, "kill_gateway", lambda: None)  # it would end the session of other tests
+    driver._leave_nothing(replace(job, directory=""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
@@ -13,12 +14,13 @@ import pyarrow as pa
 import pytest
 
 from agent.runner.rejections import Rejections
-from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
-from agent.runner.spark.query import Query, most_records, read_topic
+from agent.runner.spark import query as query_module
+from agent.runner.spark.job import EventsTask, Job, PartitionTask, Result, SinkJob
+from agent.runner.spark.query import Clock, Query, most_records, read_topic
 from agent.testing import session
 from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
 from channels.kafka import KafkaChannel, KafkaChannelConfig
-from plugins import Batch, Claim, Config, KafkaStream, Rejected, Resumed, Retry, Sink
+from plugins import Batch, Claim, Config, Conflict, FlafkaError, KafkaStream, Rejected, Resumed, Retry, Sink
 from tests.runner.test_rejections import Letters
 
 PLACE = Place("test.conf", 1)
@@ -46,6 +48,9 @@ class Recording(KafkaChannel):
 
     def confirm(self, claim: Claim) -> None:
         assert claim == CLAIM
+
+    def starts(self) -> Mapping[int, int]:
+        return {}
 
 
 class MadeAgain(Recording):
@@ -139,6 +144,8 @@ def test_a_task_that_reads_a_topic_made_again_delivers_nothing() -> None:
     sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
     with pytest.raises(Retry, match="made again"):
         PartitionTask(job, sink, {0: CLAIM}, CLAIM).run(iter([records(b"1")]))
+    with pytest.raises(Retry, match="made again"):
+        next(EventsTask(job, sink, {0: CLAIM}, CLAIM, keep_dead_letters=True)(iter([records(b"1")])))
 
 
 def one_batch(query: Query, *bodies: bytes) -> None:
@@ -166,6 +173,125 @@ def test_a_driver_takes_partitions_over_before_it_commits_for_them() -> None:
         one_batch(query, b"1", b"bad")
     assert not letters.kept
     assert not hasattr(query.channel, "recorded")
+
+
+class Overtaken(Recording):
+    """Its group says something else by now."""
+
+    found = CLAIM
+    ranges: tuple[int, int] = (0, 9)
+
+    def open(self) -> None:
+        pass
+
+    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+        return {self.found: 3}
+
+    def starts(self) -> Mapping[int, int]:
+        return {0: self.ranges[0]}
+
+    def ends(self) -> Mapping[int, int]:
+        return {0: self.ranges[1]}
+
+
+def overtaken(**claim: Any) -> tuple[Query, Overtaken]:
+    """A query that has partition 0, at 3 of 9, and its channel, whose group says that of the claim."""
+    job, sink = jobs(tolerance := Tolerance())
+    sink = replace(sink, channel=replace(sink.channel, cls=Overtaken))
+    query = Query(job, sink, Rejections(Letters(), tolerance))
+    query.claims, query.expected = {0: CLAIM._replace(record="hdfs:/a")}, {0: 3}
+    source = SimpleNamespace(endOffset='{"t": {"0": 3}}', latestOffset='{"t": {"0": 9}}')
+    query.show(SimpleNamespace(batchDuration=1, processedRowsPerSecond=1, sources=[source], stateOperators=[]))
+    assert isinstance(query.channel, Overtaken)
+    query.channel.found = CLAIM._replace(**claim)
+    return query, query.channel
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        ({"epoch": 1}, "group g was reset"),
+        ({"record": "hdfs:/b"}, "another sink of group g commits t-0, below hdfs:/b"),
+        ({"topic_id": "j"}, "6 records that the old one held when last looked at are lost$"),
+    ],
+)
+def test_a_driver_that_was_overtaken_commits_nothing(claim: dict[str, Any], said: str) -> None:
+    query, channel = overtaken(**claim)
+    query.committing = SimpleNamespace(commit=None)  # type: ignore[assignment]
+    with pytest.raises(Conflict, match=said):
+        one_batch(query, b"1")
+    assert not hasattr(channel, "recorded")
+
+
+def test_a_query_that_was_overtaken_while_idle_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, channel = overtaken()
+    monkeypatch.setattr(query, "_start", lambda *_: Idle(channel))
+    monkeypatch.setattr(query_module, "LOOK_SECONDS", 0.0)
+    with pytest.raises(Conflict, match="group g was reset"):
+        query.run(None, threading.Event())
+
+
+class Idle:
+    """A query that finds nothing new; meanwhile somebody resets the group."""
+
+    status = MappingProxyType({"isTriggerActive": False})
+
+    def __init__(self, channel: Overtaken) -> None:
+        self.channel = channel
+
+    def awaitTermination(self, _: float) -> bool:
+        self.channel.found = CLAIM._replace(epoch=1)
+        time.sleep(0.01)
+        return False
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_query_that_spark_ends_says_what_was_behind_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, channel = overtaken()
+
+    def end(*_: Any) -> None:
+        channel.found = CLAIM._replace(topic_id="j")
+        raise RuntimeError("KAFKA_DATA_LOSS")
+
+    monkeypatch.setattr(query, "_start", end)
+    with pytest.raises(Conflict, match="topic t was deleted and made again"):
+        query.run(None, threading.Event())
+    assert '"TopicRecreatedCount": 1, "RecordLostCount": 6' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ((5, 9), r"at offset 3 of t-0, .* records 3 to 4 were removed by retention .*--topic t:0 --to earliest"),
+        ((0, 2), r"at offset 3 of t-0, .* the brokers lost records, .* t-0 ends at 2. .* --topic t:0 --to 2"),
+    ],
+)
+def test_records_that_the_brokers_do_not_have_are_named_with_the_way_out(
+    ranges: tuple[int, int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, channel = overtaken()
+
+    def end(*_: Any) -> None:
+        channel.ranges = ranges
+        raise RuntimeError("KAFKA_DATA_LOSS")
+
+    monkeypatch.setattr(query, "_start", end)
+    with pytest.raises(FlafkaError, match=said):
+        query.run(None, threading.Event())
+
+
+def test_a_clock_that_is_set_back_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, real = Clock(), time.time
+    clock.look()
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    clock.look()
+    monkeypatch.setattr(time, "time", lambda: real() - 3600)
+    with pytest.raises(Retry, match="set back by 3600 s"):
+        clock.look()
 
 
 class Joined(Recording):

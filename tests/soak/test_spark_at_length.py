@@ -1,7 +1,9 @@
-"""Three stores behind one Spark driver, which is killed, as are its workers and Kafka's leaders: `./dev soak`."""
+"""Three stores behind a Spark driver that is killed and put to sleep, as are its workers; Kafka's leaders are killed:
+`./dev soak`. And attempts of one task beside one another, on a cluster."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -20,15 +22,19 @@ from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.solr import SolrCluster
+from agent.services.spark import MASTER, SparkCluster
 from plugins import Batch, Event
 from tests.system.running import KAFKA, Agent, hdfs_sink, kafka_channel, unique, until
 from tests.system.stores import hbase_sink, solr_sink, table_of
 from tests.system.test_proofs_spark import driver_of
 
 EVENTS = int(os.environ.get("FLAFKA_SOAK_EVENTS", "500000"))
-KILLS = {"driver": 8, "executor": 6, "leader": 6}
+KILLS = {"driver": 6, "driver asleep": 4, "executor": 4, "executor asleep": 4, "leader": 6}
+ASLEEP = 30.0
+"""Seconds."""
 PATIENCE = 600.0
 BATCH = 500
+ROUNDS = 6
 SAMPLE = 500
 """Rows of which every version is looked at."""
 
@@ -118,13 +124,15 @@ a1.sinks.k3.group = {topic}-hdfs
                     deliver()
                     kafka_cluster.start()
                     until(lambda: not kafka_cluster.status().under_replicated, "all replicas in sync", PATIENCE)
-                elif fault == "driver":
-                    before = staged()
-                    agent.until(lambda: staged() - before, "files on their way to HDFS", PATIENCE)  # noqa: B023
-                    os.kill(driver_of(agent), signal.SIGKILL)
                 else:
-                    agent.until(lambda: workers(driver_of(agent)), "workers", PATIENCE)
-                    os.kill(chance.choice(workers(driver_of(agent))), signal.SIGKILL)
+                    if fault.startswith("driver"):
+                        before = staged()
+                        agent.until(lambda: staged() - before, "files on their way to HDFS", PATIENCE)  # noqa: B023
+                        process = driver_of(agent)
+                    else:
+                        agent.until(lambda: workers(driver_of(agent)), "workers", PATIENCE)
+                        process = chance.choice(workers(driver_of(agent)))
+                    strike(process, asleep=fault.endswith("asleep"))
                 kills[fault] += 1
             feed.wanted = EVENTS
             until(lambda: feed.stored >= EVENTS, "all events in the topic", PATIENCE)
@@ -160,6 +168,93 @@ a1.sinks.k3.group = {topic}-hdfs
         f"seed {seed}: {len(channel):,} events in {seconds:.0f} s ({rate:,.0f}/s); killed: {killed}; "
         f"each once in HDFS ({books.files} files), HBase and Solr"
     )
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_attempts_of_one_task_beside_one_another(
+    tmp_path: Path,
+    kafka_cluster: KafkaCluster,
+    hdfs_cluster: HdfsCluster,
+    solr_cluster: SolrCluster,
+    spark_cluster: SparkCluster,
+    seed: int,
+    figures: list[str],
+) -> None:
+    """An executor sleeps; Spark begins its task once more on the other one, and the first goes on later."""
+    chance, topic = random.Random(seed), unique("speculation")
+    root, url = f"/{topic}", solr_cluster.create_core(topic)
+    configuration = f"""
+a1.channels = c1
+a1.sinks = k2 k3
+a1.runner = spark
+a1.spark.master = {spark_cluster.address}
+a1.spark.triggerInterval = 2
+a1.spark.conf.spark.speculation = true
+a1.spark.conf.spark.speculation.quantile = 0.1
+a1.spark.conf.spark.speculation.multiplier = 1.1
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+{solr_sink(url, topic)}
+{hdfs_sink(hdfs_cluster.webhdfs, root, name="k3")}
+a1.sinks.k3.group = {topic}-hdfs
+"""
+    feed = Feed(kafka_cluster, topic)
+    feed.wanted = BATCH
+    feed.start()
+    try:
+        with Agent(tmp_path, configuration) as agent:
+            for _ in range(ROUNDS):
+                before = {sink: agent.count(sink, "EventDrainSuccessCount") for sink in ("SINK.k2", "SINK.k3")}
+                feed.wanted = feed.stored + 20 * BATCH
+                agent.until(
+                    lambda: all(agent.count(sink, "EventDrainSuccessCount") > n for sink, n in before.items()),  # noqa: B023
+                    "both to deliver",
+                    PATIENCE,
+                )
+                strike(chance.choice(executors(spark_cluster)), asleep=True)
+            feed.enough.set()
+            feed.join()
+            assert agent.stop() == 0
+            assert "Traceback" not in agent.log
+        with Agent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
+            assert agent.ended(PATIENCE) == 0, agent.log[-4000:]
+    finally:
+        feed.enough.set()
+        feed.join(60)
+    records = read_topic(kafka_cluster.bootstrap_servers, topic, KAFKA)
+    channel = by_id(records)
+    documents = {id: document["body_t"].encode() for id, document in solr_documents(url).items()}
+    assert differences(channel, documents) == []
+    books = audit(records, HdfsReader(hdfs_cluster.webhdfs), root)
+    assert books.differences == []
+    assert books.delivered_events == len(channel) == feed.stored
+    figures.append(f"seed {seed}: {len(channel):,} events beside executors that slept {ROUNDS} times")
+
+
+def strike(process: int, *, asleep: bool) -> None:
+    """Kill it, or put it to sleep for a while."""
+    if not asleep:
+        os.kill(process, signal.SIGKILL)
+        return
+    os.kill(process, signal.SIGSTOP)
+    try:
+        time.sleep(ASLEEP)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it was given up
+            os.kill(process, signal.SIGCONT)
+
+
+def executors(cluster: SparkCluster) -> list[int]:
+    """The processes of a cluster's executors: children of its workers."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (directory / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"CoarseGrainedExecutorBackend" in command and str(cluster.ports[MASTER]).encode() in command:
+            found.append(int(directory.name))
+    return found
 
 
 def leaders(kafka: KafkaCluster, topic: str) -> set[int]:

@@ -208,6 +208,8 @@ def _gone(sink: SinkJob) -> str:
 
 def _leave_nothing(job: Job) -> None:
     kill_gateway()
+    if not job.directory:
+        return
     deadline = time.monotonic() + 10
     while Path(job.directory).exists() and time.monotonic() < deadline:  # its workers may write until they notice
         shutil.rmtree(job.directory, ignore_errors=True)

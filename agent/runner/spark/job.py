@@ -53,7 +53,7 @@ class Job:
     """The agent's own properties; those under `spark.` are for the session."""
     log_file: str
     directory: str
-    """For temporary files of this driver, its JVM and its workers; goes with it."""
+    """For temporary files of this driver, its JVM and its workers; goes with it. Empty: there is none."""
 
     @property
     def modules(self) -> list[str]:
@@ -161,6 +161,7 @@ class EventsTask(_Task):
                 opened.append(interceptor)
                 interceptor.open()
             for claim, taken in self.taken(batches, channel):
+                channel.confirm(claim)
                 if taken.undecodable and self.keep_dead_letters:
                     letters.put(letters_of_records(self.job.sink.path, claim, taken))
                 if len(batch := intercepted(taken.batch, opened)):
@@ -168,6 +169,7 @@ class EventsTask(_Task):
         finally:
             for interceptor in opened:
                 interceptor.close()
+            channel.close()
             letters.close()
 
 

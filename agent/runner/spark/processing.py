@@ -11,8 +11,8 @@ from typing import Any
 
 from agent.runner.spark.job import EventsTask, Job, SinkJob
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report
-from agent.runner.spark.query import TRIGGER_SECONDS, most_records, read_topic
-from plugins import Channel, Claim, FlafkaError, KafkaStream, Retry, StreamingSink
+from agent.runner.spark.query import TRIGGER_SECONDS, Clock, most_records, read_topic
+from plugins import Channel, Claim, Conflict, FlafkaError, KafkaStream, Retry, StreamingSink
 from plugins.frames import EVENTS
 
 log = logging.getLogger("spark")
@@ -93,7 +93,7 @@ class Processing:
         partitions = set.intersection(*(set(ends) for ends in self._ends.values())) & self.claims.keys()
         try:
             self.channel.record({self.claims[p]: min(e[p] for e in self._ends.values()) for p in partitions})
-        except Retry as e:
+        except (Retry, Conflict) as e:
             log.info("%s", e)  # the checkpoints are the truth
 
     def idle(self, query: str) -> None:
@@ -156,7 +156,9 @@ class Processing:
 
 def await_end(queries: list[Any], stopping: threading.Event) -> None:
     """Return when one has ended; when stopping, stop each once it is at rest: together they may never be."""
+    clock = Clock()
     while queries and not any(query.awaitTermination(0.2) for query in queries):
+        clock.look()
         for query in [q for q in queries if stopping.is_set() and not q.status["isTriggerActive"]]:
             query.stop()
             queries.remove(query)

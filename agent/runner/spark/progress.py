@@ -47,6 +47,11 @@ def ends_of(progress: Any) -> Offsets:
     return _least(source.endOffset for source in progress.sources)
 
 
+def latest_of(progress: Any) -> Offsets:
+    """Where the topic ended when the query last looked; empty where it did not ask."""
+    return _least(source.latestOffset for source in progress.sources)
+
+
 def ends_of_log(text: str) -> Offsets:
     """The same out of an entry of a checkpoint's log of offsets: a version, a line of settings, a line a source."""
     return _least("None" if line == "-" else line for line in text.splitlines()[2:])

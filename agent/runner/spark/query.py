@@ -8,8 +8,10 @@ import pickle
 import shutil
 import tempfile
 import threading
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,19 @@ from agent.runner.audit import audit_of
 from agent.runner.deadletters import DeadLetter, of_notes
 from agent.runner.rejections import Rejections
 from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
-from agent.runner.spark.progress import gauges_of, report
+from agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
 from agent.topology import ChannelSpec
-from plugins import Channel, Claim, CommittingSink, FlafkaError, KafkaStream, Retry, Sink
+from plugins import Channel, Claim, CommittingSink, Conflict, FlafkaError, KafkaStream, Retry, Sink
 from plugins.kafkaclient import java_properties
+from plugins.offsets import OffsetMetadata, overtaken
 
 log = logging.getLogger("spark")
 
 TRIGGER_SECONDS = "60"
+LOOK_SECONDS = 10.0
+"""So often a query looks whether its group and its topic are still those that it began with."""
+SET_BACK_SECONDS = 10.0
+"""A clock that is set back by less delays a micro-batch by as much."""
 
 
 class Query:
@@ -43,6 +50,9 @@ class Query:
         self._counted: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._unrecorded: dict[Claim, int] = {}
+        self._latest: Offsets = {}
+        """Where the topic ended when Spark last looked."""
+        self._told_lost = False
         self._stopping, self._over = threading.Event(), threading.Event()
 
     def run(self, spark: Any, stopping: threading.Event) -> None:
@@ -56,14 +66,25 @@ class Query:
             if self.committing is not None:
                 self.committing.open()
             self._resume()
-            query = self._start(spark, directory)
+            query, clock, looked = self._start(spark, directory), Clock(), time.monotonic()
             try:
                 while not query.awaitTermination(0.2):
+                    clock.look()
+                    if time.monotonic() - looked > LOOK_SECONDS:
+                        with suppress(Retry):  # no broker answers
+                            self._look()
+                        looked = time.monotonic()
                     # One that is behind begins the next micro-batch at once: it is never seen at rest.
                     if stopping.is_set() and (self._over.is_set() or not query.status["isTriggerActive"]):
                         break
             finally:
                 query.stop()
+        except Exception as e:
+            if self.claims and not isinstance(e, FlafkaError):
+                with suppress(Retry):  # what Spark sees of it need not say why
+                    self._look()
+                    self._look_for_records()
+            raise
         finally:
             if self.committing is not None:
                 self.committing.close()
@@ -88,9 +109,21 @@ class Query:
             elif committed is not None and committed != recorded:  # it ended between the two commits
                 self._unrecorded[claim] = committed
             self.claims[claim.partition], self.expected[claim.partition] = claim, committed
+        if None in begun.values():
+            self._say_where_it_begins([claim for claim, position in begun.items() if position is None])
         if begun:  # whoever has a partition next has to know of this sink's record
             self.channel.record(begun)
         self._record({})
+
+    def _say_where_it_begins(self, claims: Iterable[Claim]) -> None:
+        starts = self.channel.starts()
+        for claim in claims:
+            if start := starts.get(claim.partition, 0):
+                log.warning(
+                    "group %s has no position in %s-%d, and begins with record %d, the first that is left: whether "
+                    "those before it were delivered is not known",
+                    *(claim.group, claim.topic, claim.partition, start),
+                )
 
     def _start(self, spark: Any, checkpoint: str) -> Any:
         stream = self.channel.stream(self.job.sink.group)
@@ -108,13 +141,63 @@ class Query:
             .start()
         )
 
+    def _look(self) -> None:
+        """Raises Conflict where the topic was made again, the group was reset, or another sink's record has taken the
+        place of this one's: the query has to begin anew."""
+        for found in self.channel.positions(self.job.sink.group):
+            ours = self.claims.get(found.partition)
+            if ours is None:
+                continue
+            if found.topic_id != ours.topic_id:
+                raise Conflict(self._made_again(ours))
+            if why := overtaken(ours, OffsetMetadata.of(found)):
+                raise Conflict(why)
+
+    def _look_for_records(self) -> None:
+        """Raises FlafkaError, with the way out, where the brokers do not have the records that come next."""
+        starts, ends = self.channel.starts(), self.channel.ends()
+        for partition, next_one in self.expected.items():
+            if next_one is None or partition not in ends:
+                continue
+            claim, start, end = self.claims[partition], starts[partition], ends[partition]
+            place = f"{claim.topic}-{partition}"
+            if next_one < start:
+                to = "earliest"
+                why = f"records {next_one} to {start - 1} were removed by retention before they were delivered"
+            elif next_one > end:
+                to = str(end)
+                why = "the brokers lost records, as when a replica that was not in sync became leader: "
+                why += f"{place} ends at {end}"
+            else:
+                continue
+            raise FlafkaError(
+                f"group {claim.group} stands at offset {next_one} of {place}, which the brokers do not have: {why}. "
+                f"To accept the loss: agent group reset {claim.group} --topic {claim.topic}:{partition} --to {to}"
+            )
+
+    def _made_again(self, claim: Claim) -> str:
+        """What to say where another topic has the claim's name now; and it is counted."""
+        known = {p: end for p, end in self._latest.items() if self.expected.get(p) is not None}
+        left = sum(max(0, end - (self.expected[p] or 0)) for p, end in known.items())
+        if not self._told_lost:
+            self._told_lost = True
+            report(self.job.sink.name, {"TopicRecreatedCount": 1, "RecordLostCount": left})
+        unknown = len(self.claims) - len(known)
+        more = f" (of {unknown} partitions that is not known)" if unknown else ""
+        return (
+            f"topic {claim.topic} was deleted and made again: group {claim.group} begins with the first record of "
+            f"the new one. {left:,} records that the old one held when last looked at are lost{more}"
+        )
+
     def show(self, progress: Any) -> None:
         """Set the gauges: a micro-batch is over."""
+        self._latest |= latest_of(progress)
         report(self.job.sink.name, {}, gauges_of(progress, self.expected))
 
     def idle(self, _: str) -> None:
         """There is nothing new."""
-        self._record({})
+        with suppress(Conflict):  # the query's own look will find it
+            self._record({})
         report(self.job.sink.name, {}, {"Lag": 0})
 
     def _commit(self, frame: Any, _: int) -> None:
@@ -129,7 +212,9 @@ class Query:
             self.claims |= added
         elif added:  # its own record of them has to be looked at first
             raise Retry(f"{self.job.sink.path}: partitions {sorted(added)} are new: taking them over")
-        if results:
+        if results and self.committing is not None:
+            self._look()
+        elif results:
             self.channel.confirm(results[0].receipt.claim)
         self._judge(results)
         rejected = self.rejections.keep() if self.committing is None else 0
@@ -189,6 +274,18 @@ class Query:
         now = Counter(self.committing.metrics.snapshot() if self.committing is not None else {})
         new, self._counted = now - self._counted, now
         return new
+
+
+class Clock:
+    """The machine's, which Spark's triggers go by: set back by an hour, it holds them up for an hour."""
+
+    def __init__(self) -> None:
+        self._ahead = time.time() - time.monotonic()
+
+    def look(self) -> None:
+        """Raises Retry where it was set back: a query that is begun anew goes by the new time."""
+        if (back := self._ahead - (time.time() - time.monotonic())) > SET_BACK_SECONDS:
+            raise Retry(f"the machine's clock was set back by {back:.0f} s: the query begins anew")
 
 
 def most_records(channel: ChannelSpec, options: Mapping[str, str]) -> str:
