@@ -33,7 +33,7 @@ class Agent:
     """One agent process; `with` it, so that it never outlives its test.
 
     `configuration` is a file, or the text of one; a text without a monitoring port takes a free one. Ports of syslog
-    sources may be 0 as well; `port` tells which they got.
+    sources may be 0 as well; `port` tells which they got. `tree` is where the code lies, of this version or another.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Agent:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "agent", "start"),
+        tree: Path = ROOT,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.file = configuration if isinstance(configuration, Path) else directory / "agent.conf"
@@ -51,14 +52,19 @@ class Agent:
             monitoring = "" if "a1.monitoring.port" in configuration else "\na1.monitoring.port = 0\n"
             self.file.write_text(configuration + monitoring)
         self._command = [*command, *(arguments or ("-c", str(self.file)))]
+        self._tree = tree
         self._environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state"), **(environment or {})}
+        if tree != ROOT:
+            self._environment["PYTHONPATH"] = str(tree)
         self._read = self._log.stat().st_size if self._log.exists() else 0
         self._url: str | None = None
         self.process: subprocess.Popen[bytes]
 
     def __enter__(self) -> Agent:
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log, cwd=ROOT)
+            self.process = subprocess.Popen(
+                self._command, env=self._environment, stdout=log, stderr=log, cwd=self._tree
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -159,15 +165,17 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 180) -> None
         time.sleep(0.05)
 
 
-def agent_command(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def agent_command(
+    *arguments: str, environment: Mapping[str, str] | None = None, tree: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     """Run another `agent` command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "agent", *arguments],
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, **({"PYTHONPATH": str(tree)} if tree != ROOT else {}), **(environment or {})},
         capture_output=True,
         text=True,
         check=False,
-        cwd=ROOT,
+        cwd=tree,
         timeout=300,
     )
 
