@@ -8,8 +8,9 @@ import sys
 import time
 from dataclasses import replace
 
+from tests.simulator import files, mutants
 from tests.simulator.program import installed
-from tests.simulator.stories import SINKS, Plan, attempt, plan_of
+from tests.simulator.stories import KINDS, SINKS, Plan, attempt, plan_of
 
 
 def main() -> None:
@@ -18,10 +19,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=500, metavar="N", help="how many schedules")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed of the first one")
     parser.add_argument("--sink", choices=SINKS, action="append", help="only schedules with this sink")
+    parser.add_argument("--step", choices=KINDS, action="append", default=[], help="schedules in which this happens")
+    parser.add_argument("--source", choices=["taildir"], help="only schedules with this source, and no sink")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
     parser.add_argument("--tell", action="store_true", help="print all that happens")
     parser.add_argument("--no-shrink", action="store_true", help="leave failures as long as they are")
+    parser.add_argument(
+        "--mutants",
+        nargs="*",
+        metavar="NAME",
+        help="see that the simulator finds what is wrong in each of these, or all",
+    )
     arguments = parser.parse_args()
+    if arguments.mutants is not None:
+        sys.exit(not hunted(arguments.mutants, arguments.first, arguments.seeds))
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what a seed decides
         command = [sys.executable, "-m", "tests.simulator", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
@@ -29,7 +40,8 @@ def main() -> None:
     started = time.monotonic()
     with installed():
         for seed in range(arguments.first, arguments.first + arguments.seeds):
-            plan = plan_of(seed, tuple(arguments.sink or SINKS))
+            sinks, steps = tuple(arguments.sink or SINKS), tuple(arguments.step)
+            plan = files.plan_of(seed) if arguments.source else plan_of(seed, sinks, steps)
             run, error = attempt(plan, verbose=arguments.tell)
             ran += 1
             if error is None:
@@ -44,6 +56,16 @@ def main() -> None:
     print(f"{ran} schedules in {took:.1f} s, {60 * ran / took:.0f} a minute")
     print(f"{ran - failed} passed, {failed} failed")
     sys.exit(bool(failed))
+
+
+def hunted(names: list[str], first: int, attempts: int) -> bool:
+    """Whether each of these mutants, or of all, is found within so many schedules; print which one finds it."""
+    survivors = 0
+    for mutant in mutants.chosen(names):
+        failure = mutants.found(mutant, first=first, attempts=attempts)
+        survivors += failure is None
+        print(f"{mutant.name} ({mutant.guard}): {failure or f'NOT FOUND in {attempts} schedules'}", flush=True)
+    return not survivors
 
 
 def tell(plan: Plan) -> None:

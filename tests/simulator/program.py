@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import logging
 import pkgutil
@@ -23,7 +24,7 @@ import happybase
 import kafka
 import requests
 
-from tests.simulator import http, threads
+from tests.simulator import driver, http, threads
 from tests.simulator import kafka as model
 from tests.simulator.stores import happybase as model_of_happybase
 from tests.simulator.world import Process, World, world
@@ -43,7 +44,8 @@ def _modules() -> list[ModuleType]:
         for info in pkgutil.walk_packages(found.__path__, f"{package}."):
             if not info.name.endswith("__main__"):
                 importlib.import_module(info.name)
-    # Of pyhdfs too: it waits between its tries.
+    import pyhdfs  # noqa: F401  # which waits between its tries: simulated, too; the project imports it late
+
     return [module for name, module in sys.modules.items() if name.partition(".")[0] in (*PACKAGES, "pyhdfs")]
 
 
@@ -53,7 +55,7 @@ def installed() -> Iterator[None]:
     changed: list[tuple[Any, str, Any]] = []
 
     def change(place: Any, name: str, value: Any) -> None:
-        changed.append((place, name, getattr(place, name)))
+        changed.append((place, name, getattr(place, name, None)))
         setattr(place, name, value)
 
     clients = {
@@ -78,13 +80,21 @@ def installed() -> Iterator[None]:
     for name, constants in COARSE.items():
         for constant, value in constants.items():
             change(sys.modules[name], constant, value)
+    # Collections of garbage would cost a tenth of the time, most of it for what the imports have made.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
     running = sys.modules["agent.runner.agent"]
     change(running, "MetricsServer", _NoServer)
     change(running, "socket", SimpleNamespace(gethostname=lambda: world().process.name))
+    for place, name, ours in driver.replacements():
+        change(place, name, ours)
     change(uuid, "uuid4", lambda: uuid.UUID(int=world().random.getrandbits(128), version=4))
     try:
         yield
     finally:
+        gc.enable()
+        gc.unfreeze()
         for place, name, value in reversed(changed):
             setattr(place, name, value)
 
@@ -116,6 +126,7 @@ def configured(text: str) -> Any:
     return spec
 
 
+@cache
 def _feed() -> Any:
     """A source that puts what a story tells it to."""
     from plugins import Batch, Config, Source
@@ -124,6 +135,7 @@ def _feed() -> Any:
         """Yields the batches of `world().models["feed"]`, and enters what is stored."""
 
         type_name: ClassVar[str] = "feed"
+        in_flight = world().models["feed"].in_flight
 
         def batches(self) -> Iterator[Any]:
             feed = world().models["feed"]
@@ -131,7 +143,7 @@ def _feed() -> Any:
                 if feed.waiting:
                     yield Batch.of(feed.waiting.popleft())
                 else:
-                    feed.changed.wait(5)
+                    feed.changed.idle(5, 60)
 
         def stored(self, batch: Any) -> None:
             world().models["feed"].stored += batch.bodies.to_pylist()
@@ -157,6 +169,9 @@ class AgentProcess:
         self.process = Process(world, host)
         self.agent: Any = None
         self.code: int | None = None
+        """What it ended with; None while it runs, and where it was killed."""
+        self.complaint = ""
+        """Why a drain was given up."""
         self._stop = threads.Event()
         self.main = self.process.spawn(self._run, "main")
 
@@ -169,11 +184,13 @@ class AgentProcess:
         if self.drain:
             self.agent.drain()
         self.agent.start()
-        while not self._stop.wait(0.5 if self.drain else None):
+        while not self._stop.wait(2.0 if self.drain else None):
             try:
                 if self.agent.drained():
                     break
-            except Stuck:
+            except Stuck as e:
+                self.complaint = str(e)
+                self.world.told(f"{self.host} says: {e}")
                 stuck = True
                 break
         self.code = 0 if self.agent.stop() and not stuck else 1
@@ -182,6 +199,11 @@ class AgentProcess:
     def running(self) -> bool:
         """Whether it lives."""
         return self.process.alive and not self.main.done
+
+    @property
+    def told_to_stop(self) -> bool:
+        """Whether it was, from outside."""
+        return bool(self._stop.is_set())
 
     def stop(self) -> None:
         """As SIGTERM does."""

@@ -112,7 +112,14 @@ class Spark:
     version = "4.2.1"
 
     def __init__(
-        self, made: World, brokers: Brokers, *, driver: Process, executors: int = 2, max_failures: int = 4
+        self,
+        made: World,
+        brokers: Brokers,
+        *,
+        driver: Process,
+        executors: int = 2,
+        max_failures: int = 4,
+        master: str = "spark://model:7077",
     ) -> None:
         """`max_failures`: a task that has failed so often fails its query. Where all runs in the driver, it is 1."""
         self.world, self.brokers, self.driver = made, brokers, driver
@@ -120,7 +127,9 @@ class Spark:
         self.queries: list[Query] = []
         self.stopped = False
         self.streams = SimpleNamespace(addListener=self._add_listener)
-        self.sparkContext = SimpleNamespace(master="spark://model:7077")
+        infos = SimpleNamespace(getExecutorInfos=lambda: [driver, *self._executors])
+        context = SimpleNamespace(isStopped=lambda: self.stopped, statusTracker=lambda: infos)
+        self.sparkContext = SimpleNamespace(master=master, _jsc=SimpleNamespace(sc=lambda: context))
         self.changed = Signal(made)
         """Fired when something has become of a task or an executor."""
         self._numbers = made.models.setdefault("executors", itertools.count(1))

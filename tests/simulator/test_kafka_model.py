@@ -236,7 +236,7 @@ def test_the_operations_of_stories() -> None:
         brokers.create_topic("t", 2)
         for value in (b"a", b"b", b"c"):
             brokers.put("t", 0, value, key=b"same")
-        brokers.commit_as_foreigner("g", "t", 0, 2, "theirs")
+        brokers.commit_as_foreigner("g", "t", 0, 2, "theirs\0")
         assert k.committed("g", "t") == (2, "theirs")
         brokers.advance_low_watermark("t", 0, 1)
         assert [entry.offset for entry in brokers.records("t", 0)] == [1, 2]

@@ -87,6 +87,10 @@ class Positions(KafkaChannel):
         claims = [Claim("c", "t", "i", "g", 0, partition) for partition in here["log"].partitions("t")]
         return {claim: here["positions"].get(claim.partition) for claim in claims}
 
+    def starts(self) -> Mapping[int, int]:
+        log = world().models["log"]
+        return {partition: log.low_watermark("t", partition) for partition in log.partitions("t")}
+
     def record(self, positions: Mapping[Claim, int | None]) -> None:
         known = {claim.partition: end for claim, end in positions.items() if end is not None}
         world().models["positions"].update(known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 import queue as real_queue
 import threading as real_threading
 import time as real_time
@@ -10,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
+
+from greenlet import getcurrent
 
 from tests.simulator.world import Process, Signal, Thread, world
 
@@ -29,14 +32,23 @@ def sleep(seconds: float) -> None:
     world().sleep(seconds)
 
 
+LONGEST_IDLE_SECONDS = 10.0
+"""So long what waits for short times, again and again, may be spared that: see `Signal.idle`."""
+LOOKS_SECONDS = 0.05
+"""Who waits for less looks around only so often."""
+
+
 class Lock:
     """`threading.Lock`."""
 
     def __init__(self) -> None:
-        self._owner: Thread | None = None
+        self._owner: Any = None
         self._freed = Signal(world())
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self._owner is None:
+            self._owner = getcurrent()
+            return True
         here = world()
         me = here.current
         deadline = here.now + timeout if timeout >= 0 else None
@@ -52,7 +64,8 @@ class Lock:
 
     def release(self) -> None:
         self._owner = None
-        self._freed.fire()
+        if self._freed.waiting:
+            self._freed.fire()
 
     def locked(self) -> bool:
         return self._owner is not None
@@ -61,7 +74,9 @@ class Lock:
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        self._owner = None
+        if self._freed.waiting:
+            self._freed.fire()
 
 
 class RLock(Lock):
@@ -72,7 +87,7 @@ class RLock(Lock):
         self._depth = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self._owner is not world().current and not super().acquire(blocking, timeout):
+        if self._owner is not getcurrent() and not super().acquire(blocking, timeout):
             return False
         self._depth += 1
         return True
@@ -82,6 +97,9 @@ class RLock(Lock):
         if not self._depth:
             super().release()
 
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
 
 class Condition:
     """`threading.Condition`."""
@@ -89,31 +107,42 @@ class Condition:
     def __init__(self, lock: Lock | None = None) -> None:
         self._lock = lock or RLock()
         self._notified = Signal(world())
+        self._idle = 0.0
         self.acquire, self.release = self._lock.acquire, self._lock.release
 
     def __enter__(self) -> bool:
-        return self._lock.acquire()
+        return self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        depth = getattr(self._lock, "_depth", 1)
+        return self._wait(timeout, 0.0)
+
+    def _wait(self, timeout: float | None, longest: float) -> bool:
+        lock = self._lock
+        depth = getattr(lock, "_depth", 1)
         for _ in range(depth):
-            self._lock.release()
-        fired = self._notified.wait(timeout)
+            lock.release()
+        fired = self._notified.wait() if timeout is None else self._notified.idle(timeout, longest)
         for _ in range(depth):
-            self._lock.acquire()
+            lock.acquire()
         return fired
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Who waits in vain, again and again, is idle."""
         here = world()
-        deadline = here.now + timeout if timeout is not None else None
+        begun = here.now
         while not (result := predicate()):
-            left = deadline - here.now if deadline is not None else None
-            if left is not None and left <= 0:
-                break
-            self.wait(left)
+            if timeout is None:
+                self._wait(None, 0.0)
+                continue
+            left = begun + timeout - here.now
+            if left <= 0:
+                self._idle = min(LONGEST_IDLE_SECONDS, 2 * max(self._idle, timeout))
+                return result
+            self._wait(left, begun + self._idle - here.now)
+        self._idle = 0.0
         return result
 
     def notify(self, n: int = 1) -> None:
@@ -142,7 +171,11 @@ class Event:
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._flag:
-            self._signal.wait(timeout)
+            if timeout is not None and timeout < LOOKS_SECONDS:
+                self._signal.idle(LOOKS_SECONDS, LONGEST_IDLE_SECONDS)
+            else:
+                world().process.stir()
+                self._signal.wait(timeout)
         return self._flag
 
 
@@ -198,6 +231,7 @@ class SimulatedThread:
         thread = self._thread
         assert thread is not None, "joined before it was started"
         if not thread.done:
+            world().process.stir()
             thread.finished.wait(timeout)
 
     def is_alive(self) -> bool:
@@ -271,7 +305,10 @@ class Future:
         self._signal.fire()
         calls, self._calls = self._calls, []
         for call in calls:
-            call(self)
+            try:
+                call(self)
+            except Exception:
+                logging.getLogger("concurrent.futures").exception("exception calling callback for %r", self)
 
     def cancel(self) -> bool:
         if not self._done:
@@ -287,6 +324,8 @@ class Future:
 
     def _await(self, timeout: float | None) -> None:
         deadline = world().now + timeout if timeout is not None else None
+        if not self._done:
+            world().process.stir()
         while not self._done:
             left = None if deadline is None else deadline - world().now
             if left is not None and left <= 0:

@@ -12,8 +12,8 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -77,6 +77,8 @@ class Process:
         self.calls: Counter[str] = Counter()
         self.ended: list[Callable[[], None]] = []
         """Called when it is gone: what the kernel does then, such as closing its connections."""
+        self.idle: list[tuple[Thread, int, float]] = []
+        """Threads in `Signal.idle`: in which wait of theirs, and until when they do not look around anyway."""
 
     def kill(self) -> None:
         """End it at once; a thread of its own that does this never comes back."""
@@ -94,6 +96,12 @@ class Process:
         self.paused_until = max(self.paused_until, self.world.now + seconds)
         if self.world.process is self:
             self.world.sleep(0)
+
+    def stir(self) -> None:
+        """One of its threads waits for others now: those that are idle look whether there is something to do."""
+        if self.idle:
+            idle, self.idle = self.idle, []
+            self.world.look_around(idle)
 
     def spawn(self, target: Callable[[], Any], name: str) -> Thread:
         """A thread of it."""
@@ -141,6 +149,18 @@ class Signal:
             self.waiting.remove(thread)
         return fired
 
+    def idle(self, seconds: float, longest: float) -> bool:
+        """The same of a thread that looks around every so many seconds, whatever it waits for.
+
+        It is spared that for at most `longest` seconds, as long as nothing happens in its process (`Process.stir`).
+        """
+        if longest > seconds:
+            world = self.world
+            thread = world.current
+            world.process.idle.append((thread, thread.ticket + 1, world.now + seconds))
+            seconds = longest
+        return self.wait(seconds)
+
     def fire(self) -> None:
         """All who wait go on."""
         if self.waiting:
@@ -159,6 +179,8 @@ class Chances:
 
     share: float = 0.0
     """Of all calls."""
+    often: Mapping[str, float] = field(default_factory=dict)
+    """By name of the call, so many times more often."""
     kinds: Collection[Kind] = frozenset(Kind)
     processes: Collection[str] | None = None
     most: int = 4
@@ -227,9 +249,7 @@ class World:
     @property
     def current(self) -> Thread:
         """The thread that runs."""
-        thread = getcurrent()
-        assert isinstance(thread, Thread)
-        return thread
+        return getcurrent()  # type: ignore[return-value]  # nobody else asks
 
     @property
     def process(self) -> Process:
@@ -261,6 +281,12 @@ class World:
             thread.parked, thread.fired = False, True
             self._runnable.append(thread)
 
+    def look_around(self, idle: list[tuple[Thread, int, float]]) -> None:
+        """Those that still wait wait until then only."""
+        for thread, ticket, until in idle:
+            if thread.parked and thread.ticket == ticket:
+                heapq.heappush(self._timers, (max(until, self.now), next(self._numbers), thread, ticket))
+
     def switch(self) -> None:
         """Give the turn away."""
         if self.over:
@@ -283,8 +309,7 @@ class World:
 
         thread = self.spawn(first, "main", self.outside)
         try:
-            while not thread.done:
-                self._step()
+            self._turns(thread)
         finally:
             self.over = True
             for one in self._threads:
@@ -294,32 +319,40 @@ class World:
             raise self.failures[0]
         return outcome[0]
 
-    def _step(self) -> None:
-        runnable = self._runnable
-        if not runnable:
-            self._advance()
-            return
-        self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise Stuck(f"no end after {self.steps} steps, at {self.now:.1f} s: {self._waiting()}")
-        place = int(self.random.random() * len(runnable))
-        thread, runnable[place] = runnable[place], runnable[-1]
-        runnable.pop()
-        process = thread.process
-        if not process.alive:
-            return
-        if process.paused_until > self.now:
-            thread.parked = True
-            thread.ticket += 1
-            fired = thread.fired
+    def _turns(self, main: Thread) -> None:
+        """Let threads run, one at a time, until that one has ended."""
+        runnable, random = self._runnable, self.random.random
+        while not main.done:
+            if not runnable:
+                self._advance()
+                continue
+            self.steps += 1
+            if self.steps > MOST_STEPS:
+                raise Stuck(f"no end after {self.steps} steps, at {self.now:.1f} s: {self._waiting()}")
+            place = int(random() * len(runnable))
+            thread = runnable[place]
+            last = runnable.pop()
+            if last is not thread:
+                runnable[place] = last
+            process = thread.process
+            if not process.alive:
+                continue
+            if process.paused_until > self.now:
+                self._postpone(thread)
+            else:
+                thread.switch()
 
-            def resume() -> None:
-                self.wake(thread)
-                thread.fired = fired
+    def _postpone(self, thread: Thread) -> None:
+        """Its process sleeps: its turn comes later."""
+        thread.parked = True
+        thread.ticket += 1
+        fired = thread.fired
 
-            heapq.heappush(self._timers, (process.paused_until, next(self._numbers), None, resume))
-            return
-        thread.switch()
+        def resume() -> None:
+            self.wake(thread)
+            thread.fired = fired
+
+        heapq.heappush(self._timers, (thread.process.paused_until, next(self._numbers), None, resume))
 
     def _advance(self) -> None:
         """On to the next timer."""
@@ -375,7 +408,9 @@ class World:
         if self.given is not None:
             return self.given.get((process.name, what, number))
         chances = self.chances
-        if self.quiet or len(self.faults) >= chances.most or self._fate.random() >= chances.share:
+        if self.quiet or len(self.faults) >= chances.most:
+            return None
+        if self._fate.random() >= chances.share * chances.often.get(what, 1.0):
             return None
         if chances.processes is not None and process.name not in chances.processes:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from kafka.admin import OffsetSpec as PythonOffsetSpec
 from kafka.errors import NoError, UnknownMemberIdError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
+from channels.kafka.positions import assigned
+from plugins.kafkaclient import metadata_of
 from tests.simulator.contract.sides import Side, on_both, refused
 from tests.simulator.kafka.producer import murmur2
 
@@ -60,6 +63,18 @@ def test_a_record_keeps_its_parts(k: Side) -> None:
     (at,) = reader.position([TopicPartition(topic, 0)])
     assert at.offset == 2
     assert reader.poll(0.7) is None  # the end is told once
+
+
+@on_both
+def test_reports_of_deliveries_come_while_the_producer_is_polled_and_at_no_other_time(k: Side) -> None:
+    topic, producer, reports = k.topic(), k.producer(), list[int | None]()
+    producer.list_topics(topic, timeout=30)
+    producer.produce(topic, b"a", partition=0, on_delivery=lambda _, message: reports.append(message.offset()))
+    k.until(lambda: k.values(topic) == [(0, "a")])
+    k.sleep(0.5)
+    assert not reports
+    assert producer.flush(30) == 0
+    assert reports == [0]
 
 
 @on_both
@@ -227,6 +242,21 @@ def test_offsets_are_kept_with_their_metadata(k: Side) -> None:
 
 
 @on_both
+def test_metadata_goes_from_one_client_to_the_other_with_a_nul_behind_it(k: Side) -> None:
+    topic, group = k.topic(), k.name("group")
+    place = PythonTopicPartition(topic, 0)
+    k.consumer(group).commit(offsets=[TopicPartition(topic, 0, 1, metadata="epoch=1")], asynchronous=False)
+    with contextlib.closing(k.KafkaAdminClient(bootstrap_servers=k.servers)) as admin:
+        assert admin.list_group_offsets(group)[group][place].metadata == "epoch=1\0"
+        admin.alter_group_offsets(group, {place: OffsetAndMetadata(2, "epoch=2\0", None)})
+        assert k.committed(group, topic, 0) == (2, "epoch=2")
+        text = "record=" + "x" * 93  # it fills what malloc gives, so that something else lies right behind it
+        admin.alter_group_offsets(group, {place: OffsetAndMetadata(3, text, None)})
+        (at,) = k.consumer(group).committed([TopicPartition(topic, 0)], timeout=30)
+        assert metadata_of(at).startswith(text)
+
+
+@on_both
 def test_a_commit_for_no_partition_fails_and_those_beside_it_count(k: Side) -> None:
     topic, group = k.topic(), k.name("group")
     offsets = [TopicPartition(topic, 7, 2), TopicPartition(topic, 0, 1)]
@@ -302,6 +332,17 @@ def test_partitions_move_one_by_one_and_the_others_stay(k: Side) -> None:
     one.close()
     other.until(lambda: len(other.owned) == 4)
     assert [what for what, _ in other.told] == ["assign", "assign"]
+
+
+@on_both
+def test_a_member_hears_of_its_partitions_while_it_polls_and_at_no_other_time(k: Side) -> None:
+    topic, group = k.topic(2), k.name("group")
+    member = k.member(group, topic)
+    k.sleep(4)
+    assert not member.shares
+    assert not member.consumer.assignment()
+    member.until(lambda: member.owned == [0, 1])
+    assert member.told == [("assign", [0, 1])]
 
 
 @on_both
@@ -856,8 +897,13 @@ def test_groups_and_offsets_as_the_admin_client_tells_them(k: Side) -> None:
     assert alter(TopicPartition(topic, 7, 2)) == [KafkaError.UNKNOWN_TOPIC_OR_PART]
     described = k.admin.describe_consumer_groups([group])[group].result(30)
     assert (described.state.name, described.members) == ("EMPTY", [])
+    assert k.admin.list_groups(k.name("nowhere"), timeout=30) == []
     member = k.member(group, topic, group_instance_id="one")
     member.until(lambda: member.owned == [0, 1])
+    (listed_one,) = k.admin.list_groups(group, timeout=30)
+    k.until(lambda: k.admin.list_groups(group, timeout=30)[0].state == "Stable")
+    assert (listed_one.id, listed_one.error) == (group, None)
+    assert [sorted(assigned(one.assignment, topic)) for one in listed_one.members] == [[0, 1]]
     described = k.admin.describe_consumer_groups([group])[group].result(30)
     (known,) = described.members
     assert (described.state.name, known.group_instance_id) == ("STABLE", "one")
@@ -865,6 +911,50 @@ def test_groups_and_offsets_as_the_admin_client_tells_them(k: Side) -> None:
     assert alter(TopicPartition(topic, 0, 1)) == [KafkaError.UNKNOWN_MEMBER_ID]
     described = k.admin.describe_cluster().result(30)
     assert (len(described.nodes), described.cluster_id) == (3, k.admin.list_topics(timeout=30).cluster_id)
+
+
+def _described(k: Side, topic: str) -> bool:
+    """Whether the broker that answers has heard of it."""
+    return k.admin.describe_topics(TopicCollection([topic]))[topic].exception(30) is None
+
+
+@on_both
+def test_a_callback_of_the_admin_clients_that_waits_for_another_answer_holds_it_up(k: Side) -> None:
+    topic = k.topic()
+    k.until(lambda: _described(k, topic))
+    heard: list[object] = []
+
+    def wait(first: Any) -> None:
+        second = k.admin.describe_topics(TopicCollection([topic]))[topic]
+        try:
+            heard.append(second.result(1).name)
+        except TimeoutError as e:
+            heard.append(type(e))
+        second.add_done_callback(lambda done: heard.append(done.result().name))
+
+    k.admin.describe_topics(TopicCollection([topic]))[topic].add_done_callback(wait)
+    k.until(lambda: len(heard) == 2)
+    assert heard == [TimeoutError, topic]
+
+
+@on_both
+def test_metadata_has_a_nul_that_the_other_admin_client_shows(k: Side) -> None:
+    topic, group = k.topic(), k.name("group")
+    onlooker, producer = k.consumer(group), k.transactional(k.name("id"))
+    other = k.KafkaAdminClient(bootstrap_servers=k.servers)
+    shown = lambda: [at.metadata for at in other.list_group_offsets(group)[group].values()]  # noqa: E731
+    onlooker.commit(offsets=[TopicPartition(topic, 0, 1, metadata="epoch=1")], asynchronous=False)
+    assert shown() == ["epoch=1\0"]
+    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 1, metadata="epoch=2")])
+    k.admin.alter_consumer_group_offsets([asked])[group].result(30)
+    assert shown() == ["epoch=2\0"]
+    producer.begin_transaction()
+    at = [TopicPartition(topic, 0, 1, metadata="epoch=3")]
+    producer.send_offsets_to_transaction(at, onlooker.consumer_group_metadata(), 30)
+    producer.commit_transaction(30)
+    assert onlooker.committed([TopicPartition(topic, 0)], timeout=30)[0].metadata == "epoch=3"
+    assert shown() == ["epoch=3\0"]
+    other.close()
 
 
 @on_both

@@ -1,17 +1,22 @@
-"""`confluent_kafka.admin.AdminClient` over the simulated brokers, as far as it is used. What it asks for is done when
-it is asked; the futures that it answers with are done when they are handed out.
+"""`confluent_kafka.admin.AdminClient` over the simulated brokers, as far as it is used.
+
+Requests are under way side by side; their futures are done one after the other, on one thread of the client's: a
+callback of one that waits for another holds it up.
 """
 
 from __future__ import annotations
 
+import struct
+from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
 
 from tests.simulator.kafka.brokers import ASKING, CHANGING, LOST_SECONDS, Brokers, Topic, brokers
-from tests.simulator.kafka.messages import answer, exception
+from tests.simulator.kafka.messages import answer, exception, to_commit
 from tests.simulator.threads import Future
 
 
@@ -48,18 +53,30 @@ class AdminClient:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.cluster = brokers()
+        self._answers: deque[Callable[[], None]] = deque()
+        self._answering = False
 
     def _ask(self, what: str, work: Callable[[], Any], *kinds: Any) -> Future:
         future = Future()
 
         def run() -> None:
             try:
-                future.set_result(self.cluster.ask(f"kafka.{what}", work, LOST_SECONDS, *kinds))
+                result = self.cluster.ask(f"kafka.{what}", work, LOST_SECONDS, *kinds)
             except KafkaException as e:
-                future.set_exception(e)
+                self._answers.append(partial(future.set_exception, e))
+            else:
+                self._answers.append(partial(future.set_result, result))
+            if not self._answering:
+                self._answer()
 
         self.cluster.world.spawn(run, f"admin {what}")
         return future
+
+    def _answer(self) -> None:
+        self._answering = True
+        while self._answers:
+            self._answers.popleft()()
+        self._answering = False
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         return metadata_of(self.cluster, topic, timeout)
@@ -188,7 +205,7 @@ class AdminClient:
         self, alter_consumer_group_offsets_request: list[Any], **_: Any
     ) -> dict[str, Future]:
         def alter(request: Any) -> Any:
-            offsets = [(tp.topic, tp.partition, tp.offset, tp.metadata) for tp in request.topic_partitions]
+            offsets = to_commit(request.topic_partitions)
             errors = self.cluster.group(request.group_id).commit(offsets)
             return ConsumerGroupTopicPartitions(
                 request.group_id,
@@ -230,6 +247,25 @@ class AdminClient:
 
         return {name: self._ask("describe_group", lambda name=name: describe(name), *ASKING) for name in group_ids}
 
+    def list_groups(self, group: str | None = None, timeout: float = -1) -> list[Any]:
+        def find() -> list[Any]:
+            known = self.cluster.groups.get(group or "")
+            if known is None:
+                return []
+            members = [
+                SimpleNamespace(
+                    id=m.id,
+                    client_id=m.client.client_id,
+                    client_host="/127.0.0.1",
+                    assignment=_assignment(m.assignment),
+                )
+                for m in known.members.values()
+            ]
+            return [SimpleNamespace(id=group, state=known.state, error=None, members=members)]
+
+        found: list[Any] = self.cluster.ask("kafka.list_groups", find, timeout, *ASKING)
+        return found
+
     def describe_cluster(self, **_: Any) -> Future:
         def describe() -> Any:
             nodes = [SimpleNamespace(id=n, host="broker", port=9000 + n) for n in self.cluster.nodes]
@@ -239,3 +275,15 @@ class AdminClient:
 
     def poll(self, timeout: float = 0) -> int:
         return 0
+
+
+def _assignment(places: Iterable[tuple[str, int]]) -> bytes:
+    """As the leader of a group writes it for a member."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in places:
+        topics.setdefault(topic, []).append(partition)
+    data = struct.pack(">hi", 0, len(topics))
+    for topic, partitions in topics.items():
+        name, count = topic.encode(), len(partitions)
+        data += struct.pack(f">h{len(name)}si{count}i", len(name), name, count, *partitions)
+    return data + struct.pack(">i", 0)

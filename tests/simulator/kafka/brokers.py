@@ -11,6 +11,7 @@ of what changed, and sizes other than a record's. A compacted topic keeps all re
 from __future__ import annotations
 
 import contextlib
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,14 +56,17 @@ def brokers() -> Brokers:
 
 
 def in_background(process: Process, seconds: float, work: Callable[[], None]) -> None:
-    """Do that later, as a thread of the client's own does: not while the process is paused, nor once it is gone."""
+    """Do that later, as a thread of the client's own does: not while the process is paused or the brokers are away,
+    nor once the process is gone.
+    """
 
     def run() -> None:
         if not process.alive:
             return
         here = process.world
-        if process.paused_until > here.now:
-            in_background(process, process.paused_until - here.now + 0.001 + 0.05 * here.random.random(), work)
+        until = max(process.paused_until, brokers().away_until)
+        if until > here.now:
+            in_background(process, until - here.now + 0.001 + 0.05 * here.random.random(), work)
         else:
             work()
 
@@ -249,6 +253,8 @@ class Group:
             return
         if left.instance is not None and self.static.get(left.instance) == member:
             del self.static[left.instance]
+        if left.waits:  # for a leader that is gone
+            left.client.answered(left.client.forgotten)
         if self.state in ("Stable", "Completing"):
             self._prepare()
         elif self.state == "Preparing":
@@ -261,7 +267,7 @@ class Group:
         def look() -> None:
             if self.members.get(member.id) is not member:
                 return
-            left = member.deadline - self.world.now
+            left = max(member.deadline, self.cluster.away_until + member.session) - self.world.now
             if member.joined and member.client.process.alive:  # waits for an answer of ours
                 left = max(left, member.session)
             if left > 0:
@@ -285,6 +291,9 @@ class Group:
 
             def expire() -> None:
                 if self._turn != turn or self.state != "Preparing":
+                    return
+                if (left := self.cluster.away_until + patience - self.world.now) > 0:
+                    self.world.later(left, expire)
                     return
                 for member in [m for m in self.members.values() if not m.joined and m.instance is None]:
                     del self.members[member.id]
@@ -453,10 +462,12 @@ class Brokers:
         """Members of groups, to be told of topics that change."""
         self.waiting: dict[str, list[Fetch]] = {}
         """Readers of topics that are not there, by the topic."""
+        self.away_until = -math.inf
         self._members = 0
-        self.most_idle = 1.0
-        """A poll that finds nothing for long takes up to so many seconds, whatever it was asked for: what polls every
-        few milliseconds would cost thousands of steps that do nothing."""
+        self.most_idle = 10.0
+        """A poll that finds nothing for long takes up to so many seconds, whatever it was asked for, unless something
+        else happens in its process: what polls every few milliseconds would cost thousands of steps that do nothing.
+        """
 
     # --- what clients ask
 
@@ -465,6 +476,11 @@ class Brokers:
         fault = self.world.call(what, *kinds, seconds=REQUEST_SECONDS)
         kind = fault.kind if fault is not None else Kind.WELL
         patience = max(0.0, min(patience, LOST_SECONDS))
+        if self.away_until > self.world.now:
+            self.world.sleep(min(patience, self.away_until - self.world.now))
+            if self.away_until > self.world.now:
+                self.world.answered(fault)
+                raise exception(KafkaError._TIMED_OUT)
         if kind in (Kind.LOST, Kind.UNANSWERED, Kind.LATE):
             assert fault is not None
             if kind is Kind.UNANSWERED:
@@ -523,7 +539,9 @@ class Brokers:
 
     def _watch_transaction(self, at: Coordinated, transaction: Transaction) -> None:
         def look() -> None:
-            if at.current is transaction and not at.ending:
+            if self.away_until > self.world.now:
+                self.world.later(self.away_until - self.world.now, look)
+            elif at.current is transaction and not at.ending:
                 self.world.told(f"the transaction of {at.id} is too old")
                 at.epoch += 1
                 self.end(at, committed=False)
@@ -553,6 +571,36 @@ class Brokers:
         self.world.later(MARKER_SECONDS, mark)
 
     # --- what a story may do
+
+    def away(self, seconds: float) -> None:
+        """All brokers are unreachable for so long. Sessions of members begin anew when they are back."""
+        self.world.told(f"the brokers are away for {seconds:.0f} s")
+        for fetch in self._fetches():
+            fetch.prefetch()
+        self.away_until = max(self.away_until, self.world.now + seconds)
+        self.world.later(seconds, self._back)
+
+    def _back(self) -> None:
+        for fetch in self._fetches():
+            fetch.arrived()
+        self.changed.fire()
+
+    def _fetches(self) -> list[Fetch]:
+        return [fetch for topic in self.topics.values() for at in topic.partitions for fetch in at.watchers]
+
+    def truncate(self, topic: str, partition: int, offset: int) -> None:
+        """A replica becomes leader that lacks what comes at that offset and after it, acknowledged or not."""
+        found = self.partition(topic, partition)
+        assert found is not None, f"there is no {topic}-{partition}"
+        for transaction in [one for one, first in found.open.items() if first >= offset]:
+            del found.open[transaction]
+            transaction.parts.pop(found, None)
+        if offset < found.high:
+            for fetch in found.watchers:
+                fetch.prefetch()
+            del found.entries[max(offset, found.low) :]
+            for fetch in found.watchers:
+                fetch.arrived()
 
     def create_topic(
         self, name: str, partitions: int = 1, configs: dict[str, str] | None = None, replicas: int = 3

@@ -36,7 +36,7 @@ from tests.simulator.kafka.brokers import (
     brokers,
     in_background,
 )
-from tests.simulator.kafka.messages import ByTheClient, Entry, Message, Uncatchable, answer, exception
+from tests.simulator.kafka.messages import ByTheClient, Entry, Message, Uncatchable, answer, exception, to_commit
 from tests.simulator.world import Signal, World
 
 POLL_CHECK_SECONDS = 0.5
@@ -163,7 +163,8 @@ class Fetch:
         if self.prefetched:
             return self._record(self.prefetched.popleft())
         partition = self.partition
-        if partition is None or self.stuck or self.paused:
+        cluster = self.consumer.cluster
+        if partition is None or self.stuck or self.paused or cluster.away_until > cluster.world.now:
             return None
         if self.position < 0 and (message := self._begin(partition)) is not None:
             return message
@@ -300,7 +301,7 @@ class Consumer:
         self._beat_turn = 0
         self._on: dict[str, Callback | None] = {}
         self._acted = False
-        self._polling = False
+        self._polling = self._called_back = False
         self._polled = self.world.now
         self._began = self.world.now
 
@@ -395,6 +396,10 @@ class Consumer:
                 in_background(self.process, min(self.heartbeat, patience + POLL_CHECK_SECONDS), beat)
 
         in_background(self.process, self.heartbeat, beat)
+
+    def forgotten(self) -> None:
+        """Its session timed out while it waited for an answer of the group's."""
+        self._refused(KafkaError.UNKNOWN_MEMBER_ID)
 
     def _too_slow(self) -> None:
         text = f"Application maximum poll interval ({self.max_poll * 1000:.0f}ms) exceeded by 500ms"
@@ -625,11 +630,14 @@ class Consumer:
                     return found
                 if not patience:
                     return found
-                left = begun + max(patience, self._idle) - here.now
+                left = begun + patience - here.now
                 if left <= 0:
                     self._idle = min(self.cluster.most_idle, 2 * max(self._idle, patience))
                     return found
-                self.signal.wait(None if left == math.inf else left)
+                if left == math.inf:
+                    self.signal.wait()
+                else:
+                    self.signal.idle(left, begun + self._idle - here.now)
                 if self._closed:
                     return found
         finally:
@@ -654,12 +662,14 @@ class Consumer:
         partitions = [answer(*place, OFFSET_INVALID) for place in places]
         callback = self._on.get(what)
         self._acted = False
+        self._called_back = True
         try:
             if callback is not None:
                 callback(self, partitions)
         except ByTheClient as e:
             raise Uncatchable(e.args[0]) from e
         finally:
+            self._called_back = False
             if not self._closed:
                 self._settle(what, places, partitions, then)
 
@@ -699,7 +709,7 @@ class Consumer:
             offsets = [answer(*place, fetch.used) for place, fetch in self._fetches.items()]
         if self._fatal is not None:
             raise exception(KafkaError._FATAL, "Commit failed: Local: Fatal error")
-        asked = [(tp.topic, tp.partition, tp.offset, tp.metadata) for tp in offsets]
+        asked = to_commit(offsets)
         member, generation, instance = self.member_id, self.generation, self.instance
         if not self.topics:
             member, generation, instance = "", -1, None
@@ -796,6 +806,9 @@ class Consumer:
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         self._check_open()
+        if self._called_back:
+            # Unlike other calls it has the binding forget that the thread polls: the next callback ends the process.
+            raise Uncatchable("list_topics within a rebalance callback of the same consumer")
         found = metadata_of(self.cluster, topic, timeout)
         if topic is None and self._state == "steady":
             self._look()

@@ -4,6 +4,7 @@ confluent_kafka can do without a broker is theirs: KafkaError, KafkaException, T
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException
@@ -99,7 +100,10 @@ class TopicPartition(RealTopicPartition):
 def answer(
     topic: str, partition: int, offset: int, metadata: str | None = None, error: KafkaError | None = None
 ) -> RealTopicPartition:
-    """A partition as a client hands it out."""
+    """A partition as a client hands it out. Metadata is read up to a NUL, and past its end where there is none."""
+    if metadata and not metadata.endswith("\0"):
+        metadata += "\x7fwhatever lies there\0"
+    metadata = metadata and metadata.removesuffix("\0")
     if error is None:
         if metadata is None:
             return RealTopicPartition(topic, partition, offset)
@@ -125,3 +129,12 @@ class Uncatchable(BaseException):
 def exception(code: int, text: str | None = None, **flags: bool) -> KafkaException:
     """As the client raises it."""
     return ByTheClient(KafkaError(code, text, **flags) if text is not None else KafkaError(code))
+
+
+def to_commit(partitions: Iterable[RealTopicPartition]) -> list[tuple[str, int, int, str | None]]:
+    """Topics, partitions, offsets and metadata as the client sends them: that with a NUL behind it."""
+    return [(tp.topic, tp.partition, tp.offset, _ended(tp.metadata)) for tp in partitions]
+
+
+def _ended(metadata: str | None) -> str | None:
+    return None if metadata is None else f"{metadata}\0"

@@ -5,7 +5,7 @@ later, by a timer that stands still while the process sleeps and stops when it i
 lost until it is stored, so a fault of a produce request is a delay, of what is stored or of the news about it.
 
 Not modelled: batches (each record is stored by itself), sequence numbers, the order of requests to several brokers,
-partitions that a running producer has not heard of, and what an idempotent producer cannot mend.
+and partitions that a running producer has not heard of.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulator.kafka.brokers import (
     brokers,
     in_background,
 )
-from tests.simulator.kafka.messages import Entry, Headers, Message, exception
+from tests.simulator.kafka.messages import Entry, Headers, Message, exception, to_commit
 from tests.simulator.world import Kind, Signal
 
 ANSWER_SECONDS = 0.003
@@ -36,6 +36,7 @@ LOOK_AGAIN_SECONDS = 0.4
 """A topic that is not there is looked for again after so long."""
 PROPAGATION_SECONDS = 30.0
 """A topic that never was there is given up after so long."""
+OUT_OF_ORDER = "ProduceRequest failed: Broker: Broker received an out of order sequence number"
 FENCED = "Local: This instance has been fenced by a newer instance"
 
 Report = Callable[[KafkaError | None, Message], Any]
@@ -88,6 +89,7 @@ class Producer:
         self._due = False
         self._idle = 0.0
         self._known: set[str] = set()
+        self._breaks = False
         self._fatal: KafkaError | None = None
         self._fatal_told = True
         self._at: Coordinated | None = None
@@ -148,11 +150,14 @@ class Producer:
             raise exception(KafkaError._FATAL, "Unable to produce message: Local: Fatal error")
         if self._at is not None and self._state != "in":
             raise exception(KafkaError._STATE, "Unable to produce message: Local: Erroneous state")
-        fault = self.world.call("kafka.produce", Kind.LOST, Kind.UNANSWERED, Kind.LATE)
+        kinds = (Kind.LOST, Kind.UNANSWERED, Kind.LATE, *((Kind.REFUSED,) if self._at is None else ()))
+        fault = self.world.call("kafka.produce", *kinds)
         if fault is not None and fault.kind in (Kind.LOST, Kind.LATE):
             self._held_until = max(self._held_until, self.world.now + fault.seconds)
         elif fault is not None and fault.kind is Kind.UNANSWERED:
             self._quiet_until = max(self._quiet_until, self.world.now + fault.seconds)
+        elif fault is not None and fault.kind is Kind.REFUSED:  # what an idempotent producer cannot mend
+            self._breaks = True
         self.world.answered(fault)
 
     def _enqueue(
@@ -196,6 +201,11 @@ class Producer:
         if not queue:
             return
         stored = False
+        if self._breaks:
+            self._queue = [*queue]
+            self._die(OUT_OF_ORDER, KafkaError._FATAL)
+            self._signal.fire()
+            return
         for place, sent in enumerate(queue):
             if self._fatal is not None:
                 self._reports.append((sent, None, KafkaError(KafkaError._FATAL)))
@@ -383,10 +393,10 @@ class Producer:
             self._transaction = transaction
             transaction.groups[group] = None
             known = group.pending.setdefault(transaction, {})
-            for tp in positions:
-                if self.cluster.partition(tp.topic, tp.partition) is None:
+            for topic, partition, offset, metadata in to_commit(positions):
+                if self.cluster.partition(topic, partition) is None:
                     raise exception(KafkaError.UNKNOWN_TOPIC_OR_PART)
-                known[tp.topic, tp.partition] = Committed(tp.offset, tp.metadata)
+                known[topic, partition] = Committed(offset, metadata)
 
         try:
             self._request("send_offsets_to_transaction", ask, timeout, "Failed to add offsets to transaction")
@@ -498,9 +508,10 @@ class Producer:
                 raise exception(KafkaError._TIMED_OUT, f"{failed}: Local: Timed out", retriable=True) from e
             raise
 
-    def _die(self, what: str) -> None:
+    def _die(self, what: str, code: int = KafkaError._FENCED) -> None:
         if self._fatal is None:
-            self._fatal = KafkaError(KafkaError._FENCED, f"{what}: {FENCED}", fatal=True)
+            text = f"{what}: {FENCED}" if code == KafkaError._FENCED else what
+            self._fatal = KafkaError(code, text, fatal=True)
             self._fatal_told = False
             for sent in self._queue:
                 self._reports.append((sent, None, KafkaError(KafkaError._FATAL)))

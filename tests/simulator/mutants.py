@@ -1,0 +1,484 @@
+"""Mutants: the project with one of its guards taken away, each of which the simulator has to find.
+
+A schedule that passes says something only as far as it would fail where the code is wrong. Each mutant is an exact
+replacement in one file; where the file has changed so that it cannot be made, that is an error: the list follows the
+code. `./dev simulate --mutants` makes each of them in a copy of the tree and runs schedules until one fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("agent", "plugins", "sources", "channels", "interceptors", "sinks", "conf", "tests/simulator")
+
+
+class Mutant(NamedTuple):
+    """One guard taken away."""
+
+    name: str
+    guard: str
+    """What the code does no more."""
+    sinks: tuple[str, ...]
+    """Whose schedules find it."""
+    file: str
+    old: str
+    new: str
+
+
+class Outdated(Exception):
+    """A mutant cannot be made of the present code."""
+
+
+HDFS, KAFKA, SOLR = ("hdfs",), ("kafka",), ("solr",)
+EXACTLY_ONCE = ("hdfs", "kafka")
+ALL = ("hdfs", "kafka", "solr")
+CHAIN, HDFS_SINK, KAFKA_SINK = "sinks/hdfs/chain.py", "sinks/hdfs/sink.py", "sinks/kafka/sink.py"
+READER, RUNNER, LETTERS = "channels/kafka/reader.py", "agent/runner/sinks.py", "agent/runner/deadletters.py"
+
+MUTANTS = (
+    # --- the commit record on HDFS
+    Mutant(
+        "commit-swap",
+        "a manifest whose place is taken is a conflict",
+        HDFS,
+        CHAIN,
+        "        self._made.clear()  # the directory may have been moved or deleted, with what was uploaded\n"
+        "        raise self._conflict(manifest)\n",
+        "        return\n",
+    ),
+    Mutant(
+        "commit-behind",
+        "a commit that starts before the record's end is a conflict",
+        HDFS,
+        CHAIN,
+        "if self.sealed or (self.position or 0) > manifest.start:",
+        "if self.sealed:",
+    ),
+    Mutant(
+        "commit-sealed",
+        "nothing is committed behind a seal",
+        HDFS,
+        CHAIN,
+        "if self.sealed or (self.position or 0) > manifest.start:",
+        "if (self.position or 0) > manifest.start:",
+    ),
+    Mutant(
+        "commit-gap",
+        "a manifest begins where the one before ended",
+        HDFS,
+        CHAIN,
+        "            manifest = msgspec.structs.replace(manifest, start=self.last.end)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "finish-commit",
+        "who takes over finishes the renames of a commit that a crash cut off",
+        HDFS,
+        CHAIN,
+        "            if self.last.id != self._published:\n                self._publish(self.last)\n",
+        "",
+    ),
+    Mutant(
+        "renamed-already",
+        "a rename that was done and not answered is taken for done",
+        HDFS,
+        CHAIN,
+        "        if self._hdfs.status(file.temporary) is None:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "position-behind",
+        "a group's position behind the record is not followed",
+        HDFS,
+        CHAIN,
+        "            committed = max(committed or 0, self.last.end)\n        self.position",
+        "            committed = committed if committed is not None else self.last.end\n        self.position",
+    ),
+    Mutant(
+        "note-until-kept",
+        "the letters of a commit stay with it until they are kept elsewhere",
+        HDFS,
+        CHAIN,
+        "        if not manifest.note:\n            with",
+        "        if True:\n            with",
+    ),
+    Mutant(
+        "seal-with-note",
+        "a seal hands on the letters of the commit before it",
+        HDFS,
+        CHAIN,
+        "end=end, note=note))",
+        "end=end))",
+    ),
+    Mutant(
+        "later-epoch",
+        "a record of a later epoch than the group's is found",
+        HDFS,
+        CHAIN,
+        "claim._replace(epoch=latest(hdfs, state, claim))",
+        "claim._replace(epoch=claim.epoch)",
+    ),
+    Mutant(
+        "seal-earlier",
+        "who opens an epoch seals the earlier ones",
+        HDFS,
+        HDFS_SINK,
+        "                earlier.seal(chain)\n",
+        "                earlier.look()\n",
+    ),
+    Mutant(
+        "other-epoch",
+        "a position of another epoch says nothing about the record's",
+        HDFS,
+        HDFS_SINK,
+        "            committed = None  # it belongs to another epoch, and says nothing about this one\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "moved-root",
+        "a record below another root is settled and followed",
+        HDFS,
+        HDFS_SINK,
+        'state if kind == "hdfs" else self.state',
+        "self.state",
+    ),
+    Mutant(
+        "old-root-sealed",
+        "a record below another root is sealed",
+        HDFS,
+        HDFS_SINK,
+        "            if (end := before.seal(chain)) is not None:\n"
+        "                committed = max(committed or 0, end)\n"
+        "            if before.successor() != chain.as_successor():\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "one-successor",
+        "of two that take a record over, one is told to ask again",
+        HDFS,
+        HDFS_SINK,
+        "if before.successor() != chain.as_successor():",
+        "if False:",
+    ),
+    Mutant(
+        "epoch-opened-meanwhile",
+        "an owner that finds a later epoch does not begin in its own",
+        HDFS,
+        HDFS_SINK,
+        "if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:",
+        "if False:",
+    ),
+    Mutant(
+        "epoch-by-clock",
+        "no epoch is used twice, though the group was deleted",
+        HDFS,
+        "plugins/offsets.py",
+        "return max(epoch + 1, int(time.time() * 1000))",
+        "return epoch + 1",
+    ),
+    # --- the runner of sinks
+    Mutant(
+        "reset-on-resume",
+        "what is staged here is dropped when another owner was faster",
+        EXACTLY_ONCE,
+        RUNNER,
+        "        self.committing.reset(partition)\n        self.rejections.lost({partition})\n        found",
+        "        self.rejections.lost({partition})\n        found",
+    ),
+    Mutant(
+        "drop-on-failure",
+        "what was written is dropped before it is taken again",
+        EXACTLY_ONCE,
+        RUNNER,
+        "        self.reader.rewind(rewind)\n        self.sink.reset()\n",
+        "        self.reader.rewind(rewind)\n",
+    ),
+    Mutant(
+        "rewind-on-failure",
+        "what was not committed is taken again after a failure",
+        ALL,
+        RUNNER,
+        "        self.reader.rewind(rewind)\n        self.sink.reset()\n",
+        "        self.sink.reset()\n",
+    ),
+    Mutant(
+        "rewind-on-conflict",
+        "after a conflict the channel goes on where the record ends",
+        EXACTLY_ONCE,
+        RUNNER,
+        "                self.reader.rewind({partition: position})\n",
+        "",
+    ),
+    Mutant(
+        "flush-before-commit",
+        "a simple sink is flushed before the channel is committed",
+        SOLR,
+        RUNNER,
+        '            self.flush_sink()\n            self.metrics.add("EventRejectedCount", self.rejections.keep())\n',
+        '            self.metrics.add("EventRejectedCount", self.rejections.keep())\n',
+    ),
+    Mutant(
+        "letters-before-commit",
+        "a simple sink's letters are kept before the channel is committed",
+        SOLR,
+        RUNNER,
+        '            self.metrics.add("EventRejectedCount", self.rejections.keep())\n',
+        "            self.rejections.lost(set(self.ranges))\n",
+    ),
+    Mutant(
+        "letters-with-commit",
+        "letters travel with the commit",
+        EXACTLY_ONCE,
+        RUNNER,
+        "pending.start, pending.end, to_note(letters))",
+        "pending.start, pending.end, b'')",
+    ),
+    Mutant(
+        "letters-resumed",
+        "who takes over keeps the letters of the newest commit",
+        EXACTLY_ONCE,
+        RUNNER,
+        "self.notes[partition] = (found.claim, of_notes(found.notes))",
+        "self.notes[partition] = (found.claim, [])",
+    ),
+    Mutant(
+        "letters-after-commit",
+        "letters are kept for a commit that came about, and for no other",
+        EXACTLY_ONCE,
+        RUNNER,
+        "        letters = self.rejections.of(partition)\n        try:\n",
+        "        letters = self.rejections.of(partition)\n"
+        "        self.rejections.letters.put(letters)\n"
+        "        try:\n",
+    ),
+    Mutant(
+        "own-claims",
+        "what was delivered of a partition is forgotten with it",
+        ALL,
+        RUNNER,
+        "        self.rejections.lost(partitions)\n        self.forget_untold(partitions)\n",
+        "        self.rejections.lost(partitions)\n",
+    ),
+    # --- dead letters and their replay
+    Mutant(
+        "letter-name",
+        "a delivery that is tried again gives its letter the same name",
+        SOLR,
+        LETTERS,
+        "                name = _name(path, claim, id, taken)\n",
+        "                name = uuid.uuid4().hex\n",
+    ),
+    Mutant(
+        "letter-generation",
+        "an event that is rejected after its replay is a new letter",
+        ALL,
+        LETTERS,
+        'str(taken.replays.get(id, ""))',
+        '""',
+    ),
+    Mutant(
+        "letter-epoch",
+        "an event that is rejected after a reset is a new letter",
+        ALL,
+        LETTERS,
+        "str(claim.epoch), str(id)",
+        '"", str(id)',
+    ),
+    Mutant(
+        "letters-count-once",
+        "letters of one name count once",
+        EXACTLY_ONCE,
+        "agent/runner/kept.py",
+        "        if kept.letter not in seen:\n",
+        "        if True:\n",
+    ),
+    Mutant(
+        "replay-noted",
+        "what is replayed is noted",
+        ALL,
+        "agent/runner/replay.py",
+        "**marker(kept.letter for kept, _ in lot)",
+        "**marker(())",
+    ),
+    Mutant(
+        "replay-committed",
+        "a replay ends its transaction",
+        ALL,
+        "agent/runner/replay.py",
+        "            producer.commit_transaction(ANSWER_SECONDS)\n",
+        "",
+    ),
+    # --- the channel's reader
+    Mutant(
+        "topic-confirmed",
+        "what was fetched waits until the topic's id is confirmed",
+        ALL,
+        READER,
+        "        self._topic_ids.ask(self._confirmed)\n",
+        "        self._confirmed(self._claim.topic_id)\n",
+    ),
+    Mutant(
+        "offset-of-old-topic",
+        "an offset of a topic that was deleted counts as none",
+        ALL,
+        "channels/kafka/positions.py",
+        'elif said.topic_id not in ("", claim.topic_id):',
+        "elif False:",
+    ),
+    Mutant(
+        "fetched-before-seek",
+        "what was fetched before a seek is dropped",
+        ALL,
+        READER,
+        "if partition not in self._queues or partition in self._seeks:",
+        "if partition not in self._queues:",
+    ),
+    Mutant(
+        "queued-before-seek",
+        "what waits is dropped when the position is moved",
+        ALL,
+        READER,
+        "            for partition in positions:\n                self._forget(partition)\n            seeks",
+        "            seeks",
+    ),
+    Mutant(
+        "begin-registered",
+        "where a partition begins is committed before it is read",
+        ALL,
+        READER,
+        "        if positions:\n            self._commit(positions)\n",
+        "",
+    ),
+    Mutant(
+        "partition-unread",
+        "a partition that nobody reads makes a member join anew",
+        ALL,
+        READER,
+        "            again, self._unread = self._unread & members.unread, members.unread\n",
+        "            again = set[int]()\n",
+    ),
+    # --- the channel's producer
+    Mutant(
+        "put-acknowledged",
+        "a put returns when the brokers have the batch",
+        ALL,
+        "channels/kafka/producing.py",
+        "            self._await(delivery, len(batch))\n",
+        "            pass\n",
+    ),
+    # --- the sink to Kafka
+    Mutant(
+        "kafka-fencing",
+        "a new owner fences the producer of the one before",
+        KAFKA,
+        "sinks/kafka/writers.py",
+        '        name = f"flafka.{claim.group}.{claim.topic}.{claim.topic_id}.{claim.partition}"\n',
+        "        name = str(__import__('uuid').uuid4())\n",
+    ),
+    Mutant(
+        "kafka-doubt",
+        "a transaction that may have come about is asked about",
+        KAFKA,
+        "sinks/kafka/writers.py",
+        '            raise Conflict(f"it is not known whether',
+        '            raise Retry(f"it is not known whether',
+    ),
+    Mutant(
+        "kafka-offset",
+        "the channel's offset is in the transaction of its records",
+        KAFKA,
+        "sinks/kafka/writers.py",
+        "            self._producer.send_offsets_to_transaction([at], group_metadata, ANSWER_SECONDS)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "kafka-resume-group",
+        "who takes over asks where the last transaction ended",
+        KAFKA,
+        KAFKA_SINK,
+        "                committed, claim = at.offset, claim._replace(epoch=said.epoch, record=said.record)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "kafka-record",
+        "the record beside the group's offsets is read",
+        KAFKA,
+        KAFKA_SINK,
+        "            entry = positions.read(claim) if positions is not None else None\n",
+        "            entry = None\n",
+    ),
+    Mutant(
+        "kafka-record-written",
+        "the record beside the group's offsets is written",
+        KAFKA,
+        KAFKA_SINK,
+        "            positions.write(writer, claim, end, note)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "kafka-record-end",
+        "the record is read to its end",
+        KAFKA,
+        "sinks/kafka/positions.py",
+        "                    if time.monotonic() > deadline:\n",
+        "                    break\n                    if time.monotonic() > deadline:\n",
+    ),
+    Mutant(
+        "kafka-settled",
+        "records are stored before their transaction is committed",
+        KAFKA,
+        KAFKA_SINK,
+        "            writer.settle()\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "kafka-other-epoch",
+        "a position of an earlier epoch says nothing about the record's",
+        KAFKA,
+        KAFKA_SINK,
+        "                committed = None  # it belongs to an earlier epoch\n",
+        "                pass\n",
+    ),
+)
+
+
+def made(mutant: Mutant, directory: Path) -> None:
+    """A copy of the tree with that guard taken away. Raises Outdated."""
+    text = (ROOT / mutant.file).read_text()
+    if (found := text.count(mutant.old)) != 1:
+        raise Outdated(f"mutant {mutant.name}: {mutant.file} has {found} times, not once:\n{mutant.old}")
+    for name in COPIED:
+        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (directory / mutant.file).write_text(text.replace(mutant.old, mutant.new))
+
+
+def chosen(names: Collection[str]) -> list[Mutant]:
+    """Those of these names; all where none is named. Raises Outdated for what is in the list no more."""
+    if unknown := set(names) - {mutant.name for mutant in MUTANTS}:
+        raise Outdated(f"there is no mutant {min(unknown)}")
+    return [mutant for mutant in MUTANTS if not names or mutant.name in names]
+
+
+def found(mutant: Mutant, *, first: int = 0, attempts: int) -> str | None:
+    """The first failure in so many schedules, in words that begin with the seed; None where all pass."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        directory = Path(name)
+        made(mutant, directory)
+        sinks = [word for sink in mutant.sinks for word in ("--sink", sink)]
+        limits = ["--first", str(first), "--seeds", str(attempts), "--no-shrink"]
+        command = [sys.executable, "-m", "tests.simulator", *limits, *sinks]
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1"}
+        outcome = subprocess.run(command, cwd=name, env=environment, capture_output=True, text=True, check=False)
+    failure = re.search(r"^seed (\d+: .*)$", outcome.stdout, re.MULTILINE)
+    if failure is None and "passed, 0 failed" not in outcome.stdout:
+        raise RuntimeError(f"mutant {mutant.name} does not run:\n{outcome.stdout}{outcome.stderr}")
+    return failure[1] if failure is not None else None

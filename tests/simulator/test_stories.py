@@ -1,0 +1,102 @@
+"""Stories told on purpose: what once went wrong, or is too rare to wait for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulator.program import installed
+from tests.simulator.stories import OLD_METADATA, Plan, Run, Step, attempt
+from tests.simulator.world import Fault, Kind
+
+
+def told(sink: str, *steps: Step, faults: tuple[Fault, ...] = (), seed: int = 1) -> Run:
+    """What came of it, which has to be well."""
+    with installed():
+        run, error = attempt(Plan(seed, sink, list(steps), faults=list(faults)))
+    if error is not None:
+        raise error
+    return run
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_a_producer_that_broke_is_replaced_and_what_it_held_is_put_again(in_flight: int) -> None:
+    run = told(
+        "solr",
+        Step(0, "in-flight", (in_flight,)),
+        Step(0, "start", ("h1",)),
+        Step(5, "put", (3, 0)),
+        Step(0, "put", (3, 0)),
+        Step(3, "put", (2, 0)),
+        faults=(Fault("h1", "kafka.produce", 1, Kind.REFUSED, 0),),
+    )
+    assert run.world.faults
+    assert sorted(run.feed.stored) == sorted(run.bodies)
+
+
+@pytest.mark.parametrize(("sink", "number"), [("hbase", 3), ("kafka", 7)])
+def test_dead_letters_are_kept_though_their_producer_broke(sink: str, number: int) -> None:
+    run = told(
+        sink,
+        Step(0, "start", ("h1",)),
+        Step(5, "put", (1, 0)),
+        Step(5, "put", (1, 1)),
+        Step(20, "put", (1, 0)),
+        faults=(Fault("h1", "kafka.produce", number, Kind.REFUSED, 0),),
+    )
+    assert run.world.faults
+    assert any("dead letters cannot be written" in line for line in run.world.story)
+
+
+@pytest.mark.parametrize("sink", ["hdfs", "kafka", "hbase"])
+def test_what_retention_took_is_said_with_what_to_do(sink: str) -> None:
+    run = told(
+        sink, Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(20, "put", (2, 0)), Step(20, "stop", ("h1",)),
+        Step(30, "retention", (0, 1, "stopped")),
+    )  # fmt: skip
+    story = "\n".join(run.world.story)
+    assert ", 1 in all, were removed" in story
+    assert (
+        "were removed by retention unread. To accept the loss: agent group reset g --topic t:0 --to earliest" in story
+    )
+    assert "the operator: agent group reset g --topic t:0 --to earliest" in story
+
+
+def test_a_group_whose_offsets_expired_and_whose_records_retention_took_says_where_it_begins() -> None:
+    run = told("solr", Step(0, "start", ("h1",)), Step(5, "put", (2, 0)), Step(20, "abandon", ("expire", 0, True)))
+    assert "the group's offsets are gone" in "\n".join(run.world.story)
+    assert "has no position in t-" in "\n".join(run.world.story)
+
+
+@pytest.mark.parametrize("other", ["runs", "dies", "stops"])
+def test_a_drain_beside_another_member_ends_well(other: str) -> None:
+    run = told(
+        "hdfs", Step(0, "start", ("h1",)), Step(2, "start", ("h2",)), Step(30, "put", (4, 0)),
+        Step(0, "drain", ("h1", other, 4)),
+    )  # fmt: skip
+    assert sum("the drain on h1 ended with 0: no complaint" in line for line in run.world.story) == 2
+
+
+def test_an_offset_of_a_deleted_topic_is_not_taken_for_one_of_the_new_where_its_metadata_cannot_tell() -> None:
+    told(
+        "hdfs",
+        Step(0, "inherit", (OLD_METADATA.index("epoch=3"), 1)),
+        Step(0, "start", ("h1",)),
+        Step(2, "put", (5, 0)),
+        Step(3.5, "recreate", (0, 2)),
+    )
+
+
+def test_brokers_that_were_away_are_waited_for() -> None:
+    run = told(
+        "kafka", Step(0, "start", ("h1",)), Step(2, "start", ("h2",)), Step(20, "put", (4, 0)),
+        Step(1, "away", ("kafka", 120.0)), Step(5, "put", (4, 0)),
+    )  # fmt: skip
+    assert len(run.feed.stored) == 8
+
+
+def test_a_leader_that_lacks_records_loses_those_and_delivers_none_twice() -> None:
+    run = told(
+        "solr", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(10, "put", (1, 0)), Step(0, "put", (1, 0)),
+        Step(10, "truncate", (0, 2)),
+    )  # fmt: skip
+    assert "t-0 ends at" in "\n".join(run.world.story)

@@ -1,0 +1,45 @@
+"""The long version of tests/simulator/test_simulator.py: `./dev soak`.
+
+A million schedules take a day on one core; each core takes a share of them. `FLAFKA_SOAK_SCHEDULES` asks for fewer.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulator.mutants import MUTANTS, Mutant, found
+
+SCHEDULES = int(os.environ.get("FLAFKA_SOAK_SCHEDULES", "1000000"))
+ATTEMPTS = 5000
+"""So many schedules a mutant may survive."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_a_million_schedules_lose_nothing_and_deliver_nothing_twice(
+    tmp_path: Path, seed: int, figures: list[str]
+) -> None:
+    shares = os.cpu_count() or 1
+    running = []
+    for share in range(shares):
+        first, behind = (seed + SCHEDULES * number // shares for number in (share, share + 1))
+        command = [sys.executable, "-m", "tests.simulator", "--first", str(first), "--seeds", str(behind - first)]
+        with (tmp_path / f"{share}.txt").open("w") as output:
+            running.append(subprocess.Popen([*command, "--keep-going"], stdout=output, stderr=subprocess.STDOUT))
+    codes = [process.wait() for process in running]
+    told = "".join((tmp_path / f"{share}.txt").read_text() for share in range(shares))
+    passed = sum(map(int, re.findall(r"^(\d+) passed", told, re.MULTILINE)))
+    figures.append(f"{passed:,} of {SCHEDULES:,} schedules passed, from seed {seed} on")
+    assert codes == [0] * shares, told
+    assert passed == SCHEDULES
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_each_guard_is_missed_where_it_is_taken_away(mutant: Mutant, seed: int) -> None:
+    assert found(mutant, first=seed, attempts=ATTEMPTS) is not None
