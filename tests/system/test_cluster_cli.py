@@ -195,7 +195,7 @@ def test_group_reset_says_what_version_0_1_understands_where_it_read_last(
     commit(kafka_cluster, "older", log, 4, 1, metadata="epoch=0")
     run("group reset older --to 2 --yes")
     metadata = [found for _, found in committed(kafka_cluster, "older")]
-    assert all(re.fullmatch(r"epoch=0[1-9]\d{12}", text) for text in metadata), metadata
+    assert all(re.fullmatch(r"epoch=0[1-9]\d{12}\0", text) for text in metadata), metadata
     first, second = (OffsetMetadata.parse(text) for text in metadata)
     assert [row[5] for row in rows(run("group describe older"))] == [str(first.epoch), str(second.epoch)]
 
