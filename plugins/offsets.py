@@ -8,6 +8,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from plugins.components import Claim
+from plugins.errors import FlafkaError
 
 _OLDER = re.compile(r"epoch=\d+", re.ASCII)
 _UNREAD = re.compile(r"epoch=0[1-9]\d*", re.ASCII)
@@ -92,6 +93,40 @@ def overtaken(claim: Claim, said: OffsetMetadata) -> str:
 def names_topic(claim: Claim) -> bool:
     """Whether what is committed for that claim says which topic it is of."""
     return bool(OffsetMetadata.parse(OffsetMetadata.of(claim).text()).topic_id)
+
+
+def out_of_range(claim: Claim, offset: int, low: int, high: int) -> FlafkaError | None:
+    """What to say, with the way out, where the brokers do not have the offset a group stands at; None if they do."""
+    place = f"{claim.topic}-{claim.partition}"
+    if offset < low:
+        to = "earliest"
+        why = f"records {offset} to {low - 1}, {low - offset:,} in all, were removed by retention unread"
+    elif offset > high:
+        to = str(high)
+        why = f"{place} ends at {high}: the brokers lost records, as when a replica that was behind becomes leader"
+    else:
+        return None
+    return FlafkaError(
+        f"group {claim.group} stands at offset {offset} of {place}, which the brokers do not have: {why}. "
+        f"To accept the loss: agent group reset {claim.group} --topic {claim.topic}:{claim.partition} --to {to}"
+    )
+
+
+def begins_late(claim: Claim, start: int) -> str:
+    """What to say where a group without a position begins behind records that are gone."""
+    return (
+        f"group {claim.group} has no position in {claim.topic}-{claim.partition}, and begins with record {start}, "
+        "the first that is left: whether those before it were delivered is not known"
+    )
+
+
+def made_again(claim: Claim, left: int, unknown: int) -> str:
+    """What to say where another topic has the claim's name now; `unknown` partitions' loss is not known."""
+    more = f" (of {unknown} partitions that is not known)" if unknown else ""
+    return (
+        f"topic {claim.topic} was deleted and made again: group {claim.group} begins with the first record of "
+        f"the new one. {left:,} records that the old one held when last looked at are lost{more}"
+    )
 
 
 def next_epoch(epoch: int) -> int:

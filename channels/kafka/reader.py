@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from channels.kafka.positions import TopicIds, claims_of
 from plugins import Claim, FlafkaError, Metrics, Owner, Reader, Record, Retry, Taken
 from plugins.kafkaclient import CONSUMER, committed, raising
-from plugins.offsets import OffsetMetadata, names_topic
+from plugins.offsets import OffsetMetadata, begins_late, made_again, names_topic, out_of_range
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits undelivered."""
@@ -332,11 +332,7 @@ class KafkaReader(Reader):
                 unknown += 1
         self._metrics.add("TopicRecreatedCount")
         self._metrics.add("RecordLostCount", left)
-        more = f" (of {unknown} partitions that is not known)" if unknown else ""
-        return Retry(
-            f"topic {claim.topic} was deleted and made again: group {claim.group} begins with the first record of "
-            f"the new one. {left:,} records that the old one held when last looked at are lost{more}"
-        )
+        return Retry(made_again(claim, left, unknown))
 
     def _first_waiting(self, partition: int) -> int:
         """The first record of a partition that was not handed out; negative where that is not known."""
@@ -349,25 +345,13 @@ class KafkaReader(Reader):
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             if self._topic_ids.get() != claim.topic_id:
                 raise self._made_again()
-            raise self._out_of_range(cast("int", message.partition()), cast("int", message.offset()))
+            partition, offset = cast("int", message.partition()), cast("int", message.offset())
+            at = TopicPartition(claim.topic, partition)
+            marks = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
+            raise out_of_range(claim._replace(partition=partition), offset, *marks) or Retry(error.str())
         if error.fatal() or error.code() in _FENCED:
             raise Retry(f"group {claim.group}: {error.str()}; does another agent run with this name on this host?", 5)
         log.warning("group %s: %s", claim.group, error.str())
-
-    def _out_of_range(self, partition: int, offset: int) -> FlafkaError:
-        """What to say where the brokers have no record at that offset of the claims' topic."""
-        group, place = self._claim.group, f"{self._claim.topic}-{partition}"
-        at = TopicPartition(self._claim.topic, partition)
-        low, high = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
-        if offset <= high:
-            count = low - offset
-            to, why = "earliest", f"records {offset} to {low - 1}, {count:,} in all, were removed by retention unread"
-        else:
-            to, why = str(high), f"{place} ends at {high}, as when a replica that was behind becomes leader"
-        return FlafkaError(
-            f"group {group} stands at offset {offset} of {place}, which the brokers do not have: {why}. "
-            f"To accept the loss: agent group reset {group} --topic {self._claim.topic}:{partition} --to {to}"
-        )
 
     def _apply_seeks(self) -> None:
         with self._changed:
@@ -455,11 +439,7 @@ class KafkaReader(Reader):
                 at = TopicPartition(claim.topic, claim.partition)
                 start, _ = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
                 if start:
-                    log.warning(
-                        "group %s has no position in %s-%d, and begins with record %d, the first that is left: "
-                        "whether those before it were delivered is not known",
-                        *(claim.group, claim.topic, claim.partition, start),
-                    )
+                    log.warning("%s", begins_late(claim, start))
             positions[claim] = start
         if positions:
             self._commit(positions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import resource
 import shutil
@@ -11,6 +12,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +135,8 @@ def still_open(connection: socket.socket) -> bool:
     return False
 
 
-@pytest.fixture
-def few_files() -> Iterator[int]:
+@contextlib.contextmanager
+def allow_few_files() -> Iterator[int]:
     """The number of files that this process may have open meanwhile: 600 more than the highest that is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = max(map(int, os.listdir("/proc/self/fd"))) + 600  # noqa: PTH208  # numbers, not paths
@@ -211,18 +213,25 @@ def test_what_was_sent_and_is_not_read_yet_counts_as_sent() -> None:
         eventually(lambda: b"not so silent" in taking.bodies)
 
 
-def test_the_default_is_for_a_fleet_and_bounded_by_the_files_there_may_be(few_files: int, caplog: Any) -> None:
+def test_the_default_is_for_a_fleet_and_bounded_by_the_files_there_may_be(caplog: Any) -> None:
     for kind in TYPES:
-        with Taking(kind) as taking:
+        with allow_few_files() as few, Taking(kind) as taking:
             assert taking.source.config.max_connections >= 10_000
-            assert taking.count("OpenConnectionLimit") == few_files - min(256, few_files // 2)
-            assert f"this process may have {few_files} files open" in caplog.text
+            assert taking.count("OpenConnectionLimit") == few - min(256, few // 2)
+            assert f"this process may have {few} files open" in caplog.text
             caplog.clear()
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_without_files_connections_are_reset_and_do_not_wait(kind: str, few_files: int, caplog: Any) -> None:
-    with Taking(kind) as taking, contextlib.ExitStack() as stack:
+def test_without_files_connections_are_reset_and_do_not_wait(kind: str) -> None:
+    # In a process of its own: what other tests left in this one opens and closes files, too.
+    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as process:
+        process.submit(without_files, kind).result()
+
+
+def without_files(kind: str) -> None:
+    """Take what a process without files left can take; it is the last thing that the process does."""
+    with allow_few_files() as few, Taking(kind) as taking, contextlib.ExitStack() as stack:
         used = stack.enter_context(taking.connect())
         taking.send(used, "used")
         clients = [stack.enter_context(socket.socket()) for _ in range(3)]  # they are files of this process, too
@@ -230,14 +239,14 @@ def test_without_files_connections_are_reset_and_do_not_wait(kind: str, few_file
         with contextlib.suppress(OSError):
             while True:
                 files.append(os.open(os.devnull, os.O_RDONLY))
-        assert max(files) == few_files - 1
+        assert max(files) == few - 1
         try:
             for client in clients:
                 client.settimeout(20)
                 with contextlib.suppress(ConnectionResetError):
                     client.connect(("127.0.0.1", taking.source.port))  # type: ignore[attr-defined]
                     assert was_reset(client)
-            eventually(lambda: f"limit of {few_files} files" in taking.failing.get("SOURCE.s1", ""))
+            eventually(lambda: f"limit of {few} files" in taking.failing.get("SOURCE.s1", ""))
             taking.send(used, "goes on")
         finally:
             for file in files:

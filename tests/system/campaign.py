@@ -362,9 +362,9 @@ class Campaign:
     def _kill_spark(self, what: str) -> None:
         """The driver, or its JVM; the agent lives on, all that belonged to them goes, and both are started again."""
         assert self.agent is not None
-        family = set(self._processes()) - {self.agent.process.pid}
-        name = "SparkSubmit" if what == "jvm" else "agent.runner.spark.driver"
-        (victim,) = (pid for pid in family if name in _command(pid))
+        (driver,) = (pid for pid in self._processes() if "agent.runner.spark.driver" in _command(pid))
+        family = _family(driver)
+        (victim,) = [pid for pid in family if "SparkSubmit" in _command(pid)] if what == "jvm" else [driver]
         self._note(what)
         os.kill(victim, signal.SIGKILL)
         self._await(lambda: not family & set(self._processes()), f"the end of all that belonged to the {what}")
@@ -438,6 +438,18 @@ class Campaign:
                 os.kill(pid, signal.SIGKILL)
         if self.agent is not None:
             self.agent.__exit__()
+
+
+def _family(pid: int) -> set[int]:
+    """That process, and all that it and they have started."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    family = {pid}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family
 
 
 def _command(pid: int) -> str:

@@ -48,7 +48,7 @@ def obeying(events, options):
 """
 PATIENCE = 600.0
 ADVICE = re.compile(
-    r"records (\d+) to (\d+) were removed by retention before they were delivered\. "
+    r"records (\d+) to (\d+), [\d,]+ in all, were removed by retention unread\. "
     r"To accept the loss: agent (group reset .+)"
 )
 

@@ -23,7 +23,7 @@ from agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
 from agent.topology import ChannelSpec
 from plugins import Channel, Claim, CommittingSink, Conflict, FlafkaError, KafkaStream, Retry, Sink
 from plugins.kafkaclient import java_properties
-from plugins.offsets import OffsetMetadata, overtaken
+from plugins.offsets import OffsetMetadata, begins_late, made_again, out_of_range, overtaken
 
 log = logging.getLogger("spark")
 
@@ -119,11 +119,7 @@ class Query:
         starts = self.channel.starts()
         for claim in claims:
             if start := starts.get(claim.partition, 0):
-                log.warning(
-                    "group %s has no position in %s-%d, and begins with record %d, the first that is left: whether "
-                    "those before it were delivered is not known",
-                    *(claim.group, claim.topic, claim.partition, start),
-                )
+                log.warning("%s", begins_late(claim, start))
 
     def _start(self, spark: Any, checkpoint: str) -> Any:
         stream = self.channel.stream(self.job.sink.group)
@@ -156,24 +152,11 @@ class Query:
     def _look_for_records(self) -> None:
         """Raises FlafkaError, with the way out, where the brokers do not have the records that come next."""
         starts, ends = self.channel.starts(), self.channel.ends()
-        for partition, next_one in self.expected.items():
-            if next_one is None or partition not in ends:
-                continue
-            claim, start, end = self.claims[partition], starts[partition], ends[partition]
-            place = f"{claim.topic}-{partition}"
-            if next_one < start:
-                to = "earliest"
-                why = f"records {next_one} to {start - 1} were removed by retention before they were delivered"
-            elif next_one > end:
-                to = str(end)
-                why = "the brokers lost records, as when a replica that was not in sync became leader: "
-                why += f"{place} ends at {end}"
-            else:
-                continue
-            raise FlafkaError(
-                f"group {claim.group} stands at offset {next_one} of {place}, which the brokers do not have: {why}. "
-                f"To accept the loss: agent group reset {claim.group} --topic {claim.topic}:{partition} --to {to}"
-            )
+        for partition, offset in self.expected.items():
+            if offset is not None and partition in ends:
+                error = out_of_range(self.claims[partition], offset, starts[partition], ends[partition])
+                if error is not None:
+                    raise error
 
     def _made_again(self, claim: Claim) -> str:
         """What to say where another topic has the claim's name now; and it is counted."""
@@ -182,12 +165,7 @@ class Query:
         if not self._told_lost:
             self._told_lost = True
             report(self.job.sink.name, {"TopicRecreatedCount": 1, "RecordLostCount": left})
-        unknown = len(self.claims) - len(known)
-        more = f" (of {unknown} partitions that is not known)" if unknown else ""
-        return (
-            f"topic {claim.topic} was deleted and made again: group {claim.group} begins with the first record of "
-            f"the new one. {left:,} records that the old one held when last looked at are lost{more}"
-        )
+        return made_again(claim, left, len(self.claims) - len(known))
 
     def show(self, progress: Any) -> None:
         """Set the gauges: a micro-batch is over."""
