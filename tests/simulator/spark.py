@@ -31,6 +31,8 @@ ORPHAN_SECONDS = 2.0
 """Executors outlive their driver, and tasks their query, by so long."""
 IDLE_SECONDS = 1.0
 """Between two tellings that there is nothing new, as our sessions are set."""
+LOOKS_SECONDS = 1.0
+"""Who waits for the end of a query again and again looks around only so often."""
 ROWS_PER_BATCH = 10_000
 """Of Arrow."""
 EARLIEST = -2
@@ -322,7 +324,7 @@ class Query:
     def awaitTermination(self, seconds: float) -> bool:
         """Whether it has ended; raises what it ended with."""
         if not self.ended:
-            self._over.wait(seconds)
+            self._over.idle(seconds, LOOKS_SECONDS)
         if self._error is not None:
             raise self._error
         return self.ended

@@ -291,7 +291,11 @@ class World:
         """Give the turn away."""
         if self.over:
             raise GreenletExit
-        self.hub.switch()
+        thread = self._next()
+        if thread is None:
+            self.hub.switch()
+        elif thread is not getcurrent():
+            thread.switch()
         if self.over:
             raise GreenletExit
 
@@ -321,26 +325,44 @@ class World:
 
     def _turns(self, main: Thread) -> None:
         """Let threads run, one at a time, until that one has ended."""
-        runnable, random = self._runnable, self.random.random
         while not main.done:
-            if not runnable:
-                self._advance()
-                continue
+            thread = self._next()
+            if thread is not None:
+                thread.switch()
+            elif self.steps > MOST_STEPS:
+                raise Stuck(f"no end after {self.steps} steps, at {self.now:.1f} s: {self._waiting()}")
+            elif not self._timers:
+                raise Stuck(f"all threads wait for ever, at {self.now:.1f} s: {self._waiting()}")
+            else:
+                when, _, _, call = heapq.heappop(self._timers)
+                self.now = max(self.now, when)
+                call()
+
+    def _next(self) -> Thread | None:
+        """Whose turn it is; None where the hub has something to do first, or nobody can go on."""
+        runnable, timers = self._runnable, self._timers
+        while True:
+            while not runnable:
+                if not timers or timers[0][2] is None:
+                    return None
+                when, _, thread, ticket = heapq.heappop(timers)
+                if thread.parked and thread.ticket == ticket and thread.process.alive:
+                    self.now = max(self.now, when)
+                    thread.parked = False
+                    runnable.append(thread)
             self.steps += 1
             if self.steps > MOST_STEPS:
-                raise Stuck(f"no end after {self.steps} steps, at {self.now:.1f} s: {self._waiting()}")
-            place = int(random() * len(runnable))
+                return None
+            place = int(self.random.random() * len(runnable))
             thread = runnable[place]
             last = runnable.pop()
             if last is not thread:
                 runnable[place] = last
             process = thread.process
-            if not process.alive:
-                continue
-            if process.paused_until > self.now:
+            if process.alive:
+                if process.paused_until <= self.now:
+                    return thread
                 self._postpone(thread)
-            else:
-                thread.switch()
 
     def _postpone(self, thread: Thread) -> None:
         """Its process sleeps: its turn comes later."""
@@ -353,19 +375,6 @@ class World:
             thread.fired = fired
 
         heapq.heappush(self._timers, (thread.process.paused_until, next(self._numbers), None, resume))
-
-    def _advance(self) -> None:
-        """On to the next timer."""
-        if not self._timers:
-            raise Stuck(f"all threads wait for ever, at {self.now:.1f} s: {self._waiting()}")
-        when, _, thread, what = heapq.heappop(self._timers)
-        if thread is None:
-            self.now = max(self.now, when)
-            what()
-        elif thread.parked and thread.ticket == what and thread.process.alive:
-            self.now = max(self.now, when)
-            thread.parked = False
-            self._runnable.append(thread)
 
     def _waiting(self) -> str:
         return ", ".join(f"{t.process.name}/{t.name}" for t in self._threads if not t.done and t.process.alive)
