@@ -22,8 +22,9 @@ HERE = Path(__file__).parent
 SEED = pytest.StashKey[int]()
 FIGURES = pytest.StashKey[list[str]]()
 
-# Started by each worker that runs a test with them: all tests with one of these go to the same worker.
 SCARCE = {"hbase_cluster", "solr_cluster", "spark_cluster"}
+"""Started by each worker that runs a test with them: all tests with one of these go to the same worker, and those
+that ask for one only when they run bear `xdist_group("stores")`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
     for item in items:
-        if group := _group(item):
+        if not item.get_closest_marker("xdist_group") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
 
 

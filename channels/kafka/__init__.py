@@ -43,6 +43,8 @@ from plugins.offsets import OffsetMetadata, overtaken
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
 CONNECT_SECONDS = 10.0
+ASLEEP_SECONDS = 10.0
+"""A look at offsets and a commit of them take milliseconds, unless the process is stopped in between."""
 _UUID = re.compile("-[0-9a-f-]{36}$")
 """What brokers put behind the name of a member."""
 
@@ -236,11 +238,12 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         """Commit offsets from outside the group, which works while the group has no members.
 
         Without a member nothing fences an owner that was overtaken: what the group says now is looked at before, and
-        within an epoch no position goes back.
+        within an epoch no position goes back. An owner that slept between the two may undo a reset, and says so.
         """
         for group in {claim.group for claim in positions}:
             claims = {claim.partition: claim for claim in positions if claim.group == group}
             consumer = self._onlooker(group)
+            looked = time.monotonic()
             try:
                 offsets = {  # nobody reads the group; what version 0.1 would not understand it refuses
                     partition: self._offset(consumer, claim._replace(shared_epoch=0), positions[claim])
@@ -255,6 +258,13 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
                         del offsets[at.partition]
                 if offsets:
                     consumer.commit(offsets=[*offsets.values()], asynchronous=False)
+                    if (took := time.monotonic() - looked) > ASLEEP_SECONDS:
+                        self.log.warning(
+                            "group %s: %.0f s passed between a look at its offsets and a commit of them, as where "
+                            "this process was asleep: what agent group reset did in that time was undone, and is to "
+                            "be done again",
+                            *(group, took),
+                        )
             except KafkaException as e:
                 raise Retry(f"group {group}: committing offsets failed: {e.args[0].str()}") from e
             finally:

@@ -10,6 +10,8 @@ from tests.simulator.stories import GROUP, SINKS, TOPIC, Failure, Plan, Run
 
 KINDS = {"kill-driver": 2, "pause-driver": 3, "kill-executor": 1, "pause-executor": 2, "context": 1, "switch": 2}
 """What, by how often."""
+UNDONE = "what agent group reset did in that time was undone"
+"""Said by a driver that slept between a look at the group and a commit, which nothing but its own clock shows."""
 
 
 class SparkRun(Run):
@@ -87,7 +89,7 @@ class SparkRun(Run):
         super()._check()
         now = self._epochs()
         for partition, epoch in self.epochs.get(self._topic_id(), {}).items():
-            if now.get(partition, 0) < epoch:
+            if now.get(partition, 0) < epoch and not any(UNDONE in line for line in self.world.story):
                 raise Failure(f"partition {partition} was reset in epoch {epoch}, and is in {now.get(partition)}")
 
     def _outcome(self) -> Counter[bytes]:

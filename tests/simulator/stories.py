@@ -682,7 +682,7 @@ class Run:
                 self.do_start("h2")
                 if self._delivered():
                     self.world.sleep(10)  # what was on its way in comes into the channel
-                    if self._delivered():
+                    if self._delivered() and not self._advised():
                         break
             if self.world.now > deadline:
                 raise Failure(f"not all is delivered after 15 minutes: {self._position()}")
@@ -696,10 +696,14 @@ class Run:
                 raise Failure("an agent does not stop")
             self.world.sleep(2)
 
+    def _advised(self) -> set[tuple[str, ...]]:
+        """What the log has said must be done, and nobody has looked at yet."""
+        return {advice.groups() for line in self.world.story[self.advised :] if (advice := ADVICE.search(line))}
+
     def _advice_followed(self) -> bool:
         """Whether the operator did what the log had said must be done."""
-        lines, self.advised = self.world.story[self.advised :], len(self.world.story)
-        found = {advice.groups() for line in lines if (advice := ADVICE.search(line))}
+        found = self._advised()
+        self.advised = len(self.world.story)
         if not found:
             return False
         self._ended(*self.agents)

@@ -90,6 +90,7 @@ def _solr(name: str, cluster: SolrCluster) -> tuple[str, Callable[[], Counter[by
     return lines, lambda: Counter(document["body_t"].encode() for document in solr_documents(url).values())
 
 
+@pytest.mark.xdist_group("stores")
 @pytest.mark.parametrize("kind", ["hdfs", "solr"])
 def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
     request: pytest.FixtureRequest, tmp_path: Path, kafka_cluster: KafkaCluster, kind: str
