@@ -63,9 +63,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if bool(item.get_closest_marker("soak")) == config.getoption("--soak")]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
-    for item in items:
-        if not item.get_closest_marker("xdist_group") and (group := _group(item)):
-            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:  # xdist looks for groups right when all are collected
+    if not item.get_closest_marker("xdist_group") and (group := _group(item)):
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+        assert all("@" in item.nodeid for item in grouped), "this pytest-xdist sees no groups in this pytest"
 
 
 def _group(item: pytest.Item) -> str | None:

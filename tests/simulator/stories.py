@@ -214,7 +214,7 @@ def plan_of(seed: int, sinks: tuple[str, ...] = tuple(SINKS), also: tuple[str, .
         steps[place:place] = [
             _step(what, chance)._replace(after=chance.choice([0.0, 0.5, 2.0])) for what in chance.choice(THEMES)
         ]
-    return Plan(seed, sink, steps, share=chance.choice([0.0, 0.002, 0.008]))
+    return Plan(seed, sink, steps, share=chance.choice([0.001, 0.005, 0.02]))
 
 
 def _step(what: str, chance: random.Random) -> Step:
