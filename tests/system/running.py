@@ -122,7 +122,7 @@ class Agent:
 
     # --- waiting and stopping
 
-    def until(self, condition: Callable[[], Any], what: str, seconds: float = 180) -> None:
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = 400) -> None:
         """Wait until the condition holds; fail, with the end of the log, where it does not or the agent ends."""
 
         met = False  # asked once: what was so may have passed
@@ -156,7 +156,7 @@ class Agent:
             raise AssertionError(f"the agent did not end:\n{self.log[-4000:]}") from None
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 180) -> None:
+def until(condition: Callable[[], Any], what: str, seconds: float = 400) -> None:
     """Wait until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -221,7 +221,8 @@ def test_a_thrift_server_that_was_away_is_noticed_only_while_it_is(table: Table)
 
 def test_a_server_that_hangs_is_waited_for_once_not_for_every_call(table: Table) -> None:
     """Events of many times are many calls; the first that fails ends the flush."""
-    sink = table.sink(createTable="true", connections="2", timeout="1000")
+    table.create()
+    sink = table.sink(connections="2", timeout="1000")
     some = events([b"%d" % n for n in range(100)])
     assert some.origin is not None
     assert len(set(some.origin.timestamps)) == 100
