@@ -1071,6 +1071,14 @@ def test_the_active_namenode_is_asked_where_the_last_one_asked_is_a_standby_by_n
     assert delivered(fake) == Counter(range(3))
 
 
+@pytest.mark.parametrize("kind", ["SafeModeException", "AccessControlException", "NoLocationException"])
+def test_an_active_namenode_that_allows_no_change_is_read_from(sinks: Any, fake: FakeWebHdfs, kind: str) -> None:
+    sink = sinks(**{"hdfs.webhdfs": f"{STANDBY},{NAMENODE}"})
+    fake.files["/logs"] = b"1"
+    fake.refuse = lambda host, op: error(403, kind, "no") if (host, op) == (NAMENODE, "MKDIRS") else None
+    assert sink._hdfs.read("/logs") == b"1"
+
+
 def test_a_file_that_a_datanode_does_not_see_yet_is_not_taken_for_absent(sinks: Any, fake: FakeWebHdfs) -> None:
     """A DataNode asks a NameNode of its own choice, which may be a standby that is behind."""
     sink = sinks()
