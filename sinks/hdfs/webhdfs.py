@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import getpass
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -40,7 +42,8 @@ class Status(NamedTuple):
 class WebHdfs:
     """A connection to HDFS, safe for threads. Raises Retry with a sentence for whatever goes wrong.
 
-    A call that raises may or may not have been executed.
+    A call that raises may or may not have been executed. `status`, `list` and `read` answer no older state than that
+    at their call, whichever NameNode is the active one.
     """
 
     def __init__(
@@ -56,16 +59,15 @@ class WebHdfs:
         self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
         self._session.request = _limited(self._session.request, (min(CONNECT_SECONDS, timeout), timeout))
         self._session.mount(f"{scheme}://", self._requests.adapters.HTTPAdapter(pool_maxsize=threads))
-        self._client = self._pyhdfs.HdfsClient(
-            hosts,
-            randomize_hosts=False,
-            user_name=self.user,
-            timeout=timeout,
-            max_tries=2,
-            retry_delay=0.5,
-            scheme=scheme,
-            requests_session=self._session,
-        )
+        settings = {
+            "randomize_hosts": False,
+            "user_name": self.user,
+            "timeout": timeout,
+            "scheme": scheme,
+            "requests_session": self._session,
+        }
+        self._client = self._pyhdfs.HdfsClient(hosts, max_tries=2, retry_delay=0.5, **settings)
+        self._single = {host: self._pyhdfs.HdfsClient([host], max_tries=1, **settings) for host in self._client.hosts}
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="webhdfs")
         self._stopping = stopping
 
@@ -114,22 +116,25 @@ class WebHdfs:
     def status(self, path: str) -> Status | None:
         """What is at that path; None where nothing is."""
         try:
-            return _status(self._call(f"look at {path}", self._client.get_file_status, path))
+            return _status(self._read(f"look at {path}", lambda client: client.get_file_status(path)))
         except _Absent:
             return None
 
     def list(self, path: str) -> list[Status]:
         """What is in that directory, by name; nothing where there is none."""
         try:
-            return [_status(found) for found in self._call(f"list {path}", self._client.list_status, path)]
+            return [_status(found) for found in self._read(f"list {path}", lambda client: client.list_status(path))]
         except _Absent:
             return []
 
     def read(self, path: str) -> bytes | None:
         """A small file's content; None where there is no file."""
         try:
-            return self._call(f"read {path}", lambda: bytes(self._client.open(path).read()))
-        except _Absent:
+            return self._read(f"read {path}", lambda client: bytes(client.open(path).read()))
+        except _Absent as e:
+            # The DataNode asks a NameNode of its own choice, which may be a standby.
+            if (found := self.status(path)) is not None and found.is_file:
+                raise Retry(f"HDFS cannot read {path}: its DataNode does not see it yet") from e
             return None
 
     def rename(self, source: str, target: str) -> bool:
@@ -151,6 +156,31 @@ class WebHdfs:
         """Raise Retry where the user may not create files in that directory."""
         check = functools.partial(self._client._get, path, "CHECKACCESS", fsaction="-wx")  # pyhdfs has no name for it
         self._call(f"write into {path}", check)
+
+    def _read(self, doing: str, read: Callable[[Any], R]) -> R:
+        """What the active NameNode answers.
+
+        Where dfs.ha.allow.stale.reads is set, a standby answers reads with what was some seconds ago. Taking uploads,
+        which any standby sends on, it looks like the active one. It refuses all other changes, so each NameNode is
+        asked for one that changes nothing before it is believed.
+        """
+        if len(self._single) == 1:
+            return self._call(doing, read, self._client)
+
+        def active() -> R:
+            for attempt in range(self._client.max_tries):
+                if attempt:
+                    time.sleep(self._client.retry_delay)
+                for host in self._client.hosts:
+                    with contextlib.suppress(self._pyhdfs.HdfsNoServerException):
+                        with contextlib.suppress(self._pyhdfs.HdfsHttpException):  # what else it has against it
+                            self._single[host].mkdirs("/")
+                        answer = read(self._single[host])
+                        self._client._record_last_active(host)
+                        return answer
+            raise self._pyhdfs.HdfsNoServerException
+
+        return self._call(doing, active)
 
     def _call(self, doing: str, call: Callable[..., R], *args: Any, **options: str) -> R:
         http = self._requests.packages.urllib3.exceptions.HTTPError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Callable
@@ -11,10 +12,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 import requests
 
-from tests.simulator.webhdfs import Tree
+from tests.simulator.webhdfs import WRITES, Tree
 from tests.simulator.webhdfs import error as refusal
 
-NAMENODE, DATANODE = "namenode:9870", "datanode:9864"
+NAMENODE, STANDBY, DATANODE = "namenode:9870", "standby:9870", "datanode:9864"
 
 
 class Crash(BaseException):
@@ -36,6 +37,14 @@ class FakeWebHdfs:
         self.refuse: Callable[[str, str], tuple[int, Any, str] | None] = lambda host, op: None
         """May answer in place of that server: status, body, redirection."""
         self._lock = threading.Lock()
+        self.standby_follows()
+
+    def standby_follows(self) -> None:
+        """Let the standby see what there is now. It answers reads by that, as Hadoop's does where
+        dfs.ha.allow.stale.reads is set, sends uploads on to a DataNode, and refuses all else.
+        """
+        self._seen = Tree(self.tree.clock)
+        self._seen.files, self._seen.directories = copy.copy(self.files), copy.copy(self.tree.directories)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Answer all of requests' calls."""
@@ -82,11 +91,18 @@ class FakeWebHdfs:
         return response
 
     def _execute(self, op: str, path: str, options: dict[str, str], request: Any) -> tuple[int, Any, str]:
-        if op == "CREATE" or (op == "OPEN" and path in self.files):
+        tree = self.tree
+        if url_host(request) == STANDBY:
+            tree = self._seen
+            if op in WRITES - {"CREATE"}:
+                return error(
+                    403, "StandbyException", f"Operation category WRITE is not supported in state standby: {op}"
+                )
+        if op == "CREATE" or (op == "OPEN" and path in tree.files):
             return 307, None, request.url.replace(url_host(request), DATANODE)
         body = request.body or b""
         content = body.read() if hasattr(body, "read") else body
-        return *self.tree.execute(op.removesuffix(" data"), path, options, bytes(content)), ""
+        return *tree.execute(op.removesuffix(" data"), path, options, bytes(content)), ""
 
 
 class _Raw:

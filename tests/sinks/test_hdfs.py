@@ -25,7 +25,7 @@ from plugins import Batch, Claim, Conflict, Event, FlafkaError, Origin, Receipt,
 from sinks.hdfs import HdfsConfig, HdfsSink
 from sinks.hdfs import staging as staging_module
 from sinks.hdfs.chain import KEEP_MS, Manifest, safe_name
-from tests.sinks.fake_webhdfs import DATANODE, NAMENODE, Crash, FakeWebHdfs, error
+from tests.sinks.fake_webhdfs import DATANODE, NAMENODE, STANDBY, Crash, FakeWebHdfs, error
 
 CLAIM = Claim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
 OWN = CLAIM._replace(record="hdfs:/logs/.flafka")
@@ -1038,6 +1038,65 @@ def test_the_active_namenode_is_found_again_after_a_failover(sinks: Any, fake: F
     active = "nn2:9870"
     write_and_commit(sink, 3, 6)
     assert delivered(fake) == Counter(range(6))
+
+
+@pytest.mark.parametrize("hosts", [f"{STANDBY},{NAMENODE}", f"{NAMENODE},{STANDBY}"])
+def test_a_standby_that_answers_what_was_is_not_believed(
+    sinks: Any, fake: FakeWebHdfs, caplog: pytest.LogCaptureFixture, hosts: str
+) -> None:
+    position = None
+    for start in (0, 3, 6, 9):
+        sink = sinks(**{"hdfs.webhdfs": hosts})
+        resumed = sink.resume(CLAIM, position)
+        assert resumed.position == position
+        sink.write(records(start, start + 3))
+        sink.commit(sink.stage(resumed.claim, start, start + 3))
+        position = start + 3
+        if start == 3:
+            fake.standby_follows()
+    assert delivered(fake) == Counter(range(12))
+    assert caplog.text == ""
+
+
+def test_the_active_namenode_is_asked_where_the_last_one_asked_is_a_standby_by_now(
+    sinks: Any, fake: FakeWebHdfs
+) -> None:
+    sink = sinks(**{"hdfs.webhdfs": f"nn1:9870,{NAMENODE}"})
+    assert sink.resume(CLAIM, None).position is None
+    standby = error(403, "StandbyException", "Operation category WRITE is not supported in state standby")
+    empty = 200, {"FileStatuses": {"FileStatus": []}}, ""
+    answers = {"MKDIRS": standby, "RENAME": standby, "DELETE": standby, "LISTSTATUS": empty}
+    fake.refuse = lambda host, op: answers.get(op) if host == "nn1:9870" else None
+    write_and_commit(sink, 0, 3)
+    assert delivered(fake) == Counter(range(3))
+
+
+@pytest.mark.parametrize("kind", ["SafeModeException", "AccessControlException", "NoLocationException"])
+def test_an_active_namenode_that_allows_no_change_is_read_from(sinks: Any, fake: FakeWebHdfs, kind: str) -> None:
+    sink = sinks(**{"hdfs.webhdfs": f"{STANDBY},{NAMENODE}"})
+    fake.files["/logs"] = b"1"
+    fake.refuse = lambda host, op: error(403, kind, "no") if (host, op) == (NAMENODE, "MKDIRS") else None
+    assert sink._hdfs.read("/logs") == b"1"
+
+
+def test_a_file_that_a_datanode_does_not_see_yet_is_not_taken_for_absent(sinks: Any, fake: FakeWebHdfs) -> None:
+    """A DataNode asks a NameNode of its own choice, which may be a standby that is behind."""
+    sink = sinks()
+    claim = sink.resume(CLAIM, None).claim
+    sink.write(records(0, 3))
+    sink.commit(sink.stage(claim, 0, 3, note=b"letters"))
+    unseen = error(404, "FileNotFoundException", "File does not exist")
+    reads = 0
+
+    def refuse(host: str, op: str) -> tuple[int, Any, str] | None:
+        nonlocal reads
+        reads += op == "OPEN data"
+        return unseen if op == "OPEN data" and reads == 2 else None
+
+    fake.refuse = refuse
+    with pytest.raises(Retry, match="DataNode does not see it yet"):
+        sinks().resume(claim, 3)
+    assert sinks().resume(claim, 3).notes == (b"letters",)
 
 
 def test_an_upload_goes_round_a_datanode_that_does_not_answer(sinks: Any, fake: FakeWebHdfs) -> None:

@@ -22,7 +22,7 @@ from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.solr import SolrCluster
-from agent.services.spark import MASTER, SparkCluster
+from agent.services.spark import SparkCluster
 from plugins import Batch, Event
 from tests.system.running import KAFKA, Agent, hdfs_sink, kafka_channel, unique, until
 from tests.system.stores import hbase_sink, solr_sink, table_of
@@ -181,7 +181,9 @@ def test_attempts_of_one_task_beside_one_another(
     seed: int,
     figures: list[str],
 ) -> None:
-    """An executor sleeps; Spark begins its task once more on the other one, and the first goes on later."""
+    """What stages files sleeps: an executor, its Python workers, or both. Spark begins their task once more on the
+    other executor, and gives up one whose heartbeats it misses. They wake when another attempt was committed.
+    """
     chance, topic = random.Random(seed), unique("speculation")
     root, url = f"/{topic}", solr_cluster.create_core(topic)
     configuration = f"""
@@ -193,17 +195,22 @@ a1.spark.triggerInterval = 2
 a1.spark.conf.spark.speculation = true
 a1.spark.conf.spark.speculation.quantile = 0.1
 a1.spark.conf.spark.speculation.multiplier = 1.1
+a1.spark.conf.spark.executor.heartbeatInterval = 3s
+a1.spark.conf.spark.network.timeout = 15s
+a1.spark.conf.spark.network.timeoutInterval = 3s
 {kafka_channel(kafka_cluster.bootstrap_servers, topic)}
 {solr_sink(url, topic)}
 {hdfs_sink(hdfs_cluster.webhdfs, root, name="k3")}
 a1.sinks.k3.group = {topic}-hdfs
 """
+    reader = HdfsReader(hdfs_cluster.webhdfs)
     feed = Feed(kafka_cluster, topic)
     feed.wanted = BATCH
     feed.start()
+    asleep = 0
     try:
         with Agent(tmp_path, configuration) as agent:
-            for _ in range(ROUNDS):
+            for number in range(ROUNDS):
                 before = {sink: agent.count(sink, "EventDrainSuccessCount") for sink in ("SINK.k2", "SINK.k3")}
                 feed.wanted = feed.stored + 20 * BATCH
                 agent.until(
@@ -211,7 +218,17 @@ a1.sinks.k3.group = {topic}-hdfs
                     "both to deliver",
                     PATIENCE,
                 )
-                strike(chance.choice(executors(spark_cluster)), asleep=True)
+                agent.until(lambda: len(executors(spark_cluster)) == 2, "both executors", PATIENCE)
+                uploaded = {*reader.walk(f"{root}/.flafka/tmp")}
+                agent.until(
+                    lambda: {*reader.walk(f"{root}/.flafka/tmp")} - uploaded,  # noqa: B023
+                    "files on their way to HDFS",
+                    PATIENCE,
+                )
+                executor = chance.choice(executors(spark_cluster))
+                python = workers(executor) if number % 3 else []
+                asleep += len(python)
+                strike(*python, *((executor,) if number % 3 != 1 else ()), asleep=True)
             feed.enough.set()
             feed.join()
             assert agent.stop() == 0
@@ -225,23 +242,29 @@ a1.sinks.k3.group = {topic}-hdfs
     channel = by_id(records)
     documents = {id: document["body_t"].encode() for id, document in solr_documents(url).items()}
     assert differences(channel, documents) == []
-    books = audit(records, HdfsReader(hdfs_cluster.webhdfs), root)
+    books = audit(records, reader, root)
     assert books.differences == []
     assert books.delivered_events == len(channel) == feed.stored
-    figures.append(f"seed {seed}: {len(channel):,} events beside executors that slept {ROUNDS} times")
+    assert asleep
+    figures.append(
+        f"seed {seed}: {len(channel):,} events beside executors that slept {ROUNDS} times, with {asleep} workers"
+    )
 
 
-def strike(process: int, *, asleep: bool) -> None:
-    """Kill it, or put it to sleep for a while."""
-    if not asleep:
-        os.kill(process, signal.SIGKILL)
-        return
-    os.kill(process, signal.SIGSTOP)
+def strike(*processes: int, asleep: bool) -> None:
+    """Kill them, or put them to sleep for a while."""
+    stopped = []
     try:
-        time.sleep(ASLEEP)
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):  # workers end by themselves, too
+                os.kill(process, signal.SIGSTOP if asleep else signal.SIGKILL)
+                stopped.append(process)
+        if asleep:
+            time.sleep(ASLEEP)
     finally:
-        with contextlib.suppress(ProcessLookupError):  # it was given up
-            os.kill(process, signal.SIGCONT)
+        for process in stopped if asleep else ():
+            with contextlib.suppress(ProcessLookupError):  # it was given up
+                os.kill(process, signal.SIGCONT)
 
 
 def executors(cluster: SparkCluster) -> list[int]:
@@ -249,10 +272,10 @@ def executors(cluster: SparkCluster) -> list[int]:
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
-            command = (directory / "cmdline").read_bytes()
+            command, where = (directory / "cmdline").read_bytes(), (directory / "cwd").readlink()
         except OSError:
             continue
-        if b"CoarseGrainedExecutorBackend" in command and str(cluster.ports[MASTER]).encode() in command:
+        if b"CoarseGrainedExecutorBackend" in command and where.is_relative_to(cluster.directory):
             found.append(int(directory.name))
     return found
 
@@ -272,7 +295,9 @@ def leaders(kafka: KafkaCluster, topic: str) -> set[int]:
 
 
 def workers(driver: int) -> list[int]:
-    """Spark's Python workers below that driver, which run the sinks: children of a daemon of the same command."""
+    """Spark's Python workers below that driver or executor: children of a daemon of the same command. They run the
+    sinks.
+    """
     parents: dict[int, int] = {}
     daemons: set[int] = set()
     for directory in Path("/proc").glob("[0-9]*"):

@@ -1,0 +1,160 @@
+"""The `hdfs` sink on two NameNodes that take turns while one of them, or both, sleep or die: `./dev soak`."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyhdfs
+import pytest
+
+from agent.services.hdfs import NAMENODE
+from agent.services.kafka import KafkaCluster
+from tests.system.namenodes import NAMENODES, SECOND, PairedHdfs
+from tests.system.running import in_hdfs, unique
+from tests.system.test_groups import Group
+
+ROUNDS = 2
+"""Of all faults, in random order."""
+ASLEEP = 9.0
+"""Seconds; longer than a call of the sink's may take."""
+PATIENCE = 600.0
+
+
+@pytest.fixture
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PairedHdfs]:
+    with PairedHdfs(tmp_path_factory.mktemp("paired hdfs"), fixed_ports=False) as cluster:
+        cluster.activate(NAMENODE)
+        yield cluster
+
+
+class Faults:
+    """Each makes the other NameNode the active one."""
+
+    def __init__(self, hdfs: PairedHdfs) -> None:
+        self.hdfs = hdfs
+
+    def all(self) -> list[Callable[[str, str], None]]:
+        """Called with the active NameNode and the standby."""
+        return [self.change, self.sleep, self.sleep_until_changed, self.see_what_was, self.die]
+
+    def change(self, active: str, standby: str) -> None:
+        """In order."""
+        self.hdfs.stand_by(active)
+        self.hdfs.activate(standby)
+
+    def sleep(self, active: str, standby: str) -> None:
+        """The active one answers late, and carries out what it was sent meanwhile."""
+        self._asleep(active)
+        self.change(active, standby)
+
+    def sleep_until_changed(self, active: str, standby: str) -> None:
+        """It wakes to the order to be a standby."""
+        self.hdfs.server(active).signal(signal.SIGSTOP)
+        with self.hdfs.haadmin("-transitionToStandby", NAMENODES[active]):
+            time.sleep(ASLEEP)
+            self.hdfs.server(active).signal(signal.SIGCONT)
+        self.change(active, standby)
+
+    def see_what_was(self, active: str, standby: str) -> None:
+        """A standby that has slept is the only one to answer."""
+        self._asleep(standby, then=lambda: self.hdfs.server(active).signal(signal.SIGSTOP))
+        time.sleep(ASLEEP)
+        self.hdfs.server(active).signal(signal.SIGCONT)
+        self.change(active, standby)
+
+    def die(self, active: str, standby: str) -> None:
+        """It comes back as a standby."""
+        self.hdfs.kill(active)
+        self.hdfs.activate(standby)
+        self.hdfs.start(PATIENCE)
+
+    def _asleep(self, name: str, then: Callable[[], None] = lambda: None) -> None:
+        self.hdfs.server(name).signal(signal.SIGSTOP)
+        time.sleep(ASLEEP)
+        then()
+        self.hdfs.server(name).signal(signal.SIGCONT)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_ten_failovers_between_namenodes_whose_standby_answers_reads(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs: PairedHdfs, seed: int, figures: list[str]
+) -> None:
+    chance, name, faults = random.Random(seed), unique("failover"), Faults(hdfs)
+    sink = {
+        "type": "hdfs",
+        "channel": "c1",
+        "hdfs.path": f"/{name}",
+        "hdfs.webhdfs": hdfs.both,
+        "hdfs.callTimeout": "5000",
+        "hdfs.fileType": "DataStream",
+        "hdfs.rollInterval": "1",
+        "hdfs.rollSize": "0",
+        "hdfs.rollCount": "0",
+    }
+    group = Group(tmp_path, kafka_cluster, name, "\n".join(f"a1.sinks.k1.{key} = {sink[key]}" for key in sink))
+    enough = threading.Event()
+
+    def feed() -> None:
+        while not enough.wait(0.5):
+            group.put(30)
+
+    feeding, longest, kills = threading.Thread(target=feed, daemon=True), 0.0, 0
+    feeding.start()
+    agent = group.agent()
+    try:
+        agent.__enter__()
+
+        def delivers() -> None:
+            before = agent.count("SINK.k1", "EventDrainSuccessCount")
+            agent.until(
+                lambda: agent.count("SINK.k1", "EventDrainSuccessCount") > before, "files of a new commit", PATIENCE
+            )
+
+        for _ in range(ROUNDS):
+            for fault in chance.sample(faults.all(), len(faults.all())):
+                delivers()
+                active = hdfs.active()
+                assert active is not None
+                fault(active, SECOND if active == NAMENODE else NAMENODE)
+                if chance.random() < 0.5:
+                    agent.stop(signal.SIGKILL)
+                    agent = group.agent()
+                    agent.__enter__()
+                    kills += 1
+                began = time.monotonic()
+                delivers()
+                longest = max(longest, time.monotonic() - began)
+        enough.set()
+        feeding.join()
+        wanted = Counter(group.bodies)
+
+        def delivered() -> Counter[bytes]:
+            with contextlib.suppress(
+                pyhdfs.HdfsException
+            ):  # the DataNode asks a standby that does not know the file yet
+                return Counter(in_hdfs(hdfs, f"/{name}"))
+            return Counter()
+
+        agent.until(lambda: not wanted - delivered(), "all events", PATIENCE)
+        assert agent.stop() == 0
+        assert "taken for delivered by others" not in agent.log
+        assert "Traceback" not in agent.log
+    finally:
+        enough.set()
+        feeding.join(60)
+        agent.__exit__()
+        for server in NAMENODES:
+            hdfs.server(server).signal(signal.SIGCONT)
+    assert delivered() == wanted
+    figures.append(
+        f"seed {seed}: {len(group.bodies):,} events through {ROUNDS * len(faults.all())} failovers of NameNodes and "
+        f"{kills} kills of the agent, each once; delivery went on within {longest:.0f} s"
+    )

@@ -1,0 +1,132 @@
+"""HDFS with two NameNodes, of which one is active and the other, the standby, answers reads that are seconds old."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from agent.services.cluster import HOST, java_command
+from agent.services.hdfs import NAMENODE, HdfsCluster, _jmx
+from agent.services.jars import ensure
+from agent.services.java import Java, find_java
+from tests.system.running import until
+
+SECOND = "namenode-2"
+NAMENODES = {NAMENODE: "nn1", SECOND: "nn2"}
+SERVICE = "pair"
+
+
+class PairedHdfs(HdfsCluster):
+    """Servers `namenode`, `namenode-2` and `datanode-1`. The NameNodes share their edits by a local directory, and
+    none is active until `activate`.
+    """
+
+    stale_seconds = 4
+    """What the standby answers is up to so old."""
+
+    def names(self) -> list[str]:
+        """The NameNodes come first."""
+        return [*NAMENODES, *self._datanodes]
+
+    def default_ports(self) -> Mapping[str, int]:
+        """Those of the second NameNode as well."""
+        return {**super().default_ports(), SECOND: 18021, f"{SECOND}-http": 19871}
+
+    @property
+    def both(self) -> str:
+        """Both, as hdfs.webhdfs takes them."""
+        return ",".join(f"{HOST}:{self.ports[f'{name}-http']}" for name in NAMENODES)
+
+    @property
+    def webhdfs(self) -> str:
+        """The active one's; the first one's where none is."""
+        return f"{HOST}:{self.ports[f'{self.active() or NAMENODE}-http']}"
+
+    def _core_site(self) -> dict[str, str]:
+        return {**super()._core_site(), "fs.defaultFS": f"hdfs://{SERVICE}"}
+
+    def _hdfs_site(self, name: str) -> dict[str, str]:
+        site, ports = super()._hdfs_site(NAMENODE if name in NAMENODES else name), self.ports
+        for option in ("rpc-address", "http-address"):
+            del site[f"dfs.namenode.{option}"]
+        site |= {
+            "dfs.nameservices": SERVICE,
+            f"dfs.ha.namenodes.{SERVICE}": ",".join(NAMENODES.values()),
+            f"dfs.client.failover.proxy.provider.{SERVICE}": (
+                "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+            ),
+            "dfs.namenode.shared.edits.dir": f"file://{self.directory}/data/edits",
+            "dfs.namenode.name.dir": str(self.directory / "data" / (name if name in NAMENODES else NAMENODE)),
+            "dfs.ha.fencing.methods": "shell(/bin/true)",
+            "dfs.ha.allow.stale.reads": "true",
+            "dfs.ha.log-roll.period": f"{self.stale_seconds}s",
+            "dfs.ha.tail-edits.period": "500ms",
+            # Else the DataNodes' clients hold on to a NameNode that has gone for minutes.
+            "dfs.client.failover.sleep.base.millis": "200",
+            "dfs.client.failover.sleep.max.millis": "1000",
+            "ipc.client.connect.max.retries": "1",
+            "ipc.client.connect.timeout": "3000",
+            "ipc.client.connect.max.retries.on.timeouts": "1",
+        }
+        for server, short in NAMENODES.items():
+            site[f"dfs.namenode.rpc-address.{SERVICE}.{short}"] = f"{HOST}:{ports[server]}"
+            site[f"dfs.namenode.http-address.{SERVICE}.{short}"] = f"{HOST}:{ports[f'{server}-http']}"
+        if name in NAMENODES:
+            site["dfs.ha.namenode.id"] = NAMENODES[name]
+        return site
+
+    def prepare(self, java: Java, lib: Path) -> None:
+        """The second starts with a copy of what the first was formatted with."""
+        super().prepare(java, lib)
+        first, second = (self.directory / "data" / name for name in NAMENODES)
+        if not (second / "current" / "VERSION").exists():
+            shutil.copytree(first, second, dirs_exist_ok=True)
+
+    def command(self, name: str, java: Java, lib: Path) -> list[str]:
+        """As the first."""
+        command = super().command(name, java, lib)
+        if name == SECOND:
+            command[-1] = command[-1].replace("datanode.DataNode", "namenode.NameNode")
+        return command
+
+    def waiting_for(self) -> str | None:
+        """Ready is: both NameNodes answer, out of safe mode, and know the DataNode."""
+        for name in NAMENODES:
+            info = _jmx(self.ports[f"{name}-http"], "NameNode", "FSNamesystemState")
+            if info is None or info["FSState"] != "Operational" or not info["NumLiveDataNodes"]:
+                return f"{name} is {info['FSState'] if info else 'down'}"
+        return None
+
+    def state_of(self, name: str) -> str:
+        """`active`, `standby`, or `down`."""
+        return str((_jmx(self.ports[f"{name}-http"], "NameNode", "NameNodeStatus") or {}).get("State", "down"))
+
+    def active(self) -> str | None:
+        """The active one, if there is one."""
+        return next((name for name in NAMENODES if self.state_of(name) == "active"), None)
+
+    def haadmin(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Hadoop's own command, begun."""
+        lib, java = ensure(self.service), find_java()
+        options = [f"-Dflafka.log={self.server('shell').log}"]
+        classpath, main = [self._conf(NAMENODE), lib / "*"], "org.apache.hadoop.hdfs.tools.DFSHAAdmin"
+        command = java_command(java, classpath, main, heap_mb=64, options=options)
+        return subprocess.Popen(
+            [*command, "-ns", SERVICE, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def activate(self, name: str) -> None:
+        """Make it the active one, once the other is not."""
+        self._transition("Active", name, "--forceactive")  # which is needed when the other cannot be asked
+
+    def stand_by(self, name: str) -> None:
+        """Make it a standby."""
+        self._transition("Standby", name)
+
+    def _transition(self, to: str, name: str, *options: str) -> None:
+        def done() -> bool:
+            return self.haadmin(f"-transitionTo{to}", *options, NAMENODES[name]).wait(120) == 0
+
+        until(done, f"{name} to be {to}")
