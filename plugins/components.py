@@ -134,7 +134,8 @@ class Claim(NamedTuple):
     partition: int
     ids: int = 1
     """How events are named. 1, by the topic's name alone: groups from before version 0.2, until they are reset, so
-    that no event is delivered under two names. 2: by `stem`."""
+    that no event is delivered under two names. 2: by `stem`. More: by another `stem`, since brokers have lost records
+    and gave their offsets to new ones (`agent group reset --new-ids`)."""
     record: str = ""
     """Where the sink that committed the group's position keeps its own record; empty where it keeps none."""
     shared_epoch: int = 0
@@ -145,7 +146,8 @@ class Claim(NamedTuple):
         """What the ids of its events begin with: another one for each topic, also of the same name."""
         if self.ids == 1:
             return self.topic
-        return f"{self.topic}~{hashlib.sha256(f'{self.cluster_id} {self.topic_id}'.encode()).hexdigest()[:10]}"
+        since = f" {self.ids}" if self.ids > 2 else ""
+        return f"{self.topic}~{hashlib.sha256(f'{self.cluster_id} {self.topic_id}{since}'.encode()).hexdigest()[:10]}"
 
 
 class Record(NamedTuple):

@@ -102,14 +102,34 @@ def out_of_range(claim: Claim, offset: int, low: int, high: int) -> FlafkaError 
         to = "earliest"
         why = f"records {offset} to {low - 1}, {low - offset:,} in all, were removed by retention unread"
     elif offset > high:
-        to = str(high)
-        why = f"{place} ends at {high}: the brokers lost records, as when a replica that was behind becomes leader"
+        to = f"{high} --new-ids"
+        why = (
+            f"{place} ends at {high}: the brokers lost records, as when a replica that was behind becomes leader; "
+            f"if others were put before {high} since, they are passed over then"
+        )
     else:
         return None
     return FlafkaError(
         f"group {claim.group} stands at offset {offset} of {place}, which the brokers do not have: {why}. "
-        f"To accept the loss: agent group reset {claim.group} --topic {claim.topic}:{claim.partition} --to {to}"
+        f"To accept the loss: {_reset(claim, to)}"
     )
+
+
+def truncated(claim: Claim, offset: int, start: int, high: int) -> FlafkaError:
+    """What to say, with the way out, where a group stands at `offset`, has read from `start` on what the brokers have
+    lost since, and they perhaps hold other records there, up to `high`.
+    """
+    others = f", and hold others from {start} to {high - 1} now" if high > start else ""
+    return FlafkaError(
+        f"group {claim.group} stands at offset {offset} of {claim.topic}-{claim.partition}, and has read records "
+        f"{start} to {offset - 1}, {offset - start:,} in all, which the brokers have lost since, as when a replica "
+        f"that was behind becomes leader{others}. To go on with what takes their place: "
+        f"{_reset(claim, f'{start} --new-ids')}"
+    )
+
+
+def _reset(claim: Claim, to: str) -> str:
+    return f"agent group reset {claim.group} --topic {claim.topic}:{claim.partition} --to {to}"
 
 
 def begins_late(claim: Claim, start: int) -> str:

@@ -75,6 +75,11 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
     metavar="TOPIC[:PARTITION,…]",
     help="Default: every partition the group has committed; may be repeated.",
 )
+@click.option(
+    "--new-ids",
+    is_flag=True,
+    help="Give events new ids from now on: after brokers have lost records, new ones have their offsets.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def reset(
@@ -83,6 +88,7 @@ def reset(
     command_config: Path | None,
     to: str,
     topics: tuple[str, ...],
+    new_ids: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -102,7 +108,7 @@ def reset(
         moves = _plan(admin, keys, position, committed)
         show(_Move._fields, moves, as_json=as_json)
         confirm(f"move group {name} on {len(moves)} partitions?", yes)
-        _commit(admin, name, moves, committed)
+        _commit(admin, name, moves, committed, new_ids=new_ids)
 
 
 class _Move(NamedTuple):
@@ -176,7 +182,12 @@ def _plan(
 
 
 def _commit(
-    admin: Any, name: str, moves: list[_Move], committed: "Mapping[TopicPartition, OffsetAndMetadata]"
+    admin: Any,
+    name: str,
+    moves: list[_Move],
+    committed: "Mapping[TopicPartition, OffsetAndMetadata]",
+    *,
+    new_ids: bool,
 ) -> None:
     from kafka import TopicPartition
     from kafka.errors import NoError
@@ -191,7 +202,9 @@ def _commit(
             said = OffsetMetadata(move.epoch, ids=0)
         else:
             # A sink's own record stays where it is; events get new ids, unless they have had them before.
-            said = _said(committed.get(key))._replace(epoch=move.epoch, topic_id=ids[move.topic], ids=2)
+            said = _said(committed.get(key))
+            named = move.epoch if new_ids else max(said.ids, 2)
+            said = said._replace(epoch=move.epoch, topic_id=ids[move.topic], ids=named)
         offsets[key] = OffsetAndMetadata(move.new_offset, said.text() + NUL, None)
     for key, error in admin.alter_group_offsets(name, offsets).items():
         if error is not NoError:

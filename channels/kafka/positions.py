@@ -1,4 +1,4 @@
-"""Whose positions a group holds: the topic's id, and claims with what was committed for them."""
+"""Whose positions a group holds: the topic's id, claims with what was committed for them, and what is left of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from plugins import Claim, Retry
@@ -113,6 +113,55 @@ class TopicIds:
             self._unanswered = False
         topics = TopicCollection([self._topic])
         return self._admin.describe_topics(topics, request_timeout=ANSWER_SECONDS)[self._topic]
+
+
+class Log:
+    """One partition as the brokers have it now, seen by a consumer that is nobody's otherwise."""
+
+    def __init__(self, consumer: Consumer, claim: Claim) -> None:
+        self._consumer, self._topic, self._partition = consumer, claim.topic, claim.partition
+
+    def truncated(self, position: int, leader_epoch: int) -> tuple[int | None, int]:
+        """From which offset on the brokers have lost the records before that position, None where they have them; and
+        the offset behind their newest.
+
+        The latest record that was read there had that leader epoch. A replica that was behind and became leader opens
+        a later epoch at its own end, so records of a later one before the position are not those that were read.
+        Raises Retry, and KafkaException.
+        """
+        at = TopicPartition(self._topic, self._partition)
+        low, high = self._consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
+        after, before, step = position, position - 1, 1  # usually the record just before is the one
+        while before >= low and self._is_later(before, position, leader_epoch):
+            after, before, step = before, before - step, step * 2
+        before = max(before, low - 1)
+        while after - before > 1:
+            middle = (before + after) // 2
+            if self._is_later(middle, position, leader_epoch):
+                after = middle
+            else:
+                before = middle
+        found = self._first(after) if after < position <= high else None
+        lost = high < position or (found is not None and found.offset() < position)
+        return (after if lost else None), high
+
+    def _is_later(self, offset: int, position: int, leader_epoch: int) -> bool:
+        """Whether the next record from there on is of a later epoch, or not before the position."""
+        found = self._first(offset)
+        return found is None or found.offset() >= position or found.leader_epoch() > leader_epoch
+
+    def _first(self, offset: int) -> Any:
+        """The first record from there on; None where there is none."""
+        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
+        message = self._consumer.poll(ANSWER_SECONDS)
+        if message is None:
+            raise Retry(f"{self._topic}-{self._partition} does not answer")
+        error = message.error()
+        if error is None:
+            return message
+        if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+            return None
+        raise KafkaException(error)
 
 
 def assigned(assignment: bytes, topic: str) -> Iterator[int]:

@@ -14,16 +14,18 @@ from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from channels.kafka.positions import TopicIds, claims_of
+from channels.kafka.positions import Log, TopicIds, claims_of
 from plugins import Claim, FlafkaError, Metrics, Owner, Reader, Record, Retry, Taken
 from plugins.kafkaclient import CONSUMER, committed, raising
-from plugins.offsets import OffsetMetadata, begins_late, made_again, names_topic, out_of_range
+from plugins.offsets import OffsetMetadata, begins_late, made_again, names_topic, out_of_range, truncated
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits undelivered."""
 MESSAGE_BYTES = 512
 """What a waiting record takes beside its value."""
 COMMITTED_SECONDS = 10.0
+ONE_RECORD = {"isolation.level": "read_uncommitted", "fetch.message.max.bytes": 4096, "fetch.wait.max.ms": 10}
+"""For a look at single records: the brokers send at least one, whatever its size."""
 POLL_SECONDS = 0.02
 CONFIRM_SECONDS = 0.01
 """The brokers are asked for the topic's id at most once in so long,"""
@@ -86,9 +88,12 @@ class KafkaReader(Reader):
         self._seeks: dict[int, int] = {}
         self._next: dict[int, int] = {}
         """The offset to be received next of each partition, or OFFSET_BEGINNING."""
+        self._leaders: dict[int, list[tuple[int, int]]] = {}
+        """By partition: from which offset on what was received had which leader epoch, in order."""
         self._error: Exception | None = None
         self._closing = False
         self._paused = self._assigning = False
+        self._properties = {n: value for n, value in properties.items() if n != "group.instance.id"}
         self._consumer = Consumer({**CONSUMER, **properties})
         self._thread = threading.Thread(target=self._run, name=f"{claim.group}-consumer", daemon=True)
         self._thread.start()
@@ -155,12 +160,23 @@ class KafkaReader(Reader):
         if any(not names_topic(claim) for claim in positions) and self._topic_ids.get() != self._claim.topic_id:
             raise self._made_again()  # nobody could tell by the metadata whose position that is
         offsets = [
-            TopicPartition(claim.topic, claim.partition, end, metadata=OffsetMetadata.of(claim).text())
+            TopicPartition(
+                claim.topic,
+                claim.partition,
+                end,
+                metadata=OffsetMetadata.of(claim).text(),
+                leader_epoch=self._leader_epoch(claim.partition, end),
+            )
             for claim, end in positions.items()
         ]
         for at in self._consumer.commit(offsets=offsets, asynchronous=False):
             if at.error is not None:
                 raise KafkaException(at.error)
+
+    def _leader_epoch(self, partition: int, end: int) -> int:
+        """That of the latest record before `end`; negative where it is not known."""
+        with self._changed:
+            return max((epoch for first, epoch in self._leaders.get(partition, ()) if first < end), default=-1)
 
     def rewind(self, positions: Mapping[int, int]) -> None:
         """Seek, on the polling thread, and drop what was fetched past it."""
@@ -275,6 +291,9 @@ class KafkaReader(Reader):
                     self._next[partition] = offset  # behind the last record, where that is the end of a transaction
                     continue
                 self._next[partition] = offset + 1
+                leader_epoch, known = message.leader_epoch(), self._leaders.setdefault(partition, [])
+                if leader_epoch is not None and (not known or known[-1][1] < leader_epoch):
+                    known.append((offset, leader_epoch))
                 self._fetched.append(message)
                 self._queued += _weight(message)
         for message, error in failed:  # without the lock: the client's thread that answers may be waiting for it
@@ -348,7 +367,9 @@ class KafkaReader(Reader):
             partition, offset = cast("int", message.partition()), cast("int", message.offset())
             at = TopicPartition(claim.topic, partition)
             marks = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
-            raise out_of_range(claim._replace(partition=partition), offset, *marks) or Retry(error.str())
+            claim = claim._replace(partition=partition)
+            self._refuse_truncated({claim: (offset, self._leader_epoch(partition, offset))})
+            raise out_of_range(claim, offset, *marks) or Retry(error.str())
         if error.fatal() or error.code() in _FENCED:
             raise Retry(f"group {claim.group}: {error.str()}; does another agent run with this name on this host?", 5)
         log.warning("group %s: %s", claim.group, error.str())
@@ -414,22 +435,45 @@ class KafkaReader(Reader):
                 f"group {self._claim.group}: its sink was at work for {OWNER_SECONDS:.0f} s without a pause", 1
             )
         starts = starts or claims  # closing
-        if older and any(claim.ids == 2 and not claim.record for claim in (*starts, *self._claims.values())):
+        if older and any(claim.ids != 1 and not claim.record for claim in (*starts, *self._claims.values())):
             self._tell_and_wait(lambda: self._owner.revoked(numbers | self._queues.keys()))
             raise Retry(
                 f"group {self._claim.group} names events as version 0.2 does, and is read by {', '.join(older)} of "
                 "version 0.1, which would deliver some again under other ids: upgrade or stop it",
                 OLDER_SECONDS,
             )
+        epochs = {(tp.partition, tp.offset): tp.leader_epoch for tp in at if tp.leader_epoch is not None}
+        read = {
+            c: (end, epochs[c.partition, end]) for c, end in starts.items() if end and (c.partition, end) in epochs
+        }
+        self._refuse_truncated(read)
         positions = {c.partition: OFFSET_BEGINNING if at is None else at for c, at in starts.items()}
         with self._changed:
             self._claims.update({claim.partition: claim for claim in starts})
             self._queues.update({partition: deque() for partition in positions})
             self._next.update(positions)
+            self._leaders.update({claim.partition: [(end - 1, epoch)] for claim, (end, epoch) in read.items()})
         self._register({claim: at for claim, at in starts.items() if at is None or claims.get(claim) != at})
         consumer.incremental_assign([TopicPartition(self._claim.topic, *at) for at in positions.items()])
         if self._paused:
             consumer.pause(partitions)  # as those that were ours before, which stay so
+
+    def _refuse_truncated(self, read: Mapping[Claim, tuple[int, int]]) -> None:
+        """Raise FlafkaError, with the way out, where the brokers have lost what was read before a position.
+
+        Given that position and the leader epoch of the record before it, negative where that is not known.
+        """
+        read = {claim: at for claim, at in read.items() if at[1] >= 0}
+        if not read:
+            return
+        onlooker = Consumer({**CONSUMER, **self._properties, **ONE_RECORD})
+        try:
+            for claim, (end, epoch) in read.items():
+                start, high = Log(onlooker, claim).truncated(end, epoch)
+                if start is not None:
+                    raise truncated(claim, end, start, high)
+        finally:
+            onlooker.close()
 
     def _register(self, starts: Mapping[Claim, int | None]) -> None:
         """Commit where each begins, and under which claim, before anything is taken."""
@@ -462,6 +506,7 @@ class KafkaReader(Reader):
                 self._queues.pop(partition, None)
                 self._seeks.pop(partition, None)
                 self._next.pop(partition, None)
+                self._leaders.pop(partition, None)
                 self._claims.pop(partition, None)
 
     def _tell_and_wait(self, tell: Callable[[], None]) -> bool:

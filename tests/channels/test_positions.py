@@ -4,9 +4,11 @@ import logging
 import uuid
 from types import SimpleNamespace
 
-from confluent_kafka import OFFSET_INVALID, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
 
-from channels.kafka.positions import TopicIds, claims_of, reader_id
+from channels.kafka.positions import Log, TopicIds, claims_of, reader_id
 from plugins import Claim
 
 CLAIM = Claim("cluster", "t", "now", "group", 0, -1)
@@ -89,3 +91,57 @@ def test_that_is_said_once_however_often_positions_are_asked_for(caplog):
     for _ in range(3):
         claims_of(CLAIM, [at(0, 4, "topic=before"), at(1, 5, "topic=before")], LOG, told)
     assert [record.args[-1] for record in caplog.records] == [0, 1]
+
+
+class OneLog:
+    """A consumer of one partition: leader epochs by offset, and its two ends."""
+
+    def __init__(self, epochs, low, high):
+        self.epochs, self.low, self.high = epochs, low, high
+        self.at, self.polls = 0, 0
+
+    def get_watermark_offsets(self, _, timeout):
+        return self.low, self.high
+
+    def assign(self, partitions):
+        (tp,) = partitions
+        self.at = tp.offset
+
+    def poll(self, _):
+        self.polls += 1
+        assert self.at >= self.low
+        offset = min((one for one in self.epochs if one >= self.at), default=None)
+        end = KafkaError._AUTO_OFFSET_RESET if self.at > self.high else KafkaError._PARTITION_EOF
+        error = KafkaError(end) if offset is None else None
+        return SimpleNamespace(
+            error=lambda: error, offset=lambda: offset, leader_epoch=lambda: self.epochs.get(offset, -1)
+        )
+
+
+def truncated(log, position, epoch):
+    return Log(log, claim(0)).truncated(position, epoch)[0]
+
+
+@given(st.data())
+def test_records_that_took_the_place_of_those_read_are_found_also_beside_gaps(data):
+    offsets = st.integers(0, 60)
+    end, position = sorted((data.draw(offsets), data.draw(offsets)))
+    epochs = {offset: data.draw(st.integers(0, 3)) for offset in range(end)}
+    epochs = dict(zip(epochs, sorted(epochs.values()), strict=True))
+    high = end + data.draw(st.integers(0, 60))
+    replaced = epochs | {offset: 4 + (offset > end + 5) for offset in range(end, high)}
+    gone = data.draw(st.sets(offsets))
+    low = data.draw(st.integers(0, end))
+    left = {offset: epoch for offset, epoch in replaced.items() if offset not in gone and offset >= low}
+    found = truncated(OneLog(left, low, high), position, 3)
+    if high >= position and not any(end <= offset < position for offset in left):
+        assert found is None
+    else:
+        older = [offset for offset in left if offset < end]
+        assert found == max(older, default=low - 1) + 1
+
+
+def test_what_was_read_is_there_after_a_look_at_one_record():
+    log = OneLog(dict.fromkeys(range(1000), 5), 0, 1000)
+    assert truncated(log, 900, 5) is None
+    assert log.polls == 1

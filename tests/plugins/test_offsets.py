@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins import Claim
-from plugins.offsets import NUL, OffsetMetadata, known_to_older, next_epoch
+from plugins import Claim, FlafkaError
+from plugins.offsets import NUL, OffsetMetadata, known_to_older, next_epoch, truncated
 
 MILLIS = 10**12
 EPOCHS = st.one_of(st.integers(1, 9), st.integers(MILLIS, 10 * MILLIS))
@@ -107,3 +107,16 @@ def test_ids_begin_with_what_is_said_of_topics_of_one_name() -> None:
     assert len(stems) == 3
     assert all(stem.startswith("t~") for stem in stems)
     assert claim._replace(epoch=9, group="other", partition=1).stem == claim.stem
+
+
+def test_ids_are_others_where_records_took_the_place_of_lost_ones() -> None:
+    claim = Claim("cluster", "t", "id", "group", MILLIS, 0, ids=2)
+    later = claim._replace(ids=MILLIS)
+    assert later.stem != claim.stem
+    assert later._replace(epoch=MILLIS + 1).stem == later.stem
+    said = OffsetMetadata.of(later)
+    assert OffsetMetadata.parse(said.text()) == said
+    with pytest.raises(
+        FlafkaError, match=r"records 20 to 39, 20 in all, .* others from 20 to 24 now\. .* --to 20 --new-ids$"
+    ):
+        raise truncated(claim, 40, 20, 25)

@@ -270,7 +270,7 @@ def test_a_query_that_spark_ends_says_what_was_behind_it(
             (5, 9),
             r"at offset 3 of t-0, .* records 3 to 4, 2 in all, were removed by retention .*--topic t:0 --to earliest",
         ),
-        ((0, 2), r"at offset 3 of t-0, .* t-0 ends at 2: the brokers lost records, .* --topic t:0 --to 2"),
+        ((0, 2), r"at offset 3 of t-0, .* t-0 ends at 2: the brokers lost records, .* --topic t:0 --to 2 --new-ids"),
     ],
 )
 def test_records_that_the_brokers_do_not_have_are_named_with_the_way_out(

@@ -187,6 +187,11 @@ def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaClus
     assert (untouched, at) == (first, 0)
     assert third.epoch > second.epoch, "no epoch is used twice"
     assert [row[5] for row in rows(run("group describe by-offset"))] == [str(first.epoch), str(third.epoch)]
+    run(f"group reset by-offset --topic {log}:1 --to 1 --new-ids --yes")
+    run("group reset by-offset --to 0 --yes")
+    (_, first), (_, fourth) = said(kafka_cluster, "by-offset")
+    assert first.ids == 2
+    assert third.epoch < fourth.ids < fourth.epoch, "a later reset does not give them the ids from before"
 
 
 def test_group_reset_says_what_version_0_1_understands_where_it_read_last(

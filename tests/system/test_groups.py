@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from agent.books import solr_documents
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.solr import SolrCluster
+from plugins.offsets import OffsetMetadata
 from tests.system.running import Agent, agent_command, hdfs_sink, in_hdfs, kafka_channel, unique, until
 from tests.system.test_drain import create, put
 
@@ -71,6 +73,19 @@ a1.sinks = k1
             return [found.state for found in self.admin.list_groups(self.name, timeout=60)] == ["Empty"]
 
         until(empty, "the group to be empty")
+
+    def lead(self, *brokers: int) -> None:
+        """Have the first of them lead partition 0, in a leader epoch of its own."""
+        from kafka import KafkaAdminClient
+        from kafka import TopicPartition as Partition
+
+        def leads() -> bool:
+            return self.admin.list_topics(self.name, timeout=60).topics[self.name].partitions[0].leader == brokers[0]
+
+        with KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap_servers) as admin:
+            admin.alter_partition_reassignments({Partition(self.name, 0): list(brokers)})
+            admin.elect_leaders(0, {self.name: [0]}, raise_errors=False)
+        until(leads, f"broker {brokers[0]} to lead")
 
     def reset(self, to: str, *partitions: int) -> None:
         where = f"{self.name}:{','.join(map(str, partitions))}" if partitions else self.name
@@ -156,3 +171,48 @@ def test_an_agent_that_sleeps_while_its_group_is_reset_delivers_nothing_of_what_
             other.until(lambda: not Counter(group.bodies) - delivered(), "what came last")
             assert other.stop() == 0
     assert delivered() == Counter(group.bodies)
+
+
+def test_records_that_took_the_place_of_lost_ones_are_not_passed_over(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
+) -> None:
+    """As after an unclean leader election: the group has read up to 40 of what a leader had that was lost."""
+    name = unique("group")
+    sink, delivered = _hdfs(name, hdfs_cluster)
+    group = Group(tmp_path, kafka_cluster, name, sink)
+    for leader, count in ((1, 20), (2, 65)):
+        group.lead(leader, *{1, 2, 3} - {leader})
+        bodies = [b"%d %06d" % (leader, number) for number in range(count)]
+        put(kafka_cluster, name, bodies, 0)
+        group.bodies = bodies
+    own = {"group.id": name, "enable.auto.commit": False}
+    reader = Consumer({"bootstrap.servers": kafka_cluster.bootstrap_servers, **own})
+    reader.assign([TopicPartition(name, 0, 0)])
+    message = reader.poll(60)
+    assert message is not None
+    epoch = message.leader_epoch()
+    assert epoch is not None
+    topic_id = group.admin.describe_topics(TopicCollection([name]))[name].result(60).topic_id
+    said = OffsetMetadata(ids=2, topic_id=str(topic_id)).text()
+    reader.commit(offsets=[TopicPartition(name, 0, 40, said, leader_epoch=epoch)], asynchronous=False)
+    reader.close()
+    with group.agent() as agent:
+        told = f"read records 20 to 39, 20 in all, .* others from 20 to 84 now.*: agent (group reset {name} .*)"
+        agent.until(lambda: re.search(told, agent.failing().get("SINK.k1", "")), "what was lost to be told")
+        advice = re.search(told, agent.log)
+        assert advice is not None
+        assert agent.stop() == 1
+    assert not delivered()
+    group.left()
+    servers = ("--bootstrap-server", kafka_cluster.bootstrap_servers)
+    done = agent_command(*advice[1].split(), "--yes", *servers)
+    assert done.returncode == 0, done.stderr
+    with group.agent() as agent:
+        agent.until(lambda: delivered() == Counter(group.bodies), "what took their place")
+        assert agent.stop() == 0
+    group.lead(3, 1, 2)  # a leader that has everything changes nothing
+    with group.agent() as agent:
+        group.put(30)
+        agent.until(lambda: delivered() == Counter(group.bodies), "what came last")
+        assert agent.stop() == 0
+        assert "have lost" not in agent.log
