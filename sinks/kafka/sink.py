@@ -23,7 +23,7 @@ from plugins.kafkaclient import (
     metadata_of,
     reason,
 )
-from plugins.offsets import OffsetMetadata
+from plugins.offsets import OffsetMetadata, names_topic
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.plain import PlainKafkaSink
 from sinks.kafka.positions import Positions
@@ -147,7 +147,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             self._since.pop(number, None)
             self._lost.discard(number)
             writer = self._writers.get(number)
-            if writer is not None and writer.events:
+            if writer is not None and (writer.events or writer.began):
                 self.metrics.add("RollbackCount")
                 if not writer.abort():
                     self._drop(number)
@@ -202,6 +202,8 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         claim = receipt.claim
         writer = self._writer(claim)
         metadata = self._onlooker(claim.group).consumer_group_metadata()
+        if writer.began and claim.topic_id and not names_topic(claim):
+            self._confirm(claim)  # nobody could tell by the metadata whose position that is
         try:
             writer.commit(claim, receipt.end, metadata)
         except Conflict:

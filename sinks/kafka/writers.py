@@ -23,6 +23,8 @@ class Writer:
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self.events = 0
         """Produced since the last commit."""
+        self.began = False
+        """Whether a transaction is under way: it may hold records that are no events."""
         self._error: KafkaError | None = None
         self._producer = Producer({**PRODUCER, **properties})
 
@@ -94,8 +96,6 @@ class TransactionalWriter(Writer):
     def __init__(self, properties: Mapping[str, Any], claim: Claim) -> None:
         name = f"flafka.{claim.group}.{claim.topic}.{claim.topic_id}.{claim.partition}"
         super().__init__({**properties, "transactional.id": name})
-        self.began = False
-        """Whether a transaction is under way."""
         try:
             self._producer.init_transactions(ANSWER_SECONDS)
         except KafkaException as e:

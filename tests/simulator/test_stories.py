@@ -86,12 +86,27 @@ def test_an_offset_of_a_deleted_topic_is_not_taken_for_one_of_the_new_where_its_
     )
 
 
+def test_no_transaction_for_a_deleted_topic_leaves_an_offset_that_cannot_tell_whose_it_is() -> None:
+    told(
+        "kafka", Step(0, "inherit", (OLD_METADATA.index("epoch=3"), 2)), Step(0, "start", ("h1",)),
+        Step(2, "put", (1, 0)), Step(2, "put", (1, 1)), Step(2, "recreate", (0, 5)), seed=2101067,
+    )  # fmt: skip
+
+
 def test_brokers_that_were_away_are_waited_for() -> None:
     run = told(
         "kafka", Step(0, "start", ("h1",)), Step(2, "start", ("h2",)), Step(20, "put", (4, 0)),
         Step(1, "away", ("kafka", 120.0)), Step(5, "put", (4, 0)),
     )  # fmt: skip
     assert len(run.feed.stored) == 8
+
+
+def test_a_transaction_that_holds_letters_alone_is_aborted_where_the_brokers_are_away() -> None:
+    run = told(
+        "kafka", Step(0, "start", ("h1",)), Step(0.5, "put", (2, 1)), Step(0.5, "away", ("kafka", 120.0)),
+        seed=2101761,
+    )  # fmt: skip
+    assert "no acknowledgement from Kafka" in "\n".join(run.world.story)
 
 
 def test_a_leader_that_lacks_records_loses_those_and_delivers_none_twice() -> None:
