@@ -251,7 +251,9 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
                 }
                 for at in committed(consumer, [*offsets.values()], CONNECT_SECONDS):
                     claim, said = claims[at.partition], OffsetMetadata.parse(metadata_of(at))
-                    if why := overtaken(claim, said):
+                    if said.topic_id not in ("", claim.topic_id):
+                        self.confirm(claim)  # one of the two topics is gone
+                    elif why := overtaken(claim, said):
                         raise Conflict(why)
                     same = (said.epoch, said.topic_id) == (claim.epoch, claim.topic_id)
                     if same and at.offset > offsets[at.partition].offset:

@@ -93,6 +93,14 @@ def test_no_transaction_for_a_deleted_topic_leaves_an_offset_that_cannot_tell_wh
     )  # fmt: skip
 
 
+def test_a_late_commit_for_a_deleted_topic_holds_up_nobody_on_spark() -> None:
+    told(
+        "spark-hdfs", Step(0, "start", ("h1",)), Step(2, "put", (4, 0)), Step(2, "reset", ("earliest",)),
+        Step(2, "put", (2, 0)), Step(6, "kill", ("h2",)), Step(0, "put", (3, 0)), Step(6, "recreate", (1, 3)),
+        faults=(Fault("driver-1", "hdfs.rename", 16, Kind.LATE, 1.0),), seed=3100994,
+    )  # fmt: skip
+
+
 def test_brokers_that_were_away_are_waited_for() -> None:
     run = told(
         "kafka", Step(0, "start", ("h1",)), Step(2, "start", ("h2",)), Step(20, "put", (4, 0)),
