@@ -194,10 +194,16 @@ def _commit(
     from kafka.structs import OffsetAndMetadata
 
     ids = {topic: _topic_id(admin, topic) for topic in {move.topic for move in moves}}
+    older = any(known_to_older(at.metadata) for at in committed.values())
+    if older and new_ids:
+        raise click.ClickException(
+            f"group {name} was last read beside version 0.1, which knows no --new-ids: leave that out, or let agents "
+            "of this version alone read it for an hour first"
+        )
     offsets = {}
     for move in moves:
         key = TopicPartition(move.topic, move.partition)
-        if any(known_to_older(at.metadata) for at in committed.values()):
+        if older:
             # Agents of version 0.1 were the last to read, and may be the next.
             said = OffsetMetadata(move.epoch, ids=0)
         else:

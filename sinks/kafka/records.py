@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from plugins import Batch, Claim, Conflict, EventId, FlafkaError, Retry, Sink, flumeevent
+from plugins import Batch, Conflict, EventId, FlafkaError, Retry, Sink, flumeevent
 from plugins.bucketpath import BucketPath
 from plugins.kafkaclient import CONNECT_SECONDS, NO_BROKERS, QUIET, client_properties, missing, reason
 from sinks.kafka.config import KafkaSinkConfig
@@ -117,18 +117,6 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
             return AdminClient(self._client()).list_topics(timeout=CONNECT_SECONDS).cluster_id or ""
         except KafkaException as e:
             raise Retry(f"no Kafka broker answers at {self.config.bootstrap_servers} ({reason(e)})") from e
-
-    def _confirm(self, claim: Claim) -> None:
-        """Raise Retry unless the channel's topic is the one of the claim."""
-        request = AdminClient(self._client()).describe_topics(
-            TopicCollection([claim.topic]), request_timeout=CONNECT_SECONDS
-        )
-        try:
-            found = str(request[claim.topic].result().topic_id)
-        except KafkaException as e:
-            raise Retry(f"topic {claim.topic} cannot be looked at: {reason(e)}") from e
-        if found != claim.topic_id:
-            raise Retry(f"topic {claim.topic} was deleted and made again: nothing of the old one is committed")
 
     def _security(self) -> dict[str, Any]:
         properties = client_properties(self.config.producer)

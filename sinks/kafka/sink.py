@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from plugins import (
     Batch,
@@ -210,6 +211,17 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             self._drop(claim.partition)
             raise
         self._since.pop(claim.partition, None)
+
+    def _confirm(self, claim: Claim) -> None:
+        """Raise Retry unless the channel's topic is still the one of the claim."""
+        topics = TopicCollection([claim.topic])
+        request = AdminClient(self._client()).describe_topics(topics, request_timeout=CONNECT_SECONDS)
+        try:
+            found = str(request[claim.topic].result().topic_id)
+        except KafkaException as e:
+            raise Retry(f"topic {claim.topic} cannot be looked at: {reason(e)}") from e
+        if found != claim.topic_id:
+            raise Retry(f"topic {claim.topic} was deleted and made again: nothing of the old one is committed")
 
     def _onlooker(self, group: str) -> Consumer:
         """Reads the group's offsets without being a member, waiting for transactions that are about to end."""

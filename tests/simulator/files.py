@@ -27,7 +27,7 @@ from greenlet import GreenletExit
 
 from tests.simulator.kafka import Brokers
 from tests.simulator.program import AgentProcess, configured, logged, seeded
-from tests.simulator.stories import Failure, Plan, Step
+from tests.simulator.stories import Failure, Plan, Step, carry_out
 from tests.simulator.world import START_OF_TIME, Chances, Process, Signal, World, simulation, world
 
 ROOM = Path("/dev/shm/flafka-simulated")
@@ -355,10 +355,7 @@ class FileRun:
             self.world.run(self._main)
 
     def _main(self) -> None:
-        for step in self.plan.steps:
-            self.world.sleep(step.after)
-            self.world.told(f"--- {step}")
-            getattr(self, f"do_{step.what.replace('-', '_')}")(*step.arguments)
+        carry_out(self)
         self._end()
         self._check()
 

@@ -247,6 +247,14 @@ def _step(what: str, chance: random.Random) -> Step:
     return Step(after, "put" if what == "bad" else what, arguments)
 
 
+def carry_out(run: Any) -> None:
+    """Do what the plan of that run says, step by step, each by a method `do_…` of the run."""
+    for step in run.plan.steps:
+        run.world.sleep(step.after)
+        run.world.told(f"--- {step}")
+        getattr(run, f"do_{step.what.replace('-', '_')}")(*step.arguments)
+
+
 class Run:
     """One plan carried out."""
 
@@ -310,10 +318,7 @@ class Run:
             return done
 
         tree.rename = renamed
-        for step in self.plan.steps:
-            self.world.sleep(step.after)
-            self.world.told(f"--- {step}")
-            getattr(self, f"do_{step.what.replace('-', '_')}")(*step.arguments)
+        carry_out(self)
         self._end()
         self._check()
 

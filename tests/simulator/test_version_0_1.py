@@ -236,6 +236,16 @@ def test_a_reset_delivers_again_once_and_under_the_new_ids(sink: str) -> None:
     upon(story)
 
 
+def test_a_reset_for_new_ids_is_refused_where_version_0_1_would_not_understand_it() -> None:
+    def story(left: Left) -> None:
+        reset = ("group", "reset", "hbase", "--to", "earliest", "--yes", "--bootstrap-server", "sim:9092")
+        with pytest.raises(RuntimeError, match="leave that out, or let agents of this version alone read it"):
+            left.operator(*reset, "--new-ids")
+        left.operator(*reset)
+
+    upon(story)
+
+
 @pytest.mark.parametrize("sink", ["hdfs", "kafka"])
 def test_a_group_that_is_deleted_after_the_upgrade_delivers_nothing_again(sink: str) -> None:
     def story(left: Left) -> None:
