@@ -263,8 +263,8 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
                     if (took := time.monotonic() - looked) > ASLEEP_SECONDS:
                         self.log.warning(
                             "group %s: %.0f s passed between a look at its offsets and a commit of them, as where "
-                            "this process was asleep: what agent group reset did in that time was undone, and is to "
-                            "be done again",
+                            "this process was asleep: if agent group reset moved the group in that time, this was "
+                            "undone, and it is to be run again",
                             *(group, took),
                         )
             except KafkaException as e:

@@ -10,7 +10,7 @@ from tests.simulator.stories import GROUP, SINKS, TOPIC, Failure, Plan, Run
 
 KINDS = {"kill-driver": 2, "pause-driver": 3, "kill-executor": 1, "pause-executor": 2, "context": 1, "switch": 2}
 """What, by how often."""
-UNDONE = "what agent group reset did in that time was undone"
+UNDONE = "if agent group reset moved the group in that time, this was undone"
 """Said by a driver that slept between a look at the group and a commit, which nothing but its own clock shows."""
 
 

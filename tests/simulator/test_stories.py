@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulator.program import installed
+from tests.simulator.spark_stories import UNDONE
 from tests.simulator.stories import OLD_METADATA, Plan, Run, Step, attempt
 from tests.simulator.world import Fault, Kind
 
@@ -99,6 +100,14 @@ def test_a_late_commit_for_a_deleted_topic_holds_up_nobody_on_spark() -> None:
         Step(2, "put", (2, 0)), Step(6, "kill", ("h2",)), Step(0, "put", (3, 0)), Step(6, "recreate", (1, 3)),
         faults=(Fault("driver-1", "hdfs.rename", 16, Kind.LATE, 1.0),), seed=3100994,
     )  # fmt: skip
+
+
+def test_a_driver_that_sleeps_while_it_commits_says_that_a_reset_may_be_undone() -> None:
+    run = told(
+        "spark-solr", Step(0, "start", ("h1",)), Step(6, "put", (3, 0)), Step(1, "put", (2, 0)),
+        Step(4, "reset", ("earliest",)), faults=(Fault("driver-1", "kafka.commit", 3, Kind.PAUSED, 70.0),), seed=5,
+    )  # fmt: skip
+    assert UNDONE in "\n".join(run.world.story)
 
 
 def test_brokers_that_were_away_are_waited_for() -> None:
