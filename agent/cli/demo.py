@@ -43,6 +43,8 @@ MESSAGES = 500
 TOPIC, ROOT, TABLE, CORE, COUNTS = "flafka-events", "/flafka/events", "events", "events", "counts"
 """As conf/flafka.conf names them."""
 BROKER_HEAP_MB = 160
+PATIENCE_SECONDS = 300.0
+"""Each step takes a minute at most, but for a busy machine."""
 SOURCES = {
     "tcp": "syslog over TCP, from logger",
     "udp": "syslog over UDP, from logger",
@@ -223,13 +225,13 @@ class _Run:
     def stop(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        if self._ended(120) != 0:
+        if self._ended() != 0:
             raise FlafkaError(f"the agent did not stop cleanly; its log: {self.log}")
         self.counters = json.loads((self.home / "metrics.json").read_text())
 
     def drain(self) -> None:
         self.process = self._agent("--drain")
-        if self._ended(180) != 0:
+        if self._ended() != 0:
             raise FlafkaError(f"the channel could not be drained; the agent's log: {self.log}")
 
     def look(self) -> _Found:
@@ -276,15 +278,15 @@ class _Run:
             for cluster in self._turns:
                 threads.submit(self._stop_cluster, cluster)
 
-    def _ended(self, seconds: float) -> int | None:
+    def _ended(self) -> int | None:
         assert self.process is not None
         try:
-            return self.process.wait(seconds)
+            return self.process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             return None
 
-    def _await(self, condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
+    def _await(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert self.process is not None
             if self.process.poll() is not None or time.monotonic() > deadline:
