@@ -105,6 +105,11 @@ def _solr(name: str, cluster: SolrCluster) -> tuple[str, Callable[[], Counter[by
     return lines, lambda: Counter(document["body_t"].encode() for document in solr_documents(url).values())
 
 
+def _claims(agent: Agent) -> list[str]:
+    """The partitions that its sink had, one list after each rebalance."""
+    return re.findall(r"has partitions (.*)", agent.log)
+
+
 @pytest.mark.xdist_group("stores")
 @pytest.mark.parametrize("kind", ["hdfs", "solr"])
 def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
@@ -169,6 +174,8 @@ def test_an_agent_that_sleeps_while_its_group_is_reset_delivers_nothing_of_what_
             asleep.ended()
             group.put(60)
             other.until(lambda: not Counter(group.bodies) - delivered(), "what came last")
+            other.until(lambda: _claims(other)[-1] == "[0, 1, 2]", "the group to have one member again")
+            other.until(lambda: not other.failing(), "what failed in the rebalance to be done")
             assert other.stop() == 0
     assert delivered() == Counter(group.bodies)
 
