@@ -61,7 +61,7 @@ class FilterInterceptor(Interceptor[FilterConfig]):
             self._regex = Regex(config.match, backtracking=config.allow_backtracking)
 
     def intercept(self, batch: Batch) -> Batch:
-        """Keep what is to be kept; counts the others as `EventFilteredCount`."""
+        """Keep what is to be kept."""
         if self.config.on == "body":
             column, words = batch.bodies, pa.array([word.encode() for word in self.config.equals], pa.binary())
         else:
@@ -71,7 +71,4 @@ class FilterInterceptor(Interceptor[FilterConfig]):
         else:
             found = pc.is_in(column.dictionary_decode() if self.config.on != "body" else column, words)
         kept = batch.where(pc.invert(found) if self.config.drop else found)
-        if len(kept) == len(batch):
-            return batch
-        self.metrics.add("EventFilteredCount", len(batch) - len(kept))
-        return kept
+        return kept if len(kept) < len(batch) else batch

@@ -139,6 +139,7 @@ class MaskInterceptor(Interceptor[MaskConfig]):
     """
 
     type_name = "mask"
+    counters = ("EventMaskedCount",)
 
     def __init__(self, config: MaskConfig, name: str = "") -> None:
         super().__init__(config, name)

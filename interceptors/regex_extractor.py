@@ -100,6 +100,7 @@ class RegexExtractorInterceptor(Interceptor[RegexExtractorConfig]):
     """
 
     type_name = "regex_extractor"
+    counters = ("UnparsedTimeCount",)
     aliases = (
         f"{_PACKAGE}RegexExtractorInterceptor$Builder",
         f"{_PACKAGE}RegexExtractorInterceptor",

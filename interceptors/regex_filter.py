@@ -48,10 +48,7 @@ class RegexFilterInterceptor(Interceptor[RegexFilterConfig]):
         self._regex = Regex(config.regex, backtracking=config.allow_backtracking)
 
     def intercept(self, batch: Batch) -> Batch:
-        """Keep what is to be kept; counts the others as `EventFilteredCount`."""
+        """Keep what is to be kept."""
         found = self._regex.matches(batch.bodies)
         kept = batch.where(pc.invert(found) if self.config.exclude_events else found)
-        if len(kept) == len(batch):
-            return batch
-        self.metrics.add("EventFilteredCount", len(batch) - len(kept))
-        return kept
+        return kept if len(kept) < len(batch) else batch

@@ -24,12 +24,20 @@ _SINK = (
     "BatchCompleteCount BatchEmptyCount BatchUnderflowCount ChannelReadFail ConnectionClosedCount "
     "ConnectionCreatedCount ConnectionFailedCount EventDrainAttemptCount EventDrainSuccessCount EventWriteFail"
 )
-FLUME_COUNTERS = {"SOURCE": _SOURCE.split(), "CHANNEL": _CHANNEL.split(), "SINK": _SINK.split()}
-"""The names every component of a kind shows, at 0 where nothing was counted, as Flume's dashboards expect."""
+_INTERCEPTOR = "EventReceivedCount EventFilteredCount"
+COUNTERS = {
+    "SOURCE": _SOURCE.split(),
+    "CHANNEL": _CHANNEL.split(),
+    "SINK": _SINK.split(),
+    "INTERCEPTOR": _INTERCEPTOR.split(),
+}
+"""The names every component of a kind shows, at 0 where nothing was counted: of the first three those that Flume's
+dashboards expect; Flume shows no interceptors."""
 
 _SPARK = "BatchMilliseconds RecordsPerSecond StateRows StateBytes"  # of a query's latest micro-batch
 _CONNECTIONS = "OpenConnectionCount OpenConnectionLimit"
-GAUGES = frozenset(f"ChannelCapacity ChannelFillPercentage ChannelSize {_CONNECTIONS} Lag {_SPARK}".split())
+_RETRY = "RetryAttempt RetryTime"  # of a component that failed
+GAUGES = frozenset(f"ChannelCapacity ChannelFillPercentage ChannelSize {_CONNECTIONS} Lag {_SPARK} {_RETRY}".split())
 
 
 @dataclass
@@ -37,7 +45,7 @@ class Monitored:
     """One component as it is shown."""
 
     kind: str
-    """SOURCE, CHANNEL or SINK."""
+    """SOURCE, CHANNEL, SINK or INTERCEPTOR."""
     name: str
     metrics: Metrics
     start_time: int = field(default_factory=lambda: int(time.time() * 1000))
@@ -47,7 +55,7 @@ class Monitored:
 
     def values(self) -> dict[str, float]:
         """Its counters, 0 where nothing was counted."""
-        names = (*FLUME_COUNTERS[self.kind], *self.counters)
+        names = (*COUNTERS[self.kind], *self.counters)
         return {**dict.fromkeys(names, 0.0), **self.metrics.snapshot()}
 
 

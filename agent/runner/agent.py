@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from agent.monitoring.registry import Registry
@@ -14,11 +15,12 @@ from agent.monitoring.server import MetricsServer
 from agent.runner.audit import audit_of
 from agent.runner.deadletters import dead_letters_of
 from agent.runner.drain import Drain
-from agent.runner.groups import GroupRunner
-from agent.runner.sinks import SinkRunner
-from agent.runner.sources import ChannelRunner, SourceRunner
+from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.sinks import SinkRunner
+from agent.runner.local.sources import SourceRunner
 from agent.runner.spark.supervisor import SparkRunner
-from agent.topology import AgentSpec
+from agent.topology import AgentSpec, SinkGroupSpec, SinkSpec, SourceSpec
+from plugins import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -43,38 +45,50 @@ class Agent:
             c.name: dead_letters_of(spec.name, c, self.channels[c.name].channel, spec.options) for c in spec.channels
         }
         self.sources = [SourceRunner(s, self.channels, self.dead_letters, self.give_up) for s in spec.sources]
-        alone = {
-            s.name: SinkRunner(
-                s, self.channels[s.channel], self.dead_letters[s.channel], member_id(spec.name, s.name)
-            )
-            for s in spec.sinks
-            if s.runner == "local"
-        }
-        groups = [
-            GroupRunner(g, [alone.pop(name) for name in g.sinks], member_id(spec.name, f"sinkgroups.{g.name}"))
-            for g in spec.groups
-            if len(g.sinks) > 1
+        in_groups = {name for group in spec.groups if len(group.sinks) > 1 for name in group.sinks}
+        sinks = {s.name: s for s in spec.sinks}
+        self.sinks = [
+            *(self._runner([s]) for s in spec.sinks if s.runner == "local" and s.name not in in_groups),
+            *(self._runner([sinks[name] for name in g.sinks], g) for g in spec.groups if len(g.sinks) > 1),
         ]
-        self.sinks: list[SinkRunner | GroupRunner] = [*alone.values(), *groups]
         remote = [s for s in spec.sinks if s.runner == "spark"]
         self.spark = SparkRunner(spec, remote) if remote else None
-        members = [member for runner in self.sinks for member in runner.members]
+        deliveries = [member.delivery for runner in self.sinks for member in runner.members]
         self._drain = Drain(
-            self.channels, members, [(s, self.spark.metrics[s.name]) for s in remote] if self.spark else []
+            self.channels, deliveries, [(s, self.spark.metrics[s.name]) for s in remote] if self.spark else []
         )
         for source in self.sources:
             self.registry.add("SOURCE", source.spec.name, source.metrics, source.source.counters)
+            for one in source.interceptors:
+                self._show_interceptor(source.spec, one.name, one.metrics, one.counters)
         for channel in self.channels.values():
             self.registry.add("CHANNEL", channel.name, channel.metrics, channel.channel.counters)
-        for sink in members:
-            self.registry.add("SINK", sink.spec.name, sink.metrics, sink.component.counters)
+        for delivery in deliveries:
+            self.registry.add("SINK", delivery.spec.name, delivery.metrics, delivery.sink.counters)
+            for one in delivery.interceptors:
+                self._show_interceptor(delivery.spec, one.name, one.metrics, one.counters)
         if self.spark is not None:
             for s in remote:
                 self.registry.add("SINK", s.name, self.spark.metrics[s.name], s.cls.counters)
+                for i in s.interceptors:
+                    self._show_interceptor(s, i.name, self.spark.interceptors[s.name, i.name], i.cls.counters)
         options = spec.options
         self.server = MetricsServer(
             self.registry, options.get("monitoring.host", "127.0.0.1"), int(options.get("monitoring.port", "41414"))
         )
+
+    def _show_interceptor(
+        self, owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, counters: tuple[str, ...]
+    ) -> None:
+        """As `INTERCEPTOR.<source or sink>.<name>`; a sink that is named as a source is shows as `sinks.<sink>`."""
+        twin = isinstance(owner, SinkSpec) and any(source.name == owner.name for source in self.spec.sources)
+        self.registry.add("INTERCEPTOR", f"{'sinks.' if twin else ''}{owner.name}.{name}", metrics, counters)
+
+    def _runner(self, sinks: Sequence[SinkSpec], group: SinkGroupSpec | None = None) -> SinkRunner:
+        name = sinks[0].name if group is None else f"sinkgroups.{group.name}"
+        channel = sinks[0].channel
+        member = member_id(self.spec.name, name)
+        return SinkRunner(sinks, self.channels[channel], self.dead_letters[channel], member, group)
 
     def start(self) -> None:
         """Start everything; returns at once. Components that cannot open yet are tried again."""

@@ -6,15 +6,16 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from agent.runner.deadletters import producer_to
 from agent.topology import ChannelSpec
-from plugins import Batch, Channel, Claim, KafkaStream, Retry
-from plugins.audit import PUT, Minutes, Report, tally
+from plugins import Batch, Channel, Claim, KafkaStream, Retry, Taken
+from plugins.audit import PUT, Minutes, Report, Sum, add, tally
 from plugins.kafkaclient import BROKEN, QUIET, is_broken
 
 log = logging.getLogger(__name__)
@@ -120,6 +121,32 @@ class Audit:
             log.warning(
                 "%d reports to %s %s could not be published: it will show differences", left, OPTION, self.topic
             )
+
+
+class Tallies:
+    """What a delivery has taken and not committed, in sums by minute: a `Listener` of it."""
+
+    def __init__(self, audit: Audit | None = None) -> None:
+        self._audit = audit
+        self._minutes: defaultdict[int, dict[int, Sum]] = defaultdict(dict)
+
+    def taken(self, claim: Claim, taken: Taken) -> None:
+        """Add them, but for those that are replayed."""
+        add(self._minutes[claim.partition], tally(taken.fresh()))
+
+    def dropped(self, partitions: Collection[int]) -> None:
+        """Forget what was taken of these partitions."""
+        for partition in partitions:
+            self._minutes.pop(partition, None)
+
+    def of(self, partition: int) -> dict[int, Sum]:
+        """What was taken of it."""
+        return dict(self._minutes[partition])
+
+    def report(self, ranges: Iterable[tuple[Claim, int, int]]) -> None:
+        """Tell the audit what is about to be committed: records `start` up to, not including, `end` of each claim."""
+        if self._audit is not None:
+            self._audit.taken((claim, start, end, self.of(claim.partition)) for claim, start, end in ranges)
 
 
 def audit_of(spec: ChannelSpec, channel: Channel[Any], options: Mapping[str, str]) -> Audit | None:

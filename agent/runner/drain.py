@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from agent.runner.sinks import SinkRunner
-from agent.runner.sources import ChannelRunner
+from agent.runner.delivery import Delivery
+from agent.runner.local.channels import ChannelRunner
 from agent.topology import SinkSpec
 from plugins import Channel, FlafkaError, Metrics
 
@@ -33,18 +33,22 @@ class Drain:
     def __init__(
         self,
         channels: Mapping[str, ChannelRunner],
-        local: Sequence[SinkRunner],
+        local: Sequence[Delivery],
         remote: Sequence[tuple[SinkSpec, Metrics]],
     ) -> None:
         """`local` and `remote` are the sinks that threads run and those that Spark runs."""
         goals: dict[tuple[str, str | None], Goal] = {}
-        for sink in [*(runner.spec for runner in local), *(spec for spec, _ in remote)]:
+        for sink in [*(delivery.spec for delivery in local), *(spec for spec, _ in remote)]:
             channel, group = channels[sink.channel], sink.group
             if channel.channel.durable and (channel.name, group) not in goals:
                 goals[channel.name, group] = Goal(
                     channel,
                     group,
-                    [runner for runner in local if (runner.spec.channel, runner.spec.group) == (channel.name, group)],
+                    [
+                        delivery
+                        for delivery in local
+                        if (delivery.spec.channel, delivery.spec.group) == (channel.name, group)
+                    ],
                     [one for one in remote if (one[0].channel, one[0].group) == (channel.name, group)],
                 )
         self._goals = tuple(goals.values())
@@ -78,7 +82,7 @@ class Goal:
         self,
         channel: ChannelRunner,
         group: str | None,
-        local: Sequence[SinkRunner],
+        local: Sequence[Delivery],
         remote: Sequence[tuple[SinkSpec, Metrics]],
     ) -> None:
         self.channel, self._group = channel, group
@@ -157,7 +161,7 @@ class Goal:
 
     def _taken(self, partition: int) -> int:
         """Up to where our sinks have taken it: a file that is written for long is progress, too."""
-        ranges = [runner.ranges.get(partition) for runner in self._local]
+        ranges = [delivery.ranges.get(partition) for delivery in self._local]
         return max((r.end or 0 for r in ranges if r is not None), default=0)
 
     def _pass_over_nothing(self, channel: Channel) -> None:  # type: ignore[type-arg]
@@ -172,9 +176,9 @@ class Goal:
                 self._waiting[partition] = position
 
     def _holder(self, partition: int, holders: Mapping[int, str]) -> str:
-        for runner in self._local:
-            if partition in runner.ranges:
-                return _with_error(runner.path, runner.metrics)
+        for delivery in self._local:
+            if partition in delivery.ranges:
+                return _with_error(delivery.path, delivery.metrics)
         if partition in holders or not self._remote:
             return holders.get(partition, "nobody")
         return ", ".join(_with_error(f"{spec.path} on Spark", metrics) for spec, metrics in self._remote)

@@ -27,7 +27,8 @@ class Rejections:
         self.paused = ""
         """Why, in words; empty while the sink is not paused."""
         self._latest: deque[tuple[int, int]] = deque()  # (events, rejected) of each commit
-        self._offered = self._rejected = 0  # since the last commit
+        self.events = self._rejected = 0
+        """How many were offered, and how many of them rejected, since the last commit."""
         self._held: list[DeadLetter] = []
         self._bytes = 0
         self._kept: set[str] = set()
@@ -35,7 +36,7 @@ class Rejections:
 
     def offered(self, events: int) -> None:
         """The sink is about to get so many."""
-        self._offered += events
+        self.events += events
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
         """It rejected these. Raises Retry where they are too many."""
@@ -79,17 +80,17 @@ class Rejections:
     def committed(self) -> None:
         """What was offered is delivered, but for what was rejected."""
         self._kept.clear()
-        if not self._offered:
+        if not self.events:
             return
         self.paused = ""
-        self._latest.append((self._offered, self._rejected))
+        self._latest.append((self.events, self._rejected))
         while sum(events for events, _ in self._latest) - self._latest[0][0] >= self.tolerance.window:
             self._latest.popleft()
-        self._offered = self._rejected = 0
+        self.events = self._rejected = 0
 
     def start_over(self) -> None:
         """Nothing since the last commit counts: it is offered again."""
-        self._offered = self._rejected = 0
+        self.events = self._rejected = 0
         self._drop(self._held)
 
     def lost(self, partitions: Collection[int]) -> None:
@@ -97,7 +98,7 @@ class Rejections:
         self._drop([one for one in self._held if one.id is not None and one.id.partition in partitions])
 
     def _judge(self, reason: str) -> None:
-        events, rejected, window = self._offered, self._rejected, 0
+        events, rejected, window = self.events, self._rejected, 0
         if not self.paused:
             window = self.tolerance.window
             events += sum(events for events, _ in self._latest)

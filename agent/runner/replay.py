@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from agent.runner.audit import audit_of
 from agent.runner.deadletters import DeadLetters, FileDeadLetters, KafkaDeadLetters, dead_letters_of, marker
 from agent.runner.kept import Kept, read
-from agent.runner.sinks import SinkRunner
-from agent.runner.sources import ChannelRunner
+from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.sinks import SinkRunner
 from agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from plugins import Batch, Channel, Components, Record, Rejected, Retry
 from plugins.kafkaclient import PRODUCER, QUIET, client_properties, reason
@@ -264,7 +264,7 @@ class ThroughSink(_Way):
         assert config is not None
         runner = ChannelRunner(self.channel.path, self.channel.name, memory(config, self.channel.name))  # type: ignore[arg-type]
         runner.ready.set()
-        sink = SinkRunner(spec, runner, self.letters, spec.path)
+        sink = SinkRunner([spec], runner, self.letters, spec.path)
         sink.draining.set()
         sink.thread.start()
         return sink
@@ -277,7 +277,7 @@ class ThroughSink(_Way):
                 deadline = time.monotonic() + PATIENCE_SECONDS
             if time.monotonic() > deadline:
                 raise Retry(
-                    f"the replay stopped, {sink.path} does not deliver: {sink.metrics.last_error}. "
+                    f"the replay stopped, {sink.path} does not deliver: {sink.members[0].metrics.last_error}. "
                     f"Up to {LOT} letters may be delivered and are not noted as replayed"
                 )
             sink.stopping.wait(0.02)

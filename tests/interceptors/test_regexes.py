@@ -51,7 +51,6 @@ def test_filter_is_what_each_event_says(bodies: list[bytes], pattern: str, backt
     batch = Batch.of([Event(body) for body in bodies], Origin.of_record("t", 0, 0, 0, len(bodies)))
     expected = [row for row, body in enumerate(bodies) if bool(re.search(pattern, text_of(body), re.A)) != drop]
     assert [id.index for id in interceptor.intercept(batch).ids()] == expected
-    assert interceptor.metrics.get("EventFilteredCount") == len(bodies) - len(expected)
 
 
 @given(BODIES, st.sampled_from(PATTERNS[:3] + PATTERNS[5:8]), BACKTRACKING)

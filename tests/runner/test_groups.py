@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from agent.runner.groups import GroupRunner
-from agent.runner.processors import Failover, LoadBalance, processor_of
-from agent.runner.sinks import SinkRunner
-from agent.runner.sources import ChannelRunner
+from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.processors import Failover, LoadBalance, processor_of
+from agent.runner.local.sinks import SinkRunner
 from agent.topology import Place, ProcessorSpec, SinkGroupSpec, SinkSpec
 from channels.memory import MemoryChannel, MemoryConfig
 from plugins import Batch, Config, Event, Rejected, Retry, Sink
@@ -26,7 +25,7 @@ BALANCE = ProcessorSpec("load_balance", backoff=False)
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.runner.sinks.TAKE_SECONDS", 0.001)
+    monkeypatch.setattr("agent.runner.local.sinks.TAKE_SECONDS", 0.001)
 
 
 class Store(Sink[Config]):
@@ -79,10 +78,10 @@ class Group:
         runner.ready.set()
         self.letters: Any = Letters()
         specs = [SinkSpec(n, f"a.sinks.{n}", Store, Config(), {}, PLACE, channel="m") for n in NAMES]
-        members = [SinkRunner(spec, runner, self.letters, "") for spec in specs]
-        self.runner = GroupRunner(SinkGroupSpec("g", "a.sinkgroups.g", PLACE, NAMES, processor), members, "member")
+        group = SinkGroupSpec("g", "a.sinkgroups.g", PLACE, NAMES, processor)
+        self.runner = SinkRunner(specs, runner, self.letters, "member", group)
         self.runner.processor = processor_of(processor, NAMES, lambda: self.now)
-        self.sinks: dict[str, Any] = {member.spec.name: member.sink for member in members}
+        self.sinks: dict[str, Any] = {member.name: member.sink for member in self.runner.members}
 
     def put(self, *bodies: bytes) -> None:
         self.channel.put(Batch.of([Event(body) for body in bodies]))

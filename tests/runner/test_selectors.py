@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.runner.selectors import Selector
+from agent.runner.local.selectors import Selector
 from agent.topology import Route, SelectorSpec
 from plugins import Batch, Event, Origin
 

@@ -1,16 +1,30 @@
 """The sink runner: committed is delivered, failed is offered again, rejected is kept."""
 
 import threading
+import types
 from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
 
-from agent.runner.sinks import SinkRunner
-from agent.runner.sources import ChannelRunner
+from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.sinks import SinkRunner
 from agent.topology import Place, SinkSpec
 from channels.memory import MemoryChannel, MemoryConfig
-from plugins import Batch, CommittingSink, Config, Conflict, Event, Receipt, Rejected, Resumed, Retry, Sink
+from plugins import (
+    Batch,
+    Claim,
+    CommittingSink,
+    Config,
+    Conflict,
+    Event,
+    Receipt,
+    Rejected,
+    Resumed,
+    Retry,
+    Sink,
+    Taken,
+)
 
 
 class Store(Sink[Config]):
@@ -104,7 +118,7 @@ def pipeline():
         runner.ready.set()
         letters = Letters()
         spec = SinkSpec("k", "a.sinks.k", cls, Config(), {}, Place("test.conf", 1), channel="m")
-        sink = SinkRunner(spec, runner, letters, "host.a.k")
+        sink = SinkRunner([spec], runner, letters, "host.a.k")
         sink.thread.start()
         started.append(sink)
         return sink, channel, letters
@@ -133,8 +147,8 @@ def test_flushed_events_leave_the_channel(pipeline):
     sink, channel, _ = pipeline(Store)
     put(channel, b"1", b"2")
     await_(lambda: channel.metrics.get("ChannelSize") == 0)
-    assert sink.sink.durable == [b"1", b"2"]
-    assert sink.metrics.get("EventDrainSuccessCount") == 2
+    assert sink.members[0].sink.durable == [b"1", b"2"]
+    assert sink.members[0].metrics.get("EventDrainSuccessCount") == 2
 
 
 def test_after_a_failure_everything_since_the_last_flush_is_offered_again(pipeline):
@@ -149,20 +163,20 @@ def test_after_a_failure_everything_since_the_last_flush_is_offered_again(pipeli
     put(channel, b"1")
     put(channel, b"2")
     put(channel, b"3")
-    await_(lambda: sink.sink.written == [b"1", b"2", b"3"])
+    await_(lambda: sink.members[0].sink.written == [b"1", b"2", b"3"])
     sink.stopping.set()
     sink.thread.join(60)
-    assert sink.sink.durable == [b"1", b"2", b"3"]
+    assert sink.members[0].sink.durable == [b"1", b"2", b"3"]
 
 
 def test_rejected_events_are_kept_and_the_rest_is_delivered(pipeline):
     sink, channel, letters = pipeline(Store)
     put(channel, b"1", b"bad", b"2")
     await_(lambda: channel.metrics.get("ChannelSize") == 0)
-    assert sink.sink.durable == [b"1", b"2"]
+    assert sink.members[0].sink.durable == [b"1", b"2"]
     assert [(letter.event.body, letter.reason, letter.id.index) for letter in letters] == [(b"bad", "not wanted", 1)]
-    assert sink.metrics.get("EventDrainSuccessCount") == 2
-    assert sink.metrics.get("EventRejectedCount") == 1
+    assert sink.members[0].metrics.get("EventDrainSuccessCount") == 2
+    assert sink.members[0].metrics.get("EventRejectedCount") == 1
 
 
 def test_what_a_flush_rejects_is_a_dead_letter_and_not_counted_as_delivered(pipeline):
@@ -181,8 +195,8 @@ def test_what_a_flush_rejects_is_a_dead_letter_and_not_counted_as_delivered(pipe
     put(channel, b"bad", b"1", b"2")
     await_(lambda: channel.metrics.get("ChannelSize") == 0)
     assert [letter.event.body for letter in letters] == [b"bad"]
-    assert sink.metrics.get("EventDrainSuccessCount") == 2
-    assert sink.metrics.get("EventRejectedCount") == 1
+    assert sink.members[0].metrics.get("EventDrainSuccessCount") == 2
+    assert sink.members[0].metrics.get("EventRejectedCount") == 1
 
 
 def test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit(pipeline):
@@ -210,10 +224,10 @@ def test_a_stop_delivers_what_was_taken(pipeline):
 
     sink, channel, _ = pipeline(Patient)
     put(channel, b"1")
-    await_(lambda: sink.sink.written)
+    await_(lambda: sink.members[0].sink.written)
     sink.stopping.set()
     sink.thread.join(60)
-    assert sink.sink.durable == [b"1"]
+    assert sink.members[0].sink.durable == [b"1"]
     assert channel.metrics.get("ChannelSize") == 0
 
 
@@ -248,7 +262,7 @@ def test_the_audit_is_told_before_events_leave_the_channel_and_again_from_the_sa
     await_(lambda: channel.metrics.get("ChannelSize") == 0)
     put(channel, b"2")
     await_(lambda: channel.metrics.get("ChannelSize") == 0)
-    assert sink.sink.durable == [b"", b"1", b"2"]
+    assert sink.members[0].sink.durable == [b"", b"1", b"2"]
     first, second = books.told
     assert first[1] == second[0]
     assert [told[2:] for told in books.told] == [(2, 2), (1, 1)]
@@ -294,19 +308,19 @@ class Strict(Store):
 def test_a_sink_whose_store_refuses_nearly_everything_pauses_and_goes_on_by_itself(pipeline, caplog):
     sink, channel, letters = pipeline(Strict)
     put(channel, *[b"bad"] * 5_000)
-    await_(lambda: sink.metrics.get("FailureCount") >= 2)
-    assert sink.metrics.last_error.startswith("paused: 5,000 of the latest 5,000 events were rejected")
+    await_(lambda: sink.members[0].metrics.get("FailureCount") >= 2)
+    assert sink.members[0].metrics.last_error.startswith("paused: 5,000 of the latest 5,000 events were rejected")
     assert caplog.text.count("paused: ") == 1
-    assert sink.sink.offered[0] == [b"bad"] * 5_000
-    assert sink.sink.offered[1] == [b"bad"] * 100
+    assert sink.members[0].sink.offered[0] == [b"bad"] * 5_000
+    assert sink.members[0].sink.offered[1] == [b"bad"] * 100
     assert channel.metrics.get("ChannelSize") == 5_000
-    sink.sink.mended.set()
+    sink.members[0].sink.mended.set()
     await_(lambda: channel.metrics.get("ChannelSize") == 0)
-    await_(lambda: not sink.metrics.last_error)
+    await_(lambda: not sink.members[0].metrics.last_error)
     assert letters == []
-    assert sink.sink.durable == [b"bad"] * 5_000
-    assert sink.metrics.get("EventDrainSuccessCount") == 5_000
-    assert sink.metrics.get("EventRejectedCount") == 0
+    assert sink.members[0].sink.durable == [b"bad"] * 5_000
+    assert sink.members[0].metrics.get("EventDrainSuccessCount") == 5_000
+    assert sink.members[0].metrics.get("EventRejectedCount") == 0
 
 
 def test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_offered(pipeline):
@@ -333,7 +347,7 @@ def test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_off
     await_(lambda: channel.metrics.get("ChannelSize") == 0)
     assert [written for _, written in Picky.commits.values()] == [[b"1", b"2"]]
     assert [letter.event.body for letter in letters] == [b"bad"]
-    assert sink.metrics.get("EventRejectedCount") == 1
+    assert sink.members[0].metrics.get("EventRejectedCount") == 1
 
 
 class Rejecting(Record):
@@ -403,4 +417,40 @@ def test_letters_that_cannot_be_kept_at_first_are_kept_once_and_before_the_next_
     assert [letter.event.body for letter in letters] == [b"bad"]
     assert [written for _, written in Awkward.commits.values()] == [[b"1", b"2"], [b"3"]]
     assert not Awkward.note
-    assert sink.metrics.get("EventRejectedCount") == 1
+    assert sink.members[0].metrics.get("EventRejectedCount") == 1
+
+
+def test_a_flush_that_fails_while_partitions_go_has_the_others_taken_again():
+    """Their events may be gone from the sink with those that could not be flushed."""
+
+    class Away(Store):
+        """Drops what it could not flush."""
+
+        type_name = "away"
+
+        def flush(self):
+            self.written.clear()
+            raise Retry("away")
+
+    class Partitions(MemoryChannel):
+        """Of two partitions; notes where it is to be taken from."""
+
+        def reader(self, owner, *, group, member):
+            self.rewound = []
+            claims = [Claim("cluster", "t", "id", "g", 0, partition) for partition in (0, 1)]
+            owner.assigned(dict.fromkeys(claims, 5))
+            return types.SimpleNamespace(rewind=self.rewound.append, close=lambda: None)
+
+    channel = Partitions(MemoryConfig(), "m")
+    spec = SinkSpec("k", "a.sinks.k", Away, Config(), {}, Place("test.conf", 1), channel="m")
+    runner = SinkRunner([spec], ChannelRunner("a.channels.m", "m", channel), Letters(), "host.a.k")
+    runner.open()
+    taken = [Taken(partition, 5, 6, Batch.of([Event(b"1")])) for partition in (0, 1)]
+    runner.reader.take = lambda _: taken.pop() if taken else None
+    runner.reader.lag = lambda: None
+    for _ in range(2):
+        assert runner.turn()
+    runner.revoked({0})
+    assert channel.rewound == [{1: 5}]
+    assert not runner.ranges.waiting()
+    runner.close()

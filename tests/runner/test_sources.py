@@ -4,7 +4,8 @@ import threading
 
 import pyarrow.compute as pc
 
-from agent.runner.sources import ChannelRunner, SourceRunner
+from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.sources import SourceRunner
 from agent.topology import ComponentSpec, Place, Route, SelectorSpec, SourceSpec
 from plugins import Batch, Channel, Config, Event, EventId, Interceptor, Rejected, Retry, Source
 
@@ -149,7 +150,7 @@ def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
             super().put(batch)
 
     may_go_on = threading.Event()
-    monkeypatch.setattr("agent.runner.optional.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("agent.runner.local.optional.PATIENCE_SECONDS", 0.05)
     good, bad = Store(name="good"), Hanging(name="bad")
     for cls in (Ten, TenAtOnce):
         good.held.clear()
@@ -164,7 +165,7 @@ def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
 
 
 def test_an_optional_channel_that_never_opens_holds_nobody_up(monkeypatch):
-    monkeypatch.setattr("agent.runner.sources.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("agent.runner.local.sources.PATIENCE_SECONDS", 0.0)
     good, away = Store(name="good"), Store(name="away")
     channels = {store.name: ChannelRunner("", store.name, store) for store in (good, away)}
     channels["good"].ready.set()

@@ -215,7 +215,10 @@ def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatc
     watch: Any = Namespace(spark=None, look=lambda: None)
     driver._supervise(watch, sink, job, running, stopping)
     assert len(runs) == 2
-    assert told == [(("k", {"FailureCount": 1}), {"error": "its query ended, though nobody has stopped it"})]
+    ((words, more),) = told
+    assert words[:2] == ("k", {"FailureCount": 1})
+    assert words[2]["RetryAttempt"] == 1
+    assert more == {"error": "its query ended, though nobody has stopped it"}
 
 
 def test_java_options_and_class_path_of_the_driver_reach_the_jvm_that_we_start(

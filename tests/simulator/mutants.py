@@ -42,7 +42,8 @@ HDFS, KAFKA, SOLR = ("hdfs",), ("kafka",), ("solr",)
 EXACTLY_ONCE = ("hdfs", "kafka")
 ALL = ("hdfs", "kafka", "solr")
 CHAIN, HDFS_SINK, KAFKA_SINK = "sinks/hdfs/chain.py", "sinks/hdfs/sink.py", "sinks/kafka/sink.py"
-READER, RUNNER, LETTERS = "channels/kafka/reader.py", "agent/runner/sinks.py", "agent/runner/deadletters.py"
+READER, RUNNER, LETTERS = "channels/kafka/reader.py", "agent/runner/local/sinks.py", "agent/runner/deadletters.py"
+DELIVERY = "agent/runner/delivery.py"
 
 MUTANTS = (
     # --- the commit record on HDFS
@@ -191,24 +192,24 @@ MUTANTS = (
         "what is staged here is dropped when another owner was faster",
         EXACTLY_ONCE,
         RUNNER,
-        "        self.committing.reset(partition)\n        self.rejections.lost({partition})\n        found",
-        "        self.rejections.lost({partition})\n        found",
+        "        self.members[0].delivery.lost({partition})\n        found",
+        "        self.members[0].delivery.rejections.lost({partition})\n        found",
     ),
     Mutant(
         "drop-on-failure",
         "what was written is dropped before it is taken again",
         EXACTLY_ONCE,
         RUNNER,
-        "        self.reader.rewind(rewind)\n        self.sink.reset()\n",
-        "        self.reader.rewind(rewind)\n",
+        "        self.reader.rewind(member.delivery.start_over())\n        member.sink.reset()\n",
+        "        self.reader.rewind(member.delivery.start_over())\n",
     ),
     Mutant(
         "rewind-on-failure",
         "what was not committed is taken again after a failure",
         ALL,
         RUNNER,
-        "        self.reader.rewind(rewind)\n        self.sink.reset()\n",
-        "        self.sink.reset()\n",
+        "        self.reader.rewind(member.delivery.start_over())\n        member.sink.reset()\n",
+        "        member.delivery.start_over()\n        member.sink.reset()\n",
     ),
     Mutant(
         "rewind-on-conflict",
@@ -223,24 +224,24 @@ MUTANTS = (
         "a simple sink is flushed before the channel is committed",
         SOLR,
         RUNNER,
-        '            self.flush_sink()\n            self.metrics.add("EventRejectedCount", self.rejections.keep())\n',
-        '            self.metrics.add("EventRejectedCount", self.rejections.keep())\n',
+        "            member.delivery.flush()\n",
+        "",
     ),
     Mutant(
         "letters-before-commit",
         "a simple sink's letters are kept before the channel is committed",
         SOLR,
         RUNNER,
-        '            self.metrics.add("EventRejectedCount", self.rejections.keep())\n',
-        "            self.rejections.lost(set(self.ranges))\n",
+        '            member.metrics.add("EventRejectedCount", member.delivery.rejections.keep())\n',
+        "            member.delivery.rejections.lost(set(self.ranges))\n",
     ),
     Mutant(
         "letters-with-commit",
         "letters travel with the commit",
         EXACTLY_ONCE,
-        RUNNER,
-        "pending.start, pending.end, to_note(letters))",
-        "pending.start, pending.end, b'')",
+        DELIVERY,
+        "start, end, to_note(letters))",
+        "start, end, b'')",
     ),
     Mutant(
         "letters-resumed",
@@ -254,19 +255,17 @@ MUTANTS = (
         "letters-after-commit",
         "letters are kept for a commit that came about, and for no other",
         EXACTLY_ONCE,
-        RUNNER,
-        "        letters = self.rejections.of(partition)\n        try:\n",
-        "        letters = self.rejections.of(partition)\n"
-        "        self.rejections.letters.put(letters)\n"
-        "        try:\n",
+        DELIVERY,
+        "        letters = self.rejections.of(claim.partition)\n",
+        "        letters = self.rejections.of(claim.partition)\n        self.rejections.letters.put(letters)\n",
     ),
     Mutant(
         "own-claims",
         "what was delivered of a partition is forgotten with it",
         ALL,
         RUNNER,
-        "        self.rejections.lost(partitions)\n        self.forget_untold(partitions)\n",
-        "        self.rejections.lost(partitions)\n",
+        "        self._forget_untold(partitions)\n        for member",
+        "        for member",
     ),
     # --- dead letters and their replay
     Mutant(

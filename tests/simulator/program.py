@@ -31,7 +31,7 @@ from tests.simulator.world import Process, World, world
 
 PACKAGES = ("agent", "plugins", "sources", "channels", "interceptors", "sinks")
 COARSE = {
-    "agent.runner.sinks": {"TAKE_SECONDS": 0.5},
+    "agent.runner.local.sinks": {"TAKE_SECONDS": 0.5},
     "channels.kafka.reader": {"POLL_SECONDS": 0.25},
 }
 """How often threads look for what nobody tells them: less often, so that an idle minute costs little."""

@@ -77,11 +77,13 @@ def test_each_event_goes_where_its_header_says(tmp_path: Path, seed: int) -> Non
             answers = sender.makefile("rb")
             assert {answers.readline() for _ in lines} == {b"OK\n"}
         agent.until(lambda: agent.count("SOURCE.numbers", "EventAcceptedCount") == 5000, "all numbers in channels")
-        shown = agent.metrics()["SOURCE.lines"]
+        shown, metrics = agent.metrics()["SOURCE.lines"], agent.metrics()
         assert agent.stop() == 0
     kinds = Counter(line.split()[0] for line in lines)
     assert int(shown["EventUnroutedCount"]) == kinds[b"TRACE"]
     assert int(shown["EventFilteredCount"]) == kinds[b"DEBUG"]
+    assert int(metrics["INTERCEPTOR.lines.drop"]["EventFilteredCount"]) == kinds[b"DEBUG"]
+    assert int(metrics["INTERCEPTOR.lines.hide"]["EventReceivedCount"]) == len(lines)
     assert int(shown["OptionalEventDropCount"]) == kinds[b"ERROR"]
     assert "optional channel away does not take events" in agent.log
     written = {True: delivered(errors), False: delivered(rest)}

@@ -154,6 +154,10 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
         assert "(hdfs, on Spark)" in checked.stdout
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount"), "the first events on HDFS", 600)
         agent.until(lambda: sizes(), "the first results")
+        masked = agent.count("INTERCEPTOR.k1.i1", "EventMaskedCount")
+        assert masked >= agent.count("SINK.k1", "EventDrainSuccessCount") - 250, (
+            "the executors' interceptors are seen"
+        )
         try:
             more()
             spark_cluster.kill(WORKERS[0])

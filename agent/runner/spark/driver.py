@@ -23,13 +23,13 @@ from typing import Any
 from agent.config.options import is_local
 from agent.runner.deadletters import dead_letters_of
 from agent.runner.rejections import Rejections
+from agent.runner.retries import Retries
 from agent.runner.spark.gateway import Gateway, kill_gateway
 from agent.runner.spark.job import GAVE_UP, Job, SinkJob
 from agent.runner.spark.processing import Processing
 from agent.runner.spark.progress import listener, report, report_end
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
-from agent.runner.supervise import Backoff
 from agent.services import ServiceError
 from plugins import FlafkaError, Retry, StreamingSink
 
@@ -152,13 +152,12 @@ class Watch:
 
 
 def _supervise(watch: Watch, sink: SinkJob, job: Job, running: Running, stopping: threading.Event) -> None:
-    backoff = Backoff()
-    last = ""
+    retries = Retries(sink.sink.path)
     channel = sink.channel
     letters = dead_letters_of(job.agent, channel, channel.make(), job.options)
     rejections = Rejections(letters, sink.sink.tolerance)
     while not stopping.is_set():
-        started = time.monotonic()
+        retries.begin()
         try:
             streams = issubclass(sink.sink.cls, StreamingSink)
             query = running[sink.sink.path] = Processing(job, sink) if streams else Query(job, sink, rejections)
@@ -170,13 +169,9 @@ def _supervise(watch: Watch, sink: SinkJob, job: Job, running: Running, stopping
             watch.look()
             running.pop(sink.sink.path, None)
             text = reason(str(e) if isinstance(e, FlafkaError) else f"{type(e).__name__}: {e}", sink)
-            report(sink.sink.name, {"FailureCount": 1}, error=text)
-            if text != last:
-                log.warning("%s: %s", sink.sink.path, text)
-            last = text
-        if time.monotonic() - started > 60:
-            backoff.reset()
-        backoff.wait(stopping)
+            seconds = retries.failed(Retry(text, e.after if isinstance(e, Retry) else None))
+            report(sink.sink.name, {"FailureCount": 1}, retries.gauges(), error=text)
+        stopping.wait(seconds)
 
 
 def reason(failure: str, sink: SinkJob | None = None) -> str:

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from agent.monitoring.registry import GAUGES
-from agent.runner.audit import audit_of
-from agent.runner.deadletters import DeadLetter, dead_letters_of, letters_of, letters_of_records, to_note
-from agent.runner.rejections import Rejections
+from agent.runner.audit import Tallies, audit_of
+from agent.runner.deadletters import DeadLetter, dead_letters_of, letters_of_records
+from agent.runner.delivery import Delivery, Range, Ranges, intercepted
 from agent.topology import ChannelSpec, SinkSpec
-from plugins import (
-    Batch,
-    Channel,
-    Claim,
-    CommittingSink,
-    Interceptor,
-    Receipt,
-    Record,
-    Rejected,
-    StreamingSink,
-    Taken,
-)
-from plugins.audit import Sum, add, tally
+from plugins import Channel, Claim, Interceptor, Metrics, Receipt, Record, StreamingSink, Taken
+from plugins.audit import Sum
 from plugins.frames import to_arrow
 
 GAVE_UP = 3
@@ -75,6 +64,8 @@ class Result:
     """How many events and undecodable records the sink was to take."""
     letters: list[DeadLetter] = field(default_factory=list)
     """What it rejected: kept by the driver."""
+    interceptors: dict[str, tuple[dict[str, float], str]] = field(default_factory=dict)
+    """By the interceptor's name: what it has counted, and its latest failure in words."""
 
 
 class _Task:
@@ -116,29 +107,43 @@ class PartitionTask(_Task):
         spec = self.job.sink
         channel: Channel = self.job.channel.make()  # type: ignore[type-arg]
         letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
-        delivery = _Delivery(spec, Rejections(letters, spec.tolerance))
         audited = audit_of(self.job.channel, channel, self.options) is not None
-        minutes: dict[int, Sum] = {}
-        interceptors = self.interceptors()
-        opened: list[Any] = []
-        claim, start, end = self.template, -1, -1
+        tallies, ranges = Tallies(), Ranges()
+        delivery = Delivery(spec, letters, ranges, threading.Event(), [tallies] if audited else [])
         try:
-            for component in (*interceptors, delivery.sink):
-                opened.append(component)
-                component.open()
+            delivery.open()
             for claim, taken in self.taken(batches, channel):
-                start, end = taken.start if start < 0 else start, taken.end
                 if delivery.committing is None:  # else the driver does, before it commits
                     channel.confirm(claim)
-                delivery.take(claim, taken, interceptors)
-                if audited:
-                    add(minutes, tally(taken.fresh()))
-            return None if start < 0 else replace(delivery.result(claim, start, end), minutes=minutes)
+                ranges.setdefault(taken.partition, Range(claim, taken.start))
+                delivery.write(taken)
+                if delivery.committing is None and delivery.full:
+                    delivery.flush()
+            pending = next(iter(ranges.values()), None)  # all records are of one partition
+            return None if pending is None else _result(delivery, pending, tallies)
         finally:
-            for component in opened:
-                component.close()
+            delivery.close()
             channel.close()
             letters.close()
+
+
+def _result(delivery: Delivery, pending: Range, tallies: Tallies) -> Result:
+    """Make everything durable, and say so."""
+    assert pending.start is not None
+    assert pending.end is not None
+    if delivery.committing is not None:
+        receipt, letters = delivery.stage(pending.claim, pending.start, pending.end)
+    else:
+        delivery.flush()
+        letters = delivery.rejections.take()
+        receipt = Receipt(pending.claim, pending.start, pending.end, pending.events, None)
+    interceptors = {one.name: (_counts(one.metrics), one.metrics.last_error) for one in delivery.interceptors}
+    minutes = tallies.of(pending.claim.partition)
+    return Result(receipt, _counts(delivery.metrics), minutes, delivery.rejections.events, letters, interceptors)
+
+
+def _counts(metrics: Metrics) -> dict[str, float]:
+    return {name: count for name, count in metrics.snapshot().items() if name not in GAUGES}
 
 
 class EventsTask(_Task):
@@ -171,74 +176,6 @@ class EventsTask(_Task):
                 interceptor.close()
             channel.close()
             letters.close()
-
-
-def intercepted(batch: Batch, interceptors: Iterable[Interceptor[Any]]) -> Batch:
-    """What the interceptors leave of it."""
-    for interceptor in interceptors:
-        if len(batch):
-            batch = interceptor.intercept(batch)
-    return batch
-
-
-class _Delivery:
-    """One sink at work on one task's events."""
-
-    def __init__(self, spec: SinkSpec, rejections: Rejections) -> None:
-        self.path, self.sink, self.rejections = spec.path, spec.make(), rejections
-        self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
-        self.counts: Counter[str] = Counter()
-        self.offered = 0
-        self._unflushed: list[tuple[Claim, Taken]] = []
-        """The events as the channel held them, for dead letters; kept only where a flush may still reject some."""
-
-    def take(self, claim: Claim, taken: Taken, interceptors: list[Interceptor[Any]]) -> None:
-        """Intercept and write; flush a simple sink when that is due."""
-        batch = intercepted(taken.batch, interceptors)
-        self.counts["EventFilteredCount"] += len(taken.batch) - len(batch)
-        self.counts["EventDrainAttemptCount"] += len(batch)
-        self.offered += len(batch) + len(taken.undecodable)
-        self.rejections.offered(len(batch) + len(taken.undecodable))
-        self.rejections.add(letters_of_records(self.path, claim, taken))
-        if not len(batch):
-            return
-        if self.committing is None:
-            self._unflushed.append((claim, taken))
-        try:
-            self.sink.write(batch)
-        except Rejected as e:
-            self._reject(claim, e, taken)
-        self.counts["EventDrainSuccessCount"] += len(batch)
-        if sum(len(taken.batch) for _, taken in self._unflushed) >= self.sink.batch_size:
-            self._flush()
-
-    def result(self, claim: Claim, start: int, end: int) -> Result:
-        """Make everything durable, and say so."""
-        if self.committing is not None:
-            letters = self.rejections.take()
-            receipt = self.committing.stage(claim, start, end, to_note(letters))
-        else:
-            self._flush()
-            letters = self.rejections.take()
-            receipt = Receipt(claim, start, end, self.counts["EventDrainSuccessCount"], None)
-        del self.counts["EventDrainSuccessCount"]  # the driver counts what is committed
-        own = {name: count for name, count in self.sink.metrics.snapshot().items() if name not in GAUGES}
-        counts = {**own, **self.counts}
-        return Result(receipt, counts, offered=self.offered, letters=letters)
-
-    def _flush(self) -> None:
-        if self._unflushed:
-            try:
-                self.sink.flush()
-            except Rejected as e:
-                for claim, taken in self._unflushed:
-                    self._reject(claim, e, taken)
-        self._unflushed = []
-
-    def _reject(self, claim: Claim, rejected: Rejected, taken: Taken) -> None:
-        letters = letters_of(self.path, claim, rejected.reasons, [taken])
-        self.counts["EventDrainSuccessCount"] -= len(letters)
-        self.rejections.add(letters)
 
 
 def _records(batch: Any) -> Iterator[Record]:

@@ -12,10 +12,21 @@ Offsets = dict[int, int]
 
 
 def report(
-    sink: str, counts: Mapping[str, float], gauges: Mapping[str, float] | None = None, error: str | None = None
+    sink: str,
+    counts: Mapping[str, float],
+    gauges: Mapping[str, float] | None = None,
+    error: str | None = None,
+    interceptors: Mapping[str, tuple[Mapping[str, float], str]] | None = None,
 ) -> None:
-    """One line for the agent: what to add, what to set, and what failed."""
-    line = json.dumps({"sink": sink, "counts": counts, "gauges": gauges or {}, "error": error})
+    """One line for the agent: what to add, what to set, and what failed; of interceptors counts and failures."""
+    told = {
+        "sink": sink,
+        "counts": counts,
+        "gauges": gauges or {},
+        "error": error,
+        "interceptors": interceptors or {},
+    }
+    line = json.dumps(told)
     print(f"{line}\n", end="", flush=True)  # in one piece: several threads tell
 
 

@@ -209,8 +209,9 @@ class Query:
                 self.committing.commit(receipt)
                 rejected += self._keep_noted(receipt.claim, result.letters)
             self.expected[partition] = ends[receipt.claim] = receipt.end
-            counts = Counter(result.counts) + self._own_counts()
-            report(self.job.sink.name, {**counts, "EventDrainSuccessCount": receipt.events, "BatchCompleteCount": 1})
+            counts = {**Counter(result.counts) + self._own_counts()}
+            counts |= {"EventDrainSuccessCount": receipt.events, "BatchCompleteCount": 1}
+            report(self.job.sink.name, counts, interceptors=result.interceptors)
         self.rejections.committed()
         if rejected:
             report(self.job.sink.name, {"EventRejectedCount": rejected})

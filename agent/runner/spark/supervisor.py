@@ -12,17 +12,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from agent.runner.retries import Retries, worked
 from agent.runner.spark.gateway import ended
 from agent.runner.spark.job import Job, SinkJob
-from agent.runner.supervise import Backoff
 from agent.topology import AgentSpec, SinkSpec
-from plugins import Metrics
+from plugins import Metrics, Retry
 
 log = logging.getLogger("spark")
 
@@ -36,6 +35,7 @@ class SparkRunner:
 
     def __init__(self, spec: AgentSpec, sinks: list[SinkSpec]) -> None:
         self.metrics = {sink.name: Metrics() for sink in sinks}
+        self.interceptors = {(sink.name, one.name): Metrics() for sink in sinks for one in sink.interceptors}
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
         self.job = Job(
             spec.name,
@@ -69,24 +69,18 @@ class SparkRunner:
         return True
 
     def _run(self) -> None:
-        backoff, last = Backoff(), ""
+        retries = Retries("spark", *self.metrics.values())  # of every sink, until it has delivered or looked again
         while not self._stopping.is_set():
-            started, self._said = time.monotonic(), ""
+            self._said = ""
+            retries.begin()
             code = self._run_once()
             if self._stopping.is_set():
                 return
             text = self._said or f"the Spark driver {ended(code)}; its log: {self.job.log_file}"
-            for metrics in self.metrics.values():  # of every sink, until it has delivered or looked again
-                metrics.add("FailureCount")
+            for metrics in self.metrics.values():
                 metrics.forget("Lag")
-                metrics.error(text)
-            if time.monotonic() - started > 60:
-                backoff.reset()
-                last = ""
-            again = logging.DEBUG if text == last else logging.WARNING
-            log.log(again, "the Spark driver has ended and is started again: %s", text)
-            last = text
-            if backoff.wait(self._stopping):
+            what = "the Spark driver has ended and is started again"
+            if self._stopping.wait(retries.failed(Retry(text), what=what)):
                 return
             for metrics in self.metrics.values():
                 metrics.add("DriverRestartCount")
@@ -131,11 +125,18 @@ class SparkRunner:
             return
         for name, count in told["counts"].items():
             metrics.add(name, count)
+        for interceptor, (counts, error) in told.get("interceptors", {}).items():
+            shown = self.interceptors[told["sink"], interceptor]
+            for name, count in counts.items():
+                shown.add(name, count)
+            shown.error(error)
         for name, value in told["gauges"].items():
             metrics.set(name, value)
         metrics.error(told["error"] or "")
         if told["error"]:
             metrics.forget("Lag")  # from before it failed, and perhaps 0
+        else:
+            worked(metrics)
 
 
 @contextmanager

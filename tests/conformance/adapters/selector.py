@@ -8,7 +8,7 @@ from agent.config.diagnostics import Report
 from agent.config.parts import Part
 from agent.config.properties import Property
 from agent.config.selectors import SelectorReader
-from agent.runner.selectors import Selector
+from agent.runner.local.selectors import Selector
 from agent.topology import Place
 from plugins import Batch, Event
 

@@ -8,10 +8,9 @@ from agent.config.diagnostics import Report
 from agent.config.parts import Part
 from agent.config.properties import Property
 from agent.config.sinkgroups import SinkGroupReader
-from agent.runner.groups import GroupRunner
-from agent.runner.processors import processor_of
-from agent.runner.sinks import SinkRunner
-from agent.runner.sources import ChannelRunner
+from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.processors import processor_of
+from agent.runner.local.sinks import SinkRunner
 from agent.topology import Place, SinkSpec
 from channels.memory import MemoryChannel, MemoryConfig
 from plugins import Batch, Config, Event, Retry, Sink
@@ -44,7 +43,7 @@ def op_sink_group(input: dict[str, Any]) -> Any:
         return {"error": [str(found) for found in report.diagnostics()]}
     channel = ChannelRunner("a.channels.m", "m", MemoryChannel(MemoryConfig(), "m"))
     letters: Any = None
-    runner = GroupRunner(group, [SinkRunner(specs[name], channel, letters, "m") for name in group.sinks], "member")
+    runner = SinkRunner([specs[name] for name in group.sinks], channel, letters, "member", group)
     now = 0.0
     runner.processor = processor_of(group.processor, group.sinks, lambda: now)
     runner.open()
@@ -57,21 +56,21 @@ def op_sink_group(input: dict[str, Any]) -> Any:
             now += int(what) / 1000
         else:  # a sink that has nothing to do is a working one: it is asked only when there is something
             for sink in runner.members:
-                if sink.spec.name == what:
+                if sink.name == what:
                     sink.sink.failing = verb == "fail"  # type: ignore[attr-defined]
     runner.close()
     return {"processed_by": handled}
 
 
-def _process(runner: GroupRunner, channel: Any) -> str:
+def _process(runner: SinkRunner, channel: Any) -> str:
     """Let the group deliver one event; what is left of a failed call is that event."""
     if not channel.metrics.get("ChannelSize"):
         channel.put(Batch.of([Event(b"")]))
-    before = {sink.spec.name: sink.metrics.get("EventDrainSuccessCount") for sink in runner.members}
+    before = {sink.name: sink.metrics.get("EventDrainSuccessCount") for sink in runner.members}
     while runner.turn():
         for sink in runner.members:
-            if sink.metrics.get("EventDrainSuccessCount") > before[sink.spec.name]:
-                return sink.spec.name
+            if sink.metrics.get("EventDrainSuccessCount") > before[sink.name]:
+                return sink.name
     return "EventDeliveryException"
 
 

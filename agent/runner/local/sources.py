@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.runner.audit import ALIVE_SECONDS, Audit
 from agent.runner.deadletters import DeadLetter, DeadLetters
-from agent.runner.optional import PATIENCE_SECONDS, OptionalPuts
-from agent.runner.selectors import Routed, Selector
-from agent.runner.supervise import Backoff, Worker
+from agent.runner.delivery import intercepted
+from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.optional import PATIENCE_SECONDS, OptionalPuts
+from agent.runner.local.selectors import Routed, Selector
+from agent.runner.retries import Backoff
+from agent.runner.supervise import Worker, close
 from agent.topology import SourceSpec
-from plugins import Batch, Channel, Interceptor, Rejected, Retry, Source
+from plugins import Batch, Interceptor, Rejected, Retry, Source
 
 
 class SourceRunner(Worker):
@@ -44,6 +45,8 @@ class SourceRunner(Worker):
         self.refusing: set[str] = set()
         """Optional channels whose latest put failed."""
         self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]  # type: ignore[type-arg]
+        for interceptor in self.interceptors:
+            interceptor.stopping = self.stopping
 
     def work(self) -> None:
         """Pump batches until the source ends."""
@@ -51,14 +54,10 @@ class SourceRunner(Worker):
             interceptor.open()
         required = self.spec.selector.required()
         for name, channel in self.channels.items():
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while not channel.ready.wait(0.2):
-                if self.stopping.is_set():
-                    return
-                if name not in required and time.monotonic() > deadline:
-                    break
+            if not channel.wait_until_open(self.stopping, None if name in required else PATIENCE_SECONDS):
+                return
         self.source.open()
-        self.recovered()
+        self.retries.recovered()
         if self.source.in_flight == 1:
             for batch in self.source.batches():
                 if not self.deliver(batch):
@@ -73,7 +72,7 @@ class SourceRunner(Worker):
         for puts in self.optional.values():
             puts.close()
         for interceptor in self.interceptors:
-            interceptor.close()
+            close(interceptor, self.log)
 
     def _pump_in_flight(self, most: int) -> None:
         """Deliver several batches at once; a thread of its own calls `stored`, in order, as soon as each is."""
@@ -123,7 +122,7 @@ class SourceRunner(Worker):
         while True:
             try:
                 if kept is None:
-                    kept = self._intercept(batch)
+                    kept = intercepted(batch, self.interceptors)
                     waiting = self._routed(kept)
                 while waiting:
                     self._put(waiting[0])
@@ -131,21 +130,14 @@ class SourceRunner(Worker):
                 metrics.add("EventFilteredCount", len(batch) - len(kept))
                 metrics.add("EventAcceptedCount", len(kept))
                 metrics.add("AppendBatchAcceptedCount")
-                self.recovered()
+                self.retries.recovered()
                 return True
             except Exception as e:  # noqa: BLE001  # a batch is given up only when the agent is: not for any error
                 metrics.add("ChannelWriteFail")
-                self.failed(e)
-                if self.give_up.is_set() or backoff.wait(self.give_up, e.after if isinstance(e, Retry) else None):
+                seconds = self.retries.failed(e, backoff)
+                if self.give_up.wait(seconds):
                     self.log.error("stopped before %d events could be stored", len(batch))
                     return False
-
-    def _intercept(self, batch: Batch) -> Batch:
-        for interceptor in self.interceptors:
-            if not len(batch):
-                break
-            batch = interceptor.intercept(batch)
-        return batch
 
     def _routed(self, batch: Batch) -> list[Routed]:
         if not len(batch):
@@ -188,25 +180,3 @@ class SourceRunner(Worker):
             batch = batch.where(pc.invert(rejected))
         if runner.audit is not None:
             runner.audit.put(batch)
-
-
-class ChannelRunner(Worker):
-    """Opens a channel, with back-off, and keeps it open."""
-
-    def __init__(self, path: str, name: str, channel: Channel, audit: Audit | None = None) -> None:  # type: ignore[type-arg]
-        super().__init__(path, channel)
-        self.name, self.channel, self.audit = name, channel, audit
-        self.ready = threading.Event()
-        self.may_close = threading.Event()
-        channel.stopping = threading.Event()  # puts under way go on while the agent drains
-
-    def work(self) -> None:
-        """Open, and wait; tell the audit now and then."""
-        self.channel.open()
-        if self.audit is not None:
-            self.audit.open()
-        self.recovered()
-        self.ready.set()
-        while not self.may_close.wait(ALIVE_SECONDS):
-            if self.audit is not None:
-                self.audit.alive()

@@ -37,6 +37,23 @@ def processor_of(spec: ProcessorSpec, sinks: Sequence[str], clock: Clock = time.
     return LoadBalance(sinks, spec.policy, spec.longest_penalty if spec.backoff else 0, clock)
 
 
+class Alone:
+    """The one sink gets every batch, as Flume's default processor has it."""
+
+    def __init__(self, sink: str) -> None:
+        self._sink = sink
+
+    def attempts(self) -> Iterator[str]:
+        """Once: it is tried again when its runner has waited."""
+        return iter((self._sink,))
+
+    def failed(self, sink: str) -> None:
+        """Nothing."""
+
+    def delivered(self, sink: str) -> None:
+        """Nothing."""
+
+
 def penalty(failures: int, longest: float) -> float:
     """Seconds a sink is left alone after so many failures, one after the other: 2, 4, 8 and so on."""
     return min(longest, FIRST_PENALTY * 2.0 ** (min(failures, MOST_DOUBLINGS) - 1))

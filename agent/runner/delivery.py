@@ -1,0 +1,243 @@
+"""One sink at work on what is taken of its channel: intercept, write, reject, count, and flush or stage.
+
+Whoever holds a `Delivery` takes the events, says when they are to be durable, and commits the channel: a thread of
+the agent (`agent.runner.local.sinks`), for one sink or a group, or a task on Spark (`agent.runner.spark.job`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agent.runner.deadletters import DeadLetter, DeadLetters, letters_of, letters_of_records, to_note
+from agent.runner.rejections import Rejections
+from agent.runner.supervise import close
+from agent.topology import SinkSpec
+from plugins import Batch, Claim, CommittingSink, Interceptor, Receipt, Rejected, Sink, Taken
+
+FEW = 100
+"""So many events are offered first while a sink is paused."""
+EMPTY_RANGE_SECONDS = 30.0
+"""A committing sink's record passes over records without a deliverable event after so long."""
+
+
+@dataclass
+class Range:
+    """Records `start` up to, not including, `end` of one partition: taken, and not committed."""
+
+    claim: Claim
+    start: int | None
+    """None: from the earliest record, which is not known before it is taken."""
+    end: int | None = None
+    """None: nothing was taken."""
+    events: int = 0
+    """How many of them the sink is to deliver."""
+    since: float = 0.0
+    """When the first was taken, of `time.monotonic`."""
+
+    def extend(self, taken: Taken) -> None:
+        """Some more were taken."""
+        if self.end is None:
+            self.since = time.monotonic()
+        if self.start is None:
+            self.start = taken.start
+        self.end = taken.end
+
+    def committed(self) -> None:
+        """What comes next begins where it ends."""
+        self.start, self.end, self.events = self.end, None, 0
+
+
+class Ranges(dict[int, Range]):
+    """By partition, for every partition that is ours."""
+
+    def waiting(self) -> dict[int, Range]:
+        """Those of which something was taken."""
+        return {partition: pending for partition, pending in self.items() if pending.end is not None}
+
+    def start_over(self) -> dict[int, int]:
+        """Nothing was taken. Answers from where on it is to be taken again."""
+        for pending in self.values():
+            pending.end, pending.events = None, 0
+        return {partition: pending.start for partition, pending in self.items() if pending.start is not None}
+
+
+class Listener(Protocol):
+    """Hears what becomes of the events of a delivery. The audit does."""
+
+    def taken(self, claim: Claim, taken: Taken) -> None:
+        """These come next."""
+
+    def dropped(self, partitions: Collection[int]) -> None:
+        """What was taken of these partitions is committed, or another's, or will be taken again."""
+
+
+class Delivery:
+    """One sink with its interceptors and what it rejects. Used by one thread."""
+
+    def __init__(
+        self,
+        spec: SinkSpec,
+        letters: DeadLetters,
+        ranges: Ranges,
+        stopping: threading.Event,
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        """`ranges` is what was taken, shared by the sinks of a group; `stopping` is what the components look at."""
+        self.spec, self.path, self.ranges, self.listeners = spec, spec.path, ranges, listeners
+        self.log = logging.getLogger(self.path)
+        self.sink: Sink = spec.make()  # type: ignore[type-arg]
+        self.sink.member = self.path
+        self.metrics = self.sink.metrics
+        self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
+        self.interceptors: list[Interceptor[Any]] = [one.make() for one in spec.interceptors]
+        for component in (self.sink, *self.interceptors):
+            component.stopping = stopping
+        self.rejections = Rejections(letters, spec.tolerance)
+        self.is_open = False
+        self._unflushed: list[tuple[Claim, Taken]] = []
+        """As the channel held the events, for dead letters; kept only where a flush may still reject some."""
+        self._written = 0
+        """Events that a simple sink has got since it was last flushed."""
+
+    def open(self) -> None:
+        """Open the interceptors and the sink, if they are not; all are closed where one of them fails."""
+        if self.is_open:
+            return
+        try:
+            for component in (*self.interceptors, self.sink):
+                component.open()
+        except BaseException:
+            self.close()
+            raise
+        self.is_open = True
+
+    def close(self) -> None:
+        """Release the sink and its interceptors. What is not committed will be taken again."""
+        self.is_open = False
+        self._drop_all()
+        for component in (self.sink, *self.interceptors):
+            close(component, self.log)
+
+    def write(self, taken: Taken) -> None:
+        """Hand on one take; what the sink rejects becomes dead letters. Raises Retry where they are too many."""
+        pending = self.ranges.get(taken.partition)
+        if pending is None:  # a straggler of a partition that has gone
+            return
+        pending.extend(taken)
+        for listener in self.listeners:
+            listener.taken(pending.claim, taken)
+        if taken.undecodable:
+            self.rejections.offered(len(taken.undecodable))
+            self.rejections.add(letters_of_records(self.path, pending.claim, taken))
+        batch = intercepted(taken.batch, self.interceptors)
+        self.metrics.add("EventFilteredCount", len(taken.batch) - len(batch))
+        if not len(batch):
+            return
+        self.metrics.add("EventDrainAttemptCount", len(batch))
+        pending.events += len(batch)
+        few = FEW if self.rejections.paused else 0  # whether it takes events again is tried with them
+        for part in filter(len, (batch.slice(0, few), batch.slice(few))):
+            self._write(part, pending.claim, taken)
+
+    def _write(self, part: Batch, claim: Claim, taken: Taken) -> None:
+        self.rejections.offered(len(part))
+        if self.committing is None:
+            self._unflushed.append((claim, taken))
+            self._written += len(part)
+        try:
+            self.sink.write(part)
+        except Rejected as e:
+            self._reject(claim, e, taken)
+        if self.rejections.paused and self.committing is None:
+            self.flush()
+
+    def _reject(self, claim: Claim, rejected: Rejected, taken: Taken) -> None:
+        letters = letters_of(self.path, claim, rejected.reasons, [taken])
+        if (pending := self.ranges.get(claim.partition)) is not None:
+            pending.events -= len(letters)
+        self.rejections.add(letters)
+
+    @property
+    def full(self) -> bool:
+        """Whether a simple sink has got as many events as it wants to have flushed together."""
+        return self._written >= self.sink.batch_size
+
+    def due(self) -> set[int]:
+        """Partitions to make durable now."""
+        now = time.monotonic()
+        waiting = self.ranges.waiting()
+        if self.committing is not None:
+            empty = {p for p, r in waiting.items() if not r.events and now - r.since > EMPTY_RANGE_SECONDS}
+            full = self.rejections.partitions() if self.rejections.full else set()
+            return (self.committing.due() | full) & waiting.keys() | empty
+        oldest = min((r.since for r in waiting.values()), default=now)
+        enough = self.full or self.rejections.paused or self.rejections.full
+        return set(waiting) if enough or now - oldest >= self.sink.flush_interval else set()
+
+    def flush(self) -> None:
+        """Have a simple sink make durable all that was written; what it rejects only now becomes dead letters."""
+        try:
+            self.sink.flush()
+        except Rejected as e:
+            for claim, taken in self._unflushed:
+                self._reject(claim, e, taken)
+        self._unflushed.clear()
+        self._written = 0
+
+    def stage(self, claim: Claim, start: int, end: int) -> tuple[Receipt, list[DeadLetter]]:
+        """Have a committing sink make one partition's events durable, invisible yet, with the dead letters that came
+        of them."""
+        assert self.committing is not None
+        letters = self.rejections.of(claim.partition)
+        return self.committing.stage(claim, start, end, to_note(letters)), letters
+
+    def committed(self, ranges: Iterable[Range]) -> None:
+        """These are durable and visible."""
+        delivered = list(ranges)
+        self.metrics.add("EventDrainSuccessCount", sum(one.events for one in delivered))
+        self.metrics.add("BatchCompleteCount")
+        for one in delivered:
+            one.committed()
+        self.rejections.committed()
+        self._tell_dropped({one.claim.partition for one in delivered})
+
+    def start_over(self) -> dict[int, int]:
+        """Drop everything that is not committed; `reset` of the sink is up to the caller. Answers where to go on."""
+        self._drop_all()
+        return self.ranges.start_over()
+
+    def lost(self, partitions: Collection[int]) -> None:
+        """Drop what is not committed of these partitions."""
+        self.rejections.lost(partitions)
+        self._unflushed = [(claim, taken) for claim, taken in self._unflushed if claim.partition not in partitions]
+        if self.committing is not None:
+            for partition in partitions:
+                self.committing.reset(partition)
+        self._tell_dropped(partitions)
+
+    def _drop_all(self) -> None:
+        self.rejections.start_over()
+        self._unflushed.clear()
+        self._written = 0
+        self._tell_dropped(self.ranges)
+
+    def _tell_dropped(self, partitions: Collection[int]) -> None:
+        for listener in self.listeners:
+            listener.dropped(partitions)
+
+
+def intercepted(batch: Batch, interceptors: Iterable[Interceptor[Any]]) -> Batch:
+    """What the interceptors leave of it; each counts what it got, and what it dropped."""
+    for interceptor in interceptors:
+        if not (events := len(batch)):
+            break
+        batch = interceptor.intercept(batch)
+        interceptor.metrics.add("EventReceivedCount", events)
+        if len(batch) != events:
+            interceptor.metrics.add("EventFilteredCount", events - len(batch))
+    return batch

@@ -1,0 +1,1 @@
+"""Runs sources, channels and sinks on threads of the agent."""

@@ -1,0 +1,388 @@
+"""Drains a channel into a sink, or into the sinks of a group: take, deliver, make durable, commit the channel."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from agent.runner.audit import Tallies
+from agent.runner.deadletters import DeadLetter, DeadLetters, of_notes
+from agent.runner.delivery import Delivery, Range, Ranges
+from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.processors import Alone, Processor, processor_of
+from agent.runner.retries import LONGEST_SECONDS, Retries
+from agent.topology import SinkGroupSpec, SinkSpec
+from plugins import Claim, Conflict, FlafkaError, Reader, Retry, Taken
+
+TAKE_SECONDS = 0.1
+QUIET_SECONDS = 3.0
+"""An idle sink forgets its latest failure after so long without another."""
+ROUND_SECONDS = 5.0
+"""The longest wait, as in Flume, before the sinks of a group are asked again when none of them worked."""
+ANOTHER = "another sink of the group gets the batch"
+
+
+class Member:
+    """One of the runner's sinks: its delivery, and how it fares."""
+
+    def __init__(self, delivery: Delivery, longest: float) -> None:
+        self.delivery = delivery
+        self.name, self.path = delivery.spec.name, delivery.path
+        self.sink, self.metrics = delivery.sink, delivery.metrics
+        self.retries = Retries(delivery.path, delivery.metrics, longest=longest)
+
+
+class SinkRunner:
+    """One reader of a channel and the sinks that get what it reads. It is the `Owner` of the reader's partitions.
+
+    A batch is what is taken from one commit of the channel to the next. The processor says which sink gets it: of
+    several, one that fails shows that until it has delivered a batch again, and what it did not deliver is taken once
+    more, for another one. The sinks share what is taken and not committed.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[SinkSpec],
+        channel: ChannelRunner,
+        letters: DeadLetters,
+        member: str,
+        group: SinkGroupSpec | None = None,
+    ) -> None:
+        """`member` names the reader across restarts; `group` is that of the sinks, where they are several."""
+        self.path = group.path if group is not None else sinks[0].path
+        self.channel, self.member, self.group = channel, member, sinks[0].group
+        self.stopping = threading.Event()
+        self.draining = threading.Event()
+        """Set when no more events are to come: whatever is taken then is delivered without waiting for more."""
+        self.ranges = Ranges()
+        self.tallies = Tallies(channel.audit) if channel.audit is not None else None
+        listeners = [self.tallies] if self.tallies is not None else []
+        longest = LONGEST_SECONDS if group is None else ROUND_SECONDS
+        self.members = tuple(
+            Member(Delivery(spec, letters, self.ranges, self.stopping, listeners), longest) for spec in sinks
+        )
+        self.processor: Processor = (
+            Alone(sinks[0].name) if group is None else processor_of(group.processor, group.sinks)
+        )
+        self.committing = self.members[0].delivery.committing
+        """The sink, where it has a commit record of its own; it is the only one then."""
+        self.reader: Reader | None = None
+        self.notes: dict[int, tuple[Claim, list[DeadLetter]]] = {}
+        """By partition: dead letters that a committing sink's record has, to be kept where an operator finds them."""
+        self.untold: dict[Claim, int] = {}
+        """Delivered, and the channel was not told yet."""
+        self.log = logging.getLogger(self.path)
+        self.thread = threading.Thread(target=self.run, name=self.path, daemon=True)
+        self._current: Member | None = None
+        """Who gets the present batch."""
+        self._attempts: Iterator[str] | None = None
+        """Whom to try next with it."""
+        self._busy = False
+        """Whether the current sink has some of it."""
+        self._all_failed = False
+        self._wait = 0.0
+        """Seconds until the next try when no sink is left to be tried now."""
+        self._lag_shown = 0.0
+
+    def failing(self) -> bool:
+        """Whether something could not be delivered, up to now: of a group, by none of its sinks."""
+        return self._all_failed if len(self.members) > 1 else bool(self.members[0].metrics.last_error)
+
+    # --- life
+
+    def run(self) -> None:
+        """Drain the channel until stopping is set, then deliver what was taken; a reader that fails is made anew."""
+        while not self.stopping.is_set():
+            try:
+                self.work()
+                return
+            except Exception as e:  # noqa: BLE001  # whatever it is, it must not take other sinks down
+                self._all_failed = True
+                seconds = (self._current or self.members[0]).retries.failed(e)
+            finally:
+                self.close()
+            self.stopping.wait(seconds)
+
+    def work(self) -> None:
+        """Open the sinks and the reader, and use them until stopping is set."""
+        if not self.channel.wait_until_open(self.stopping):
+            return
+        self.open()
+        while not self.stopping.is_set():
+            if not self.turn():
+                self.stopping.wait(self._wait)
+        if self._current is not None:
+            self._flush(self._current, self.ranges)
+        self._tell()
+
+    def open(self) -> None:
+        """Open what can be opened of a group, or the one sink, and join the channel's group. Raises Retry."""
+        for member in self.members:
+            try:
+                member.delivery.open()
+            except Exception as e:
+                if len(self.members) == 1:
+                    raise
+                member.retries.failed(e, then="tried again when it is its turn")
+                self.processor.failed(member.name)
+        self.reader = self.channel.channel.reader(self, group=self.group, member=self.member)
+
+    def close(self) -> None:
+        """Release the reader and the sinks."""
+        if self.reader is not None:
+            self.reader.close()
+        self.reader, self._current, self._attempts, self._busy = None, None, None, False
+        for member in self.members:
+            member.delivery.close()
+            member.metrics.forget("Lag")
+        self.ranges.clear()
+        self.notes.clear()
+        self.untold.clear()
+
+    # --- events
+
+    def turn(self) -> bool:
+        """Take once for the sink whose turn it is, and flush what is due. False where no sink is left for now."""
+        if self._current is None and not self._choose():
+            self._all_failed = True
+            return False
+        assert self._current is not None
+        try:
+            self._step(self._current)
+        except ReaderFailed:
+            raise
+        except Exception as e:  # noqa: BLE001  # the next one gets it
+            self._failed(self._current, e)
+            self._current = None
+        return True
+
+    def _choose(self) -> bool:
+        if self._attempts is None:
+            self._attempts = self.processor.attempts()
+        name = next(self._attempts, None)
+        if name is None:
+            self._attempts = None
+            return False
+        for member in self.members:
+            if member.name == name:
+                self._current = member
+            else:
+                member.metrics.forget("Lag")  # it is the channel's, and shown once
+        return True
+
+    def _step(self, member: Member) -> None:
+        member.delivery.open()
+        taken = self._take(member)
+        if taken is None:
+            self._tell()  # where that failed after the latest commit, and nothing came since
+            self._forget_failure(member)
+        else:
+            member.delivery.write(taken)
+            self._busy = bool(self.ranges.waiting())
+        nothing_more = taken is None and self.draining.is_set()
+        if due := set(self.ranges) if nothing_more else member.delivery.due():
+            self._flush(member, due)
+        if self._busy and not self.ranges.waiting():
+            self.processor.delivered(member.name)
+            self._current, self._attempts, self._busy, self._all_failed = None, None, False, False
+
+    def _take(self, member: Member) -> Taken | None:
+        """The next records, or None after a while without any. Raises ReaderFailed."""
+        assert self.reader is not None
+        try:
+            taken = self.reader.take(TAKE_SECONDS)
+        except FlafkaError as e:
+            raise ReaderFailed(str(e), e.after if isinstance(e, Retry) else None) from e
+        if taken is None:
+            member.metrics.add("BatchEmptyCount")
+            self._show_lag(member)
+        return taken
+
+    def _failed(self, member: Member, error: Exception) -> None:
+        """Drop everything that is not committed: it is taken again, for whoever gets it then."""
+        self._wait = member.retries.failed(error, then=ANOTHER if len(self.members) > 1 else "")
+        if self._busy and not self.ranges.waiting():  # it did its part: the channel did not take the commit
+            self.processor.delivered(member.name)
+        else:
+            self.processor.failed(member.name)
+        self._busy = False
+        try:
+            self._start_over(member)
+        except Exception as e:
+            if len(self.members) == 1:
+                raise
+            member.retries.failed(e, then=ANOTHER)
+            member.delivery.close()  # what it still holds goes with it
+
+    def _start_over(self, member: Member) -> None:
+        assert self.reader is not None
+        self.reader.rewind(member.delivery.start_over())
+        member.sink.reset()
+
+    def _forget_failure(self, member: Member) -> None:
+        """A failure is over, too, when nothing is left to be delivered and nothing failed since, for a while; of a
+        group's sinks only one of the channel's is."""
+        if len(self.members) > 1 and not isinstance(member.retries.last, ReaderFailed):
+            return
+        quiet = time.time() - member.metrics.last_error_time > QUIET_SECONDS
+        if quiet and self.ranges and not self.ranges.waiting():
+            member.retries.recovered()
+            self._all_failed = False
+
+    def _show_lag(self, member: Member) -> None:
+        """Update the gauge `Lag`, at most once a second: it asks the consumer."""
+        assert self.reader is not None
+        now = time.monotonic()
+        if self.ranges and now - self._lag_shown >= 1.0:
+            self._lag_shown = now
+            if (lag := self.reader.lag()) is not None:
+                waiting = sum(
+                    r.end - r.start for r in self.ranges.values() if r.end is not None and r.start is not None
+                )
+                member.metrics.set("Lag", lag + waiting)
+
+    # --- making durable, and committing the channel
+
+    def _flush(self, member: Member, partitions: Collection[int]) -> None:
+        """Make what was written of these partitions durable, and commit the channel."""
+        due = {p: pending for p, pending in self.ranges.waiting().items() if p in partitions}
+        if not due:
+            return
+        if self.committing is not None:
+            self._commit_each(member, due)
+        else:
+            member.delivery.flush()
+            member.metrics.add("EventRejectedCount", member.delivery.rejections.keep())
+            flushed = self.ranges.waiting().values()  # a flush covers all of them
+            self._report(flushed)
+            self._delivered(member, flushed)
+        self._show_lag(member)
+        member.retries.recovered()
+
+    def _commit_each(self, member: Member, due: Mapping[int, Range]) -> None:
+        self._keep_notes()
+        committed: list[Range] = []
+        try:
+            for pending in due.values():
+                if self._commit(member, pending):
+                    committed.append(pending)
+        finally:
+            if committed:  # when one of them fails, those before it are not taken again
+                self._delivered(member, committed)
+
+    def _commit(self, member: Member, pending: Range) -> bool:
+        """Stage and commit one partition; on Conflict go on where the other owner left off, and answer False."""
+        assert self.committing is not None
+        assert self.reader is not None
+        assert pending.start is not None
+        assert pending.end is not None
+        partition = pending.claim.partition
+        try:
+            receipt, letters = member.delivery.stage(pending.claim, pending.start, pending.end)
+            self._report([pending])
+            self.committing.commit(receipt)
+        except Conflict as e:
+            self.log.warning("%s", e)
+            claim, position = self._resume(pending.claim, pending.start)
+            if position is not None:
+                self.reader.rewind({partition: position})
+                self.reader.commit({claim: position})
+            self._keep_notes()
+            return False
+        member.delivery.rejections.lost({partition})
+        self.notes[partition] = (pending.claim, letters)
+        return True
+
+    def _resume(self, claim: Claim, position: int | None) -> tuple[Claim, int | None]:
+        """Go on where the sink's own record says; with the dead letters that its newest commit has."""
+        assert self.committing is not None
+        partition = claim.partition
+        self._forget_untold({partition})
+        self.members[0].delivery.lost({partition})
+        found = self.committing.resume(claim, position)
+        self.ranges[partition] = Range(found.claim, found.position)
+        self.notes[partition] = (found.claim, of_notes(found.notes))
+        return found.claim, found.position
+
+    def _keep_notes(self) -> None:
+        """Make dead letters durable that belong to what a committing sink has committed."""
+        assert self.committing is not None
+        member = self.members[0]
+        for partition, (claim, letters) in list(self.notes.items()):
+            if letters:
+                member.delivery.rejections.letters.put(letters)
+                member.metrics.add("EventRejectedCount", len(letters))
+                self.committing.noted(claim)
+            del self.notes[partition]
+
+    def _report(self, ranges: Iterable[Range]) -> None:
+        """Tell the audit what is about to be committed."""
+        if self.tallies is not None:
+            self.tallies.report(
+                (r.claim, r.start, r.end) for r in ranges if r.start is not None and r.end is not None
+            )
+
+    def _delivered(self, member: Member, ranges: Collection[Range]) -> None:
+        """What was taken of these is durable: commit the channel."""
+        ends = {pending.claim: pending.end for pending in ranges if pending.end is not None}
+        member.delivery.committed(ranges)
+        self.untold.update(ends)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the channel what is delivered, once dead letters are where an operator finds them."""
+        assert self.reader is not None
+        if self.committing is not None:
+            self._keep_notes()
+        if self.untold:
+            self.reader.commit(self.untold)
+            self.untold.clear()
+
+    def _forget_untold(self, partitions: Collection[int]) -> None:
+        """They are others', or have another claim."""
+        self.untold = {claim: end for claim, end in self.untold.items() if claim.partition not in partitions}
+
+    # --- Owner
+
+    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[Claim, int | None]:
+        """Take partitions over, from the sink's own record where it keeps one."""
+        starts: dict[Claim, int | None] = {}
+        for claim, position in committed.items():
+            if self.committing is not None:
+                claim, position = self._resume(claim, position)
+            else:
+                claim = claim._replace(record="")
+                self.ranges[claim.partition] = Range(claim, position)
+            starts[claim] = position
+        if self.committing is not None:
+            self._keep_notes()
+        self.log.info("has partitions %s", sorted(self.ranges))
+        return starts
+
+    def revoked(self, partitions: set[int]) -> None:
+        """Deliver what was taken of them while they are still ours."""
+        failure: Exception | None = None
+        member = self._current
+        if member is not None:
+            try:
+                self._flush(member, partitions)
+            except Exception as e:  # noqa: BLE001  # the next owner takes it again from the last commit
+                failure = e
+        self.lost(partitions)
+        if member is not None and failure is not None:  # what it holds of other partitions is in doubt as well
+            self._failed(member, failure)
+
+    def lost(self, partitions: set[int]) -> None:
+        """Forget them."""
+        self._forget_untold(partitions)
+        for member in self.members:
+            member.delivery.lost(partitions)
+        for partition in partitions & self.ranges.keys():
+            self.notes.pop(partition, None)
+            del self.ranges[partition]
+
+
+class ReaderFailed(Retry):
+    """The channel's consumer cannot go on and is made anew."""

@@ -1,0 +1,110 @@
+"""After a failure: what a user is told of it, and when the next try comes. All that is tried again asks here."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+
+from plugins import FlafkaError, Metrics, Retry
+
+FIRST_SECONDS = 0.5
+LONGEST_SECONDS = 30.0
+STEADY_SECONDS = 60.0
+"""What has worked for so long starts over with the shortest wait when it fails."""
+
+RETRY = ("RetryAttempt", "RetryTime")
+"""Gauges of a component that failed: how many tries have, and when the next one comes, in milliseconds since the
+epoch."""
+
+
+class Backoff:
+    """Waits that double from half a second to `longest` seconds, with jitter."""
+
+    def __init__(self, longest: float = LONGEST_SECONDS) -> None:
+        self._next, self._longest = FIRST_SECONDS, longest
+
+    def reset(self) -> None:
+        """Start over with the shortest, after a success."""
+        self._next = FIRST_SECONDS
+
+    def after(self, error: Exception) -> float:
+        """Seconds until the next try; not fewer than a `Retry` asks for."""
+        seconds = self._next * random.uniform(0.75, 1.25)
+        self._next = min(self._next * 2, self._longest)
+        return max(seconds, (error.after if isinstance(error, Retry) else None) or 0.0)
+
+
+class Retries:
+    """The failures of one component, one after the other.
+
+    A failure is logged once for as long as its text stays the same: in words where a component reports it, with a
+    traceback where nobody foresaw it. Until it works again the metrics have its text, and the gauges `RETRY`.
+    """
+
+    def __init__(self, path: str, *metrics: Metrics, longest: float = LONGEST_SECONDS) -> None:
+        self.log, self.metrics = logging.getLogger(path), metrics
+        self.last: Exception | None = None
+        """The latest failure."""
+        self.attempt = 0
+        self._backoff = Backoff(longest)
+        self._shown = ""
+        self._began = float("inf")
+        self._time = 0.0
+
+    def begin(self) -> None:
+        """For what never tells that it works: a try begins."""
+        self._began = time.monotonic()
+
+    def failed(self, error: Exception, backoff: Backoff | None = None, *, what: str = "", then: str = "") -> float:
+        """Show a failure, and answer the seconds until the next try.
+
+        With a `backoff` of its own where several things are tried at once. For the log, `what` says what has failed
+        where the error does not, and `then` what happens now where that is not the next try.
+        """
+        if time.monotonic() - self._began > STEADY_SECONDS:
+            self._backoff.reset()
+            self.attempt = 0
+        self.last = error
+        self.attempt += 1
+        seconds = (backoff or self._backoff).after(error)
+        self._time = time.time() + seconds
+        text = str(error) if isinstance(error, FlafkaError) else f"{type(error).__name__}: {error}"
+        said = f"{what}: {text}" if what else text
+        told = then or f"attempt {self.attempt} failed, the next one comes in {seconds:.1f} s"
+        if text == (self.metrics[0].last_error if self.metrics else self._shown):
+            self.log.debug("again: %s (%s)", said, told)
+        elif isinstance(error, FlafkaError):
+            self.log.warning("%s (%s)", said, told)
+        else:
+            self.log.error("unforeseen failure: %s (%s)", said, told, exc_info=error)
+        self._shown = text
+        for metrics in self.metrics:
+            metrics.add("FailureCount")
+            metrics.error(text)
+            for name, value in self.gauges().items():
+                metrics.set(name, value)
+        return seconds
+
+    def gauges(self) -> dict[str, float]:
+        """What metrics show until it works again."""
+        return {"RetryAttempt": self.attempt, "RetryTime": round(self._time * 1000)}
+
+    def recovered(self) -> None:
+        """It works again."""
+        self._backoff.reset()
+        self.attempt = 0
+        if not self._shown:
+            return
+        for metrics in self.metrics:
+            worked(metrics)
+            if metrics.last_error == self._shown:  # what a component itself shows, it takes back itself
+                self.log.info("works again")
+                metrics.error("")
+        self._shown = ""
+
+
+def worked(metrics: Metrics) -> None:
+    """There is no next try that these metrics could tell of."""
+    for name in RETRY:
+        metrics.forget(name)
