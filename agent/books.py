@@ -17,7 +17,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from plugins import Channel, Claim, EventId, Record, Retry, Taken, require
+from plugins import Claim, EventId, KafkaBackedChannel, Record, Retry, Taken, require
 
 READ_SECONDS = 20.0
 
@@ -47,7 +47,7 @@ class Books:
         return not self.differences and self.channel_events == self.delivered_events
 
 
-def read_topic(bootstrap_servers: str, topic: str, channel: type[Channel[Any]]) -> dict[int, list[Taken]]:
+def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChannel]) -> dict[int, list[Taken]]:
     """Every record of a topic, decoded, by partition. Raises Retry when the brokers stop answering.
 
     Events have the ids that they have for every group but those which an agent before version 0.2 had committed for.

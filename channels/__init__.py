@@ -4,7 +4,7 @@ from plugins import Component, hookimpl
 
 
 @hookimpl
-def components() -> list[type[Component]]:  # type: ignore[type-arg]
+def components() -> list[type[Component]]:
     """The built-in channels."""
     from channels.kafka import KafkaChannel
     from channels.memory import MemoryChannel

@@ -4,7 +4,7 @@ from plugins import Component, hookimpl
 
 
 @hookimpl
-def components() -> list[type[Component]]:  # type: ignore[type-arg]
+def components() -> list[type[Component]]:
     """The built-in interceptors."""
     from interceptors.filter import FilterInterceptor
     from interceptors.host import HostInterceptor

@@ -12,36 +12,23 @@ A plugin is a module with a `components()` hook, named by an entry point of the 
     def components(): return [Ticks]
 """
 
+from typing import TYPE_CHECKING
+
 from plugins.batch import MAX_HEADER_COLUMNS, Batch, Origin
-from plugins.components import (
-    CONTRACT,
-    Caution,
-    Channel,
-    Claim,
-    CommittingSink,
-    Component,
-    Interceptor,
-    KafkaStream,
-    Owner,
-    Reader,
-    Receipt,
-    Record,
-    Resumed,
-    Sink,
-    Source,
-    StreamingSink,
-    Taken,
-    Undecodable,
-    require,
-)
+from plugins.channel import Channel, Claim, Owner, Reader, Record, Taken, Undecodable
+from plugins.component import Caution, Component, require
 from plugins.errors import Conflict, FlafkaError, MissingExtra, Rejected, Retry
 from plugins.event import Event, EventId
+from plugins.interceptor import Interceptor
+from plugins.kafkachannel import KafkaBackedChannel, KafkaStream
 from plugins.manager import Components, UnknownType, hookimpl
 from plugins.metrics import Metrics
 from plugins.options import Config, Option, Problem, option
+from plugins.sink import CommittingSink, PlainSink, Receipt, Resumed, Sink
+from plugins.source import Source
+from plugins.streaming import StreamingSink
 
 __all__ = [
-    "CONTRACT",
     "MAX_HEADER_COLUMNS",
     "Batch",
     "Caution",
@@ -56,12 +43,14 @@ __all__ = [
     "EventId",
     "FlafkaError",
     "Interceptor",
+    "KafkaBackedChannel",
     "KafkaStream",
     "Metrics",
     "MissingExtra",
     "Option",
     "Origin",
     "Owner",
+    "PlainSink",
     "Problem",
     "Reader",
     "Receipt",
@@ -79,3 +68,6 @@ __all__ = [
     "option",
     "require",
 ]
+
+if not TYPE_CHECKING:  # to a type checker only what is above exists
+    from plugins.deprecated import renamed as __getattr__  # noqa: F401

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from plugins.batch import Batch
-from plugins.components import require
+from plugins.component import require
 
 EVENTS = (
     "topic string, partition int, offset bigint, index int, timestamp timestamp, "

@@ -8,18 +8,23 @@ from typing import Any
 
 import pluggy
 
-from plugins.components import Channel, Component, Interceptor, Sink, Source
+from plugins.channel import Channel
+from plugins.component import Component
 from plugins.errors import FlafkaError
+from plugins.interceptor import Interceptor
 from plugins.options import suggestion
+from plugins.sink import Sink
+from plugins.source import Source
+from plugins.streaming import StreamingSink
 
 GROUP = "flafka"
 """Entry-point group, and pluggy's project name."""
 
-KINDS: dict[str, type[Component[Any]]] = {
-    "source": Source,
-    "channel": Channel,
-    "interceptor": Interceptor,
-    "sink": Sink,
+KINDS: dict[str, tuple[type[Component[Any]], ...]] = {
+    "source": (Source,),
+    "channel": (Channel,),
+    "interceptor": (Interceptor,),
+    "sink": (Sink, StreamingSink),
 }
 
 hookspec = pluggy.HookspecMarker(GROUP)
@@ -78,8 +83,8 @@ class Components:
 
 def kind_of(cls: type[Component[Any]]) -> str:
     """`source`, `channel`, `interceptor` or `sink`."""
-    for kind, base in KINDS.items():
-        if issubclass(cls, base):
+    for kind, bases in KINDS.items():
+        if issubclass(cls, bases):
             return kind
     raise FlafkaError(f"{_where(cls)} is no source, channel, interceptor or sink")
 

@@ -7,7 +7,7 @@ import time
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from plugins.components import Claim
+from plugins.channel import Claim
 from plugins.errors import FlafkaError
 
 _OLDER = re.compile(r"epoch=\d+", re.ASCII)

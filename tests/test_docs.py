@@ -19,3 +19,25 @@ def test_links_between_pages_lead_somewhere():
     for page in [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]:
         for target in re.findall(r"\]\((?!https?:|<)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_components_of_contributing_md_pass_the_kit_and_the_type_checker(tmp_path):
+    import os
+    import re
+    import subprocess
+    import sys
+
+    page = (DOCS.parent / "CONTRIBUTING.md").read_text()
+    for code, name in re.findall(r'```python\n("""(\w+\.py).*?)```', page, re.S):
+        (tmp_path / name).write_text(code)
+    assert {path.name for path in tmp_path.iterdir()} == {"site_plugin.py", "test_site_plugin.py"}
+    ours = str(DOCS.parent)
+    environment = {**os.environ, "PYTHONPATH": f"{ours}{os.pathsep}{tmp_path}", "MYPYPATH": ours}
+    checks = {
+        "mypy": ["--strict", "--config-file", os.devnull, "--follow-imports=silent", "."],
+        "pytest": ["-q", "-p", "no:cacheprovider", "test_site_plugin.py"],
+    }
+    for module, arguments in checks.items():
+        command = [sys.executable, "-m", module, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr

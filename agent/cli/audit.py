@@ -13,7 +13,7 @@ import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
 from agent.cli.output import json_option, show
-from plugins import FlafkaError, StreamingSink
+from plugins import FlafkaError, KafkaBackedChannel, StreamingSink
 
 if TYPE_CHECKING:
     from agent.topology import AgentSpec
@@ -71,8 +71,11 @@ def _channels(spec: AgentSpec) -> Iterator[tuple[KafkaStream, set[str]]]:
     sinks = [sink for sink in spec.sinks if not issubclass(sink.cls, StreamingSink)]
     for described in spec.channels:
         channel = described.make()
-        if (stream := channel.stream(None)) is not None:
-            yield stream, {channel.stream(sink.group).group for sink in sinks if sink.channel == described.name}
+        if isinstance(channel, KafkaBackedChannel):
+            yield (
+                channel.stream(None),
+                {channel.stream(sink.group).group for sink in sinks if sink.channel == described.name},
+            )
 
 
 def _ledger(stream: KafkaStream, topic: str, since: int) -> Ledger:

@@ -14,7 +14,7 @@ from agent.config.flume import Survivors, too_much_at_once
 from agent.config.options import AgentOptions, SinkErrors, is_local
 from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished
 from agent.config.properties import Property, words
-from agent.config.runners import Delivery, objections
+from agent.config.runners import Drain, objections
 from agent.config.selectors import SelectorReader
 from agent.config.sinkgroups import SinkGroupReader
 from agent.topology import (
@@ -28,7 +28,7 @@ from agent.topology import (
     SourceSpec,
     Tolerance,
 )
-from plugins import Channel, CommittingSink, Components, Interceptor, Sink, StreamingSink
+from plugins import Channel, CommittingSink, Components, Interceptor, KafkaBackedChannel, Sink, StreamingSink
 from plugins.kafkaclient import KafkaEndConfig
 from plugins.options import suggestion
 
@@ -279,7 +279,7 @@ class Builder:
         for spec in channels:
             fills = spec.name in self.fills or "source" in self.unjoined
             drains = spec.name in drained or "sink" in self.unjoined
-            in_kafka = cast(type[Channel[Any]], spec.cls).stream is not Channel.stream
+            in_kafka = issubclass(spec.cls, KafkaBackedChannel)
             if (fills and drains) or (in_kafka and (fills or drains)):  # in Kafka its other end may be elsewhere
                 continue
             missing = [
@@ -316,13 +316,13 @@ class Builder:
         for spec in sinks:
             if (channel := self.channels.get(spec.channel)) is None:
                 continue
-            delivery = Delivery(
-                cast(type[Sink[Any]], spec.cls),
-                cast(type[Channel[Any]], channel.cls),
+            drain = Drain(
+                cast(type[Sink | StreamingSink], spec.cls),
+                cast(type[Channel], channel.cls),
                 competing=len(self._competitors(spec.channel, spec.group)) > 1,
                 grouped=spec.name in grouped,
             )
-            for objection in objections(spec.runner, delivery):
+            for objection in objections(spec.runner, drain):
                 self.report.error(self.runner_places[spec.path], spec.path, objection, drops=spec.path)
 
     def _check_checkpoints(self, sinks: list[SinkSpec], master: str) -> None:

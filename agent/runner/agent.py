@@ -40,7 +40,7 @@ class Agent:
         self.channels: dict[str, ChannelRunner] = {}
         for c in spec.channels:
             channel = c.make()
-            self.channels[c.name] = ChannelRunner(c.path, c.name, channel, audit_of(c, channel, spec.options))
+            self.channels[c.name] = ChannelRunner(c.path, c.name, channel, audit_of(channel, spec.options))
         self.dead_letters = {
             c.name: dead_letters_of(spec.name, c, self.channels[c.name].channel, spec.options) for c in spec.channels
         }

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from agent.runner.deadletters import producer_to
-from agent.topology import ChannelSpec
-from plugins import Batch, Channel, Claim, KafkaStream, Retry, Taken
+from plugins import Batch, Channel, Claim, KafkaBackedChannel, KafkaStream, Retry, Taken
 from plugins.audit import PUT, Minutes, Report, Sum, add, tally
 from plugins.kafkaclient import BROKEN, QUIET, is_broken
 
@@ -149,9 +148,9 @@ class Tallies:
             self._audit.taken((claim, start, end, self.of(claim.partition)) for claim, start, end in ranges)
 
 
-def audit_of(spec: ChannelSpec, channel: Channel[Any], options: Mapping[str, str]) -> Audit | None:
+def audit_of(channel: Channel, options: Mapping[str, str]) -> Audit | None:
     """The audit of a channel; None where none is wanted, where it is not in Kafka, and for the audit's own topic."""
-    topic, stream = options.get(OPTION), channel.stream(None)
-    if topic is None or stream is None or stream.topic == topic:
+    topic = options.get(OPTION)
+    if topic is None or not isinstance(channel, KafkaBackedChannel) or channel.stream(None).topic == topic:
         return None
-    return Audit(stream, topic, int(getattr(spec.config, "replication", 3)))
+    return Audit(channel.stream(None), topic, channel.replication)

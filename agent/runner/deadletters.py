@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agent.topology import ChannelSpec
-from plugins import Batch, Channel, Claim, Event, EventId, KafkaStream, Retry, Taken
+from plugins import Batch, Channel, Claim, Event, EventId, KafkaBackedChannel, KafkaStream, Retry, Taken
 from plugins.kafkaclient import BROKEN, client_properties, reason
 
 PART_BYTES = 900_000
@@ -160,13 +160,13 @@ def producer_to(stream: KafkaStream, topic: str, replication: int, *, days: int,
 def dead_letters_of(
     agent: str,
     spec: ChannelSpec,
-    channel: Channel,  # type: ignore[type-arg]
+    channel: Channel,
     options: Mapping[str, str],
 ) -> DeadLetters:
     """Where the events of this channel go: a topic beside the channel's, or a file where there is no Kafka."""
-    stream = channel.stream(None)
-    if stream is not None:
-        return KafkaDeadLetters(stream, f"{stream.topic}.deadletters", int(getattr(spec.config, "replication", 3)))
+    if isinstance(channel, KafkaBackedChannel):
+        stream = channel.stream(None)
+        return KafkaDeadLetters(stream, f"{stream.topic}.deadletters", channel.replication)
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
     directory = Path(options.get("deadletters.directory", state / "flafka"))
     return FileDeadLetters(directory / f"{agent}.{spec.name}.deadletters.jsonl")

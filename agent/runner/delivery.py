@@ -90,7 +90,7 @@ class Delivery:
         """`ranges` is what was taken, shared by the sinks of a group; `stopping` is what the components look at."""
         self.spec, self.path, self.ranges, self.listeners = spec, spec.path, ranges, listeners
         self.log = logging.getLogger(self.path)
-        self.sink: Sink = spec.make()  # type: ignore[type-arg]
+        self.sink: Sink = spec.make()
         self.sink.member = self.path
         self.metrics = self.sink.metrics
         self.committing = self.sink if isinstance(self.sink, CommittingSink) else None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from agent.runner.delivery import Delivery
 from agent.runner.local.channels import ChannelRunner
 from agent.topology import SinkSpec
-from plugins import Channel, FlafkaError, Metrics
+from plugins import FlafkaError, KafkaBackedChannel, Metrics
 
 STUCK_SECONDS = 60.0
 """A drain is given up when no group has come further for so long."""
@@ -123,7 +123,7 @@ class Goal:
         if self._trouble:
             return f"{channel.path} cannot be looked at: {self._trouble}"
         try:
-            holders = channel.channel.holders(self._group)
+            holders = self._kafka().holders(self._group)
         except FlafkaError as e:
             holders = dict.fromkeys(self._ends, f"somebody: {e}")
         return "; ".join(
@@ -132,10 +132,15 @@ class Goal:
             for partition, end in sorted(self._ends.items())
         )
 
+    def _kafka(self) -> KafkaBackedChannel:
+        if not isinstance(self.channel.channel, KafkaBackedChannel):
+            raise FlafkaError("a channel of its type cannot tell where it ends, and so cannot be drained")
+        return self.channel.channel
+
     def _look(self) -> None:
         if not self.channel.ready.is_set():
             raise FlafkaError(self.channel.metrics.last_error or "it is not open yet")
-        channel: Channel = self.channel.channel  # type: ignore[type-arg]
+        channel = self._kafka()
         claims = channel.positions(self._group)
         topic, name = next(((claim.topic_id, claim.group) for claim in claims), ("", ""))
         if not self._asked or topic != self._topic:  # one of the same name that was made anew has ends of its own
@@ -164,7 +169,7 @@ class Goal:
         ranges = [delivery.ranges.get(partition) for delivery in self._local]
         return max((r.end or 0 for r in ranges if r is not None), default=0)
 
-    def _pass_over_nothing(self, channel: Channel) -> None:  # type: ignore[type-arg]
+    def _pass_over_nothing(self, channel: KafkaBackedChannel) -> None:
         """Drop partitions with nothing to deliver: nobody commits a position behind the end of a transaction."""
         for partition, end in list(self._ends.items()):
             position = self._positions.get(partition)

@@ -21,7 +21,7 @@ from agent.runner.kept import Kept, read
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
 from agent.topology import AgentSpec, ChannelSpec, SinkSpec
-from plugins import Batch, Channel, Components, Record, Rejected, Retry
+from plugins import Batch, Components, KafkaBackedChannel, Record, Rejected, Retry
 from plugins.kafkaclient import PRODUCER, QUIET, client_properties, reason
 
 LOT, LOT_BYTES = 500, 4 << 20
@@ -86,8 +86,8 @@ class ThroughTopic(_Way):
     def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: KafkaDeadLetters) -> None:
         super().__init__(spec, channel)
         self.letters = letters
-        self._made: Channel[Any] = channel.make()
-        self._audit = audit_of(channel, self._made, spec.options)
+        self._made: KafkaBackedChannel = channel.make()
+        self._audit = audit_of(self._made, spec.options)
         self._outcome: Outcome = Counter()
         self._partitions = 0
         self._opened = False
@@ -99,9 +99,7 @@ class ThroughTopic(_Way):
         return "all groups" if kept.component in self.sources else None
 
     def _group(self, sink: SinkSpec) -> str:
-        stream = self._made.stream(sink.group)
-        assert stream is not None
-        return stream.group
+        return self._made.stream(sink.group).group
 
     def replay(self, lots: Iterator[list[Kept]]) -> Outcome:
         """Begin by ending what another replay of this channel has under way; lots are read after that."""
@@ -158,11 +156,11 @@ class ThroughTopic(_Way):
         assert kept.id is not None
         event = kept.event
         if not kept.undecodable:
-            return self._made.again(event, kept.id, kept.arrival, group)
+            return self._made.redelivery(event, kept.id, kept.arrival, group)
         key = event.headers.get("key")
         headers = [(name, text.encode()) for name, text in event.headers.items() if name != "key"]
         record = Record(-1, -1, key.encode() if key is not None else None, event.body, headers)
-        return self._made.again(record, kept.id, kept.arrival, group)
+        return self._made.redelivery(record, kept.id, kept.arrival, group)
 
     def _store(self, producer: Any, lot: list[Kept]) -> None:
         """As the source did; what the channel still refuses stays as it is."""

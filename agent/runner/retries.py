@@ -71,13 +71,14 @@ class Retries:
         self._time = time.time() + seconds
         text = str(error) if isinstance(error, FlafkaError) else f"{type(error).__name__}: {error}"
         said = f"{what}: {text}" if what else text
-        told = then or f"attempt {self.attempt} failed, the next one comes in {seconds:.1f} s"
         if text == (self.metrics[0].last_error if self.metrics else self._shown):
-            self.log.debug("again: %s (%s)", said, told)
+            self.log.debug("again: %s", said)
         elif isinstance(error, FlafkaError):
-            self.log.warning("%s (%s)", said, told)
+            self.log.warning("%s", said)
+            self._tell(seconds, then)
         else:
-            self.log.error("unforeseen failure: %s (%s)", said, told, exc_info=error)
+            self.log.error("unforeseen failure, trying again: %s", said, exc_info=error)
+            self._tell(seconds, then)
         self._shown = text
         for metrics in self.metrics:
             metrics.add("FailureCount")
@@ -85,6 +86,10 @@ class Retries:
             for name, value in self.gauges().items():
                 metrics.set(name, value)
         return seconds
+
+    def _tell(self, seconds: float, then: str) -> None:
+        """On a line of its own: a failure's text may end with a command to be copied."""
+        self.log.info("%s", then or f"attempt {self.attempt} failed, the next one comes in {seconds:.1f} s")
 
     def gauges(self) -> dict[str, float]:
         """What metrics show until it works again."""

@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export three of them
@@ -24,12 +24,12 @@ from channels.kafka.records import decode, encode_event, readdressed
 from plugins import (
     Batch,
     Caution,
-    Channel,
     Claim,
     Conflict,
     Event,
     EventId,
     FlafkaError,
+    KafkaBackedChannel,
     KafkaStream,
     Owner,
     Reader,
@@ -49,14 +49,13 @@ _UUID = re.compile("-[0-9a-f-]{36}$")
 """What brokers put behind the name of a member."""
 
 
-class KafkaChannel(Channel[KafkaChannelConfig]):
+class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     """Holds events in a replicated topic: `put` returns when all in-sync replicas have them, and nothing that it
     accepted is lost while one of them lives. Into it at least once: a put cut off in the middle may be repeated.
     """
 
     type_name = "kafka"
     aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
-    durable: ClassVar[bool] = True
     counters = ("KafkaEventGetTimer", "KafkaEventSendTimer", "KafkaCommitTimer", "RollbackCount")
 
     def __init__(self, config: KafkaChannelConfig, name: str = "") -> None:
@@ -70,6 +69,16 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         """Positions of deleted topics that were logged: a drain asks for positions again and again."""
 
     # --- life
+
+    @property
+    def replication(self) -> int:
+        """As configured."""
+        return self.config.replication
+
+    @property
+    def holds_batches(self) -> bool:
+        """In the format of Arrow."""
+        return self.config.format == "arrow"
 
     def open(self) -> None:
         """Create the topic where it is missing, and start the producer. Raises Retry while brokers are away."""
@@ -156,7 +165,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
             properties, self._claim(group), owner, self.metrics, self.decode, self._topic_ids, join_anew
         )
 
-    def stream(self, group: str | None) -> KafkaStream | None:
+    def stream(self, group: str | None) -> KafkaStream:
         """The topic, for Spark."""
         config = self.config
         return KafkaStream(
@@ -284,7 +293,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         """The next records of the topic, of any format."""
         return decode(records, claim, parse_as_flume_event=self.config.parse_as_flume_event)
 
-    def again(self, lost: Event | Record, id: EventId, arrival: int, group: str) -> Record:
+    def redelivery(self, lost: Event | Record, id: EventId, arrival: int, group: str) -> Record:
         """The event in a record of its own, in the channel's format; other groups pass over it."""
         record = lost if isinstance(lost, Record) else encode_event(lost, self.config.format)
         return readdressed(record, id, arrival, group)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from plugins.batch import Batch
-from plugins.components import Channel, Claim, Reader
+from plugins.channel import Channel, Claim, Reader
 from plugins.conformance.components import Properties, check_component, make
 from plugins.conformance.samples import PATIENCE_SECONDS, sample_events
 from plugins.event import Event, EventId

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from plugins.components import Component
+from plugins.component import Component
 from plugins.errors import FlafkaError
 from plugins.manager import kind_of
 

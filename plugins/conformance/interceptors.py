@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from plugins.batch import Batch
-from plugins.components import Interceptor
 from plugins.conformance.components import Properties, check_component, make
 from plugins.conformance.samples import batch_of, sample_events
 from plugins.event import Event
+from plugins.interceptor import Interceptor
 
 
 def check_interceptor(

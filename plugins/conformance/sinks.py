@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from plugins.batch import Batch
-from plugins.components import Claim, CommittingSink, Receipt, Resumed, Sink
+from plugins.channel import Claim
 from plugins.conformance.components import Properties, check_component, make
 from plugins.conformance.samples import batch_of, sample_events, some_of
 from plugins.errors import Conflict
+from plugins.sink import CommittingSink, Receipt, Resumed, Sink
 
 
 def check_sink(

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from plugins.batch import Batch
-from plugins.components import Source
 from plugins.conformance.components import Properties, check_component, make
 from plugins.conformance.samples import ODD, PATIENCE_SECONDS, some_of
+from plugins.source import Source
 
 IDLE_SECONDS = 0.5
 """A source without events is left so long, to wait wherever it waits, before it is told to stop."""

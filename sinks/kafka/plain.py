@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException
 
-from plugins import Batch, Claim, Conflict, Rejected, Retry
+from plugins import Batch, Claim, Conflict, PlainSink, Rejected, Retry
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.records import KafkaRecords
 from sinks.kafka.writers import TransactionalWriter, Writer
@@ -12,7 +12,7 @@ from sinks.kafka.writers import TransactionalWriter, Writer
 _NOT_ALLOWED = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-class PlainKafkaSink(KafkaRecords):
+class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
     """Writes to topics at least once; a record's header flafka.id, the event's id, tells those that come twice."""
 
     type_name = "kafka"

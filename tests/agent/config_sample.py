@@ -16,6 +16,7 @@ from plugins import (
     Components,
     Config,
     Interceptor,
+    KafkaBackedChannel,
     KafkaStream,
     Sink,
     Source,
@@ -91,12 +92,15 @@ class FlumeKafkaConfig(KafkaConfig):
     servers: str = option(name="kafka.bootstrap.servers", description="Brokers.")
 
 
-class Kafka(Memory, Channel[KafkaConfig]):  # type: ignore[misc]
+class Kafka(KafkaBackedChannel[KafkaConfig]):
     type_name = "kafka"
     aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
-    durable = True
+    put = reader = positions = starts = ends = vacant = holders = NotImplemented  # type: ignore[assignment]
+    confirm = record = decode = redelivery = NotImplemented  # type: ignore[assignment]
+    replication = 3  # type: ignore[assignment]
+    holds_batches = True  # type: ignore[assignment]
 
-    def stream(self, group: str | None) -> KafkaStream | None:
+    def stream(self, group: str | None) -> KafkaStream:
         return KafkaStream(self.config.servers, self.config.topic, group or "flafka")
 
 

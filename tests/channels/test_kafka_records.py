@@ -105,7 +105,9 @@ def test_formats_lie_mixed_in_one_topic(written: list[tuple[str, Event]]) -> Non
 def test_a_replayed_event_is_what_it_was_for_its_group_and_nothing_for_others(form: str, event: Event) -> None:
     config, _ = KafkaChannelConfig.parse({"format": form})
     assert config is not None
-    again = KafkaChannel(config).again(event, EventId("topic", 2, 3, 4), 5, "mine")._replace(offset=31, timestamp=32)
+    again = (
+        KafkaChannel(config).redelivery(event, EventId("topic", 2, 3, 4), 5, "mine")._replace(offset=31, timestamp=32)
+    )
     given = [of_flume(30, Event(b"before")), again, of_flume(32, Event(b"after"))]
     (taken,) = read(given, group="mine")
     assert (taken.start, taken.end) == (30, 33)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plugins.components import require
+from plugins.component import require
 from plugins.errors import MissingExtra
 
 

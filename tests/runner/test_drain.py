@@ -12,14 +12,16 @@ from agent.config import load
 from agent.runner import drain
 from agent.runner.agent import Agent
 from agent.runner.drain import Stuck
-from plugins import Channel, Claim, Component, Components, Config, KafkaStream, Retry, hookimpl
+from plugins import Claim, Component, Components, Config, KafkaBackedChannel, KafkaStream, Retry, hookimpl
 
 
-class Kept(Channel[Config]):
+class Kept(KafkaBackedChannel[Config]):
     """A durable channel, of which the test says where it ends and how far its one group is."""
 
     type_name = "kept"
-    durable = True
+    replication = 3  # type: ignore[assignment]
+    holds_batches = True  # type: ignore[assignment]
+    starts = confirm = record = decode = redelivery = NotImplemented  # type: ignore[assignment]
 
     def __init__(self, config: Config, name: str = "") -> None:
         super().__init__(config, name)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from pyspark import accumulators
 
-from agent.config.runners import BOTH, TABLE, Delivery, Support, objections
+from agent.config.runners import BOTH, TABLE, Drain, Support, objections
 from agent.runner.spark import driver, gateway, session
 from agent.runner.spark.driver import hearing, reason
 from agent.runner.spark.job import GAVE_UP
@@ -283,20 +283,20 @@ def test_state_is_summed_over_operators() -> None:
 @pytest.mark.parametrize("name", ["hdfs", "hbase", "solr", "avro", "logger", "null"])
 def test_sinks_that_run_on_spark(name: str) -> None:
     sink: Any = Components().get("sink", name)
-    assert not list(objections("spark", Delivery(sink, KafkaChannel, competing=False)))
+    assert not list(objections("spark", Drain(sink, KafkaChannel, competing=False)))
 
 
 def test_a_sink_with_files_of_its_own_host_does_not() -> None:
     sink: Any = Components().get("sink", "file_roll")
-    (objection,) = objections("spark", Delivery(sink, KafkaChannel, competing=False))
+    (objection,) = objections("spark", Drain(sink, KafkaChannel, competing=False))
     assert objection.endswith("(file_roll): set runner = local, or use a sink of type hdfs")
 
 
-def deliveries() -> list[Delivery]:
+def deliveries() -> list[Drain]:
     """One of each kind."""
     sinks: list[Any] = list(Components().all("sink"))
-    plain = [Delivery(sink, KafkaChannel, competing=False) for sink in sinks]
-    logger = Delivery(Components().get("sink", "logger"), KafkaChannel, competing=False)  # type: ignore[arg-type]
+    plain = [Drain(sink, KafkaChannel, competing=False) for sink in sinks]
+    logger = Drain(Components().get("sink", "logger"), KafkaChannel, competing=False)  # type: ignore[arg-type]
     more = [replace(logger, channel=MemoryChannel), replace(logger, competing=True), replace(logger, grouped=True)]
     return plain + more
 

@@ -346,8 +346,8 @@ def test_records_of_one_event_come_in_larger_numbers() -> None:
     flume, _ = KafkaChannelConfig.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "format": "flume"})
     assert flume is not None
     single = replace(sink.channel, config=flume)
-    assert (most_records(sink.channel, {}), most_records(single, {})) == ("20000", "500000")
-    assert most_records(single, {"spark.maxRecordsPerTrigger": "7"}) == "7"
+    assert (most_records(sink.channel.make(), {}), most_records(single.make(), {})) == ("20000", "500000")
+    assert most_records(single.make(), {"spark.maxRecordsPerTrigger": "7"}) == "7"
 
 
 def test_properties_of_consumers_that_spark_refuses_are_left_out() -> None:

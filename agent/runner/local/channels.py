@@ -13,7 +13,7 @@ from plugins import Channel
 class ChannelRunner(Worker):
     """A channel with its audit."""
 
-    def __init__(self, path: str, name: str, channel: Channel, audit: Audit | None = None) -> None:  # type: ignore[type-arg]
+    def __init__(self, path: str, name: str, channel: Channel, audit: Audit | None = None) -> None:
         super().__init__(path, channel)
         self.name, self.channel, self.audit = name, channel, audit
         self.ready = threading.Event()

@@ -35,7 +35,7 @@ class SourceRunner(Worker):
         dead_letters: Mapping[str, DeadLetters],
         give_up: threading.Event,
     ) -> None:
-        source: Source = spec.make()  # type: ignore[type-arg]
+        source: Source = spec.make()
         super().__init__(spec.path, source)
         self.source, self.spec = source, spec
         self.dead_letters, self.give_up = dead_letters, give_up
@@ -44,7 +44,7 @@ class SourceRunner(Worker):
         self.optional = {name: OptionalPuts(f"{spec.path}-{name}", source.in_flight) for name in spec.channels}
         self.refusing: set[str] = set()
         """Optional channels whose latest put failed."""
-        self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]  # type: ignore[type-arg]
+        self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]
         for interceptor in self.interceptors:
             interceptor.stopping = self.stopping
 

@@ -16,7 +16,7 @@ from agent.runner.audit import Tallies, audit_of
 from agent.runner.deadletters import DeadLetter, dead_letters_of, letters_of_records
 from agent.runner.delivery import Delivery, Range, Ranges, intercepted
 from agent.topology import ChannelSpec, SinkSpec
-from plugins import Channel, Claim, Interceptor, Metrics, Receipt, Record, StreamingSink, Taken
+from plugins import Claim, Interceptor, KafkaBackedChannel, Metrics, Receipt, Record, StreamingSink, Taken
 from plugins.audit import Sum
 from plugins.frames import to_arrow
 
@@ -76,7 +76,7 @@ class _Task:
         self.agent, self.options, self.job = job.agent, dict(job.options), sink
         self.claims, self.template = dict(claims), template
 
-    def taken(self, batches: Iterator[Any], channel: Channel) -> Iterator[tuple[Claim, Taken]]:  # type: ignore[type-arg]
+    def taken(self, batches: Iterator[Any], channel: KafkaBackedChannel) -> Iterator[tuple[Claim, Taken]]:
         """The records decoded, small ones joined."""
         for batch in batches:
             if not batch.num_rows:
@@ -105,9 +105,9 @@ class PartitionTask(_Task):
         """All records of one task, which are those of one partition; None where there were none."""
         logging.basicConfig(level=logging.INFO)  # what components say reaches the executor's log
         spec = self.job.sink
-        channel: Channel = self.job.channel.make()  # type: ignore[type-arg]
+        channel: KafkaBackedChannel = self.job.channel.make()
         letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
-        audited = audit_of(self.job.channel, channel, self.options) is not None
+        audited = audit_of(channel, self.options) is not None
         tallies, ranges = Tallies(), Ranges()
         delivery = Delivery(spec, letters, ranges, threading.Event(), [tallies] if audited else [])
         try:
@@ -158,7 +158,7 @@ class EventsTask(_Task):
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """From records to events, columns as `plugins.frames.EVENTS` says."""
         logging.basicConfig(level=logging.INFO)
-        channel: Channel = self.job.channel.make()  # type: ignore[type-arg]
+        channel: KafkaBackedChannel = self.job.channel.make()
         letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
         opened: list[Interceptor[Any]] = []
         try:

@@ -12,7 +12,7 @@ from typing import Any
 from agent.runner.spark.job import EventsTask, Job, SinkJob
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report
 from agent.runner.spark.query import TRIGGER_SECONDS, Clock, most_records, read_topic
-from plugins import Channel, Claim, Conflict, FlafkaError, KafkaStream, Retry, StreamingSink
+from plugins import Claim, Conflict, FlafkaError, KafkaBackedChannel, KafkaStream, Retry, StreamingSink
 from plugins.frames import EVENTS
 
 log = logging.getLogger("spark")
@@ -26,8 +26,8 @@ class Processing:
 
     def __init__(self, job: Job, sink: SinkJob) -> None:
         self.agent, self.job, self.options = job, sink, job.options
-        self.sink: StreamingSink = sink.sink.make()  # type: ignore[type-arg]
-        self.channel: Channel = sink.channel.make()  # type: ignore[type-arg]
+        self.sink: StreamingSink = sink.sink.make()
+        self.channel: KafkaBackedChannel = sink.channel.make()
         self.claims: dict[int, Claim] = {}
         self._ends: dict[str, Offsets] = {}
         self._gauges: dict[str, dict[str, float]] = {}
@@ -70,13 +70,12 @@ class Processing:
     def events(self, spark: Any, *, preview: bool = False) -> tuple[Any, KafkaStream]:
         """The channel as a streaming DataFrame, from the group's positions on or, to preview, from the start."""
         stream = self.channel.stream(self.job.sink.group)
-        assert stream is not None
         positions = self.channel.positions(self.job.sink.group)
         self.claims = {claim.partition: claim for claim in positions}
         starts = {claim.partition: None if preview else end for claim, end in positions.items()}
         template = next(iter(self.claims.values()))._replace(epoch=0)
         task = EventsTask(self.agent, self.job, self.claims, template, keep_dead_letters=not preview)
-        most = most_records(self.job.channel, self.options)
+        most = most_records(self.channel, self.options)
         return read_topic(spark, stream, starts, most).mapInArrow(task, EVENTS), stream
 
     def show(self, progress: Any) -> None:

@@ -20,8 +20,17 @@ from agent.runner.deadletters import DeadLetter, of_notes
 from agent.runner.rejections import Rejections
 from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
-from agent.topology import ChannelSpec
-from plugins import Channel, Claim, CommittingSink, Conflict, FlafkaError, KafkaStream, Retry, Sink
+from plugins import (
+    Claim,
+    CommittingSink,
+    Conflict,
+    FlafkaError,
+    KafkaBackedChannel,
+    KafkaStream,
+    PlainSink,
+    Retry,
+    Sink,
+)
 from plugins.kafkaclient import java_properties
 from plugins.offsets import OffsetMetadata, begins_late, made_again, out_of_range, overtaken
 
@@ -41,10 +50,10 @@ class Query:
         self.agent, self.job, self.options = job, sink, job.options
         self.rejections = rejections
         """Of all queries of this sink, one after the other."""
-        self.sink: Sink = sink.sink.make()  # type: ignore[type-arg]
+        self.sink: Sink = sink.sink.make()
         self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
-        self.channel: Channel = sink.channel.make()  # type: ignore[type-arg]
-        self.audit = audit_of(sink.channel, self.channel, job.options)
+        self.channel: KafkaBackedChannel = sink.channel.make()
+        self.audit = audit_of(self.channel, job.options)
         self.expected: dict[int, int | None] = {}
         self.claims: dict[int, Claim] = {}
         self._counted: Counter[str] = Counter()
@@ -102,7 +111,8 @@ class Query:
                 claim, committed = found.claim, found.position
                 self._keep_noted(claim, of_notes(found.notes))
             else:
-                self.sink.take_over(claim)
+                if isinstance(self.sink, PlainSink):
+                    self.sink.take_over(claim)
                 claim = claim._replace(record="")
             if (recorded := positions.get(claim)) is None:
                 begun[claim] = committed
@@ -123,8 +133,7 @@ class Query:
 
     def _start(self, spark: Any, checkpoint: str) -> Any:
         stream = self.channel.stream(self.job.sink.group)
-        assert stream is not None
-        records = read_topic(spark, stream, self.expected, most_records(self.job.channel, self.options))
+        records = read_topic(spark, stream, self.expected, most_records(self.channel, self.options))
         template = next(iter(self.claims.values()))._replace(epoch=0)
         task = PartitionTask(self.agent, self.job, self.claims, template)
         interval = self.options.get("spark.triggerInterval", TRIGGER_SECONDS)
@@ -267,13 +276,12 @@ class Clock:
             raise Retry(f"the machine's clock was set back by {back:.0f} s: the query begins anew")
 
 
-def most_records(channel: ChannelSpec, options: Mapping[str, str]) -> str:
+def most_records(channel: KafkaBackedChannel, options: Mapping[str, str]) -> str:
     """How many records a micro-batch has at most.
 
     It bounds throughput, too: a record of one event has to come in larger numbers than one of thousands.
     """
-    batches = getattr(channel.config, "format", "arrow") == "arrow"
-    return options.get("spark.maxRecordsPerTrigger", "20000" if batches else "500000")
+    return options.get("spark.maxRecordsPerTrigger", "20000" if channel.holds_batches else "500000")
 
 
 def read_topic(spark: Any, stream: KafkaStream, positions: Mapping[int, int | None], most: str) -> Any:

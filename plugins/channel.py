@@ -1,0 +1,147 @@
+"""What a channel is, and how its events are taken out again."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from plugins.batch import Batch
+from plugins.component import C, Component
+from plugins.event import EventId
+
+
+class Claim(NamedTuple):
+    """One partition as one consumer group sees it: what a commit record belongs to."""
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+    group: str
+    epoch: int
+    """Of the latest deliberate reset of the group; a new epoch starts a new commit record."""
+    partition: int
+    ids: int = 1
+    """How events are named. 1, by the topic's name alone: groups from before version 0.2, until they are reset, so
+    that no event is delivered under two names. 2: by `stem`. More: by another `stem`, since brokers have lost records
+    and gave their offsets to new ones (`agent group reset --new-ids`)."""
+    record: str = ""
+    """Where the sink that committed the group's position keeps its own record; empty where it keeps none."""
+    shared_epoch: int = 0
+    """The epoch, where version 0.1 has committed the position: its members understand no more than that."""
+
+    @property
+    def stem(self) -> str:
+        """What the ids of its events begin with: another one for each topic, also of the same name."""
+        if self.ids == 1:
+            return self.topic
+        since = f" {self.ids}" if self.ids > 2 else ""
+        return f"{self.topic}~{hashlib.sha256(f'{self.cluster_id} {self.topic_id}{since}'.encode()).hexdigest()[:10]}"
+
+
+class Record(NamedTuple):
+    """One Kafka record of a channel's topic."""
+
+    offset: int
+    timestamp: int
+    """Milliseconds since the epoch."""
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """A record that is not in the channel's format."""
+
+    id: EventId
+    record: Record
+    reason: str
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Records `start` up to, not including, `end` of one partition, decoded."""
+
+    partition: int
+    start: int
+    end: int
+    batch: Batch
+    undecodable: tuple[Undecodable, ...] = ()
+    replays: Mapping[EventId, int] = field(default_factory=dict)
+    """The offset of the record that replays it, of each event in it that is replayed."""
+
+    def fresh(self) -> Batch:
+        """Its events without those that are replayed, whose ids say that they lay before it."""
+        origin = self.batch.origin
+        if origin is None or not len(self.batch) or origin.offsets.min() >= self.start:
+            return self.batch
+        return self.batch.where(pa.array(origin.offsets >= self.start))
+
+
+class Owner(Protocol):
+    """The runner, as a `Reader` calls it when partitions come and go; always within `Reader.take`."""
+
+    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[Claim, int | None]:
+        """These partitions are ours now; answer where to start each, and under which claim.
+
+        Given the group's committed position of each (None where it has none, for the earliest record), with the
+        epoch and the place of a commit record that were committed with it. The answer has the owner's own; it is
+        committed before anything is taken, so that whoever has a partition next knows of that record.
+        """
+
+    def revoked(self, partitions: set[int]) -> None:
+        """These partitions go to another member now: last chance to flush and commit them."""
+
+    def lost(self, partitions: set[int]) -> None:
+        """These partitions are gone already: drop what is not committed, commit nothing."""
+
+
+class Reader(ABC):
+    """One consumer of a channel. Used by one thread."""
+
+    @abstractmethod
+    def take(self, timeout: float) -> Taken | None:
+        """The next records, or None after `timeout` seconds without any. Calls the owner when partitions change."""
+
+    @abstractmethod
+    def commit(self, positions: Mapping[Claim, int]) -> None:
+        """Record, by claim, the offset of the next record to deliver; only partitions owned now."""
+
+    @abstractmethod
+    def rewind(self, positions: Mapping[int, int]) -> None:
+        """Go on taking from these positions."""
+
+    def lag(self) -> int | None:
+        """Records not yet taken, over all partitions owned; None where not known."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the group. Commits nothing."""
+
+
+class Channel(Component[C]):
+    """Holds events between sources and sinks."""
+
+    durable: ClassVar[bool] = False
+    """Whether what it holds survives the agent. The stop of an agent drains the others."""
+
+    @abstractmethod
+    def put(self, batch: Batch) -> None:
+        """Return when the whole batch is stored, to the channel's guarantee. Threads may call it at once.
+
+        Blocks while the channel is full or unreachable. Raises Retry when `stopping` is set before it is stored:
+        the batch may or may not be in the channel then.
+        """
+
+    @abstractmethod
+    def reader(self, owner: Owner, *, group: str | None, member: str) -> Reader:
+        """A consumer. Readers of one `group` share the events; each group sees all. None is the channel's own group.
+
+        `member` names this consumer across restarts (host, agent and sink).
+        """

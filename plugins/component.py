@@ -1,0 +1,94 @@
+"""What all components share: options, a name, counters, and a life of open, work and close."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+import typing
+from abc import ABC
+from collections.abc import Iterator
+from typing import Any, ClassVar, Generic
+
+from typing_extensions import TypeVar
+
+from plugins.errors import MissingExtra
+from plugins.metrics import Metrics
+from plugins.options import Config
+
+C = TypeVar("C", bound=Config, default=Any)
+
+
+class Caution(str):
+    """A sentence from `Component.probe` about what works, though less safely than it should."""
+
+
+class Component(ABC, Generic[C]):
+    """What all components share.
+
+    Life: `__init__` (no I/O) → `open` (connects; may raise Retry) → work → `close`, which always runs, also after a
+    failed `open`, and may run twice. After a failure the runner closes the component and opens it again.
+
+    The runner sets `name`, `member` and `stopping`; whatever blocks must wake soon after `stopping` is set. On
+    executors of Spark it is never set: Spark ends their tasks.
+    """
+
+    type_name: ClassVar[str] = ""
+    """The name in the configuration: `a1.sources.s1.type = <type_name>`."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names for it, Flume's class names among them. Aliases ignore case."""
+    counters: ClassVar[tuple[str, ...]] = ()
+    """Names in `metrics` that are shown from the start, besides those that all components of its kind have."""
+    config_class: ClassVar[type[Config]] = Config
+    """Its options: the type argument of the base class, found by itself."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in vars(cls).get("__orig_bases__", ()):
+            for argument in typing.get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Config):
+                    cls.config_class = argument
+
+    def __init__(self, config: C, name: str = "") -> None:
+        self.config = config
+        self.name = name or self.type_name
+        self.member = self.name
+        """How a server that remembers its clients knows it again, on this host: set by the runner, agent included."""
+        self.metrics = Metrics()
+        self.stopping = threading.Event()
+        self.log = logging.getLogger(f"{type(self).__module__}.{self.name}")
+        self._complained: dict[str, float] = {}
+
+    def open(self) -> None:
+        """Acquire what is needed: connections, files, sockets. Raise Retry where trying again may help."""
+
+    def close(self) -> None:
+        """Release everything. Not a commit: what was not flushed is lost here and offered again."""
+
+    def probe(self) -> Iterator[str]:
+        """For `agent check --connect`: yield a sentence for everything that would keep `open` from working.
+
+        A `Caution` becomes a warning, any other text an error. Looks only; leaves nothing behind.
+        """
+        return iter(())
+
+    def complain(self, about: str, message: str, *args: object) -> None:
+        """Log a warning, one a minute about the same: for what anyone who can connect can cause. Any thread."""
+        now = time.monotonic()
+        if now - self._complained.get(about, -60.0) >= 60:
+            self._complained[about] = now
+            self.log.warning(message, *args)
+
+
+_importing = threading.RLock()
+
+
+def require(module: str, extra: str) -> Any:
+    """Import a library that an extra brings; the error names the extra."""
+    try:
+        # One at a time: sinks open on threads of their own, and libraries that import one another deadlock then.
+        with _importing:
+            return importlib.import_module(module)
+    except ImportError as e:
+        raise MissingExtra(f"{module} is not installed: pip install 'flafka[{extra}]'") from e

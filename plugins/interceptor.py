@@ -1,0 +1,21 @@
+"""What an interceptor is."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+from plugins.batch import Batch
+from plugins.component import C, Component
+
+
+class Interceptor(Component[C]):
+    """Changes or drops events on their way."""
+
+    pure: ClassVar[bool] = True
+    """Whether the same event always gives the same result. Impure ones are allowed before the channel only, where a
+    redelivery does not pass."""
+
+    @abstractmethod
+    def intercept(self, batch: Batch) -> Batch:
+        """Return the batch changed; use `where` to drop events. Must not raise for any content."""

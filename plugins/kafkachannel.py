@@ -1,0 +1,100 @@
+"""What a channel is that lies in Kafka: Spark reads it, and drains and replays go by its offsets."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from plugins.channel import Channel, Claim, Record, Taken
+from plugins.component import C
+from plugins.event import Event, EventId
+
+
+@dataclass(frozen=True)
+class KafkaStream:
+    """How another engine (Spark) reads a channel that lies in Kafka."""
+
+    bootstrap_servers: str
+    topic: str
+    group: str
+    client: Mapping[str, str] = field(default_factory=dict)
+    """Java client properties: security and the like."""
+
+
+class KafkaBackedChannel(Channel[C]):
+    """A channel whose events are records of a Kafka topic.
+
+    What is here needs no `open`, and joins no group. All of it raises Retry where the brokers do not answer.
+    """
+
+    durable: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def replication(self) -> int:
+        """How many copies of each record the topics beside it have, too."""
+
+    @property
+    @abstractmethod
+    def holds_batches(self) -> bool:
+        """Whether a record has a whole batch of events, rather than one of them."""
+
+    @abstractmethod
+    def stream(self, group: str | None) -> KafkaStream:
+        """How another engine reads it, in that consumer group; None is the channel's own."""
+
+    @abstractmethod
+    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+        """Every partition, with the group's committed position."""
+
+    @abstractmethod
+    def starts(self) -> Mapping[int, int]:
+        """By partition, the offset of its oldest record, or where the next one comes."""
+
+    @abstractmethod
+    def ends(self) -> Mapping[int, int]:
+        """By partition, the offset behind its newest record: up to where a drain has to come."""
+
+    @abstractmethod
+    def vacant(self, partition: int, start: int | None, end: int) -> bool:
+        """Whether no reader is ever given anything of that partition from `start` (None: the earliest record) up to,
+        not including, `end`.
+
+        So it is in an empty partition, and where there are the ends of transactions and what these took back alone.
+        """
+
+    @abstractmethod
+    def holders(self, group: str | None) -> Mapping[int, str]:
+        """Who reads each partition in that group at present, in words; those that nobody reads are left out."""
+
+    @abstractmethod
+    def confirm(self, claim: Claim) -> None:
+        """Return when records read before this call are known to be of the claim's topic.
+
+        Raises Retry where the topic was deleted and made again: what was read may be of the other one.
+        """
+
+    @abstractmethod
+    def record(self, positions: Mapping[Claim, int | None]) -> None:
+        """Commit positions (None: the earliest record) for a group that no reader is a member of.
+
+        Raises Retry, also while one is; Conflict where the group was reset since, or another sink's record has taken
+        the place of the claims' own.
+        """
+
+    @abstractmethod
+    def decode(self, records: Iterator[Record], claim: Claim) -> Taken | None:
+        """The next records of one partition, decoded; None when there are no more.
+
+        Small records are joined. What is undecodable comes back as such.
+        """
+
+    @abstractmethod
+    def redelivery(self, lost: Event | Record, id: EventId, arrival: int, group: str) -> Record:
+        """A record that offers an event, or a record as it is, once more to one group and no other.
+
+        Read in the partition that `id` names, the event has that id again, and `arrival` (milliseconds since the
+        epoch) as the time at which the channel took it.
+        """

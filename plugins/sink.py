@@ -1,0 +1,123 @@
+"""What a sink is: one that writes and flushes, or one with a commit record of its own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from plugins.batch import Batch
+from plugins.channel import Claim
+from plugins.component import C, Component
+
+
+class Sink(Component[C]):
+    """Takes events out: the simple kind.
+
+    `write` may buffer; when `flush` returns, all that was written is durable, and the runner commits the channel.
+    Any exception makes the runner call `reset`, rewind to the last commit and offer the events again.
+    """
+
+    batch_size: int = 10_000
+    """The runner flushes after at least so many events, if not before."""
+    flush_interval: float = 1.0
+    """The runner flushes at the latest so many seconds after the first unflushed write."""
+    remote: ClassVar[bool] = True
+    """Whether it may work on another host than the agent's, as Spark's executors do; not with files of its own."""
+
+    @abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Take these events (of one partition, in order, never empty)."""
+
+    def flush(self) -> None:
+        """Return when everything written is durable."""
+
+    def reset(self) -> None:
+        """Drop everything written since the last flush."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What one partition has staged, ready to be committed. Picklable: it travels from executor to driver."""
+
+    claim: Claim
+    start: int
+    end: int
+    """Records `start` up to, not including, `end` are in it, or were dropped on purpose."""
+    events: int
+    staged: Any
+    """The sink's own: what to make visible."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a committing sink goes on with one partition."""
+
+    claim: Claim
+    """With the epoch and the place of the sink's own record."""
+    position: int | None
+    """The next record to deliver; None: the earliest."""
+    notes: tuple[bytes, ...] = ()
+    """What came with the newest commits and was not `noted` yet."""
+
+
+class CommittingSink(Sink[C]):
+    """A sink with its own commit record, which makes it exactly once.
+
+    The runner calls `resume` for each partition it gets, `write` with that partition's events in order, and, when
+    `due` names the partition, `stage` and `commit`. It commits the channel only afterwards, so that the sink's
+    record is the truth and the channel's a copy. Stages run in the agent or on Spark executors; `resume` and
+    `commit` of one partition run in one place only (the agent, or the Spark driver).
+
+    A commit carries a note of the runner's: the dead letters of the events that it covers. The sink keeps it with its
+    record until `noted` is called, and `resume` hands it out where a crash came between.
+    """
+
+    plain: ClassVar[type[PlainSink[Any]] | None] = None
+    """Its form for Spark, where `remote` is false, and for sink groups; None where it has none."""
+
+    @abstractmethod
+    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+        """Finish what a crash left of the last commit and answer where to go on by the sink's own record.
+
+        Without a record: `committed`, the group's position (None: from the earliest). Whoever had the partition
+        before, in an earlier epoch or with a record in another place, can commit no more once this returns.
+        """
+
+    @abstractmethod
+    def due(self) -> set[int]:
+        """Partitions whose written events should be committed now: by size, count, age or idleness."""
+
+    @abstractmethod
+    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+        """Make all that was written of this partition, and the note, durable but invisible.
+
+        May raise Conflict, as `commit`.
+        """
+
+    @abstractmethod
+    def commit(self, receipt: Receipt) -> None:
+        """Make it visible, atomically, exactly once.
+
+        Raises Conflict when another owner has committed past it, or when it cannot be known whether it came about:
+        the runner calls `reset` and `resume` then.
+        """
+
+    @abstractmethod
+    def noted(self, claim: Claim) -> None:
+        """The note of the newest commit is needed no longer. May be called without one. May raise Retry."""
+
+    @abstractmethod
+    def reset(self, partition: int | None = None) -> None:
+        """Drop everything not committed of this partition, or of all."""
+
+
+class PlainSink(Sink[C]):
+    """The form of a committing sink that only writes and flushes, at least once: it runs where that one cannot."""
+
+    @abstractmethod
+    def take_over(self, claim: Claim) -> None:
+        """End what the committing form may have left under way of that partition when it was killed.
+
+        Called on Spark's driver for each partition before the first event. Needs no `open`.
+        """

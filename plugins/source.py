@@ -1,0 +1,31 @@
+"""What a source is."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+from plugins.batch import Batch
+from plugins.component import C, Component
+
+
+class Source(Component[C]):
+    """Brings events in.
+
+    The runner iterates `batches()` on one thread. With `in_flight` 1, being resumed after a yield means that the
+    batch is stored in every required channel; with more, up to that many yielded batches are on their way at once
+    and `stored` alone tells. Batches on their way together may reach the channel in any order.
+    """
+
+    in_flight: int = 1
+    """At most so many yielded batches unresolved at a time."""
+
+    @abstractmethod
+    def batches(self) -> Iterator[Batch]:
+        """Yield batches until `stopping` is set, then return. May raise Retry."""
+
+    def stored(self, batch: Batch) -> None:
+        """Called once a batch, in yield order, when every required channel holds it: acknowledge, save positions.
+
+        Gets the very object that was yielded. May be called on another thread than `batches` runs on.
+        """

@@ -1,0 +1,49 @@
+"""What a sink is that is made of Spark queries of its own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from plugins.component import C, Component
+from plugins.kafkachannel import KafkaStream
+
+
+class StreamingSink(Component[C]):
+    """A sink that is one or more Spark queries of its own rather than one that takes batches; it runs on Spark only.
+
+    The driver hands it the channel as a streaming DataFrame (`plugins.frames.EVENTS`) and starts what it makes of it.
+    The queries' checkpoints are their state and their positions; the group's offsets are a copy.
+    """
+
+    @property
+    @abstractmethod
+    def checkpoint(self) -> str | None:
+        """Directory of the checkpoints; None: in the agent's state directory."""
+
+    @property
+    @abstractmethod
+    def pipeline(self) -> str:
+        """What the state belongs to; the checkpoint of another pipeline is refused."""
+
+    @property
+    def modules(self) -> str | None:
+        """Directory that its modules are imported from besides Python's own path: executors get it, too."""
+        return None
+
+    @abstractmethod
+    def frames(self, events: Any) -> Mapping[str, Any]:
+        """The streaming DataFrames to write, by name. FlafkaError says what is wrong with them."""
+
+    def topics(self) -> set[str]:
+        """Those of the channel's brokers that it writes to: `check` looks for loops."""
+        return set()
+
+    def files(self, name: str) -> str | None:
+        """Directory of an output that Spark writes files to: it counts micro-batches there as well."""
+        return None
+
+    @abstractmethod
+    def writer(self, name: str, frame: Any, stream: KafkaStream) -> Any:
+        """A `DataStreamWriter` for that frame, without checkpoint, name and trigger. `stream` is the channel's."""
