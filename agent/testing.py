@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from agent.options import AgentOptions
 from agent.runner.spark.session import start_session, stop_session
 from plugins import Batch, Event, Origin, require
 from plugins.frames import EVENTS, to_arrow
@@ -60,7 +61,7 @@ def session() -> Any:
     # What a processor imports from beside it, as pytest lets it, Spark's workers have to find too.
     installed = tuple(map(Path, (sys.prefix, sys.base_prefix)))
     own = [p for p in sys.path if p and not any(Path(p).is_relative_to(place) for place in installed)]
-    spark, gateway = start_session("testing", {"spark.master": "local[1]"}, log_file, own)
+    spark, gateway = start_session("testing", AgentOptions(spark_master="local[1]"), log_file, own)
     atexit.register(stop_session, spark, gateway)
     atexit.register(log_file.unlink)
     spark.conf.set("spark.sql.shuffle.partitions", "1")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from agent.options import AgentOptions
 from plugins import Component, Config
 
 Runner = Literal["local", "spark"]
@@ -146,8 +147,7 @@ class AgentSpec:
     channels: tuple[ChannelSpec, ...]
     sinks: tuple[SinkSpec, ...]
     groups: tuple[SinkGroupSpec, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Agent-wide properties: `runner`, `spark.*`, `monitoring.*`, `deadletters.*`."""
+    options: AgentOptions = field(default_factory=AgentOptions)
 
     def channel(self, name: str) -> ChannelSpec:
         """The channel of that name."""

@@ -36,6 +36,7 @@ from rich.table import Table
 
 from agent.books import HdfsReader
 from agent.config import load
+from agent.options import AgentOptions
 from agent.runner.deadletters import dead_letters_of
 from agent.runner.rejections import Rejections
 from agent.runner.spark.job import Job, SinkJob
@@ -94,11 +95,11 @@ class Bench:
         self.reader = HdfsReader(hdfs.webhdfs)
         self.found: dict[tuple[str, str], Figures] = {}
         self.log = home / "spark.log"
-        options = {
-            "spark.conf.spark.driver.memory": "1g",
-            f"spark.conf.spark.hadoop.{CLOSE_DELAY}": "10",  # as the DataNode has it, which writes for our sink
+        conf = {
+            "spark.driver.memory": "1g",
+            f"spark.hadoop.{CLOSE_DELAY}": "10",  # as the DataNode has it, which writes for our sink
         }
-        self.spark, self.gateway = start_session("bench", options, self.log)
+        self.spark, self.gateway = start_session("bench", AgentOptions(spark_conf=conf), self.log)
 
     def round(self, number: int) -> None:
         """Everybody once; round 0 does not count."""
@@ -119,7 +120,7 @@ class Bench:
         sink, channel = spec.sinks[0], spec.channels[0]
         job = SinkJob(sink, channel)
         rejections = Rejections(dead_letters_of("a", channel, channel.make(), spec.options), sink.tolerance)
-        query = Query(Job("a", (job,), dict(spec.options), str(self.log), str(self.home)), job, rejections)
+        query = Query(Job("a", (job,), spec.options, str(self.log), str(self.home)), job, rejections)
         ends, stopping = self.ends(), threading.Event()
         # What the driver tells the agent on its standard output is heard by nobody here.
         with measured(self.gateway.pid, figures), contextlib.redirect_stdout(io.StringIO()):

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import pydantic
 
@@ -16,6 +17,12 @@ from plugins import Batch, Channel, Claim, Config, Origin, Owner, Reader, Retry,
 class MemoryConfig(Config):
     """Options of the memory channel."""
 
+    ignored = MappingProxyType(
+        {
+            "keep-alive": "a put waits for as long as it takes",
+            "byteCapacityBufferPercentage": "byteCapacity counts headers, too",
+        }
+    )
     capacity: int = option(
         10_000, name="capacity", unit="events", gt=0, description="Events it holds at most; a full channel blocks"
     )
@@ -28,16 +35,6 @@ class MemoryConfig(Config):
         unit="events",
         gt=0,
         description="Larger batches are put in pieces of this size",
-    )
-    keep_alive: int = option(
-        3,
-        name="keep-alive",
-        unit="s",
-        ge=0,
-        description="Accepted from Flume's files; a put waits as long as it takes",
-    )
-    byte_capacity_buffer: int = option(
-        20, name="byteCapacityBufferPercentage", unit="%", ge=0, le=100, description="Accepted from Flume's files"
     )
 
     @pydantic.field_validator("transaction_capacity")

@@ -6,9 +6,9 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from agent.config.options import AgentOptions, SinkErrors
 from agent.config.runners import TABLE
 from agent.config.sinkgroups import OPTIONS as PROCESSORS
+from agent.options import AgentOptions, SinkErrors
 from plugins import Component, Components, Config
 
 TARGET = Path(__file__).parent / "components.md"
@@ -72,9 +72,13 @@ def options(config: type[Config]) -> list[str]:
         f"| `{o.name}{'*' if o.is_prefix else ''}` | {o.kind.replace('|', ' or ')} | {default(o)} | {text(o)} |"
         for o in config.options()
     ]
-    if not rows:
-        return ["No options."]
-    return ["\n".join(["| option | kind | default | |", "|---|---|---|---|", *rows])]
+    parts = ["\n".join(["| option | kind | default | |", "|---|---|---|---|", *rows])] if rows else ["No options."]
+    if without := config.without_effect():
+        names = {name + "*" * name.endswith("."): why for name, why in without.items()}
+        reasons = {why: ", ".join(f"`{name}`" for name in names if names[name] == why) for why in names.values()}
+        listed = "; ".join(f"{names} ({why})" for why, names in reasons.items())
+        parts.append(f"Accepted from Flume's files, without effect: {listed}.")
+    return parts
 
 
 def default(option: Any) -> str:

@@ -79,6 +79,9 @@ class Config(BaseModel):
     older: ClassVar[Mapping[str, str]] = {}
     """Options that had another name once, and that name, which is declared too; where both are given, the newer one
     counts."""
+    ignored: ClassVar[Mapping[str, str]] = {}
+    """Options of Flume that are accepted with any value and have no effect, and why; a name that ends in a dot stands
+    for all under it. Those of base classes count, too."""
 
     @classmethod
     def for_type(cls, written_type: str) -> type[Config]:
@@ -95,7 +98,10 @@ class Config(BaseModel):
         values: dict[str, Any] = {}
         options = {o.name: o for o in cls.options()}
         prefixes = [o.name for o in options.values() if o.is_prefix]
+        ignored = tuple(cls.without_effect())
         for name, text in properties.items():
+            if name in ignored or any(name.startswith(one) for one in ignored if one.endswith(".")):
+                continue
             prefix = next((p for p in prefixes if name.startswith(p) and name != p), None)
             if name in options and not options[name].is_prefix:
                 values[name] = text
@@ -113,6 +119,14 @@ class Config(BaseModel):
     def cautions(self) -> Iterator[Problem]:
         """What is accepted and does not do what it seems to; `agent check` shows it as warnings."""
         return iter(())
+
+    @classmethod
+    def without_effect(cls) -> dict[str, str]:
+        """All that it accepts from Flume's files alone, and why."""
+        found: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            found |= vars(base).get("ignored", {})
+        return found
 
     @classmethod
     def options(cls) -> Iterator[Option]:

@@ -8,6 +8,7 @@ import ssl
 import time
 import zlib
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Literal
 
 import pydantic
@@ -27,6 +28,7 @@ READ_SIZE = 64 * 1024
 class AvroSinkConfig(TlsClientConfig):
     """Options of the avro sink."""
 
+    ignored = MappingProxyType({"maxIoWorkers": "one thread is enough here"})
     hostname: str = option(name="hostname", description="Where the avro source listens: a name or an address.")
     port: int = option(name="port", description="Its port.", ge=1, le=65535)
     batch_size: int = option(100, name="batch-size", description="Events per request, at most.", unit="events", ge=1)
@@ -48,9 +50,6 @@ class AvroSinkConfig(TlsClientConfig):
     )
     compression_level: int = option(
         6, name="compression-level", description="0 is fastest, 9 is smallest.", ge=0, le=9
-    )
-    max_io_workers: int | None = option(
-        None, name="maxIoWorkers", description="Accepted as Flume has it; one thread is enough here.", ge=1
     )
 
     @pydantic.field_validator("compression_type", mode="before")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from plugins import Batch, Config, Sink, option
+from types import MappingProxyType
+
+from plugins import Batch, Config, Sink
 
 
 class NullConfig(Config):
     """Options of the null sink."""
 
-    batch_size: int = option(
-        100, name="batchSize", unit="events", gt=0, description="Accepted from Flume's files; batches form themselves"
-    )
+    ignored = MappingProxyType({"batchSize": "nothing is sent anywhere"})
 
 
 class NullSink(Sink[NullConfig]):

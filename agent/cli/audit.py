@@ -46,7 +46,7 @@ def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: boo
     from agent.runner.audit import OPTION
 
     spec = with_own_cluster(load_or_exit(chosen), ask=True)
-    topic = spec.options.get(OPTION)
+    topic = spec.options.audit_topic
     if topic is None:
         raise FlafkaError(f"agent {spec.name} keeps no books: add {spec.name}.{OPTION} = <topic>")
     quiet_since = int((time.time() - grace) * 1000)

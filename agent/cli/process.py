@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from pathlib import Path
 
 import click
 
@@ -28,16 +27,16 @@ def process(sink: str | None, chosen: Chosen, rows: int) -> None:
     from agent.runner.spark.job import Job, SinkJob
     from agent.runner.spark.processing import Processing
     from agent.runner.spark.session import start_session, stop_session
+    from agent.state import state_directory
 
     spec = with_own_cluster(load_or_exit(chosen))
     found = _sink(spec, sink)
     with tempfile.TemporaryDirectory(prefix="flafka-process-", ignore_cleanup_errors=True) as directory:
         os.environ["SPARK_LOCAL_DIRS"] = directory
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
-        log_file = state / "flafka" / f"{spec.name}.process.log"  # not in that directory: an error may name it
+        log_file = state_directory() / f"{spec.name}.process.log"  # not in that directory: an error may name it
         log_file.unlink(missing_ok=True)
         job = SinkJob(found, spec.channel(found.channel))
-        whole = Job(spec.name, (job,), dict(spec.options), str(log_file), directory)
+        whole = Job(spec.name, (job,), spec.options, str(log_file), directory)
         processing = Processing(whole, job)
         spark, gateway = start_session(spec.name, spec.options, log_file, whole.modules)
         try:

@@ -35,7 +35,7 @@ def start(chosen: Chosen, drain: bool, log_level: str) -> None:
     log_to_stderr(log_level)
     spec = with_own_cluster(load_or_exit(chosen))
     if drain:  # nothing that is worth waiting for comes any more
-        spec = replace(spec, sources=(), options={**spec.options, "spark.triggerInterval": "1"})
+        spec = replace(spec, sources=(), options=spec.options.model_copy(update={"spark_trigger_interval": 1}))
     sys.exit(run(spec, drain=drain))
 
 

@@ -11,12 +11,12 @@ from agent.config import kafka
 from agent.config.components import Reader, missing
 from agent.config.diagnostics import Report
 from agent.config.flume import Survivors, too_much_at_once
-from agent.config.options import AgentOptions, SinkErrors, is_local
 from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished
 from agent.config.properties import Property, words
 from agent.config.runners import Drain, objections
 from agent.config.selectors import SelectorReader
 from agent.config.sinkgroups import SinkGroupReader
+from agent.options import AgentOptions, SinkErrors, is_local
 from agent.topology import (
     AgentSpec,
     ChannelSpec,
@@ -86,8 +86,7 @@ class Builder:
         channels = self._check_ends(channels, sources, sinks)
         if self.report.mode == "lenient" and not (channels and (sources or sinks)):
             self.report.fatal(self.place, self.agent, "nothing is left that could run")
-        texts = {name: prop.value for name, prop in self.written.options.items()}
-        return AgentSpec(self.agent, self.file, tuple(sources), tuple(channels), tuple(sinks), groups, texts)
+        return AgentSpec(self.agent, self.file, tuple(sources), tuple(channels), tuple(sinks), groups, options)
 
     # --- parts
 

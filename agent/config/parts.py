@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent.config.diagnostics import Report
-from agent.config.options import AgentOptions
 from agent.config.properties import BLANKS, LISTS, Property, words
+from agent.options import AgentOptions
 from agent.topology import Place
 from plugins.options import suggestion
 

@@ -72,10 +72,7 @@ class Agent:
                 self.registry.add("SINK", s.name, self.spark.metrics[s.name], s.cls.counters)
                 for i in s.interceptors:
                     self._show_interceptor(s, i.name, self.spark.interceptors[s.name, i.name], i.cls.counters)
-        options = spec.options
-        self.server = MetricsServer(
-            self.registry, options.get("monitoring.host", "127.0.0.1"), int(options.get("monitoring.port", "41414"))
-        )
+        self.server = MetricsServer(self.registry, spec.options.monitoring_host, spec.options.monitoring_port)
 
     def _show_interceptor(
         self, owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, counters: tuple[str, ...]
@@ -148,8 +145,8 @@ class Agent:
         return clean
 
     def _keep_metrics(self) -> None:
-        path = self.spec.options.get("monitoring.file")
-        if path:
+        path = self.spec.options.monitoring_file
+        if path is not None:
             try:
                 Path(path).write_text(json.dumps(self.registry.flume(), indent=2))
             except OSError as e:

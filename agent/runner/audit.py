@@ -7,11 +7,12 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
 
+from agent.options import AgentOptions
 from agent.runner.deadletters import producer_to
 from plugins import Batch, Channel, Claim, KafkaBackedChannel, KafkaStream, Retry, Taken
 from plugins.audit import PUT, Minutes, Report, Sum, add, tally
@@ -148,9 +149,9 @@ class Tallies:
             self._audit.taken((claim, start, end, self.of(claim.partition)) for claim, start, end in ranges)
 
 
-def audit_of(channel: Channel, options: Mapping[str, str]) -> Audit | None:
+def audit_of(channel: Channel, options: AgentOptions) -> Audit | None:
     """The audit of a channel; None where none is wanted, where it is not in Kafka, and for the audit's own topic."""
-    topic = options.get(OPTION)
+    topic = options.audit_topic
     if topic is None or not isinstance(channel, KafkaBackedChannel) or channel.stream(None).topic == topic:
         return None
     return Audit(channel.stream(None), topic, channel.replication)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from agent.options import AgentOptions
+from agent.state import state_directory
 from agent.topology import ChannelSpec
 from plugins import Batch, Channel, Claim, Event, EventId, KafkaBackedChannel, KafkaStream, Retry, Taken
 from plugins.kafkaclient import BROKEN, client_properties, reason
@@ -161,14 +163,13 @@ def dead_letters_of(
     agent: str,
     spec: ChannelSpec,
     channel: Channel,
-    options: Mapping[str, str],
+    options: AgentOptions,
 ) -> DeadLetters:
     """Where the events of this channel go: a topic beside the channel's, or a file where there is no Kafka."""
     if isinstance(channel, KafkaBackedChannel):
         stream = channel.stream(None)
         return KafkaDeadLetters(stream, f"{stream.topic}.deadletters", channel.replication)
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
-    directory = Path(options.get("deadletters.directory", state / "flafka"))
+    directory = Path(options.deadletters_directory or state_directory())
     return FileDeadLetters(directory / f"{agent}.{spec.name}.deadletters.jsonl")
 
 

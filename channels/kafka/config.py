@@ -140,18 +140,18 @@ class FlumeKafkaChannelConfig(KafkaChannelConfig):
         description="How events are written: flume, as Flume's channel does; raw, bodies alone, which is the default "
         "with parseAsFlumeEvent = false; arrow, many a record, which Flume cannot read. All three are read",
     )
-    poll_timeout: int = option(500, name="kafka.pollTimeout", unit="ms", description="Accepted from Flume's files")
     old_topic: str | None = option(None, name="topic", description="The older name of kafka.topic")
     broker_list: str | None = option(None, name="brokerList", description="The older name of the brokers")
     old_group_id: str | None = option(None, name="groupId", description="The older name of kafka.consumer.group.id")
-    old_poll_timeout: int | None = option(
-        None, name="pollTimeout", unit="ms", description="The guide's name of kafka.pollTimeout"
+    ignored = MappingProxyType(
+        {
+            "kafka.pollTimeout": "events are handed on as soon as they come",
+            "pollTimeout": "events are handed on as soon as they come",
+            "readSmallestOffset": "a new group always begins with the first event",
+            "zookeeperConnect": "offsets are in Kafka alone",
+            "migrateZookeeperOffsets": "offsets are in Kafka alone",
+        }
     )
-    read_smallest: bool | None = option(
-        None, name="readSmallestOffset", description="Accepted: a new group always begins with the first event"
-    )
-    zookeeper_connect: str | None = option(None, name="zookeeperConnect", description="Accepted, and not used")
-    migrate_offsets: bool = option(True, name="migrateZookeeperOffsets", description="Accepted, and not used")
 
     @pydantic.model_validator(mode="before")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import Literal
 
 import pydantic
@@ -11,7 +12,6 @@ from plugins import Config, option
 from plugins.regex import Regex
 from sinks.templates import Template
 
-_ACCEPTED = "Accepted from Flume's files; "
 _SERIALIZERS = {
     "simple": "simple",
     "regex": "regex",
@@ -29,23 +29,25 @@ ROW_KEY = "ROW_KEY"
 class HBaseConfig(Config):
     """Options of the HBase sink."""
 
+    ignored = MappingProxyType(
+        {
+            "znodeParent": "HBase is reached through its Thrift server",
+            "maxConsecutiveFails": "HBase is tried for as long as it takes",
+            "coalesceIncrements": "nothing is incremented, since a redelivery would be counted twice",
+            "serializer.incrementRow": "nothing is incremented, since a redelivery would be counted twice",
+        }
+    )
     table: str = option(name="table", min_length=1, description="Name of the table, as `namespace:table` or `table`")
     column_family: str = option(
         name="columnFamily", min_length=1, pattern="^[^:/]+$", description="Column family that is written to"
     )
     zookeeper_quorum: str | None = option(
-        None, name="zookeeperQuorum", description=_ACCEPTED + "HBase is reached through its Thrift server"
+        None, name="zookeeperQuorum", description="Not used: HBase is reached through its Thrift server"
     )
     hbase_zookeeper: str | None = option(
-        None, name="hbase.zookeeper", description=_ACCEPTED + "HBase is reached through its Thrift server"
+        None, name="hbase.zookeeper", description="Not used: HBase is reached through its Thrift server"
     )
-    znode_parent: str = option(
-        "/hbase", name="znodeParent", description=_ACCEPTED + "HBase is reached through its Thrift server"
-    )
-    max_consecutive_fails: int | None = option(
-        None, name="maxConsecutiveFails", description=_ACCEPTED + "HBase is tried for as long as it takes"
-    )
-    async_: dict[str, str] = option({}, name="async.", description=_ACCEPTED + "they are settings of a Java library")
+    async_: dict[str, str] = option({}, name="async.", description="Not used: they are settings of a Java library")
     thrift: str | None = option(
         None,
         name="thrift",
@@ -81,9 +83,6 @@ class HBaseConfig(Config):
     enable_wal: bool = option(
         True, name="enableWal", description="`false` skips HBase's write-ahead log: faster, and lost with a server"
     )
-    coalesce_increments: bool = option(
-        False, name="coalesceIncrements", description=_ACCEPTED + "there are no increments"
-    )
     serializer: str = option(
         "simple",
         name="serializer",
@@ -103,10 +102,7 @@ class HBaseConfig(Config):
     increment_column: str | None = option(
         None,
         name="serializer.incrementColumn",
-        description=_ACCEPTED + "nothing is counted, since a redelivery would be counted twice",
-    )
-    increment_row: str = option(
-        "incRow", name="serializer.incrementRow", description=_ACCEPTED + "see serializer.incrementColumn"
+        description="Ignored with a warning: nothing is incremented, since a redelivery would be counted twice",
     )
     allow_backtracking: bool = option(
         False,

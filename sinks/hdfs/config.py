@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zoneinfo
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pydantic
@@ -24,7 +25,6 @@ ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
 _URL = re.compile(r"(?:([a-z0-9]+)://([^/]*))?(/.*)")
 _HOST = re.compile(r"(https://)?[^\s/]+")
 _SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https"}
-_ACCEPTED = "Accepted from Flume's files; "
 
 
 class Location(NamedTuple):
@@ -41,6 +41,18 @@ class Location(NamedTuple):
 class HdfsConfig(Config):
     """Options of the HDFS sink."""
 
+    ignored = MappingProxyType(
+        {
+            "hdfs.batchSize": "batches are as large as what the channel holds",
+            "hdfs.inUsePrefix": "a file appears only when it is whole",
+            "hdfs.inUseSuffix": "a file appears only when it is whole",
+            "hdfs.emptyInUseSuffix": "a file appears only when it is whole",
+            "hdfs.closeTries": "a commit is tried until it is made",
+            "hdfs.retryInterval": "a commit is tried until it is made",
+            "hdfs.rollTimerPoolSize": "there are no timers",
+            "hdfs.minBlockReplicas": "HDFS replicates as it is configured",
+        }
+    )
     path: str = option(
         name="hdfs.path",
         description="Directory, with escapes: `hdfs://…` or `/…`, for which Hadoop's configuration or hdfs.webhdfs "
@@ -159,26 +171,6 @@ class HdfsConfig(Config):
     )
     kerberos_principal: str | None = option(None, name="hdfs.kerberosPrincipal", description="Not built yet")
     kerberos_keytab: str | None = option(None, name="hdfs.kerberosKeytab", description="Not built yet")
-    batch_size: int = option(
-        100, name="hdfs.batchSize", unit="events", gt=0, description=_ACCEPTED + "batches form themselves"
-    )
-    in_use_prefix: str = option("", name="hdfs.inUsePrefix", description=_ACCEPTED + "files appear only when whole")
-    in_use_suffix: str = option(
-        ".tmp", name="hdfs.inUseSuffix", description=_ACCEPTED + "files appear only when whole"
-    )
-    empty_in_use_suffix: bool = option(
-        False, name="hdfs.emptyInUseSuffix", description=_ACCEPTED + "files appear only when whole"
-    )
-    close_tries: int = option(0, name="hdfs.closeTries", description=_ACCEPTED + "a commit is tried until it is made")
-    retry_interval: int = option(
-        180, name="hdfs.retryInterval", unit="s", description=_ACCEPTED + "a commit is tried until it is made"
-    )
-    roll_timer_pool_size: int = option(
-        1, name="hdfs.rollTimerPoolSize", description=_ACCEPTED + "there are no timers"
-    )
-    min_block_replicas: int | None = option(
-        None, name="hdfs.minBlockReplicas", description=_ACCEPTED + "HDFS replicates as it is configured"
-    )
 
     @property
     def location(self) -> Location:

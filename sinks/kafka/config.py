@@ -104,4 +104,4 @@ class FlumeKafkaSinkConfig(KafkaSinkConfig):
     old_topic: str | None = option(None, name="topic", description="The older name of kafka.topic.")
     broker_list: str | None = option(None, name="brokerList", description="The older name of the brokers.")
     old_batch_size: int | None = option(None, name="batchSize", description="The older name of flumeBatchSize.")
-    required_acks: str | None = option(None, name="requiredAcks", description="Accepted: it is always all here.")
+    ignored = MappingProxyType({"requiredAcks": "all in-sync replicas always acknowledge"})

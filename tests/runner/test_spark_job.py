@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from agent.options import AgentOptions
 from agent.runner.rejections import Rejections
 from agent.runner.spark import query as query_module
 from agent.runner.spark.job import EventsTask, Job, PartitionTask, Result, SinkJob
@@ -66,7 +67,7 @@ def jobs(tolerance: Tolerance) -> tuple[Job, SinkJob]:
     channel = ChannelSpec("c", "a.channels.c", Recording, config, {}, PLACE)
     sink = SinkSpec("k", "a.sinks.k", Picky, Config(), {}, PLACE, channel="c", tolerance=tolerance)
     job = SinkJob(sink, channel)
-    return Job("a", (job,), {}, "", ""), job
+    return Job("a", (job,), AgentOptions(), "", ""), job
 
 
 def records(*bodies: bytes) -> Any:
@@ -346,8 +347,11 @@ def test_records_of_one_event_come_in_larger_numbers() -> None:
     flume, _ = KafkaChannelConfig.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "format": "flume"})
     assert flume is not None
     single = replace(sink.channel, config=flume)
-    assert (most_records(sink.channel.make(), {}), most_records(single.make(), {})) == ("20000", "500000")
-    assert most_records(single.make(), {"spark.maxRecordsPerTrigger": "7"}) == "7"
+    assert (most_records(sink.channel.make(), AgentOptions()), most_records(single.make(), AgentOptions())) == (
+        "20000",
+        "500000",
+    )
+    assert most_records(single.make(), AgentOptions(spark_max_records=7)) == "7"
 
 
 def test_properties_of_consumers_that_spark_refuses_are_left_out() -> None:

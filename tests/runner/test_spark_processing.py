@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent.config import Diagnostic, load
+from agent.options import AgentOptions
 from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.processing import OWNER_FILE, Processing, await_end, done
 from agent.testing import session
@@ -44,7 +45,7 @@ def processing(directory: Path, processor: str = "both", claim: Claim = CLAIM) -
     spec, found = read(directory, f"a1.sinks.p.checkpoint = {directory}/checkpoint", processor=processor)
     assert spec is not None, found
     job = SinkJob(spec.sinks[0], spec.channels[0])
-    made = Processing(Job(spec.name, (job,), {}, str(directory / "spark.log"), str(directory)), job)
+    made = Processing(Job(spec.name, (job,), AgentOptions(), str(directory / "spark.log"), str(directory)), job)
     made.claims = {claim.partition: claim}
     return made
 

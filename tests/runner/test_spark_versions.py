@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.options import AgentOptions
 from agent.runner.spark import versions
 from agent.runner.spark.driver import reason
 from agent.runner.spark.versions import PYTHON, told, wrong, wrong_with_master
@@ -18,7 +19,7 @@ from plugins import Caution
 from tests.system.running import free_ports
 
 SPARK = importlib.metadata.version("pyspark")
-REMOTE = {"spark.master": "spark://there:7077"}
+REMOTE = AgentOptions(spark_master="spark://there:7077")
 
 
 class Page(http.server.BaseHTTPRequestHandler):
@@ -39,7 +40,7 @@ class Page(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def master(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[type[Page], dict[str, str]]]:
+def master(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[type[Page], AgentOptions]]:
     """Its page, and an agent's options that name it."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
 
@@ -50,48 +51,52 @@ def master(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[ty
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         port = str(server.server_port)
-        yield Own, {"spark.master": f"spark://127.0.0.1:{port}", "spark.conf.spark.master.ui.port": port}
+        yield (
+            Own,
+            AgentOptions(spark_master=f"spark://127.0.0.1:{port}", spark_conf={"spark.master.ui.port": port}),
+        )
         server.shutdown()
         thread.join()
 
 
 def test_what_goes_together() -> None:
-    assert list(wrong({})) == []
+    assert list(wrong(AgentOptions())) == []
     assert list(wrong(REMOTE)) == []
-    assert told({}).startswith(f"Spark {SPARK}, Java ")
-    assert told({}).endswith(f" and Python {PYTHON} on local[2]")
+    assert told(AgentOptions()).startswith(f"Spark {SPARK}, Java ")
+    assert told(AgentOptions()).endswith(f" and Python {PYTHON} on local[2]")
     assert told(REMOTE).endswith(f"on spark://there:7077; its workers need a python{PYTHON}, without packages")
 
 
 def test_python_of_another_version_on_the_workers() -> None:
-    options = {**REMOTE, "spark.conf.spark.pyspark.python": "/opt/bin/python3.9"}
+    conf = {"spark.pyspark.python": "/opt/bin/python3.9"}
+    options = REMOTE.model_copy(update={"spark_conf": conf})
     assert list(wrong(options)) == [
         f"the workers' /opt/bin/python3.9 is not the agent's Python {PYTHON}, and Spark wants both alike: name one "
         f"of {PYTHON} with spark.conf.spark.pyspark.python, or run the agent with /opt/bin/python3.9"
     ]
-    assert list(wrong({**options, "spark.conf.spark.archives": "own.tar.gz#own"})) == []
+    assert list(wrong(REMOTE.model_copy(update={"spark_conf": {**conf, "spark.archives": "own.tar.gz#own"}}))) == []
 
 
 def test_no_java_no_pyspark_and_another_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_candidates", lambda: iter(()))
     monkeypatch.setattr(versions, "_pyspark", lambda: "3.5.1")
-    other, missing = wrong({})
+    other, missing = wrong(AgentOptions())
     assert other.startswith("pyspark 3.5.1 does not go with Spark's Kafka connector 4.2.0: pip install")
     assert missing.startswith("no Java 17 to 23\n  either: pip install 'flafka[sandbox]'")
     monkeypatch.setattr(versions, "_pyspark", lambda: None)
-    assert list(wrong({})) == ["runner = spark needs pyspark: pip install 'flafka[spark]'"]
+    assert list(wrong(AgentOptions())) == ["runner = spark needs pyspark: pip install 'flafka[spark]'"]
 
 
-def test_a_master_that_fits(master: tuple[type[Page], dict[str, str]]) -> None:
+def test_a_master_that_fits(master: tuple[type[Page], AgentOptions]) -> None:
     assert list(wrong_with_master(master[1])) == []
-    assert list(wrong_with_master({"spark.master": "yarn"})) == []
+    assert list(wrong_with_master(AgentOptions(spark_master="yarn"))) == []
 
 
-def test_a_master_that_does_not(master: tuple[type[Page], dict[str, str]]) -> None:
+def test_a_master_that_does_not(master: tuple[type[Page], AgentOptions]) -> None:
     page, options = master
     page.version = "4.1.0"
     (found,) = wrong_with_master(options)
-    assert found == f"{options['spark.master']} is Spark 4.1.0, and pyspark here is {SPARK}: make them the same"
+    assert found == f"{options.spark_master} is Spark 4.1.0, and pyspark here is {SPARK}: make them the same"
     assert not isinstance(found, Caution)
     page.version = "4.2.99"
     (found,) = wrong_with_master(options)
@@ -101,12 +106,12 @@ def test_a_master_that_does_not(master: tuple[type[Page], dict[str, str]]) -> No
     assert found.endswith(" has no workers: nothing is delivered until one is there")
 
 
-def test_no_master_and_one_without_a_page(master: tuple[type[Page], dict[str, str]]) -> None:
+def test_no_master_and_one_without_a_page(master: tuple[type[Page], AgentOptions]) -> None:
     _, options = master
     (free,) = free_ports()
-    (found,) = wrong_with_master({**options, "spark.conf.spark.master.ui.port": str(free)})
+    (found,) = wrong_with_master(options.model_copy(update={"spark_conf": {"spark.master.ui.port": str(free)}}))
     assert f"does not tell its version at http://127.0.0.1:{free}: spark.conf.spark.master.ui.port names" in found
-    (found,) = wrong_with_master({"spark.master": f"spark://127.0.0.1:{free}"})
+    (found,) = wrong_with_master(AgentOptions(spark_master=f"spark://127.0.0.1:{free}"))
     assert found == (f"no Spark master answers at spark://127.0.0.1:{free} (127.0.0.1:{free}: Connection refused)")
 
 

@@ -165,7 +165,7 @@ def _start_session(name: str, options: Any, log_file: Any, modules: Any) -> tupl
     here = world()
     here.sleep(START_SECONDS)
     own = _own()
-    master = options.get("spark.master", "local[2]")
+    master = options.spark_master
     most = 1 if master.startswith("local") else 4
     own.session = Spark(here, Topics(here.models["kafka"]), driver=own.process, max_failures=most, master=master)
     return own.session, _Gateway()

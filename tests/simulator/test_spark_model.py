@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agent.options import AgentOptions
 from agent.runner import rejections
 from agent.runner.rejections import Rejections
 from agent.runner.spark import query as query_module
@@ -107,7 +108,7 @@ def job_of() -> tuple[Job, SinkJob]:
     channel = ChannelSpec("c", "a.channels.c", Positions, config, {}, PLACE)
     sink = SinkSpec("k", "a.sinks.k", Store, Config(), {}, PLACE, channel="c", tolerance=Tolerance())
     job = SinkJob(sink, channel)
-    return Job("a", (job,), {"spark.triggerInterval": "5"}, "", ""), job
+    return Job("a", (job,), AgentOptions(spark_trigger_interval=5), "", ""), job
 
 
 class Run:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agent.config.options import is_local
+from agent.options import is_local
 from agent.runner.deadletters import dead_letters_of
 from agent.runner.rejections import Rejections
 from agent.runner.retries import Retries

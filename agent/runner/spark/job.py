@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from agent.monitoring.registry import GAUGES
+from agent.options import AgentOptions
 from agent.runner.audit import Tallies, audit_of
 from agent.runner.deadletters import DeadLetter, dead_letters_of, letters_of_records
 from agent.runner.delivery import Delivery, Range, Ranges, intercepted
@@ -38,7 +39,7 @@ class Job:
 
     agent: str
     sinks: tuple[SinkJob, ...]
-    options: Mapping[str, str]
+    options: AgentOptions
     """The agent's own properties; those under `spark.` are for the session."""
     log_file: str
     directory: str
@@ -73,7 +74,7 @@ class _Task:
     value, headers)."""
 
     def __init__(self, job: Job, sink: SinkJob, claims: Mapping[int, Claim], template: Claim) -> None:
-        self.agent, self.options, self.job = job.agent, dict(job.options), sink
+        self.agent, self.options, self.job = job.agent, job.options, sink
         self.claims, self.template = dict(claims), template
 
     def taken(self, batches: Iterator[Any], channel: KafkaBackedChannel) -> Iterator[tuple[Claim, Taken]]:

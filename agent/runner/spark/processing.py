@@ -11,7 +11,7 @@ from typing import Any
 
 from agent.runner.spark.job import EventsTask, Job, SinkJob
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report
-from agent.runner.spark.query import TRIGGER_SECONDS, Clock, most_records, read_topic
+from agent.runner.spark.query import Clock, most_records, read_topic
 from plugins import Claim, Conflict, FlafkaError, KafkaBackedChannel, KafkaStream, Retry, StreamingSink
 from plugins.frames import EVENTS
 
@@ -44,7 +44,7 @@ class Processing:
             self._check_files(spark, directory, frames)
             self._ends = {name: done(spark, f"{directory}/{name}") for name in frames}
             self._gauges = {name: {} for name in frames}
-            interval = self.options.get("spark.triggerInterval", TRIGGER_SECONDS)
+            interval = self.options.spark_trigger_interval
             for name, frame in frames.items():
                 writer = self.sink.writer(name, frame, stream).queryName(f"{self.job.sink.path}.{name}")
                 writer = writer.option("checkpointLocation", f"{directory}/{name}")

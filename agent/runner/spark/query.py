@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from agent.options import AgentOptions
 from agent.runner.audit import audit_of
 from agent.runner.deadletters import DeadLetter, of_notes
 from agent.runner.rejections import Rejections
@@ -36,7 +37,6 @@ from plugins.offsets import OffsetMetadata, begins_late, made_again, out_of_rang
 
 log = logging.getLogger("spark")
 
-TRIGGER_SECONDS = "60"
 LOOK_SECONDS = 10.0
 """So often a query looks whether its group and its topic are still those that it began with."""
 SET_BACK_SECONDS = 10.0
@@ -136,13 +136,12 @@ class Query:
         records = read_topic(spark, stream, self.expected, most_records(self.channel, self.options))
         template = next(iter(self.claims.values()))._replace(epoch=0)
         task = PartitionTask(self.agent, self.job, self.claims, template)
-        interval = self.options.get("spark.triggerInterval", TRIGGER_SECONDS)
         return (
             records.mapInArrow(task, "result binary")
             .writeStream.foreachBatch(self._commit)
             .queryName(self.job.sink.path)
             .option("checkpointLocation", Path(checkpoint).as_uri())
-            .trigger(processingTime=f"{interval} seconds")
+            .trigger(processingTime=f"{self.options.spark_trigger_interval} seconds")
             .start()
         )
 
@@ -276,12 +275,12 @@ class Clock:
             raise Retry(f"the machine's clock was set back by {back:.0f} s: the query begins anew")
 
 
-def most_records(channel: KafkaBackedChannel, options: Mapping[str, str]) -> str:
+def most_records(channel: KafkaBackedChannel, options: AgentOptions) -> str:
     """How many records a micro-batch has at most.
 
     It bounds throughput, too: a record of one event has to come in larger numbers than one of thousands.
     """
-    return options.get("spark.maxRecordsPerTrigger", "20000" if channel.holds_batches else "500000")
+    return str(options.spark_max_records or (20_000 if channel.holds_batches else 500_000))
 
 
 def read_topic(spark: Any, stream: KafkaStream, positions: Mapping[int, int | None], most: str) -> Any:

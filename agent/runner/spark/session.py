@@ -7,31 +7,29 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from agent.config.options import is_local, masters
+from agent.options import AgentOptions, is_local, masters
 from agent.runner.spark.gateway import Gateway, connector, start_gateway
 from agent.runner.spark.packing import pack
 from plugins import Retry
 
 log = logging.getLogger("spark")
 
-MASTER = "local[2]"
 STOP_SECONDS = 20.0
 
 
 def start_session(
-    name: str, options: Mapping[str, str], log_file: Path, modules: Iterable[str] = ()
+    name: str, options: AgentOptions, log_file: Path, modules: Iterable[str] = ()
 ) -> tuple[Any, Gateway]:
-    """The session and its JVM, which ends with this process; `options` are an agent's, those under `spark.` count.
+    """The session and its JVM, which ends with this process.
 
     `modules` are directories whose modules executors can import as well. Raises `Retry` where no master answers, or
     the JVM ends.
     """
-    master = options.get("spark.master", MASTER)
-    own = {k.removeprefix("spark.conf."): v for k, v in options.items() if k.startswith("spark.conf.")}
+    master, own = options.spark_master, options.spark_conf
     conf = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -84,9 +82,9 @@ def _end_accumulators_quietly() -> None:
         server.handle_error = log_error
 
 
-def workers_python(options: Mapping[str, str]) -> str:
+def workers_python(options: AgentOptions) -> str:
     """What executors on other hosts call their Python: it has to be of the driver's minor version."""
-    return options.get("spark.conf.spark.pyspark.python") or "python{}.{}".format(*sys.version_info)
+    return options.spark_conf.get("spark.pyspark.python") or "python{}.{}".format(*sys.version_info)
 
 
 def _placed(master: str) -> dict[str, str]:

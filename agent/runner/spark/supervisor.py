@@ -20,6 +20,7 @@ from pathlib import Path
 from agent.runner.retries import Retries, worked
 from agent.runner.spark.gateway import ended
 from agent.runner.spark.job import Job, SinkJob
+from agent.state import state_directory
 from agent.topology import AgentSpec, SinkSpec
 from plugins import Metrics, Retry
 
@@ -36,12 +37,11 @@ class SparkRunner:
     def __init__(self, spec: AgentSpec, sinks: list[SinkSpec]) -> None:
         self.metrics = {sink.name: Metrics() for sink in sinks}
         self.interceptors = {(sink.name, one.name): Metrics() for sink in sinks for one in sink.interceptors}
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
         self.job = Job(
             spec.name,
             tuple(SinkJob(sink, spec.channel(sink.channel)) for sink in sinks),
-            dict(spec.options),
-            str(state / "flafka" / f"{spec.name}.spark.log"),
+            spec.options,
+            str(state_directory() / f"{spec.name}.spark.log"),
             directory="",
         )
         self.process: subprocess.Popen[bytes] | None = None

@@ -6,10 +6,10 @@ import http.client
 import importlib.metadata
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from agent.config.options import is_local, masters
-from agent.runner.spark.session import MASTER, own_address, workers_python
+from agent.options import AgentOptions, is_local, masters
+from agent.runner.spark.session import own_address, workers_python
 from agent.services import ServiceError
 from agent.services.jars import read_lock
 from agent.services.java import find_java
@@ -20,15 +20,15 @@ UI_PORT = "spark.conf.spark.master.ui.port"
 PYTHON = "{}.{}".format(*sys.version_info)
 
 
-def told(options: Mapping[str, str]) -> str:
+def told(options: AgentOptions) -> str:
     """`Spark 4.2.1, Java 17 and Python 3.11 on local[2]`; only where nothing is `wrong`."""
-    master = options.get("spark.master", MASTER)
+    master = options.spark_master
     text = f"Spark {_pyspark()}, Java {find_java().version} and Python {PYTHON} on {master}"
     needed = f"; its workers need a {workers_python(options)}, without packages"
-    return text + ("" if is_local(master) or "spark.conf.spark.archives" in options else needed)
+    return text + ("" if is_local(master) or "spark.archives" in options.spark_conf else needed)
 
 
-def wrong(options: Mapping[str, str]) -> Iterator[str]:
+def wrong(options: AgentOptions) -> Iterator[str]:
     """What keeps the agent's Spark from running, as far as it can be known without asking anyone."""
     spark = _pyspark()
     if spark is None:
@@ -41,7 +41,7 @@ def wrong(options: Mapping[str, str]) -> Iterator[str]:
         find_java()
     except ServiceError as e:
         yield str(e)
-    if is_local(options.get("spark.master", MASTER)) or "spark.conf.spark.archives" in options:
+    if is_local(options.spark_master) or "spark.archives" in options.spark_conf:
         return
     named = re.search(r"python(\d+\.\d+)$", python := workers_python(options))
     if named and named[1] != PYTHON:
@@ -51,9 +51,9 @@ def wrong(options: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def wrong_with_master(options: Mapping[str, str]) -> Iterator[str]:
+def wrong_with_master(options: AgentOptions) -> Iterator[str]:
     """What the master of a standalone cluster tells, asked now; nothing of another kind of master."""
-    master, spark = options.get("spark.master", MASTER), _pyspark()
+    master, spark = options.spark_master, _pyspark()
     if spark is None or not (addresses := masters(master)):
         return
     try:
@@ -85,11 +85,11 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
-def _ui_port(host: str, port: int, options: Mapping[str, str]) -> int:
+def _ui_port(host: str, port: int, options: AgentOptions) -> int:
     """Where the master's web page is: as configured, or the sandbox's, or Spark's default."""
     sandbox = SparkCluster.default().state().get("ports", {})
     own = host == "127.0.0.1" and sandbox.get("master") == port
-    return int(options.get(UI_PORT) or (sandbox["master-ui"] if own else 8080))
+    return int(options.spark_conf.get(UI_PORT.removeprefix("spark.conf.")) or (sandbox["master-ui"] if own else 8080))
 
 
 def _version(host: str, port: int) -> str | None:
