@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-
 from plugins import Batch
 from plugins.avrorpc import Events, Status
 from sources.avro.config import AvroConfig
 from sources.avro.server import Request, Server
+from sources.listening import Endpoint
 from sources.serving import ServingSource
 
 
@@ -21,8 +19,8 @@ class AvroSource(ServingSource[AvroConfig, Server, Request]):
     type_name = "avro"
     aliases = ("org.apache.flume.source.AvroSource",)
 
-    def _serve(self, listener: socket.socket, context: ssl.SSLContext | None) -> Server:
-        return Server(self.config, listener, context, self.metrics, self.complain)
+    def _serve(self, endpoint: Endpoint) -> Server:
+        return Server(self, endpoint)
 
     def _read(self, server: Server, requests: list[Request]) -> tuple[list[Request], Batch]:
         events = Events()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-
 from plugins import Batch
 from sources.http.config import HttpConfig
 from sources.http.server import Request, Server
+from sources.listening import Endpoint
 from sources.serving import ServingSource
 
 
@@ -20,8 +18,8 @@ class HttpSource(ServingSource[HttpConfig, Server, Request]):
     type_name = "http"
     aliases = ("org.apache.flume.source.http.HTTPSource",)
 
-    def _serve(self, listener: socket.socket, context: ssl.SSLContext | None) -> Server:
-        return Server(self.config, listener, context, self.metrics, self.complain)
+    def _serve(self, endpoint: Endpoint) -> Server:
+        return Server(self, endpoint)
 
     def _read(self, server: Server, requests: list[Request]) -> tuple[list[Request], Batch]:
         return requests, Batch.of(event for request in requests for event in request.events)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import codecs
-import dataclasses
-from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pydantic
 
-from plugins import Batch, option
-from sources.syslog.columns import Bytes
-from sources.syslog.names import Sender
+from plugins import option
+from sources.syslog.config import SyslogStreamConfig
+from sources.syslog.decoder import Decoder
 from sources.syslog.parser import MULTIPORT
-from sources.syslog.stream import SyslogStream, SyslogStreamConfig
+from sources.syslog.tcp import SyslogStream
 
 _ASCII = bytes(range(128))
 
@@ -97,31 +92,14 @@ class MultiportSyslogTcp(SyslogStream[MultiportSyslogTcpConfig]):
     aliases = ("org.apache.flume.source.MultiportSyslogTCPSource",)
 
     def __init__(self, config: MultiportSyslogTcpConfig, name: str = "") -> None:
-        super().__init__(config, name)
-        self._reading = dataclasses.replace(self._reading, dialect=MULTIPORT, charset=config.charset)
-        self._charsets = {int(port): charset for port, charset in config.port_charsets.items()}
-        if config.port_header is not None:
-            self._sender_headers[config.port_header] = lambda senders: [str(sender.port) for sender in senders]
-
-    @property
-    def wanted_ports(self) -> list[int]:
-        """The ports configured."""
-        return [int(port) for port in self.config.ports]
-
-    @property
-    def _tells_senders(self) -> bool:
-        return bool(self._sender_headers or self._charsets)
-
-    def _batches(self, frames: Any, marks: Bytes, senders: list[Sender], now: float) -> Iterator[Batch]:
-        """A batch for each character set."""
-        if not self._charsets:
-            yield self._batch(frames, marks, senders, now, self._reading)
-            return
-        charsets = np.array([self._charsets.get(sender.port, self.config.charset) for sender in senders])
-        for charset in dict.fromkeys(charsets.tolist()):
-            rows = np.flatnonzero(charsets == charset)
-            reading = dataclasses.replace(self._reading, charset=charset)
-            yield self._batch(frames.take(pa.array(rows)), marks[rows], [senders[row] for row in rows], now, reading)
+        decoder = Decoder(
+            config,
+            dialect=MULTIPORT,
+            charset=config.charset,
+            charsets={int(port): charset for port, charset in config.port_charsets.items()},
+            port_header=config.port_header,
+        )
+        super().__init__(config, name, [int(port) for port in config.ports], decoder)
 
 
 def _codec(charset: str) -> str:
