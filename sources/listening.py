@@ -181,6 +181,7 @@ class Listener(Generic[K]):
             for connection in [key.data for key, _ in selected if key.data in self._shaking]:
                 self._shake(connection)
             self._refuse_overdue()
+        # One that has just agreed on TLS is among them: what it sends first may have come with the handshake's end.
         return [
             (key.data, events)
             for key, events in selected
