@@ -143,8 +143,6 @@ class TaildirSource(Source[TaildirConfig]):
 
     def stored(self, batch: Batch) -> None:
         """Save how far the files of that batch are stored, before the next batch is offered."""
-        if not self._yielded:
-            return
         for events in self._yielded:
             events.tail.advance(events.mark)
             self._files.unsaved.add(events.tail)
@@ -390,7 +388,6 @@ class TaildirSource(Source[TaildirConfig]):
         batch = batch_of(pieces, byte_offsets=self.config.byte_offset_header)
         self._yielded = pieces
         yield batch
-        self.stored(batch)  # resumed means stored; nothing is left to do where we were told before
 
     def _save(self, *, last: bool = False) -> bool:
         """Save what changed; False where that fails, which stops the reading until it works."""

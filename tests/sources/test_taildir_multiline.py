@@ -93,6 +93,7 @@ def test_an_event_is_complete_when_its_file_has_been_quiet(log: Path, tmp_path: 
             with news:
                 arrived.extend(batch.bodies.to_pylist())
                 news.notify()
+            source.stored(batch)
 
     thread = threading.Thread(target=run)
     thread.start()
