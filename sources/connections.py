@@ -35,9 +35,9 @@ class ConnectionsConfig(Config):
     max_connections: int = option(
         16_384,
         name="maxConnections",
-        description="Connections at a time, or as many as the process may open files for. At the limit, the "
-        "longest-idle connection that never sent data is closed, else the new one is refused; either is reset, so "
-        "that its sender gets an error.",
+        description="Most connections open at a time; fewer where the process may not open that many files. At "
+        "the limit, the longest-idle connection that never sent data is closed, else the new one is "
+        "refused; either way the sender gets a connection reset.",
         ge=1,
     )
 

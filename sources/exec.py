@@ -32,23 +32,35 @@ FAREWELL = 2.0
 class ExecConfig(Config):
     """Options of the source `exec`."""
 
-    command: str = option(name="command", min_length=1, description="what to run")
+    command: str = option(name="command", min_length=1, description="The command to run.")
     shell: str | None = option(
         None,
         name="shell",
-        description="what runs it, such as /bin/sh -c; needed for pipes, wildcards and variables. Without it the "
-        "command is split at blanks",
+        description="Shell that runs the command, such as `/bin/sh -c`; needed for pipes, wildcards and "
+        "variables. Without it the command is split at blanks and run directly.",
     )
-    restart: bool = option(False, name="restart", description="whether to run it again when it ends")
+    restart: bool = option(False, name="restart", description="Run the command again when it ends.")
     restart_throttle: int = option(
-        10_000, name="restartThrottle", unit="ms", ge=0, description="how long to wait before that"
+        10_000, name="restartThrottle", unit="ms", ge=0, description="Pause before the command is run again."
     )
-    log_stderr: bool = option(False, name="logStdErr", description="whether to log what it prints to standard error")
-    charset: str = option("UTF-8", name="charset", description="how its lines are encoded; bodies are UTF-8")
+    log_stderr: bool = option(False, name="logStdErr", description="Log what the command prints to standard error.")
+    charset: str = option(
+        "UTF-8", name="charset", description="Character set of the lines. Bodies of events are UTF-8."
+    )
     batch_size: int = option(
-        20, name="batchSize", unit="events", ge=1, description="accepted as Flume has it; batches form by themselves"
+        20,
+        name="batchSize",
+        unit="events",
+        ge=1,
+        description="Ignored; kept for Flume files: lines are batched as they come.",
     )
-    batch_timeout: int = option(3000, name="batchTimeout", unit="ms", ge=0, description="the same")
+    batch_timeout: int = option(
+        3000,
+        name="batchTimeout",
+        unit="ms",
+        ge=0,
+        description="Ignored; kept for Flume files: lines are batched as they come.",
+    )
 
     @pydantic.field_validator("charset")
     @classmethod

@@ -31,7 +31,7 @@ class TcpConfig(ConnectionsConfig):
     """Options of those that listen on one TCP port."""
 
     bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
-    port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
+    port: int = option(name="port", description="TCP port to listen on; 0 takes a free one.", ge=0, le=65535)
 
 
 class HandshakeConfig(TlsServerConfig):
@@ -40,7 +40,7 @@ class HandshakeConfig(TlsServerConfig):
     handshake_timeout: float = option(
         10.0,
         name="handshakeTimeout",
-        description="A connection that has not agreed on TLS after so long is closed.",
+        description="A connection whose TLS handshake takes longer is closed.",
         unit="s",
         gt=0,
     )

@@ -25,12 +25,14 @@ class NetcatConfig(TcpConfig):
         unit="characters",
         ge=1,
         le=16 << 20,
-        description="longest line, its newline included; who sends a longer one is told so and disconnected",
+        description="Longest line, newline included. A sender of a longer one is told so and disconnected.",
     )
     ack_every_event: bool = option(
-        True, name="ack-every-event", description="whether OK is answered for each line, once it is stored"
+        True, name="ack-every-event", description="Answer OK for each line once it is stored."
     )
-    encoding: str = option("utf-8", name="encoding", description="how lines are encoded; bodies are UTF-8")
+    encoding: str = option(
+        "utf-8", name="encoding", description="Character set of the lines. Bodies of events are UTF-8."
+    )
 
     @pydantic.field_validator("encoding")
     @classmethod

@@ -23,7 +23,7 @@ class Log4jConfig(TcpConfig, HandshakeConfig):
     max_line_bytes: int = option(
         1024 * 1024,
         name="maxLineBytes",
-        description="A longer line is cut there, marked Incomplete, and what follows of it is dropped.",
+        description="A longer line is cut at this size and marked Incomplete; the rest of it is dropped.",
         unit="bytes",
         ge=1024,
         le=16 * 1024 * 1024,

@@ -20,21 +20,26 @@ class SyslogConfig(Config):
     keep_fields: str = option(
         "none",
         name="keepFields",
-        description="What of the head stays in the body: none, all, or some of priority version timestamp hostname.",
+        description="Fields of the message head that stay in the body: `none`, `all`, or some of `priority "
+        "version timestamp hostname`.",
     )
     time_zone: str | None = option(
         None,
         name="timeZone",
-        description="Zone of timestamps that name none, such as Europe/Berlin; without it, that of this machine.",
+        description="Time zone of timestamps that name none, such as Europe/Berlin. If unset, the zone of this "
+        "machine.",
     )
     client_ip_header: str | None = option(
-        None, name="clientIPHeader", description="Header for the address of the sender.", min_length=1
+        None,
+        name="clientIPHeader",
+        description="Header for the sender's IP address. If unset, there is none.",
+        min_length=1,
     )
     client_hostname_header: str | None = option(
         None,
         name="clientHostnameHeader",
-        description="Header for the sender's host name, from a reverse lookup; its address where that finds none or "
-        "takes longer than a second.",
+        description="Header for the sender's host name, from a reverse lookup. If the lookup finds no name or "
+        "takes longer than a second, it holds the IP address.",
         min_length=1,
     )
     raw_timestamp_header: str | None = option(
@@ -46,8 +51,9 @@ class SyslogConfig(Config):
     rfc5424_headers: bool = option(
         False,
         name="rfc5424Headers",
-        description="Turn what RFC 5424 has before the message into headers: appName, procId, msgId, and "
-        "`sd.<SD-ID>.<name>` for structured data. Without it all that stays in the body, as in Flume.",
+        description="Turn the fields that RFC 5424 puts before the message into headers: `appName`, `procId`, "
+        "`msgId`, and `sd.<SD-ID>.<name>` for structured data. Otherwise they stay in the body, as in "
+        "Flume.",
     )
 
     @pydantic.field_validator("keep_fields")
@@ -72,10 +78,10 @@ class SyslogPortConfig(SyslogConfig):
     format: dict[str, str] = option(
         {},
         name="format.",
-        description="A format tried before RFC 5424 and RFC 3164. `format.regex` matches a whole message; its groups "
-        "are priority, version, timestamp, host and body. `format.dateFormat`: how it writes timestamps, such as "
-        "yyyy-MM-dd HH:mm:ss; without a year, the one that is near. `format.search`, `format.replace`: a replacement "
-        "in the timestamp before that.",
+        description="A format of your own, tried before RFC 5424 and RFC 3164. `format.regex` matches a whole "
+        "message; its groups are priority, version, timestamp, host and body. `format.dateFormat` is "
+        "the pattern of the timestamp, such as yyyy-MM-dd HH:mm:ss; without a year in it, the nearest "
+        "year is taken. `format.search` and `format.replace` change the timestamp before it is read.",
     )
 
     @pydantic.field_validator("format")
@@ -92,8 +98,9 @@ class SyslogStreamConfig(SyslogConfig, HandshakeConfig, ConnectionsConfig):
     event_size: int = option(
         2500,
         name="eventSize",
-        description="A line that reaches this size is cut there and marked Incomplete, what follows Invalid. "
-        "Octet-counted frames may have 64 KiB, or this if it is more. Less than 10 counts as 10.",
+        description="A line that reaches this size is cut there: its first part is marked Incomplete, the others "
+        "Invalid. For octet-counted messages the limit is 64 KiB, or this if larger. A value below 10 "
+        "counts as 10.",
         unit="bytes",
         ge=0,
         le=9_999_999,
@@ -101,22 +108,22 @@ class SyslogStreamConfig(SyslogConfig, HandshakeConfig, ConnectionsConfig):
     max_connections_per_address: int = option(
         0,
         name="maxConnectionsPerAddress",
-        description="Connections at a time from one address; further ones are refused. 0: no such limit.",
+        description="Most connections open at a time from one IP address; further ones are refused. 0 sets no limit.",
         ge=0,
     )
     frame_timeout: float = option(
         300.0,
         name="frameTimeout",
-        description="A connection that leaves a message unfinished for so long is closed, and what came of it is "
-        "marked Incomplete.",
+        description="A connection that leaves a message unfinished for this long is closed; the part that came "
+        "becomes an event marked Incomplete.",
         unit="s",
         gt=0,
     )
     idle_timeout: float = option(
         0.0,
         name="idleTimeout",
-        description="A connection that sends nothing for so long is closed; 0: never. Senders that open one for good "
-        "may lose the message with which they find out.",
+        description="A connection that sends nothing for this long is closed; 0 never closes one. A sender that "
+        "keeps one connection open may lose the message it sends next.",
         unit="s",
         ge=0,
     )

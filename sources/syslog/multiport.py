@@ -19,38 +19,49 @@ class MultiportSyslogTcpConfig(SyslogStreamConfig):
     """Options of multiport_syslogtcp."""
 
     ports: list[str] = option(
-        name="ports", description="Ports to listen on, separated by blanks; 0 takes a free one.", min_length=1
+        name="ports", description="TCP ports to listen on, separated by blanks; 0 takes a free one.", min_length=1
     )
     port_header: str | None = option(
-        None, name="portHeader", description="Header for the port that an event came in by.", min_length=1
+        None,
+        name="portHeader",
+        description="Header for the port that the event was sent to. If unset, there is none.",
+        min_length=1,
     )
     charset: str = option(
         "UTF-8",
         name="charset.default",
-        description="Character set of messages. A message that is none of its texts is Invalid and stays as it is.",
+        description="Character set of messages. A message that is not valid in it is marked Invalid and kept as "
+        "it came.",
     )
     port_charsets: dict[str, str] = option(
-        {}, name="charset.port.", description="`charset.port.<port>`: that of messages to one port."
+        {},
+        name="charset.port.",
+        description="`charset.port.<port>` is the character set of messages sent to that port, instead of "
+        "`charset.default`.",
     )
     batch_size: int = option(
         100,
         name="batchSize",
-        description="Accepted as Flume has it; batches form by themselves.",
+        description="Ignored; kept for Flume files: messages are batched as they come.",
         unit="events",
         ge=1,
     )
     processors: int | None = option(
-        None, name="numProcessors", description="Accepted as Flume has it; one thread reads all ports.", ge=1
+        None, name="numProcessors", description="Ignored; kept for Flume files: one thread reads all ports.", ge=1
     )
     read_buffer_bytes: int = option(
         1024,
         name="readBufferBytes",
-        description="Accepted as Flume has it; reads are of 64 KiB or more.",
+        description="Ignored; kept for Flume files: a read takes 64 KiB or more.",
         unit="bytes",
         ge=1,
     )
     read_buffer_size: int = option(
-        1024, name="readBufferSize", description="The same, as Flume's guide spells it.", unit="bytes", ge=1
+        1024,
+        name="readBufferSize",
+        description="Ignored; kept for Flume files: a read takes 64 KiB or more.",
+        unit="bytes",
+        ge=1,
     )
 
     @pydantic.field_validator("ports")

@@ -29,7 +29,7 @@ class SyslogUdpConfig(SyslogPortConfig):
     receive_buffer: int = option(
         4 * 1024 * 1024,
         name="receiveBufferSize",
-        description="Room in the kernel for datagrams not yet read; the kernel grants at most net.core.rmem_max.",
+        description="Kernel buffer for datagrams not yet read. The kernel grants at most `net.core.rmem_max`.",
         unit="bytes",
         ge=4096,
         le=2**30,
