@@ -100,8 +100,8 @@ class Connections(Generic[K]):
         if self.limit < self._most:
             self._complain(
                 "files",
-                "%d connections at a time, not maxConnections = %d: this process may have %d files open; raise "
-                "`ulimit -n`, or LimitNOFILE of its systemd unit",
+                "at most %d connections at a time, not maxConnections = %d: this process may have %d files open; "
+                "raise `ulimit -n`, or LimitNOFILE in its systemd unit",
                 self.limit,
                 self._most,
                 self._files,
@@ -198,7 +198,7 @@ class Connections(Generic[K]):
         """Why there is no room for it, once one that never sent anything was looked for; empty where there is."""
         host, most = plain(address[0]), self._most_per_address
         if most and self._by_address[host] >= most:
-            return f"{host} has {most} connections already, as many as maxConnectionsPerAddress"
+            return f"{host} has {most} connections already, the most that maxConnectionsPerAddress allows"
         # The kernel gives the lowest number that is free, or that of the reserve where none was.
         few_files = self._reserve is None or taken.fileno() >= self._ceiling
         full = few_files or len(self._open) >= self.limit
@@ -212,7 +212,7 @@ class Connections(Generic[K]):
                 self._metrics.add(EVICTED)
                 self._complain(
                     "evicted",
-                    "%s, which never sent anything, is closed for %s: %s",
+                    "%s never sent anything and is closed to make room for %s: %s",
                     oldest.peer,
                     peer,
                     self._too_many(),
@@ -225,7 +225,7 @@ class Connections(Generic[K]):
 
     def _too_many(self) -> str:
         return (
-            f"as many connections are open ({len(self._open)}) as maxConnections = {self._most} and this process's "
+            f"{len(self._open)} connections are open, the most that maxConnections = {self._most} and this process's "
             f"limit of {self._files} files (`ulimit -n`) allow"
         )
 

@@ -69,14 +69,14 @@ class ExecConfig(Config):
             "".encode(name)  # codecs that are not for text are refused
             return name
         except (LookupError, ValueError):
-            raise ValueError(f"no charset {name!r} is known here") from None
+            raise ValueError(f"unknown character set {name!r}") from None
 
 
 class ExecSource(Source[ExecConfig]):
-    """Runs a command, each line it prints is an event: what is read is never dropped while the agent lives.
+    """Makes an event of each line that a command prints: what was read is never dropped while the agent lives.
 
-    A command cannot be told what was stored: what it prints around a stop or a crash of the agent is lost, or comes
-    again where it starts over. To follow files, `taildir` loses nothing.
+    The command is not told what was stored: what it prints around a stop or a crash of the agent is lost, or comes
+    again if it starts over. To follow files, use `taildir`, which loses nothing.
     """
 
     type_name = "exec"

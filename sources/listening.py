@@ -284,9 +284,9 @@ class Listener(Generic[K]):
     def _refuse_overdue(self) -> None:
         limit = time.monotonic() - self._handshake_timeout
         while (oldest := next(iter(self._shaking), None)) is not None and oldest.heard < limit:
-            self._refuse(oldest, f"not agreed on within {self._handshake_timeout:g} s")
+            self._refuse(oldest, f"it took longer than handshakeTimeout = {self._handshake_timeout:g} s")
 
     def _refuse(self, connection: K, why: str) -> None:
         self._source.metrics.add("TlsHandshakeFail")
-        self._source.complain("tls", "%s is not let in, no TLS: %s", connection.peer, why)
+        self._source.complain("tls", "%s is refused, its TLS handshake failed: %s", connection.peer, why)
         self.drop(connection)

@@ -41,7 +41,7 @@ class NetcatConfig(TcpConfig):
             "".encode(name)  # codecs that are not for text are refused
             return codecs.lookup(name).name
         except (LookupError, ValueError):
-            raise ValueError(f"no encoding {name!r} is known here") from None
+            raise ValueError(f"unknown character set {name!r}") from None
 
 
 class _Sender(Connection):

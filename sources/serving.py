@@ -35,6 +35,18 @@ class Client(Connection):
         self.transport, self.shaking = transport, False
 
 
+class Admission:
+    """Who may connect: everyone, unless a source says otherwise."""
+
+    def denies(self, address: tuple[str, int]) -> bool:
+        """Whether a client with this address may not connect."""
+        return False
+
+    async def denies_name(self, address: tuple[str, int]) -> bool:
+        """Whether the client may not connect for its name, which has to be looked up."""
+        return False
+
+
 C = TypeVar("C", bound=ServingConfig)
 
 
@@ -51,10 +63,12 @@ class Reception(Generic[C]):
         endpoint: Endpoint,
         patience: float,
         protocol: Callable[[Client], asyncio.Protocol],
+        admission: Admission | None = None,
         hint: str = "",
     ) -> None:
         self.connections: Connections[Client] = Connections(source, source.config.max_connections, Client, self._end)
         self._source, self._protocol, self._hint = source, protocol, hint
+        self._admission = admission or Admission()
         self._listener, self._tls = endpoint.sockets[0], endpoint.context
         self._patience = patience if self._tls else None
         self._welcomes: set[asyncio.Task[None]] = set()
@@ -72,14 +86,6 @@ class Reception(Generic[C]):
         await asyncio.gather(*self._welcomes, return_exceptions=True)
         self.connections.close()
 
-    def denies(self, address: tuple[str, int]) -> bool:
-        """Whether a client with this address is not let in."""
-        return False
-
-    async def denies_name(self, address: tuple[str, int]) -> bool:
-        """The same, where the client's name has to be looked up for it."""
-        return False
-
     def _accept(self) -> None:
         for client in self.connections.accept(self._listener, self._admits):
             client.welcome = asyncio.get_running_loop().create_task(self._welcome(client))
@@ -87,13 +93,13 @@ class Reception(Generic[C]):
             client.welcome.add_done_callback(self._welcomes.discard)
 
     def _admits(self, address: tuple[str, int], peer: str) -> bool:
-        if denied := self.denies(address):
+        if denied := self._admission.denies(address):
             self._filtered(peer)
         return not denied
 
     async def _welcome(self, client: Client) -> None:
         try:
-            if not await self.denies_name(client.address):
+            if not await self._admission.denies_name(client.address):
                 client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 await asyncio.get_running_loop().connect_accepted_socket(
                     lambda: self._protocol(client),
@@ -106,10 +112,10 @@ class Reception(Generic[C]):
         except OSError as e:
             self._source.metrics.add("EventReadFail")
             if any(sign in str(e) for sign in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")):
-                told = "%s does not speak TLS, as ssl = true asks for%s"
+                told = "%s does not speak TLS, which ssl = true requires%s"
                 self._source.complain("tls", told, client.peer, self._hint)
             else:
-                self._source.complain("tls", "%s is not let in, no TLS: %s", client.peer, refusal(e))
+                self._source.complain("tls", "%s is refused, its TLS handshake failed: %s", client.peer, refusal(e))
         except asyncio.CancelledError:
             self._close(client)
             raise
@@ -120,7 +126,7 @@ class Reception(Generic[C]):
         self.connections.discard(client)
 
     def _filtered(self, peer: str) -> None:
-        self._source.complain("filtered", "%s is not let in by ipFilterRules", peer)
+        self._source.complain("filtered", "%s is refused by ipFilterRules", peer)
 
     def _end(self, client: Client) -> None:
         if client.shaking:

@@ -17,7 +17,7 @@ from plugins import Source
 from plugins.avrorpc import Frames, Greeting, Status, answer, complaint, frame
 from sources.avro.config import AvroConfig, Rule, admitted
 from sources.listening import Endpoint
-from sources.serving import Arrivals, Client, Reception
+from sources.serving import Admission, Arrivals, Client, Reception
 
 INFLATED = 256 * 1024
 """Bytes inflated at a time."""
@@ -62,14 +62,14 @@ class Server:
         """Bytes of requests that have begun and not ended."""
         self.connections: dict[Connection, None] = {}
         hint = "; Flume 1.11 deflates outside of TLS: switch compression off"
-        self._reception = _Reception(
+        self._reception = Reception(
             source,
             endpoint,
             config.frame_timeout,
             lambda client: Connection(self, client),
-            hint if config.compression_type == "deflate" else "",
+            admission=IpFilter(config.rules()),
+            hint=hint if config.compression_type == "deflate" else "",
         )
-        self._reception.rules = config.rules()
         self.arrivals: Arrivals[Request] = Arrivals()
         self._unanswered: deque[Request] = deque()
         self._held = 0
@@ -147,7 +147,7 @@ class Server:
         arrived = itertools.takewhile(lambda request: request.arrived < limit, self._unanswered)
         if overdue := [request for request in arrived if not request.answered]:
             self.metrics.add("RequestTimeoutCount", len(overdue))
-            self.complain("overdue", "events are not stored after %d ms: their clients are told FAILED", timeout)
+            self.complain("overdue", "requests were not stored within %d ms: their clients are told FAILED", timeout)
             self._answer(overdue, Status.FAILED)
         self.arrivals.forget_answered()
 
@@ -196,23 +196,25 @@ class Server:
             self._unanswered.popleft()
 
 
-class _Reception(Reception[AvroConfig]):
-    rules: list[Rule]
+class IpFilter(Admission):
+    """Lets in whom `ipFilterRules` do."""
+
+    def __init__(self, rules: list[Rule]) -> None:
+        self._rules = rules
+        self._by_name = any(rule.by_name for rule in rules)
 
     def denies(self, address: tuple[str, int]) -> bool:
-        return not self._by_name and not admitted(self.rules, address[0], "")
+        """Whether no rule needs the client's name, and they do not admit its address."""
+        return not self._by_name and not admitted(self._rules, address[0], "")
 
     async def denies_name(self, address: tuple[str, int]) -> bool:
+        """Whether a rule needs the client's name, and they do not admit it."""
         if not self._by_name:
             return False
         name = ""
         with contextlib.suppress(OSError):
             name, _ = await asyncio.get_running_loop().getnameinfo(address, socket.NI_NAMEREQD)
-        return not admitted(self.rules, address[0], name)
-
-    @property
-    def _by_name(self) -> bool:
-        return any(rule.by_name for rule in self.rules)
+        return not admitted(self._rules, address[0], name)
 
 
 class Connection(asyncio.Protocol):
@@ -292,9 +294,9 @@ class Connection(asyncio.Protocol):
                 if self._inflate.eof:
                     raise ValueError("its deflated data has come to an end")
         except zlib.error:
-            self.drop("does not deflate what it sends, as compression-type = deflate asks for")
+            self.drop("sends data that is not deflated, which compression-type = deflate requires")
         except ValueError as e:
-            self.drop(f"is not understood: {e}")
+            self.drop(f"sent something that is not Avro RPC: {e}")
 
     def _receive(self, data: bytes) -> None:
         held = self.frames.held

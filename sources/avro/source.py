@@ -13,7 +13,7 @@ from sources.serving import ServingSource
 class AvroSource(ServingSource[AvroConfig, Server, Request]):
     """Receives events by Flume's Avro RPC at least once: OK is answered when every required channel has stored them.
 
-    A client that is told FAILED, or nothing, sends its events again, and what had been stored is there twice.
+    A client that gets FAILED, or no answer, sends its events again; those stored already are then there twice.
     """
 
     type_name = "avro"

@@ -12,7 +12,7 @@ from sources.serving import ServingSource
 class HttpSource(ServingSource[HttpConfig, Server, Request]):
     """Receives events by HTTP at least once: 200 is answered when every required channel has stored them.
 
-    A client that is told 503, or nothing, sends its events again, and what had been stored is there twice.
+    A client that gets 503, or no answer, has to send its events again; those stored already are then there twice.
     """
 
     type_name = "http"

@@ -101,7 +101,9 @@ class Log4jSource(Source[Log4jConfig]):
         batch, invalid = parse(lines, cut)
         if invalid:
             self.metrics.add("EventReadFail", invalid)
-            self.complain("json", "%d of %d lines are no JSON, the first is %r", invalid, len(lines), lines[0][:60])
+            self.complain(
+                "json", "%d of %d lines are not JSON; the batch begins with %r", invalid, len(lines), lines[0][:60]
+            )
         return batch
 
     def _gather(self, patience: float) -> tuple[list[bytes], set[int]] | None:
@@ -172,7 +174,7 @@ class Log4jSource(Source[Log4jConfig]):
         """End a connection that speaks something else."""
         self.metrics.add("EventReadFail")
         if data.startswith(HELLO):
-            self.complain("hello", "%s speaks TLS, which is not switched on here: ssl = true", connection.peer)
+            self.complain("hello", "%s speaks TLS, which needs ssl = true here", connection.peer)
         else:
             self.complain(
                 "serialised",

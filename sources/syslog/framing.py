@@ -114,7 +114,7 @@ class Framer:
             rest = REST if missing else 0
         self._missing, self._rest = missing, rest
         if not missing and not _COUNT_BEGINS.match(text, position):
-            self.fault = f"an octet count was due, of 1 to 9999999, not {text[position : position + 24]!r}"
+            self.fault = f"expected an octet count from 1 to 9999999, not {text[position : position + 24]!r}"
         return np.array(ends, np.int64), np.frombuffer(marks, np.uint8)
 
 

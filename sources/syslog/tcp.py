@@ -119,7 +119,7 @@ class SyslogStream(Source[C]):
         if (marks & CUT).any():
             self.complain(
                 "cut",
-                "%s sends messages that are too long, they are cut: lines at eventSize = %d bytes, others at %d",
+                "%s sends messages that are too long: lines are cut at eventSize = %d bytes, counted ones at %d",
                 connection.peer,
                 self._event_size,
                 max(self._event_size, COUNTED_MAX),
@@ -130,7 +130,9 @@ class SyslogStream(Source[C]):
             connection.since = connection.heard
         if connection.framer.fault:
             self.metrics.add("EventReadFail")
-            self.complain("framing", "%s is not in step, closed: %s", connection.peer, connection.framer.fault)
+            self.complain(
+                "framing", "%s is closed, its octet counts are wrong: %s", connection.peer, connection.framer.fault
+            )
             self._listener.drop(connection)
 
     def _add(self, connection: _Connection, ends: Positions, marks: Bytes) -> int:
@@ -151,13 +153,13 @@ class SyslogStream(Source[C]):
                 overdue.append(connection)
                 self.complain(
                     "unfinished",
-                    "%s left a message unfinished for %g s, closed",
+                    "%s is closed: it left a message unfinished for %g s",
                     connection.peer,
                     config.frame_timeout,
                 )
             elif config.idle_timeout and now > connection.heard + config.idle_timeout:
                 overdue.append(connection)
-                self.log.info("%s sent nothing for %g s, closed", connection.peer, config.idle_timeout)
+                self.log.info("%s is closed: it sent nothing for %g s", connection.peer, config.idle_timeout)
         return overdue
 
     def _end(self, connection: _Connection) -> Iterator[Batch]:

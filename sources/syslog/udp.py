@@ -67,7 +67,9 @@ class SyslogUdp(Source[SyslogUdpConfig]):
         granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles it
         if granted < wanted:
             self.log.warning(
-                "receive buffer of %d bytes, not %d: raise net.core.rmem_max to lose less in bursts", granted, wanted
+                "receive buffer of %d bytes granted, not %d: raise net.core.rmem_max to lose less in bursts",
+                granted,
+                wanted,
             )
         self._poll.register(self._socket, select.POLLIN)
         self._drops = 0
