@@ -29,6 +29,9 @@ FAREWELL = 2.0
 """Seconds that a command has to end when it is told to."""
 
 
+_BATCHED = "Ignored; kept for Flume files: lines are batched as they come."
+
+
 class ExecConfig(Config):
     """Options of the source `exec`."""
 
@@ -47,20 +50,8 @@ class ExecConfig(Config):
     charset: str = option(
         "UTF-8", name="charset", description="Character set of the lines. Bodies of events are UTF-8."
     )
-    batch_size: int = option(
-        20,
-        name="batchSize",
-        unit="events",
-        ge=1,
-        description="Ignored; kept for Flume files: lines are batched as they come.",
-    )
-    batch_timeout: int = option(
-        3000,
-        name="batchTimeout",
-        unit="ms",
-        ge=0,
-        description="Ignored; kept for Flume files: lines are batched as they come.",
-    )
+    batch_size: int = option(20, name="batchSize", unit="events", ge=1, description=_BATCHED)
+    batch_timeout: int = option(3000, name="batchTimeout", unit="ms", ge=0, description=_BATCHED)
 
     @pydantic.field_validator("charset")
     @classmethod

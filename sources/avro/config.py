@@ -90,9 +90,7 @@ class Rule(NamedTuple):
         """ValueError for what is none."""
         found = re.fullmatch(r"(allow|deny):(ip|name):(\S+)", text)
         if found is None:
-            raise ValueError(
-                f"ipFilterRules: {text!r} is not allow or deny, ip or name, and a pattern: allow:ip:10.*"
-            )
+            raise ValueError(f"ipFilterRules: {text!r} must be (allow|deny):(ip|name):pattern, such as allow:ip:10.*")
         return cls(found[1] == "allow", found[2] == "name", found[3].lower())
 
     def fits(self, address: str, name: str) -> bool:

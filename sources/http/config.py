@@ -20,6 +20,9 @@ HANDLERS = {
 """Flume's names, in lower case, of those there are here."""
 
 
+_JETTY = "Ignored; kept for Flume files: a setting of Jetty, which is not used here."
+
+
 class HttpConfig(ServingConfig):
     """Options of the HTTP source."""
 
@@ -68,26 +71,10 @@ class HttpConfig(ServingConfig):
         None, name="keystorePassword", description="Older name of `keystore-password`."
     )
     old_exclude: str | None = option(None, name="excludeProtocols", description="Older name of `exclude-protocols`.")
-    thread_pool: dict[str, str] = option(
-        {},
-        name="QueuedThreadPool.",
-        description="Ignored; kept for Flume files: a setting of Jetty, which is not used here.",
-    )
-    http_configuration: dict[str, str] = option(
-        {},
-        name="HttpConfiguration.",
-        description="Ignored; kept for Flume files: a setting of Jetty, which is not used here.",
-    )
-    ssl_factory: dict[str, str] = option(
-        {},
-        name="SslContextFactory.",
-        description="Ignored; kept for Flume files: a setting of Jetty, which is not used here.",
-    )
-    connector: dict[str, str] = option(
-        {},
-        name="ServerConnector.",
-        description="Ignored; kept for Flume files: a setting of Jetty, which is not used here.",
-    )
+    thread_pool: dict[str, str] = option({}, name="QueuedThreadPool.", description=_JETTY)
+    http_configuration: dict[str, str] = option({}, name="HttpConfiguration.", description=_JETTY)
+    ssl_factory: dict[str, str] = option({}, name="SslContextFactory.", description=_JETTY)
+    connector: dict[str, str] = option({}, name="ServerConnector.", description=_JETTY)
 
     @property
     def largest(self) -> int:
@@ -108,7 +95,7 @@ class HttpConfig(ServingConfig):
         name = HANDLERS.get(str(value).lower(), value)
         if name not in ("json", "ndjson", "blob"):
             raise ValueError(
-                f"{value!r} is none of json, ndjson and blob: handlers in Java cannot be run here; an interceptor "
-                "can take apart what ndjson or blob brings in"
+                f"{value!r} is none of json, ndjson and blob: handlers in Java cannot be run here; use ndjson or "
+                "blob, and an interceptor that parses the bodies"
             )
         return name

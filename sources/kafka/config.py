@@ -123,7 +123,7 @@ class KafkaSourceConfig(KafkaEndConfig):
             try:
                 self.pattern()
             except (ValueError, re.error) as e:
-                raise ValueError(f"kafka.topics.regex is no regular expression: {e}") from None
+                raise ValueError(f"kafka.topics.regex is not a regular expression: {e}") from None
         try:
             _ = self.begins
         except KeyError as e:
@@ -136,6 +136,10 @@ class KafkaSourceConfig(KafkaEndConfig):
             except KafkaException as e:
                 raise ValueError(f"kafka.consumer.*: {e.args[0].str()}") from None
         return self
+
+
+_OFFSETS = "Ignored; kept for Flume files: offsets are kept in Kafka."
+_IDLE = "Ignored; kept for Flume files: an idle topic costs nothing."
 
 
 class FlumeKafkaSourceConfig(KafkaSourceConfig):
@@ -158,23 +162,9 @@ class FlumeKafkaSourceConfig(KafkaSourceConfig):
     )
     topic: str | None = option(None, name="topic", description="Older name of `kafka.topics`.")
     old_group_id: str | None = option(None, name="groupId", description="Older name of `kafka.consumer.group.id`.")
-    zookeeper_connect: str | None = option(
-        None, name="zookeeperConnect", description="Ignored; kept for Flume files: offsets are kept in Kafka."
-    )
-    migrate_offsets: bool = option(
-        True, name="migrateZookeeperOffsets", description="Ignored; kept for Flume files: offsets are kept in Kafka."
-    )
-    backoff_increment: int = option(
-        1000,
-        name="backoffSleepIncrement",
-        unit="ms",
-        description="Ignored; kept for Flume files: an idle topic costs nothing.",
-    )
-    max_backoff: int = option(
-        5000,
-        name="maxBackoffSleep",
-        unit="ms",
-        description="Ignored; kept for Flume files: an idle topic costs nothing.",
-    )
+    zookeeper_connect: str | None = option(None, name="zookeeperConnect", description=_OFFSETS)
+    migrate_offsets: bool = option(True, name="migrateZookeeperOffsets", description=_OFFSETS)
+    backoff_increment: int = option(1000, name="backoffSleepIncrement", unit="ms", description=_IDLE)
+    max_backoff: int = option(5000, name="maxBackoffSleep", unit="ms", description=_IDLE)
 
     _begins = "latest"

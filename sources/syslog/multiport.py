@@ -15,6 +15,9 @@ from sources.syslog.tcp import SyslogStream
 _ASCII = bytes(range(128))
 
 
+_READS = "Ignored; kept for Flume files: a read takes 64 KiB or more."
+
+
 class MultiportSyslogTcpConfig(SyslogStreamConfig):
     """Options of multiport_syslogtcp."""
 
@@ -49,20 +52,8 @@ class MultiportSyslogTcpConfig(SyslogStreamConfig):
     processors: int | None = option(
         None, name="numProcessors", description="Ignored; kept for Flume files: one thread reads all ports.", ge=1
     )
-    read_buffer_bytes: int = option(
-        1024,
-        name="readBufferBytes",
-        description="Ignored; kept for Flume files: a read takes 64 KiB or more.",
-        unit="bytes",
-        ge=1,
-    )
-    read_buffer_size: int = option(
-        1024,
-        name="readBufferSize",
-        description="Ignored; kept for Flume files: a read takes 64 KiB or more.",
-        unit="bytes",
-        ge=1,
-    )
+    read_buffer_bytes: int = option(1024, name="readBufferBytes", description=_READS, unit="bytes", ge=1)
+    read_buffer_size: int = option(1024, name="readBufferSize", description=_READS, unit="bytes", ge=1)
 
     @pydantic.field_validator("ports")
     @classmethod

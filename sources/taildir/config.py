@@ -27,9 +27,7 @@ class TaildirConfig(Config):
         "slash is a regular expression that must match the whole file name.",
     )
     headers: dict[str, str] = option(
-        {},
-        name="headers.",
-        description="`headers.<group>.<name>` is a header set on every event of that group.",
+        {}, name="headers.", description="`headers.<group>.<name>` is a header set on every event of that group."
     )
     position_file: str = option(
         "~/.flume/taildir_position.json",
@@ -80,9 +78,7 @@ class TaildirConfig(Config):
         ge=0,
     )
     cache_pattern_matching: bool = option(
-        True,
-        name="cachePatternMatching",
-        description="List a directory only when its modification time has changed.",
+        True, name="cachePatternMatching", description="List a directory only when its modification time has changed."
     )
     file_header: bool = option(False, name="fileHeader", description="Set a header with the path of the file.")
     file_header_key: str = option(
@@ -161,7 +157,7 @@ class TaildirConfig(Config):
             Regex(pattern)
         except ValueError as e:
             reason, look_around, _ = str(e).partition(", or set allowBacktracking")
-            raise ValueError(reason + (" (multiline.negate turns it round)" if look_around else "")) from None
+            raise ValueError(reason + (" (multiline.negate reverses the match)" if look_around else "")) from None
         return pattern
 
     @pydantic.model_validator(mode="after")

@@ -238,7 +238,7 @@ def test_any_lines_in_any_pieces(
     [
         ({"multiline.negate": "true"}, "multiline.pattern is missing"),
         ({"multiline.pattern": "("}, "cannot be read"),
-        ({"multiline.pattern": "^(?! )"}, r"write it without (multiline.negate turns it round)"),
+        ({"multiline.pattern": "^(?! )"}, r"write it without (multiline.negate reverses the match)"),
         ({"multiline.pattern": "x", "multiline.match": "behind"}, "must be 'after' or 'before'"),
         ({"multiline.pattern": "x", "multiline.max_lines": "7"}, "did you mean 'multiline.maxLines'?"),
         ({"multiline.pattern": "x", "multiline.maxLines": "0"}, "at least 1"),
