@@ -125,6 +125,8 @@ def test_datagrams_of_any_content_are_events(kafka_cluster: KafkaCluster, syslog
 
 def test_all_of_it_is_in_hdfs(kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, syslog: Pipeline) -> None:
     agent, topic, root = syslog
+    sent = len(in_topic(kafka_cluster, topic))
+    agent.until(lambda: agent.count("SINK.k1", "EventDrainAttemptCount") >= sent, "all events to be staged")
     assert agent.stop() == 0
     audited = books(kafka_cluster, topic, hdfs_cluster, root)
     assert audited.balanced, audited.differences
