@@ -12,15 +12,14 @@ import struct
 import sys
 import termios
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from plugins import Config, Metrics, option
+from plugins import Config, Source, option
 
 AT_ONCE = 256
 """Connections accepted in a row before those that are open have their turn again."""
-FAREWELL = 1.0
-"""Seconds that a stopping source goes on reading what is sent only now."""
 LIMIT = "OpenConnectionLimit"
 REFUSED = "ConnectionRefusedCount"
 EVICTED = "ConnectionEvictedCount"
@@ -36,51 +35,59 @@ class ConnectionsConfig(Config):
     max_connections: int = option(
         16_384,
         name="maxConnections",
-        description="Connections at a time, or as many as the process may open files for. At the limit, the "
-        "longest-idle connection that never sent data is closed, else the new one is refused; either is reset, so "
-        "that its sender gets an error.",
+        description="Most connections open at a time; fewer where the process may not open that many files. At "
+        "the limit, the longest-idle connection that never sent data is closed, else the new one is "
+        "refused; either way the sender gets a connection reset.",
         ge=1,
     )
 
 
-class Connected(Protocol):
-    """A connection, whatever a source makes of it."""
+class Connection:
+    """An accepted connection; a source adds what it keeps of one."""
 
-    @property
-    def socket(self) -> socket.socket:
-        """Its socket, which may be closed already."""
-
-    @property
-    def peer(self) -> str:
+    def __init__(self, taken: socket.socket, address: tuple[str, int]) -> None:
+        self.socket, self.address = taken, address
+        """The socket, which may be closed already, and whose it is."""
+        self.peer = _text(address)
         """Who sends, for the log."""
-
-    @property
-    def shaking(self) -> bool:
+        self.shaking = False
         """Whether it has yet to agree on TLS."""
+        self.heard = time.monotonic()
+        """When something came last, or when it was let in."""
 
 
-K = TypeVar("K", bound=Connected)
+K = TypeVar("K", bound=Connection)
 
 
 class Connections(Generic[K]):
-    """The open connections of one source. One thread uses it, but for `metrics`, which any may read.
+    """The open connections of one source. One thread uses it, but for its counters, which any may read.
 
     No connection waits in the kernel: each is accepted, and kept or reset. At the limit the longest-idle one that
     never sent a byte, or never agreed on TLS, makes room by `end`, which has to close it.
 
-    The limit is that of the source, and one of all together: they leave some files to the rest of the process.
+    The limit is the source's `most`, and one of all connections of the process, which leaves some files to the rest
+    of it. From one address there may be `most_per_address`; 0 is no such limit.
     """
 
-    def __init__(self, most: int, metrics: Metrics, complain: Callable[..., None], end: Callable[[K], None]) -> None:
-        self._most, self._metrics, self._complain, self._end = most, metrics, complain, end
+    def __init__(
+        self,
+        source: Source[Any],
+        most: int,
+        begin: Callable[[socket.socket, tuple[str, int]], K],
+        end: Callable[[K], None],
+        *,
+        most_per_address: int = 0,
+    ) -> None:
+        self._source, self._metrics, self._complain = source, source.metrics, source.complain
+        self._most, self._most_per_address, self._begin, self._end = most, most_per_address, begin, end
         self._open: dict[K, None] = {}
         self._silent: dict[K, None] = {}
         """Those that have not sent anything, the oldest first."""
-        self._owed: dict[K, int] = {}
-        """Bytes that the kernel held for each when the source was told to stop."""
+        self._by_address: Counter[str] = Counter()
         self._reserve: int | None = None
         """A file kept open, so that a connection can be accepted, and reset, when there are no more."""
-        self._accepted = 0
+        self.accepted = 0
+        """How many the kernel has handed over so far, those included that were reset."""
         self.limit = most
         self._files = self._ceiling = 0
 
@@ -93,8 +100,8 @@ class Connections(Generic[K]):
         if self.limit < self._most:
             self._complain(
                 "files",
-                "%d connections at a time, not maxConnections = %d: this process may have %d files open; raise "
-                "`ulimit -n`, or LimitNOFILE of its systemd unit",
+                "at most %d connections at a time, not maxConnections = %d: this process may have %d files open; "
+                "raise `ulimit -n`, or LimitNOFILE in its systemd unit",
                 self.limit,
                 self._most,
                 self._files,
@@ -107,7 +114,6 @@ class Connections(Generic[K]):
         """Let go of what is held beside the connections, which the source ends itself. May be called twice."""
         self._metrics.degraded = lambda: ""
         self._release_reserve()
-        self._owed.clear()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -121,8 +127,37 @@ class Connections(Generic[K]):
 
     # --- taking them
 
-    def accept(self, listener: socket.socket) -> Iterator[tuple[socket.socket, tuple[str, int]]]:
-        """What the kernel has accepted on that listener, without waiting, and at most so many; yet to be admitted."""
+    def accept(
+        self, listener: socket.socket, admits: Callable[[tuple[str, int], str], bool] = lambda *_: True
+    ) -> Iterator[K]:
+        """Connections that wait on that listener, without waiting, and at most so many; those without room are reset.
+
+        One that `admits` (by its address, and that as text) does not let in is closed, and costs no other its place.
+        """
+        for taken, address in self._from_kernel(listener):
+            peer = _text(address)
+            if not admits(address, peer):
+                taken.close()
+            elif why := self._why_not(taken, address):
+                self._metrics.add(REFUSED)
+                self._complain("refused", "%s is refused: %s", peer, why)
+                reset_at_close(taken)
+                taken.close()
+            else:
+                try:
+                    taken.setblocking(False)
+                    taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # finds silent senders that have died
+                    connection = self._begin(taken, address)
+                except OSError as e:  # it has gone already
+                    self._source.log.debug("%s: %s", peer, e)
+                    taken.close()
+                    continue
+                self._open[connection] = self._silent[connection] = None
+                self._by_address[plain(address[0])] += 1
+                self._metrics.set("OpenConnectionCount", len(self._open))
+                yield connection
+
+    def _from_kernel(self, listener: socket.socket) -> Iterator[tuple[socket.socket, tuple[str, int]]]:
         self._keep_reserve()
         for _ in range(AT_ONCE):
             try:
@@ -138,80 +173,46 @@ class Connections(Generic[K]):
                     time.sleep(_PAUSE)  # the next try would fail at once
                     return
                 continue  # this one has gone already
-            self._accepted += 1
+            self.accepted += 1
             yield taken, address
             self._keep_reserve()
 
-    def admit(self, taken: socket.socket, peer: str) -> bool:
-        """Whether there is room for it; else it is reset. The caller adds or closes it before it admits another."""
-        # The kernel gives the lowest number that is free, or that of the reserve where none was.
-        few_files = self._reserve is None or taken.fileno() >= self._ceiling
-        if (few_files or len(self._open) >= self.limit) and not self._make_room(peer):
-            self.refuse(taken, peer, self._too_many())
-            return False
-        return True
-
-    def refuse(self, taken: socket.socket, peer: str, why: str) -> None:
-        """Reset a connection that was accepted and not added, and count it."""
-        self._metrics.add(REFUSED)
-        self._complain("refused", "%s is refused: %s", peer, why)
-        reset_at_close(taken)
-        taken.close()
-
-    def add(self, connection: K) -> None:
-        """Keep this one from now on."""
-        self._open[connection] = self._silent[connection] = None
-        self._metrics.set("OpenConnectionCount", len(self._open))
-
-    def heard(self, connection: K, size: int) -> None:
-        """So many bytes were read from this one."""
+    def heard(self, connection: K) -> None:
+        """Something was read from this one."""
         self._silent.pop(connection, None)
-        if connection in self._owed:
-            self._owed[connection] -= size
 
     def discard(self, connection: K) -> None:
         """This one has ended; it may have been discarded already."""
-        self._open.pop(connection, None)
-        self._silent.pop(connection, None)
-        self._owed.pop(connection, None)
-        self._metrics.set("OpenConnectionCount", len(self._open))
-
-    # --- the end
-
-    def last(
-        self, ready: Callable[[float], list[tuple[K, int]]], stop_listening: Callable[[], None]
-    ) -> Iterator[list[tuple[K, int]]]:
-        """What is to be read before the end, in turns: all that the kernel holds by now, and a little more.
-
-        `ready(0)` accepts what there is to accept, and tells which connections can be read, without waiting.
-        `stop_listening` closes the listeners; the kernel resets what comes between.
-        """
-        for _ in range(socket.SOMAXCONN // AT_ONCE + 1):
-            before = self._accepted
-            yield ready(0)
-            if self._accepted == before:
-                break
-        stop_listening()
-        self._owed = {connection: _unread(connection.socket) for connection in self if not connection.shaking}
-        deadline = time.monotonic() + FAREWELL
-        while due := ready(0):
-            if time.monotonic() > deadline:
-                due = [entry for entry in due if self._owed.get(entry[0], 0) > 0]
-                if not due:
-                    return
-            yield due
+        if connection in self._open:
+            del self._open[connection]
+            self._silent.pop(connection, None)
+            host = plain(connection.address[0])
+            self._by_address[host] -= 1
+            if not self._by_address[host]:
+                del self._by_address[host]
+            self._metrics.set("OpenConnectionCount", len(self._open))
 
     # --- the limit
+
+    def _why_not(self, taken: socket.socket, address: tuple[str, int]) -> str:
+        """Why there is no room for it, once one that never sent anything was looked for; empty where there is."""
+        host, most = plain(address[0]), self._most_per_address
+        if most and self._by_address[host] >= most:
+            return f"{host} has {most} connections already, the most that maxConnectionsPerAddress allows"
+        # The kernel gives the lowest number that is free, or that of the reserve where none was.
+        few_files = self._reserve is None or taken.fileno() >= self._ceiling
+        full = few_files or len(self._open) >= self.limit
+        return self._too_many() if full and not self._make_room(_text(address)) else ""
 
     def _make_room(self, peer: str) -> bool:
         while self._silent:
             oldest = next(iter(self._silent))
             del self._silent[oldest]
-            if oldest.shaking or not _unread(oldest.socket):
+            if oldest.shaking or not unread(oldest.socket):
                 self._metrics.add(EVICTED)
                 self._complain(
                     "evicted",
-                    "%s, which never sent anything, is closed for %s: %s",
+                    "%s never sent anything and is closed to make room for %s: %s",
                     oldest.peer,
                     peer,
                     self._too_many(),
@@ -224,7 +225,7 @@ class Connections(Generic[K]):
 
     def _too_many(self) -> str:
         return (
-            f"as many connections are open ({len(self._open)}) as maxConnections = {self._most} and this process's "
+            f"{len(self._open)} connections are open, the most that maxConnections = {self._most} and this process's "
             f"limit of {self._files} files (`ulimit -n`) allow"
         )
 
@@ -247,13 +248,23 @@ class Connections(Generic[K]):
         return True
 
 
+def plain(host: str) -> str:
+    """The address, of IPv4 also where an IPv6 socket received it."""
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
+def _text(address: tuple[str, int]) -> str:
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def reset_at_close(taken: socket.socket) -> None:
     """Have the sender told that what it sent is not taken: an orderly end would look as if it were."""
     with contextlib.suppress(OSError):  # it has gone already
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def _unread(taken: socket.socket) -> int:
+def unread(taken: socket.socket) -> int:
     """Bytes that have come and are not read."""
     try:
         (size,) = struct.unpack("i", fcntl.ioctl(taken.fileno(), termios.FIONREAD, bytes(4)))

@@ -29,26 +29,29 @@ FAREWELL = 2.0
 """Seconds that a command has to end when it is told to."""
 
 
+_BATCHED = "Ignored; kept for Flume files: lines are batched as they come."
+
+
 class ExecConfig(Config):
     """Options of the source `exec`."""
 
-    command: str = option(name="command", min_length=1, description="what to run")
+    command: str = option(name="command", min_length=1, description="The command to run.")
     shell: str | None = option(
         None,
         name="shell",
-        description="what runs it, such as /bin/sh -c; needed for pipes, wildcards and variables. Without it the "
-        "command is split at blanks",
+        description="Shell that runs the command, such as `/bin/sh -c`; needed for pipes, wildcards and "
+        "variables. Without it the command is split at blanks and run directly.",
     )
-    restart: bool = option(False, name="restart", description="whether to run it again when it ends")
+    restart: bool = option(False, name="restart", description="Run the command again when it ends.")
     restart_throttle: int = option(
-        10_000, name="restartThrottle", unit="ms", ge=0, description="how long to wait before that"
+        10_000, name="restartThrottle", unit="ms", ge=0, description="Pause before the command is run again."
     )
-    log_stderr: bool = option(False, name="logStdErr", description="whether to log what it prints to standard error")
-    charset: str = option("UTF-8", name="charset", description="how its lines are encoded; bodies are UTF-8")
-    batch_size: int = option(
-        20, name="batchSize", unit="events", ge=1, description="accepted as Flume has it; batches form by themselves"
+    log_stderr: bool = option(False, name="logStdErr", description="Log what the command prints to standard error.")
+    charset: str = option(
+        "UTF-8", name="charset", description="Character set of the lines. Bodies of events are UTF-8."
     )
-    batch_timeout: int = option(3000, name="batchTimeout", unit="ms", ge=0, description="the same")
+    batch_size: int = option(20, name="batchSize", unit="events", ge=1, description=_BATCHED)
+    batch_timeout: int = option(3000, name="batchTimeout", unit="ms", ge=0, description=_BATCHED)
 
     @pydantic.field_validator("charset")
     @classmethod
@@ -57,14 +60,14 @@ class ExecConfig(Config):
             "".encode(name)  # codecs that are not for text are refused
             return name
         except (LookupError, ValueError):
-            raise ValueError(f"no charset {name!r} is known here") from None
+            raise ValueError(f"unknown character set {name!r}") from None
 
 
 class ExecSource(Source[ExecConfig]):
-    """Runs a command, each line it prints is an event: what is read is never dropped while the agent lives.
+    """Makes an event of each line that a command prints: what was read is never dropped while the agent lives.
 
-    A command cannot be told what was stored: what it prints around a stop or a crash of the agent is lost, or comes
-    again where it starts over. To follow files, `taildir` loses nothing.
+    The command is not told what was stored: what it prints around a stop or a crash of the agent is lost, or comes
+    again if it starts over. To follow files, use `taildir`, which loses nothing.
     """
 
     type_name = "exec"

@@ -1,21 +1,96 @@
-"""A socket that listens, or why it cannot; and what sources share that take connections and read lines from them."""
+"""Where a source listens, and how it takes connections: sockets, TLS handshakes, reading, and the end."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import logging
 import os
 import selectors
 import socket
 import ssl
-from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 from plugins import Retry, Source, option
-from sources.connections import Connections, ConnectionsConfig
+from plugins.tls import TlsServerConfig, handshake, refusal
+from sources.connections import AT_ONCE, Connection, Connections, ConnectionsConfig, unread
 
+MAX_BYTES = 768 * 1024
+"""Bytes gathered for one batch: with its headers it still fits into one Kafka record of the usual size."""
 READ_SIZE = 256 * 1024
 """Bytes of one read."""
+TICK = 0.2
+"""Seconds after which an idle source looks whether it shall stop."""
+FAREWELL = 1.0
+"""Seconds that a stopping source goes on reading what is sent only now."""
+
+
+class TcpConfig(ConnectionsConfig):
+    """Options of those that listen on one TCP port."""
+
+    bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
+    port: int = option(name="port", description="TCP port to listen on; 0 takes a free one.", ge=0, le=65535)
+
+
+class HandshakeConfig(TlsServerConfig):
+    """Options of those that may speak TLS on the thread that reads."""
+
+    handshake_timeout: float = option(
+        10.0,
+        name="handshakeTimeout",
+        description="A connection whose TLS handshake takes longer is closed.",
+        unit="s",
+        gt=0,
+    )
+
+
+class Endpoint:
+    """Where a source listens: while it is open, a socket for each port, and the certificate for TLS."""
+
+    def __init__(
+        self,
+        host: str,
+        ports: Sequence[int],
+        tls: TlsServerConfig | None = None,
+        kind: socket.SocketKind = socket.SOCK_STREAM,
+    ) -> None:
+        self._host, self._ports, self._tls, self._kind = host, ports, tls, kind
+        self.sockets: list[socket.socket] = []
+        self.context: ssl.SSLContext | None = None
+        """For TLS; None where it is not spoken."""
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports it listens on: those configured, or those it was given for 0."""
+        return [int(listener.getsockname()[1]) for listener in self.sockets] or list(self._ports)
+
+    def open(self, log: logging.Logger) -> None:
+        """Load the certificate, and listen. Retry says why that is not possible."""
+        self.context = self._tls.context() if self._tls else None
+        for port in self._ports:
+            self.sockets.append(listen(self._host, port, self._kind))
+        log.info("listening on %s port %s", self._host, " ".join(map(str, self.ports)))
+
+    def close(self) -> None:
+        """Stop listening. May be called twice."""
+        for listener in self.sockets:
+            listener.close()
+        self.sockets.clear()
+
+    def probe(self) -> Iterator[str]:
+        """Whether the certificate can be used, and the address and the ports be had."""
+        try:
+            if self._tls:
+                self._tls.context()
+        except Retry as e:
+            yield str(e)
+        for port in self._ports:
+            try:
+                listen(self._host, port, self._kind).close()
+            except Retry as e:
+                yield str(e)
 
 
 def listen(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
@@ -50,136 +125,168 @@ def _reason(error: OSError) -> str:
     return error.strerror or os.strerror(error.errno or 0)
 
 
-class TcpConfig(ConnectionsConfig):
-    """Options of those that listen on one TCP port."""
-
-    bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
-    port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
-
-
-class Connection:
-    """One sender."""
-
-    def __init__(self, taken: socket.socket, peer: str) -> None:
-        self.socket, self.peer = taken, peer
-        self.shaking = isinstance(taken, ssl.SSLSocket)
-        """Whether it has yet to agree on TLS."""
-        self.held = b""
-        """The beginning of a line."""
-
-
-C = TypeVar("C", bound=TcpConfig)
 K = TypeVar("K", bound=Connection)
 
 
-class TcpSource(Source[C], Generic[C, K]):
-    """A listening socket and the connections taken from it, all on one thread."""
+class Listener(Generic[K]):
+    """Takes connections at an endpoint and tells which can be read, all on the thread of the source that holds it.
 
-    def __init__(self, config: C, name: str = "") -> None:
-        super().__init__(config, name)
-        self._listener: socket.socket | None = None
-        self._selector: selectors.BaseSelector | None = None
-        self._connections: Connections[K] = Connections(
-            config.max_connections, self.metrics, self.complain, self._close
-        )
+    `begin` makes a source's own connection of an accepted socket. Over TLS, a connection can be read once it has
+    agreed on that; it is closed when that takes longer than `handshake_timeout` seconds.
+    """
 
-    @abstractmethod
-    def _connection(self, taken: socket.socket, peer: str) -> K:
-        """A new connection. It may raise OSError."""
-
-    @property
-    def port(self) -> int:
-        """The port it listens on: the one configured, or the one it was given for 0."""
-        return int(self._listener.getsockname()[1]) if self._listener is not None else self.config.port
+    def __init__(
+        self,
+        source: Source[Any],
+        endpoint: Endpoint,
+        begin: Callable[[socket.socket, tuple[str, int]], K],
+        *,
+        most: int,
+        most_per_address: int = 0,
+        handshake_timeout: float = 0,
+    ) -> None:
+        self.endpoint = endpoint
+        self.connections = Connections(source, most, self._begin, self.drop, most_per_address=most_per_address)
+        self._source, self._make, self._handshake_timeout = source, begin, handshake_timeout
+        self._selector: selectors.BaseSelector
+        self._shaking: dict[K, None] = {}
+        """Those that have yet to agree on TLS, the oldest first."""
+        self._owed: dict[K, int] = {}
+        """Bytes that the kernel held for each when the source was told to stop."""
+        self._room = memoryview(bytearray(READ_SIZE))
+        self._opened = contextlib.ExitStack()
 
     def open(self) -> None:
-        """Listen. Retry says why that is not possible."""
-        self._connections.open()
-        self._listener = self._listen()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self.log.info("listening on %s port %d", self.config.bind, self.port)
+        """Load the certificate, and listen. Retry says why that is not possible."""
+        self._opened.callback(self.connections.close)
+        self.connections.open()
+        self._opened.callback(self.endpoint.close)
+        self.endpoint.open(self._source.log)
+        self._selector = self._opened.enter_context(selectors.DefaultSelector())
+        self._opened.callback(self._drop_all)
+        for listener in self.endpoint.sockets:
+            self._selector.register(listener, selectors.EVENT_READ)
 
     def close(self) -> None:
-        """Stop listening and end all connections."""
-        for connection in self._connections:
-            self._drop(connection)
-        self._stop_listening()
-        if self._selector is not None:
-            self._selector.close()
-            self._selector = None
-        self._connections.close()
+        """Stop listening and end all connections. May be called twice."""
+        self._opened.close()
 
-    def _stop_listening(self) -> None:
-        if self._listener is not None:
-            if self._selector is not None:
-                self._selector.unregister(self._listener)
-            self._listener.close()
-            self._listener = None
-
-    def probe(self) -> Iterator[str]:
-        """Whether the address and the port can be had."""
-        try:
-            self._listen().close()
-        except Retry as e:
-            yield str(e)
-
-    def _listen(self) -> socket.socket:
-        return listen(self.config.bind, self.config.port, socket.SOCK_STREAM)
-
-    def _last(self) -> Iterator[list[tuple[K, int]]]:
-        """After `stopping`: what had arrived by then, in turns, those included that are not accepted yet."""
-        return self._connections.last(self._ready, self._stop_listening)
-
-    def _ready(self, timeout: float) -> list[tuple[K, int]]:
+    def ready(self, timeout: float) -> list[tuple[K, int]]:
         """The connections for which selectors' events have come; new ones are taken on the way."""
-        assert self._selector is not None
         selected = self._selector.select(timeout)
-        if any(key.data is None for key, _ in selected):
-            self._accept()
-        return [(key.data, events) for key, events in selected if key.data in self._connections]
+        for key, _ in selected:
+            if key.data is None:
+                self._accept(key.fileobj)  # type: ignore[arg-type]  # a socket
+        if self._shaking:
+            for connection in [key.data for key, _ in selected if key.data in self._shaking]:
+                self._shake(connection)
+            self._refuse_overdue()
+        # One that has just agreed on TLS is among them: what it sends first may have come with the handshake's end.
+        return [
+            (key.data, events)
+            for key, events in selected
+            if key.data in self.connections and key.data not in self._shaking
+        ]
 
-    def _await(self, connection: K, events: int) -> None:
-        """Wait for these of selectors' events from now on."""
-        assert self._selector is not None
-        self._selector.modify(connection.socket, events, connection)
+    def last(self) -> Iterator[list[tuple[K, int]]]:
+        """After `stopping`: what is to be read before the end, in turns, with selectors' events as in `ready`.
 
-    def _receive(self, connection: K) -> bytes | None:
-        """What has come; None for nothing yet, and no bytes at the end."""
+        That is all that the kernel holds by now, in connections not accepted yet too, and a little more. What comes
+        once the listening sockets are closed is reset by the kernel.
+        """
+        for _ in range(socket.SOMAXCONN // AT_ONCE + 1):
+            before = self.connections.accepted
+            yield self.ready(0)
+            if self.connections.accepted == before:
+                break
+        for listener in self.endpoint.sockets:
+            self._selector.unregister(listener)
+        self.endpoint.close()
+        self._owed = {c: unread(c.socket) for c in self.connections if not c.shaking}
+        deadline = time.monotonic() + FAREWELL
+        while due := self.ready(0):
+            if time.monotonic() > deadline:
+                due = [entry for entry in due if self._owed.get(entry[0], 0) > 0]
+                if not due:
+                    return
+            yield due
+
+    def read_into(self, connection: K, room: memoryview) -> int | None:
+        """How many bytes have come, into `room`; None for nothing yet, and 0 at the end."""
         try:
-            data = connection.socket.recv(READ_SIZE)
+            size = connection.socket.recv_into(room)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         except OSError as e:
-            self.log.debug("%s: %s", connection.peer, e)
-            return b""
-        self._connections.heard(connection, len(data))
-        return data
+            self._source.log.debug("%s: %s", connection.peer, e)
+            return 0
+        if size:
+            connection.heard = time.monotonic()
+            self.connections.heard(connection)
+            if connection in self._owed:
+                self._owed[connection] -= size
+        return size
 
-    def _accept(self) -> None:
-        assert self._selector is not None
-        assert self._listener is not None
-        for taken, address in self._connections.accept(self._listener):
-            peer = f"{address[0]}:{address[1]}"
-            if not self._connections.admit(taken, peer):
-                continue
-            try:
-                taken.setblocking(False)
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # finds out that a silent sender has died
-                connection = self._connection(taken, peer)
-            except OSError as e:  # it has gone already
-                self.log.debug("%s: %s", peer, e)
-                taken.close()
-                continue
-            self._connections.add(connection)
-            self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+    def read(self, connection: K) -> bytes | None:
+        """What has come; None for nothing yet, and no bytes at the end."""
+        size = self.read_into(connection, self._room)
+        return None if size is None else bytes(self._room[:size])
 
-    def _drop(self, connection: K) -> None:
+    def wait_for(self, connection: K, events: int) -> None:
+        """Have `ready` tell of these of selectors' events from now on."""
+        self._selector.modify(connection.socket, events, connection)
+
+    def drop(self, connection: K) -> None:
         """End a connection."""
-        self._close(connection)
-
-    def _close(self, connection: K) -> None:
-        assert self._selector is not None
         self._selector.unregister(connection.socket)
+        if isinstance(connection.socket, ssl.SSLSocket) and not connection.shaking:
+            with contextlib.suppress(OSError, ValueError):  # TLS asks for a farewell, not for waiting for one
+                connection.socket.unwrap()
         connection.socket.close()
-        self._connections.discard(connection)
+        self._shaking.pop(connection, None)
+        self._owed.pop(connection, None)
+        self.connections.discard(connection)
+
+    def _drop_all(self) -> None:
+        for connection in self.connections:
+            self.drop(connection)
+
+    # --- new ones
+
+    def _accept(self, listener: socket.socket) -> None:
+        for connection in self.connections.accept(listener):
+            self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+            if connection.shaking:
+                self._shaking[connection] = None
+
+    def _begin(self, taken: socket.socket, address: tuple[str, int]) -> K:
+        context = self.endpoint.context
+        if context is not None:
+            taken = context.wrap_socket(taken, server_side=True, do_handshake_on_connect=False)
+        connection = self._make(taken, address)
+        connection.shaking = context is not None
+        return connection
+
+    def _shake(self, connection: K) -> None:
+        """Go on agreeing on TLS."""
+        assert isinstance(connection.socket, ssl.SSLSocket)
+        try:
+            awaited = handshake(connection.socket)
+        except OSError as e:
+            self._refuse(connection, refusal(e))
+            return
+        self.wait_for(connection, awaited or selectors.EVENT_READ)
+        if not awaited:
+            del self._shaking[connection]
+            connection.shaking = False
+            connection.heard = time.monotonic()
+
+    def _refuse_overdue(self) -> None:
+        limit = time.monotonic() - self._handshake_timeout
+        while (oldest := next(iter(self._shaking), None)) is not None and oldest.heard < limit:
+            self._refuse(oldest, f"it took longer than handshakeTimeout = {self._handshake_timeout:g} s")
+
+    def _refuse(self, connection: K, why: str) -> None:
+        self._source.metrics.add("TlsHandshakeFail")
+        self._source.complain("tls", "%s is refused, its TLS handshake failed: %s", connection.peer, why)
+        self.drop(connection)

@@ -11,13 +11,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pydantic
 
-from plugins import Batch, option
-from sources.listening import READ_SIZE, Connection, TcpConfig, TcpSource
-
-MAX_BYTES = 768 * 1024
-"""Bytes of one batch, about."""
-TICK = 0.2
-"""Seconds after which an idle source looks whether it shall stop."""
+from plugins import Batch, Source, option
+from sources.connections import Connection
+from sources.listening import MAX_BYTES, READ_SIZE, TICK, Endpoint, Listener, TcpConfig
 
 
 class NetcatConfig(TcpConfig):
@@ -29,12 +25,14 @@ class NetcatConfig(TcpConfig):
         unit="characters",
         ge=1,
         le=16 << 20,
-        description="longest line, its newline included; who sends a longer one is told so and disconnected",
+        description="Longest line, newline included. A sender of a longer one is told so and disconnected.",
     )
     ack_every_event: bool = option(
-        True, name="ack-every-event", description="whether OK is answered for each line, once it is stored"
+        True, name="ack-every-event", description="Answer OK for each line once it is stored."
     )
-    encoding: str = option("utf-8", name="encoding", description="how lines are encoded; bodies are UTF-8")
+    encoding: str = option(
+        "utf-8", name="encoding", description="Character set of the lines. Bodies of events are UTF-8."
+    )
 
     @pydantic.field_validator("encoding")
     @classmethod
@@ -43,23 +41,25 @@ class NetcatConfig(TcpConfig):
             "".encode(name)  # codecs that are not for text are refused
             return codecs.lookup(name).name
         except (LookupError, ValueError):
-            raise ValueError(f"no encoding {name!r} is known here") from None
+            raise ValueError(f"unknown character set {name!r}") from None
 
 
 class _Sender(Connection):
     """One of those that connected."""
 
-    def __init__(self, taken: socket.socket, peer: str, encoding: str) -> None:
-        super().__init__(taken, peer)
+    def __init__(self, taken: socket.socket, address: tuple[str, int], encoding: str) -> None:
+        super().__init__(taken, address)
         # UTF-8 is passed on as it came, whatever it holds.
         self.decoder = None if encoding == "utf-8" else codecs.getincrementaldecoder(encoding)("replace")
+        self.held = b""
+        """The beginning of a line."""
         self.answer = b""
         """What is still to be sent."""
         self.ended = False
         """Nothing more is read of it; it is closed once its answer is sent."""
 
 
-class NetcatSource(TcpSource[NetcatConfig, _Sender]):
+class NetcatSource(Source[NetcatConfig]):
     """Receives lines over TCP, at least once: a line is answered with OK when every required channel holds it.
 
     A sender that repeats what was not answered loses nothing. A line without a newline at its end is no event.
@@ -68,11 +68,39 @@ class NetcatSource(TcpSource[NetcatConfig, _Sender]):
     type_name = "netcat"
     aliases = ("org.apache.flume.source.NetcatSource",)
 
+    def __init__(self, config: NetcatConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self._listener: Listener[_Sender] = Listener(
+            self,
+            Endpoint(config.bind, [config.port]),
+            lambda taken, address: _Sender(taken, address, config.encoding),
+            most=config.max_connections,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on: the one configured, or the one it was given for 0."""
+        return self._listener.endpoint.ports[0]
+
+    def open(self) -> None:
+        """Listen. Retry says why that is not possible."""
+        self._listener.open()
+
+    def close(self) -> None:
+        """Stop listening and end all connections."""
+        for connection in self._listener.connections:
+            self._drop(connection)
+        self._listener.close()
+
+    def probe(self) -> Iterator[str]:
+        """Whether the address and the port can be had."""
+        return self._listener.endpoint.probe()
+
     def batches(self) -> Iterator[Batch]:
         """What the senders send, also what has arrived by `stopping`; what has been stored is answered."""
         while not self.stopping.is_set():
-            yield from self._turn(self._ready(TICK))
-        for ready in self._last():
+            yield from self._turn(self._listener.ready(TICK))
+        for ready in self._listener.last():
             yield from self._turn(ready)
 
     def _turn(self, ready: list[tuple[_Sender, int]]) -> Iterator[Batch]:
@@ -94,12 +122,9 @@ class NetcatSource(TcpSource[NetcatConfig, _Sender]):
                 connection.answer = b"OK\n" * len(lines) + connection.answer
             self._answer(connection)
 
-    def _connection(self, taken: socket.socket, peer: str) -> _Sender:
-        return _Sender(taken, peer, self.config.encoding)
-
     def _read(self, connection: _Sender) -> list[bytes]:
         """The lines that came to their end with what there is to read."""
-        data = self._receive(connection)
+        data = self._listener.read(connection)
         if not data:
             connection.ended = data is not None
             return []
@@ -130,7 +155,7 @@ class NetcatSource(TcpSource[NetcatConfig, _Sender]):
 
     def _answer(self, connection: _Sender) -> None:
         """Send what can be sent; while some is left, nothing is read from that sender."""
-        if connection not in self._connections:
+        if connection not in self._listener.connections:
             return
         try:
             if connection.answer:
@@ -142,11 +167,11 @@ class NetcatSource(TcpSource[NetcatConfig, _Sender]):
         if connection.ended and not connection.answer:
             self._drop(connection)
         else:
-            self._await(connection, selectors.EVENT_WRITE if connection.answer else selectors.EVENT_READ)
+            self._listener.wait_for(connection, selectors.EVENT_WRITE if connection.answer else selectors.EVENT_READ)
 
     def _drop(self, connection: _Sender) -> None:
         with contextlib.suppress(OSError):
             connection.socket.shutdown(socket.SHUT_WR)
             for _ in range(4):
                 connection.socket.recv(READ_SIZE)  # what is unread at a close would undo the last answer
-        super()._drop(connection)
+        self._listener.drop(connection)

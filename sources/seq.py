@@ -14,9 +14,13 @@ class SeqConfig(Config):
     """Options of the source `seq`."""
 
     total_events: int | None = option(
-        None, name="totalEvents", unit="events", ge=0, description="how many it makes; without it, it never ends"
+        None,
+        name="totalEvents",
+        unit="events",
+        ge=0,
+        description="Events to make in all; without it the source never ends.",
     )
-    batch_size: int = option(1000, name="batchSize", unit="events", ge=1, description="how many it makes at a time")
+    batch_size: int = option(1000, name="batchSize", unit="events", ge=1, description="Events in a batch.")
 
 
 class SeqSource(Source[SeqConfig]):

@@ -4,46 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
+import threading
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from plugins import Batch, Metrics, Retry, Source, option
+from plugins import Batch, Retry, Source
 from plugins.tls import TlsServerConfig, refusal
-from sources.connections import Connections, ConnectionsConfig
-from sources.listening import listen
-
-MAX_BYTES = 768 * 1024
-"""Requests gathered for one batch: it still fits into one Kafka record of the usual size."""
-IDLE = 0.2
-"""Seconds after which an idle source looks whether it shall stop."""
+from sources.connections import Connection, Connections
+from sources.listening import MAX_BYTES, TICK, Endpoint, TcpConfig
 
 
-class ServingConfig(TlsServerConfig, ConnectionsConfig):
+class ServingConfig(TlsServerConfig, TcpConfig):
     """Options of those that serve clients on one TCP port."""
 
-    bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
-    port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
 
-
-class Client:
+class Client(Connection):
     """One connection, from when it is accepted."""
 
-    def __init__(self, taken: socket.socket, peer: str) -> None:
-        self.socket, self.peer = taken, peer
-        self.welcome: asyncio.Task[None]
-        self.transport: asyncio.Transport | None = None
-        """Its protocol sets this when the connection has come about."""
+    welcome: asyncio.Task[None]
+    transport: asyncio.Transport
 
-    @property
-    def shaking(self) -> bool:
-        """Whether it has yet to come about."""
-        return self.transport is None
+    def __init__(self, taken: socket.socket, address: tuple[str, int]) -> None:
+        super().__init__(taken, address)
+        self.shaking = True
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Its protocol calls this when the connection has come about."""
+        self.transport, self.shaking = transport, False
 
 
-class Reception:
+class Admission:
+    """Who may connect: everyone, unless a source says otherwise."""
+
+    def denies(self, address: tuple[str, int]) -> bool:
+        """Whether a client with this address may not connect."""
+        return False
+
+    async def denies_name(self, address: tuple[str, int]) -> bool:
+        """Whether the client may not connect for its name, which has to be looked up."""
+        return False
+
+
+C = TypeVar("C", bound=ServingConfig)
+
+
+class Reception(Generic[C]):
     """Lets clients in, on the event loop that runs: each is admitted, agrees on TLS, and gets a protocol.
 
     The protocol tells `connections` what it has heard, and when the client has gone. `patience`, in seconds, is for
@@ -52,18 +59,18 @@ class Reception:
 
     def __init__(
         self,
-        config: ServingConfig,
-        listener: socket.socket,
-        tls: ssl.SSLContext | None,
+        source: Source[C],
+        endpoint: Endpoint,
         patience: float,
-        metrics: Metrics,
-        complain: Callable[..., None],
         protocol: Callable[[Client], asyncio.Protocol],
+        admission: Admission | None = None,
         hint: str = "",
     ) -> None:
-        self.connections: Connections[Client] = Connections(config.max_connections, metrics, complain, self._end)
-        self._listener, self._tls, self._patience = listener, tls, patience if tls else None
-        self._metrics, self._complain, self._protocol, self._hint = metrics, complain, protocol, hint
+        self.connections: Connections[Client] = Connections(source, source.config.max_connections, Client, self._end)
+        self._source, self._protocol, self._hint = source, protocol, hint
+        self._admission = admission or Admission()
+        self._listener, self._tls = endpoint.sockets[0], endpoint.context
+        self._patience = patience if self._tls else None
         self._welcomes: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
@@ -79,33 +86,21 @@ class Reception:
         await asyncio.gather(*self._welcomes, return_exceptions=True)
         self.connections.close()
 
-    def denies(self, address: tuple[str, int]) -> bool:
-        """Whether a client with this address is not let in."""
-        return False
-
-    async def denies_name(self, address: tuple[str, int]) -> bool:
-        """The same, where the client's name has to be looked up for it."""
-        return False
-
     def _accept(self) -> None:
-        for taken, address in self.connections.accept(self._listener):
-            peer = f"{address[0]}:{address[1]}"
-            if self.denies(address):
-                self._filtered(peer)
-                taken.close()
-            elif self.connections.admit(taken, peer):
-                taken.setblocking(False)
-                client = Client(taken, peer)
-                self.connections.add(client)
-                client.welcome = asyncio.get_running_loop().create_task(self._welcome(client, address))
-                self._welcomes.add(client.welcome)
-                client.welcome.add_done_callback(self._welcomes.discard)
+        for client in self.connections.accept(self._listener, self._admits):
+            client.welcome = asyncio.get_running_loop().create_task(self._welcome(client))
+            self._welcomes.add(client.welcome)
+            client.welcome.add_done_callback(self._welcomes.discard)
 
-    async def _welcome(self, client: Client, address: tuple[str, int]) -> None:
+    def _admits(self, address: tuple[str, int], peer: str) -> bool:
+        if denied := self._admission.denies(address):
+            self._filtered(peer)
+        return not denied
+
+    async def _welcome(self, client: Client) -> None:
         try:
-            if not await self.denies_name(address):
+            if not await self._admission.denies_name(client.address):
                 client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 await asyncio.get_running_loop().connect_accepted_socket(
                     lambda: self._protocol(client),
                     client.socket,
@@ -115,11 +110,12 @@ class Reception:
                 return
             self._filtered(client.peer)
         except OSError as e:
-            self._metrics.add("EventReadFail")
+            self._source.metrics.add("EventReadFail")
             if any(sign in str(e) for sign in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")):
-                self._complain("tls", "%s does not speak TLS, as ssl = true asks for%s", client.peer, self._hint)
+                told = "%s does not speak TLS, which ssl = true requires%s"
+                self._source.complain("tls", told, client.peer, self._hint)
             else:
-                self._complain("tls", "%s is not let in, no TLS: %s", client.peer, refusal(e))
+                self._source.complain("tls", "%s is refused, its TLS handshake failed: %s", client.peer, refusal(e))
         except asyncio.CancelledError:
             self._close(client)
             raise
@@ -130,16 +126,61 @@ class Reception:
         self.connections.discard(client)
 
     def _filtered(self, peer: str) -> None:
-        self._complain("filtered", "%s is not let in by ipFilterRules", peer)
+        self._source.complain("filtered", "%s is refused by ipFilterRules", peer)
 
     def _end(self, client: Client) -> None:
-        if client.transport is None:
+        if client.shaking:
             client.welcome.cancel()
         else:
             client.transport.abort()
 
 
-R = TypeVar("R")
+class Request(Protocol):
+    """What a client asks to be stored."""
+
+    size: int
+    """Bytes that it takes."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether its client has been told what became of it, before it was taken."""
+
+
+R = TypeVar("R", bound=Request)
+
+
+class Arrivals(Generic[R]):
+    """Requests on their way from the thread that serves clients to the one that reads requests."""
+
+    def __init__(self) -> None:
+        self._arrived = threading.Condition()
+        self._waiting: deque[R] = deque()
+
+    def put(self, request: R) -> None:
+        """One more."""
+        with self._arrived:
+            self._waiting.append(request)
+            self._arrived.notify()
+
+    def take(self, timeout: float, max_bytes: int) -> list[R]:
+        """Requests in the order of their arrival: at most so many bytes, or one; none after `timeout` seconds."""
+        with self._arrived:
+            if not self._waiting:
+                self._arrived.wait(timeout)
+            taken: list[R] = []
+            size = 0
+            while self._waiting and (not taken or size + self._waiting[0].size <= max_bytes):
+                request = self._waiting.popleft()
+                if not request.answered:
+                    taken.append(request)
+                    size += request.size
+            return taken
+
+    def forget_answered(self) -> None:
+        """Let go of those at the head that have been answered."""
+        with self._arrived:
+            while self._waiting and self._waiting[0].answered:
+                self._waiting.popleft()
 
 
 class Server(Protocol[R]):
@@ -155,11 +196,11 @@ class Server(Protocol[R]):
     def alive(self) -> bool:
         """Whether it still serves."""
 
-    def take(self, timeout: float, max_bytes: int) -> list[R]:
-        """Requests in the order of their arrival: at most so many bytes, or one; none after `timeout` seconds."""
+    @property
+    def arrivals(self) -> Arrivals[R]:
+        """The requests that wait to be read."""
 
 
-C = TypeVar("C", bound=ServingConfig)
 S = TypeVar("S", bound=Server)  # type: ignore[type-arg]  # of R
 
 
@@ -170,13 +211,13 @@ class ServingSource(Source[C], Generic[C, S, R]):
 
     def __init__(self, config: C, name: str = "") -> None:
         super().__init__(config, name)
-        self._listener: socket.socket | None = None
+        self._endpoint = Endpoint(config.bind, [config.port], config)
         self._server: S | None = None
         self._yielded: deque[list[R]] = deque()
 
     @abstractmethod
-    def _serve(self, listener: socket.socket, context: ssl.SSLContext | None) -> S:
-        """A server for that listener, not started."""
+    def _serve(self, endpoint: Endpoint) -> S:
+        """A server for that endpoint, which is open; not started."""
 
     @abstractmethod
     def _read(self, server: S, requests: list[R]) -> tuple[list[R], Batch]:
@@ -189,31 +230,31 @@ class ServingSource(Source[C], Generic[C, S, R]):
     @property
     def port(self) -> int:
         """The port it listens on: the one configured, or the one it was given for 0."""
-        return int(self._listener.getsockname()[1]) if self._listener is not None else self.config.port
+        return self._endpoint.ports[0]
 
     def open(self) -> None:
         """Listen and serve. Retry says why that is not possible."""
         self._yielded.clear()
-        context = self.config.context()
-        self._listener = self._listen()
-        self._server = self._serve(self._listener, context)
+        self._endpoint.open(self.log)
+        self._server = self._serve(self._endpoint)
         self._server.start()
-        self.log.info("listening on %s port %d", self.config.bind, self.port)
 
     def close(self) -> None:
         """End all connections; whoever waits for an answer sends again, here or elsewhere."""
         if self._server is not None:
             self._server.stop()
             self._server = None
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        self._endpoint.close()
+
+    def probe(self) -> Iterator[str]:
+        """Whether the keystore can be read, and the address and the port can be had."""
+        return self._endpoint.probe()
 
     def batches(self) -> Iterator[Batch]:
         """What the clients send."""
         assert self._server is not None
         while not self.stopping.is_set():
-            if taken := self._server.take(IDLE, MAX_BYTES):
+            if taken := self._server.arrivals.take(TICK, MAX_BYTES):
                 requests, batch = self._read(self._server, taken)
                 if requests:
                     self._yielded.append(requests)
@@ -226,14 +267,3 @@ class ServingSource(Source[C], Generic[C, S, R]):
         requests = self._yielded.popleft()
         if self._server is not None:
             self._answer(self._server, requests)
-
-    def probe(self) -> Iterator[str]:
-        """Whether the keystore can be read, and the address and the port can be had."""
-        for attempt in (self.config.context, lambda: self._listen().close()):
-            try:
-                attempt()
-            except Retry as e:
-                yield str(e)
-
-    def _listen(self) -> socket.socket:
-        return listen(self.config.bind, self.config.port, socket.SOCK_STREAM)

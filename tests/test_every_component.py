@@ -45,7 +45,6 @@ def built_in() -> dict[str, type[Component[Any]]]:
 
 Check = Callable[[type[Any], Path], None]
 CARD = Event(b"card 4111 1111 1111 1111 of joe@example.com at 10.1.2.3 \xff", {"client": "10.1.2.3"})
-PORT_IN_USE = "127.0.0.1:1"
 
 
 def interceptor(*events: Event, prepare: Callable[[Any], None] = lambda _: None, **properties: str) -> Check:

@@ -17,41 +17,45 @@ class AvroConfig(ServingConfig):
     """Options of the avro source."""
 
     threads: int | None = option(
-        None, name="threads", description="Accepted as Flume has it; one thread serves all connections here.", ge=1
+        None, name="threads", description="Ignored; kept for Flume files: one thread serves all connections.", ge=1
     )
     compression_type: Literal["none", "deflate"] = option(
-        "none", name="compression-type", description="deflate where the clients deflate what they send."
+        "none", name="compression-type", description="`deflate` if the clients compress what they send."
     )
-    ip_filter: bool = option(False, name="ipFilter", description="Let in by ipFilterRules only.")
+    ip_filter: bool = option(False, name="ipFilter", description="Check each client against `ipFilterRules`.")
     ip_filter_rules: str = option(
         "",
         name="ipFilterRules",
-        description="Rules such as allow:ip:10.1.*,allow:name:localhost,deny:ip:* of which the first that fits "
-        "decides; whom none fits is let in.",
+        description="Rules such as `allow:ip:10.1.*,allow:name:localhost,deny:ip:*`, separated by commas. The "
+        "first rule that matches a client decides; clients that match no rule are admitted.",
     )
     max_request_bytes: int = option(
-        32 * 1024 * 1024, name="maxRequestBytes", description="Largest request accepted.", unit="bytes", ge=1024
+        32 * 1024 * 1024,
+        name="maxRequestBytes",
+        description="Largest request accepted; a larger one closes its connection.",
+        unit="bytes",
+        ge=1024,
     )
     request_timeout: int = option(
         15_000,
         name="request-timeout",
-        description="A request whose events are not stored after so long is answered FAILED. Less than the clients' "
-        "own, which is 20000 unless they say otherwise.",
+        description="A request whose events are not stored within this time is answered FAILED. Set it below the "
+        "timeout of the clients, which is 20000 ms by default.",
         unit="ms",
         ge=100,
     )
     frame_timeout: float = option(
         30.0,
         name="frameTimeout",
-        description="A connection that leaves a request or a TLS handshake unfinished for so long is closed.",
+        description="A connection that leaves a request or a TLS handshake unfinished for this long is closed.",
         unit="s",
         gt=0,
     )
     idle_timeout: float = option(
         0.0,
         name="idleTimeout",
-        description="A connection that is silent for so long is closed; 0: never, as appenders may have nothing to "
-        "say for days and take a closed connection for a failure.",
+        description="A connection that is silent for this long is closed; 0 never closes one. Appenders may log "
+        "nothing for days, and report a closed connection as a failure.",
         unit="s",
         ge=0,
     )
@@ -86,9 +90,7 @@ class Rule(NamedTuple):
         """ValueError for what is none."""
         found = re.fullmatch(r"(allow|deny):(ip|name):(\S+)", text)
         if found is None:
-            raise ValueError(
-                f"ipFilterRules: {text!r} is not allow or deny, ip or name, and a pattern: allow:ip:10.*"
-            )
+            raise ValueError(f"ipFilterRules: {text!r} must be (allow|deny):(ip|name):pattern, such as allow:ip:10.*")
         return cls(found[1] == "allow", found[2] == "name", found[3].lower())
 
     def fits(self, address: str, name: str) -> bool:

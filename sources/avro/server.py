@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import socket
-import ssl
 import threading
 import time
 import zlib
@@ -14,10 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from plugins import Metrics
+from plugins import Source
 from plugins.avrorpc import Frames, Greeting, Status, answer, complaint, frame
 from sources.avro.config import AvroConfig, Rule, admitted
-from sources.serving import Client, Reception
+from sources.listening import Endpoint
+from sources.serving import Admission, Arrivals, Client, Reception
 
 INFLATED = 256 * 1024
 """Bytes inflated at a time."""
@@ -30,8 +30,6 @@ TICK = 0.25
 FAREWELL = 1.0
 """Seconds that the last answers are given to leave."""
 
-Complain = Callable[..., None]
-"""`complain(about, message, *arguments)` logs a warning, but not for ever the same."""
 MESSAGES = {"append": False, "appendBatch": True}
 """Whether they carry an array of events."""
 
@@ -52,17 +50,11 @@ class Request:
 
 
 class Server:
-    """Serves clients on `listener` from `start` to `stop`. `take` and the answers may be called by any thread."""
+    """Serves clients at `endpoint` from `start` to `stop`. Answers may be given by any thread."""
 
-    def __init__(
-        self,
-        config: AvroConfig,
-        listener: socket.socket,
-        tls: ssl.SSLContext | None,
-        metrics: Metrics,
-        complain: Complain,
-    ) -> None:
-        self.config, self.metrics, self.complain = config, metrics, complain
+    def __init__(self, source: Source[AvroConfig], endpoint: Endpoint) -> None:
+        config = self.config = source.config
+        self.metrics, self.complain = source.metrics, source.complain
         self.full = False
         """Whether so much is unanswered that nothing more is read."""
         self.budget = max(BUDGET, config.max_request_bytes)
@@ -70,19 +62,15 @@ class Server:
         """Bytes of requests that have begun and not ended."""
         self.connections: dict[Connection, None] = {}
         hint = "; Flume 1.11 deflates outside of TLS: switch compression off"
-        self._reception = _Reception(
-            config,
-            listener,
-            tls,
+        self._reception = Reception(
+            source,
+            endpoint,
             config.frame_timeout,
-            metrics,
-            complain,
             lambda client: Connection(self, client),
-            hint if config.compression_type == "deflate" else "",
+            admission=IpFilter(config.rules()),
+            hint=hint if config.compression_type == "deflate" else "",
         )
-        self._reception.rules = config.rules()
-        self._arrived = threading.Condition()
-        self._waiting: deque[Request] = deque()
+        self.arrivals: Arrivals[Request] = Arrivals()
         self._unanswered: deque[Request] = deque()
         self._held = 0
         self._loop = asyncio.new_event_loop()
@@ -102,20 +90,6 @@ class Server:
         """Close all connections; answers given before still leave."""
         self._call(self._stop.set)
         self._thread.join()
-
-    def take(self, timeout: float, max_bytes: int) -> list[Request]:
-        """Requests in the order of their arrival: at most so many bytes, or one; none after `timeout` seconds."""
-        with self._arrived:
-            if not self._waiting:
-                self._arrived.wait(timeout)
-            taken: list[Request] = []
-            size = 0
-            while self._waiting and (not taken or size + self._waiting[0].size <= max_bytes):
-                request = self._waiting.popleft()
-                if not request.answered:
-                    taken.append(request)
-                    size += request.size
-            return taken
 
     def answer(self, requests: Iterable[Request], status: Status) -> None:
         """Tell the clients, those that have not been told yet."""
@@ -158,9 +132,9 @@ class Server:
         """A connection has come about."""
         self.connections[connection] = None
 
-    def heard(self, connection: Connection, size: int) -> None:
-        """So many bytes have come from it."""
-        self._reception.connections.heard(connection.client, size)
+    def heard(self, connection: Connection) -> None:
+        """Something has come from it."""
+        self._reception.connections.heard(connection.client)
 
     def left(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -173,11 +147,9 @@ class Server:
         arrived = itertools.takewhile(lambda request: request.arrived < limit, self._unanswered)
         if overdue := [request for request in arrived if not request.answered]:
             self.metrics.add("RequestTimeoutCount", len(overdue))
-            self.complain("overdue", "events are not stored after %d ms: their clients are told FAILED", timeout)
+            self.complain("overdue", "requests were not stored within %d ms: their clients are told FAILED", timeout)
             self._answer(overdue, Status.FAILED)
-        with self._arrived:
-            while self._waiting and self._waiting[0].answered:
-                self._waiting.popleft()
+        self.arrivals.forget_answered()
 
     def _drop_overdue(self) -> None:
         now, config = time.monotonic(), self.config
@@ -192,9 +164,7 @@ class Server:
     def took(self, request: Request) -> None:
         """A request has arrived."""
         self._unanswered.append(request)
-        with self._arrived:
-            self._waiting.append(request)
-            self._arrived.notify()
+        self.arrivals.put(request)
         self._holds(request.size)
 
     def _holds(self, more: int) -> None:
@@ -226,23 +196,25 @@ class Server:
             self._unanswered.popleft()
 
 
-class _Reception(Reception):
-    rules: list[Rule]
+class IpFilter(Admission):
+    """Lets in whom `ipFilterRules` do."""
+
+    def __init__(self, rules: list[Rule]) -> None:
+        self._rules = rules
+        self._by_name = any(rule.by_name for rule in rules)
 
     def denies(self, address: tuple[str, int]) -> bool:
-        return not self._by_name and not admitted(self.rules, address[0], "")
+        """Whether no rule needs the client's name, and they do not admit its address."""
+        return not self._by_name and not admitted(self._rules, address[0], "")
 
     async def denies_name(self, address: tuple[str, int]) -> bool:
+        """Whether a rule needs the client's name, and they do not admit it."""
         if not self._by_name:
             return False
         name = ""
         with contextlib.suppress(OSError):
             name, _ = await asyncio.get_running_loop().getnameinfo(address, socket.NI_NAMEREQD)
-        return not admitted(self.rules, address[0], name)
-
-    @property
-    def _by_name(self) -> bool:
-        return any(rule.by_name for rule in self.rules)
+        return not admitted(self._rules, address[0], name)
 
 
 class Connection(asyncio.Protocol):
@@ -265,7 +237,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio calls this first."""
-        self.transport = self.client.transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
+        self.client.begin(self.transport)
         self.server.joined(self)
         self.read_or_not()
 
@@ -308,7 +281,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio calls this with what came."""
         self.last = time.monotonic()
-        self.server.heard(self, len(data))
+        self.server.heard(self)
         try:
             if self._inflate is None:
                 self._receive(data)
@@ -321,9 +294,9 @@ class Connection(asyncio.Protocol):
                 if self._inflate.eof:
                     raise ValueError("its deflated data has come to an end")
         except zlib.error:
-            self.drop("does not deflate what it sends, as compression-type = deflate asks for")
+            self.drop("sends data that is not deflated, which compression-type = deflate requires")
         except ValueError as e:
-            self.drop(f"is not understood: {e}")
+            self.drop(f"sent something that is not Avro RPC: {e}")
 
     def _receive(self, data: bytes) -> None:
         held = self.frames.held

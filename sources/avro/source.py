@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-
 from plugins import Batch
 from plugins.avrorpc import Events, Status
 from sources.avro.config import AvroConfig
 from sources.avro.server import Request, Server
+from sources.listening import Endpoint
 from sources.serving import ServingSource
 
 
 class AvroSource(ServingSource[AvroConfig, Server, Request]):
     """Receives events by Flume's Avro RPC at least once: OK is answered when every required channel has stored them.
 
-    A client that is told FAILED, or nothing, sends its events again, and what had been stored is there twice.
+    A client that gets FAILED, or no answer, sends its events again; those stored already are then there twice.
     """
 
     type_name = "avro"
     aliases = ("org.apache.flume.source.AvroSource",)
 
-    def _serve(self, listener: socket.socket, context: ssl.SSLContext | None) -> Server:
-        return Server(self.config, listener, context, self.metrics, self.complain)
+    def _serve(self, endpoint: Endpoint) -> Server:
+        return Server(self, endpoint)
 
     def _read(self, server: Server, requests: list[Request]) -> tuple[list[Request], Batch]:
         events = Events()

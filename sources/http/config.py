@@ -20,6 +20,9 @@ HANDLERS = {
 """Flume's names, in lower case, of those there are here."""
 
 
+_JETTY = "Ignored; kept for Flume files: a setting of Jetty, which is not used here."
+
+
 class HttpConfig(ServingConfig):
     """Options of the HTTP source."""
 
@@ -30,42 +33,48 @@ class HttpConfig(ServingConfig):
     handler: Literal["json", "ndjson", "blob"] = option(
         "json",
         name="handler",
-        description="json: as JSONHandler, an array of {headers, body}. ndjson: every line is an event, in JSON. "
-        "blob: a request is an event, the parameters of its address are the headers.",
+        description="How a request becomes events. `json`: an array of {headers, body}, as Flume's JSONHandler "
+        "reads it. `ndjson`: each line is an event in JSON. `blob`: the whole request is one event, "
+        "and the parameters of its URL are the headers.",
     )
     max_blob_length: int = option(
-        100_000_000, name="handler.maxBlobLength", unit="bytes", ge=1, description="Largest request with blob."
+        100_000_000,
+        name="handler.maxBlobLength",
+        unit="bytes",
+        ge=1,
+        description="Largest request with the handler `blob`; a larger one is answered 413.",
     )
     max_request_bytes: int = option(
         32 * 1024 * 1024,
         name="maxRequestBytes",
         unit="bytes",
         ge=1,
-        description="Largest request otherwise; a larger one is answered 413.",
+        description="Largest request with the other handlers; a larger one is answered 413.",
     )
     request_timeout: int = option(
         15_000,
         name="requestTimeout",
         unit="ms",
         ge=1,
-        description="A request that is not stored after so long is answered 503, and is to be sent again.",
+        description="A request whose events are not stored within this time is answered 503; the client has to "
+        "send it again.",
     )
     idle_timeout: int = option(
         30,
         name="idleTimeout",
         unit="s",
         ge=1,
-        description="A connection that is silent for so long, or does not end its request, is closed.",
+        description="A connection that is silent, or leaves a request unfinished, for this long is closed.",
     )
-    enable_ssl: bool | None = option(None, name="enableSSL", description="The older name of ssl.")
+    enable_ssl: bool | None = option(None, name="enableSSL", description="Older name of `ssl`.")
     old_password: pydantic.SecretStr | None = option(
-        None, name="keystorePassword", description="The older name of keystore-password."
+        None, name="keystorePassword", description="Older name of `keystore-password`."
     )
-    old_exclude: str | None = option(None, name="excludeProtocols", description="Older name of exclude-protocols.")
-    thread_pool: dict[str, str] = option({}, name="QueuedThreadPool.", description="Accepted: Jetty's, not used.")
-    http_configuration: dict[str, str] = option({}, name="HttpConfiguration.", description="Accepted, as before.")
-    ssl_factory: dict[str, str] = option({}, name="SslContextFactory.", description="Accepted, as before.")
-    connector: dict[str, str] = option({}, name="ServerConnector.", description="Accepted, as before.")
+    old_exclude: str | None = option(None, name="excludeProtocols", description="Older name of `exclude-protocols`.")
+    thread_pool: dict[str, str] = option({}, name="QueuedThreadPool.", description=_JETTY)
+    http_configuration: dict[str, str] = option({}, name="HttpConfiguration.", description=_JETTY)
+    ssl_factory: dict[str, str] = option({}, name="SslContextFactory.", description=_JETTY)
+    connector: dict[str, str] = option({}, name="ServerConnector.", description=_JETTY)
 
     @property
     def largest(self) -> int:
@@ -86,7 +95,7 @@ class HttpConfig(ServingConfig):
         name = HANDLERS.get(str(value).lower(), value)
         if name not in ("json", "ndjson", "blob"):
             raise ValueError(
-                f"{value!r} is none of json, ndjson and blob: handlers in Java cannot be run here; an interceptor "
-                "can take apart what ndjson or blob brings in"
+                f"{value!r} is none of json, ndjson and blob: handlers in Java cannot be run here; use ndjson or "
+                "blob, and an interceptor that parses the bodies"
             )
         return name

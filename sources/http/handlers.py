@@ -74,7 +74,7 @@ def ndjson(content: bytes, charset: str | None) -> list[Event]:
             try:
                 _any.decode(line)
             except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
-                raise HandlerError(400, f"line {number} is no JSON: {e}") from None
+                raise HandlerError(400, f"line {number} is not JSON: {e}") from None
             events.append(Event(line))
     return events
 

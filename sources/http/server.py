@@ -6,22 +6,21 @@ import asyncio
 import contextlib
 import re
 import socket
-import ssl
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from plugins import Event, Metrics
+from plugins import Event, Source
 from sources.connections import Connections
 from sources.http import handlers
 from sources.http.config import HttpConfig
 from sources.http.handlers import HandlerError
-from sources.serving import Client, Reception
+from sources.listening import Endpoint
+from sources.serving import Arrivals, Client, Reception
 
 BUDGET = 64 * 1024 * 1024
 """Bytes of requests that wait to be stored, from which on others are answered 503, and of those that are still on
@@ -43,23 +42,21 @@ class Request:
     def __init__(self, events: list[Event], size: int, done: asyncio.Future[bool]) -> None:
         self.events, self.size, self.done = events, size, done
 
+    @property
+    def answered(self) -> bool:
+        """Whether its client has been told what became of it."""
+        return self.done.done()
+
 
 class Server:
-    """Serves clients on `listener` from `start` to `stop`. `take` and `stored` may be called by any thread."""
+    """Serves clients at `endpoint` from `start` to `stop`. `stored` may be called by any thread."""
 
-    def __init__(
-        self,
-        config: HttpConfig,
-        listener: socket.socket,
-        tls: ssl.SSLContext | None,
-        metrics: Metrics,
-        complain: Callable[..., None],
-    ) -> None:
-        self.config, self.metrics = config, metrics
+    def __init__(self, source: Source[HttpConfig], endpoint: Endpoint) -> None:
+        config = self.config = source.config
+        self.metrics = source.metrics
         self._budget = max(BUDGET, config.largest)
         self._held = self._unfinished = 0
-        self._arrived = threading.Condition()
-        self._waiting: deque[Request] = deque()
+        self.arrivals: Arrivals[Request] = Arrivals()
         self._unanswered: set[Request] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         settings = uvicorn.Config(
@@ -76,15 +73,7 @@ class Server:
             timeout_graceful_shutdown=1,
         )
         settings.load()
-        reception = Reception(
-            config,
-            listener,
-            tls,
-            config.idle_timeout,
-            metrics,
-            complain,
-            lambda client: self._server.protocol(client),
-        )
+        reception = Reception(source, endpoint, config.idle_timeout, lambda client: self._server.protocol(client))
         self._server = _Server(settings, reception)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
@@ -102,20 +91,6 @@ class Server:
         self._call(self._give_up)
         self._server.should_exit = True
         self._thread.join()
-
-    def take(self, timeout: float, max_bytes: int) -> list[Request]:
-        """Requests in the order of their arrival: at most so many bytes, or one; none after `timeout` seconds."""
-        with self._arrived:
-            if not self._waiting:
-                self._arrived.wait(timeout)
-            taken: list[Request] = []
-            size = 0
-            while self._waiting and (not taken or size + self._waiting[0].size <= max_bytes):
-                request = self._waiting.popleft()
-                if not request.done.done():
-                    taken.append(request)
-                    size += request.size
-            return taken
 
     def stored(self, requests: Iterable[Request]) -> None:
         """Answer 200 to these."""
@@ -136,7 +111,7 @@ class Server:
 
     def _settle(self, requests: Iterable[Request], stored: bool) -> None:
         for request in requests:
-            if not request.done.done():
+            if not request.answered:
                 request.done.set_result(stored)
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
@@ -178,9 +153,7 @@ class Server:
         timer = request.done.get_loop().call_later(
             self.config.request_timeout / 1000, self._settle, (request,), False
         )
-        with self._arrived:
-            self._waiting.append(request)
-            self._arrived.notify()
+        self.arrivals.put(request)
         try:
             return (200, "") if await request.done else (503, "the channel does not take it in time; send it again")
         finally:
@@ -220,7 +193,7 @@ class Server:
 class _Server(uvicorn.Server):
     """uvicorn's, with a reception instead of its own listening."""
 
-    def __init__(self, settings: uvicorn.Config, reception: Reception) -> None:
+    def __init__(self, settings: uvicorn.Config, reception: Reception[HttpConfig]) -> None:
         super().__init__(settings)
         self._reception = reception
 
@@ -252,13 +225,13 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """asyncio calls this first."""
-        self._client.transport = transport
+        self._client.begin(transport)
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
         """asyncio calls this with what came."""
-        self._kept.heard(self._client, len(data))
+        self._kept.heard(self._client)
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             if self._head is not None:

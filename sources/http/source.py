@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-
 from plugins import Batch
 from sources.http.config import HttpConfig
 from sources.http.server import Request, Server
+from sources.listening import Endpoint
 from sources.serving import ServingSource
 
 
 class HttpSource(ServingSource[HttpConfig, Server, Request]):
     """Receives events by HTTP at least once: 200 is answered when every required channel has stored them.
 
-    A client that is told 503, or nothing, sends its events again, and what had been stored is there twice.
+    A client that gets 503, or no answer, has to send its events again; those stored already are then there twice.
     """
 
     type_name = "http"
     aliases = ("org.apache.flume.source.http.HTTPSource",)
 
-    def _serve(self, listener: socket.socket, context: ssl.SSLContext | None) -> Server:
-        return Server(self.config, listener, context, self.metrics, self.complain)
+    def _serve(self, endpoint: Endpoint) -> Server:
+        return Server(self, endpoint)
 
     def _read(self, server: Server, requests: list[Request]) -> tuple[list[Request], Batch]:
         return requests, Batch.of(event for request in requests for event in request.events)

@@ -25,39 +25,49 @@ class KafkaSourceConfig(KafkaEndConfig):
     bootstrap_servers: str | None = option(
         None,
         name="kafka.bootstrap.servers",
-        description="host:port of brokers, separated by commas; none means the cluster of `agent cluster start`.",
+        description="Brokers as host:port, separated by commas. If unset, the cluster of `agent cluster start`.",
     )
     topics: str = option("", name="kafka.topics", description="Topics to read, separated by commas.")
     topics_regex: str | None = option(
         None,
         name="kafka.topics.regex",
-        description="Read every topic with such a name instead, those that are created later too.",
+        description="Read every topic whose whole name matches this regular expression, also those created later; "
+        "replaces `kafka.topics`.",
     )
     group_id: str = option(
         "flafka-source", name="kafka.consumer.group.id", description="Consumer group; its members share the topics."
     )
     batch_size: int = option(10_000, name="batchSize", unit="events", ge=1, description="Most events in a batch.")
     batch_duration: int = option(
-        100, name="batchDurationMillis", unit="ms", ge=1, description="Longest time that a batch waits for more."
+        100,
+        name="batchDurationMillis",
+        unit="ms",
+        ge=1,
+        description="Longest time that a batch waits for more events.",
     )
     use_flume_event_format: bool = option(
         False,
         name="useFlumeEventFormat",
-        description="Records are Flume's Avro events, as its sink and its channel write them, headers included.",
+        description="Read records as Flume's Avro events with headers, as Flume's Kafka sink and channel write them.",
     )
-    set_topic_header: bool = option(True, name="setTopicHeader", description="Keep the topic's name in a header.")
-    topic_header: str = option("topic", name="topicHeader", description="That header.", min_length=1)
+    set_topic_header: bool = option(
+        True, name="setTopicHeader", description="Put the topic's name into the header `topicHeader`."
+    )
+    topic_header: str = option("topic", name="topicHeader", description="Header for the topic's name.", min_length=1)
     timestamp_header: str | None = option(
-        None, name="timestampHeader", description="Header for the record's own time, in ms since the epoch."
+        None,
+        name="timestampHeader",
+        description="Header for the timestamp of the Kafka record, in milliseconds since the epoch. If unset, "
+        "there is none.",
     )
     headers: dict[str, str] = option(
-        {}, name="header.", description="header.NAME = the record header that becomes the event's header NAME."
+        {}, name="header.", description="`header.NAME = KEY` puts the record header KEY into the event header NAME."
     )
     consumer: dict[str, str] = option(
         {},
         name="kafka.consumer.",
-        description="Client properties, by librdkafka's names or Java's. auto.offset.reset says where a new group "
-        "begins: earliest, unless told otherwise.",
+        description="Client properties, by the names of librdkafka or of Java's client. `auto.offset.reset` says "
+        "where a new group begins: `earliest` unless set.",
     )
 
     @classmethod
@@ -113,7 +123,7 @@ class KafkaSourceConfig(KafkaEndConfig):
             try:
                 self.pattern()
             except (ValueError, re.error) as e:
-                raise ValueError(f"kafka.topics.regex is no regular expression: {e}") from None
+                raise ValueError(f"kafka.topics.regex is not a regular expression: {e}") from None
         try:
             _ = self.begins
         except KeyError as e:
@@ -128,23 +138,33 @@ class KafkaSourceConfig(KafkaEndConfig):
         return self
 
 
+_OFFSETS = "Ignored; kept for Flume files: offsets are kept in Kafka."
+_IDLE = "Ignored; kept for Flume files: an idle topic costs nothing."
+
+
 class FlumeKafkaSourceConfig(KafkaSourceConfig):
     """The options as they are under Flume's class name, those of its oldest versions among them."""
 
     older = MappingProxyType({"kafka.topics": "topic", "kafka.consumer.group.id": "groupId"})
-    bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers.")
-    group_id: str = option("flume", name="kafka.consumer.group.id", description="Consumer group.")
+    bootstrap_servers: str = option(
+        name="kafka.bootstrap.servers", description="Brokers as host:port, separated by commas."
+    )
+    group_id: str = option(
+        "flume", name="kafka.consumer.group.id", description="Consumer group; its members share the topics."
+    )
     batch_size: int = option(1000, name="batchSize", unit="events", ge=1, description="Most events in a batch.")
     batch_duration: int = option(
-        1000, name="batchDurationMillis", unit="ms", ge=1, description="Longest time that a batch waits for more."
+        1000,
+        name="batchDurationMillis",
+        unit="ms",
+        ge=1,
+        description="Longest time that a batch waits for more events.",
     )
-    topic: str | None = option(None, name="topic", description="The older name of kafka.topics.")
-    old_group_id: str | None = option(None, name="groupId", description="The older name of kafka.consumer.group.id.")
-    zookeeper_connect: str | None = option(None, name="zookeeperConnect", description="Accepted, and not used.")
-    migrate_offsets: bool = option(True, name="migrateZookeeperOffsets", description="Accepted, and not used.")
-    backoff_increment: int = option(
-        1000, name="backoffSleepIncrement", unit="ms", description="Accepted: an idle topic costs nothing here."
-    )
-    max_backoff: int = option(5000, name="maxBackoffSleep", unit="ms", description="Accepted, as the one before.")
+    topic: str | None = option(None, name="topic", description="Older name of `kafka.topics`.")
+    old_group_id: str | None = option(None, name="groupId", description="Older name of `kafka.consumer.group.id`.")
+    zookeeper_connect: str | None = option(None, name="zookeeperConnect", description=_OFFSETS)
+    migrate_offsets: bool = option(True, name="migrateZookeeperOffsets", description=_OFFSETS)
+    backoff_increment: int = option(1000, name="backoffSleepIncrement", unit="ms", description=_IDLE)
+    max_backoff: int = option(5000, name="maxBackoffSleep", unit="ms", description=_IDLE)
 
     _begins = "latest"

@@ -134,7 +134,9 @@ class KafkaSource(Source[KafkaSourceConfig]):
                 problem = str(e)
         if invalid:
             self.metrics.add("EventReadFail", invalid)
-            self.log.warning("%d records are no Flume events, and marked %s = Invalid: %s", invalid, STATUS, problem)
+            self.log.warning(
+                "%d records are not Flume events and are marked %s = Invalid: %s", invalid, STATUS, problem
+            )
         return Batch.of(events)
 
     def _client(self) -> dict[str, Any]:

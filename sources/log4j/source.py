@@ -2,61 +2,48 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
-import ssl
 import time
 from collections.abc import Iterator
 
-from plugins import Batch, Retry, option
-from plugins.tls import TlsServerConfig, handshake, refusal
-from sources.listening import Connection, TcpConfig, TcpSource
+from plugins import Batch, Source, option
+from sources.connections import Connection
+from sources.listening import MAX_BYTES, TICK, Endpoint, HandshakeConfig, Listener, TcpConfig
 from sources.log4j.reading import parse
 
-MAX_BYTES = 768 * 1024
-"""Bytes gathered for one batch."""
 MAX_WAIT = 0.02
 """Seconds that a batch waits for more after its first line."""
-TICK = 0.2
-"""Seconds after which an idle source looks whether it shall stop."""
 SERIALISED, HELLO = b"\xac\xed\x00\x05", b"\x16\x03"
 """How a stream of Java objects begins, and one of TLS."""
 
 
-class Log4jConfig(TcpConfig, TlsServerConfig):
+class Log4jConfig(TcpConfig, HandshakeConfig):
     """Options of the source `log4j`."""
 
     max_line_bytes: int = option(
         1024 * 1024,
         name="maxLineBytes",
-        description="A longer line is cut there, marked Incomplete, and what follows of it is dropped.",
+        description="A longer line is cut at this size and marked Incomplete; the rest of it is dropped.",
         unit="bytes",
         ge=1024,
         le=16 * 1024 * 1024,
-    )
-    handshake_timeout: float = option(
-        10.0,
-        name="handshakeTimeout",
-        description="A connection that has not agreed on TLS after so long is closed.",
-        unit="s",
-        gt=0,
     )
 
 
 class _Application(Connection):
     """One of those that connected."""
 
-    def __init__(self, taken: socket.socket, peer: str) -> None:
-        super().__init__(taken, peer)
-        self.since = time.monotonic()
-        """When it connected."""
+    def __init__(self, taken: socket.socket, address: tuple[str, int]) -> None:
+        super().__init__(taken, address)
+        self.held = b""
+        """The beginning of a line."""
         self.began = False
         """Whether anything has come."""
         self.skipping = False
         """Whether the line was cut, and its rest is dropped."""
 
 
-class Log4jSource(TcpSource[Log4jConfig, _Application]):
+class Log4jSource(Source[Log4jConfig]):
     """Receives JSON lines of log4j 2 and logback: what it has read is never dropped, and it waits for its channels.
 
     Their socket appenders get no acknowledgement: what is on its way when either side dies is lost. The avro source
@@ -68,35 +55,44 @@ class Log4jSource(TcpSource[Log4jConfig, _Application]):
 
     def __init__(self, config: Log4jConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._tls: ssl.SSLContext | None = None
+        self._listener: Listener[_Application] = Listener(
+            self,
+            Endpoint(config.bind, [config.port], config),
+            _Application,
+            most=config.max_connections,
+            handshake_timeout=config.handshake_timeout,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on: the one configured, or the one it was given for 0."""
+        return self._listener.endpoint.ports[0]
 
     def open(self) -> None:
         """Load the certificate, and listen. Retry says why that is not possible."""
-        self._tls = self.config.context()
-        super().open()
+        self._listener.open()
+
+    def close(self) -> None:
+        """Stop listening and end all connections."""
+        self._listener.close()
 
     def probe(self) -> Iterator[str]:
         """Whether the certificate can be used, and the address and the port be had."""
-        try:
-            self.config.context()
-        except Retry as e:
-            yield str(e)
-        yield from super().probe()
+        return self._listener.endpoint.probe()
 
     def batches(self) -> Iterator[Batch]:
         """What the applications log; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
             if gathered := self._gather(TICK):
                 yield self._batch(*gathered)
-            self._drop_overdue()
         lines: list[bytes] = []
         cut: set[int] = set()
-        for ready in self._last():
+        for ready in self._listener.last():
             self._read_all(ready, lines, cut)
             if lines:
                 yield self._batch(lines, cut)
                 lines, cut = [], set()
-        for connection in self._connections:
+        for connection in self._listener.connections:
             self._line(connection.held, lines)
         if lines:
             yield self._batch(lines, cut)
@@ -105,7 +101,9 @@ class Log4jSource(TcpSource[Log4jConfig, _Application]):
         batch, invalid = parse(lines, cut)
         if invalid:
             self.metrics.add("EventReadFail", invalid)
-            self.complain("json", "%d of %d lines are no JSON, the first is %r", invalid, len(lines), lines[0][:60])
+            self.complain(
+                "json", "%d of %d lines are not JSON; the batch begins with %r", invalid, len(lines), lines[0][:60]
+            )
         return batch
 
     def _gather(self, patience: float) -> tuple[list[bytes], set[int]] | None:
@@ -114,7 +112,7 @@ class Log4jSource(TcpSource[Log4jConfig, _Application]):
         cut: set[int] = set()
         size, due = 0, time.monotonic() + patience
         while size < MAX_BYTES and (left := due - time.monotonic()) > 0:
-            size += self._read_all(self._ready(left), lines, cut)
+            size += self._read_all(self._listener.ready(left), lines, cut)
             if lines:
                 due = min(due, time.monotonic() + MAX_WAIT)
         return (lines, cut) if lines else None
@@ -131,16 +129,13 @@ class Log4jSource(TcpSource[Log4jConfig, _Application]):
         return size
 
     def _read(self, connection: _Application, lines: list[bytes], cut: set[int]) -> None:
-        if connection.shaking:
-            self._shake(connection)
-            return
-        data = self._receive(connection)
+        data = self._listener.read(connection)
         if data is None:
             return
         if not data:
             if connection.held:
                 self._line(connection.held, lines)
-            self._drop(connection)
+            self._listener.drop(connection)
             return
         data = connection.held + data
         if not connection.began:
@@ -175,40 +170,11 @@ class Log4jSource(TcpSource[Log4jConfig, _Application]):
         if (line := line.strip(b" \t\r\0,")) and line not in (b"[", b"]"):
             lines.append(line)
 
-    # --- connections
-
-    def _connection(self, taken: socket.socket, peer: str) -> _Application:
-        if self._tls is not None:
-            taken = self._tls.wrap_socket(taken, server_side=True, do_handshake_on_connect=False)
-        return _Application(taken, peer)
-
-    def _shake(self, connection: _Application) -> None:
-        """Go on agreeing on TLS."""
-        assert isinstance(connection.socket, ssl.SSLSocket)
-        try:
-            awaited = handshake(connection.socket)
-        except OSError as e:
-            self._refuse(connection, refusal(e))
-            return
-        connection.shaking = bool(awaited)
-        self._await(connection, awaited or selectors.EVENT_READ)
-
-    def _drop_overdue(self) -> None:
-        """End connections that do not come to terms about TLS."""
-        limit = time.monotonic() - self.config.handshake_timeout
-        for connection in [c for c in self._connections if c.shaking and c.since < limit]:
-            self._refuse(connection, f"not agreed on within {self.config.handshake_timeout:g} s")
-
-    def _refuse(self, connection: _Application, why: str) -> None:
-        self.metrics.add("TlsHandshakeFail")
-        self.complain("tls", "%s is not let in, no TLS: %s", connection.peer, why)
-        self._drop(connection)
-
     def _misled(self, connection: _Application, data: bytes) -> None:
         """End a connection that speaks something else."""
         self.metrics.add("EventReadFail")
         if data.startswith(HELLO):
-            self.complain("hello", "%s speaks TLS, which is not switched on here: ssl = true", connection.peer)
+            self.complain("hello", "%s speaks TLS, which needs ssl = true here", connection.peer)
         else:
             self.complain(
                 "serialised",
@@ -216,4 +182,4 @@ class Log4jSource(TcpSource[Log4jConfig, _Application]):
                 "flume-ng-log4jappender with an avro source",
                 connection.peer,
             )
-        self._drop(connection)
+        self._listener.drop(connection)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sources.listening import TICK
 from sources.syslog.columns import LOOK_AHEAD, Bytes
 from sources.syslog.parser import CUT, REST
 
@@ -17,6 +18,13 @@ Positions = npt.NDArray[np.int64]
 
 COUNTED_MAX = 64 * 1024
 """An octet-counted frame may have so many bytes before it is cut, even where a line may not."""
+
+MAX_EVENTS = 10_000
+"""Events in one batch."""
+LEAST_ROOM = 64 * 1024
+"""Room there is, at least, for one read; any datagram fits."""
+MAX_WAIT = 0.02
+"""Seconds that a batch waits for more after its first byte."""
 
 BETWEEN = 4
 """Mark of bytes that belong to no frame: an octet count, an empty line."""
@@ -106,7 +114,7 @@ class Framer:
             rest = REST if missing else 0
         self._missing, self._rest = missing, rest
         if not missing and not _COUNT_BEGINS.match(text, position):
-            self.fault = f"an octet count was due, of 1 to 9999999, not {text[position : position + 24]!r}"
+            self.fault = f"expected an octet count from 1 to 9999999, not {text[position : position + 24]!r}"
         return np.array(ends, np.int64), np.frombuffer(marks, np.uint8)
 
 
@@ -130,6 +138,14 @@ class Intake:
     def room(self) -> memoryview:
         """Where to put what arrives next."""
         return self._bytes[self.used :]
+
+    def patience(self) -> float:
+        """Seconds to wait for more: 0 when the batch in the making is due."""
+        if not self.pieces:
+            return TICK
+        if self.pieces >= MAX_EVENTS or len(self.room) < LEAST_ROOM:
+            return 0
+        return max(0.0, self.since + MAX_WAIT - time.monotonic())
 
     def add(self, ends: Positions, marks: Bytes, senders: list[Any] | None = None) -> int:
         """Keep these pieces of what was put into `room`. The rest is free again; returns where it begins.

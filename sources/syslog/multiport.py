@@ -3,60 +3,57 @@
 from __future__ import annotations
 
 import codecs
-import dataclasses
-from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pydantic
 
-from plugins import Batch, option
-from sources.syslog.columns import Bytes
-from sources.syslog.names import Sender
+from plugins import option
+from sources.syslog.config import SyslogStreamConfig
+from sources.syslog.decoder import Decoder
 from sources.syslog.parser import MULTIPORT
-from sources.syslog.stream import SyslogStream, SyslogStreamConfig
+from sources.syslog.tcp import SyslogStream
 
 _ASCII = bytes(range(128))
+
+
+_READS = "Ignored; kept for Flume files: a read takes 64 KiB or more."
 
 
 class MultiportSyslogTcpConfig(SyslogStreamConfig):
     """Options of multiport_syslogtcp."""
 
     ports: list[str] = option(
-        name="ports", description="Ports to listen on, separated by blanks; 0 takes a free one.", min_length=1
+        name="ports", description="TCP ports to listen on, separated by blanks; 0 takes a free one.", min_length=1
     )
     port_header: str | None = option(
-        None, name="portHeader", description="Header for the port that an event came in by.", min_length=1
+        None,
+        name="portHeader",
+        description="Header for the port that the event was sent to. If unset, there is none.",
+        min_length=1,
     )
     charset: str = option(
         "UTF-8",
         name="charset.default",
-        description="Character set of messages. A message that is none of its texts is Invalid and stays as it is.",
+        description="Character set of messages. A message that is not valid in it is marked Invalid and kept as "
+        "it came.",
     )
     port_charsets: dict[str, str] = option(
-        {}, name="charset.port.", description="`charset.port.<port>`: that of messages to one port."
+        {},
+        name="charset.port.",
+        description="`charset.port.<port>` is the character set of messages sent to that port, instead of "
+        "`charset.default`.",
     )
     batch_size: int = option(
         100,
         name="batchSize",
-        description="Accepted as Flume has it; batches form by themselves.",
+        description="Ignored; kept for Flume files: messages are batched as they come.",
         unit="events",
         ge=1,
     )
     processors: int | None = option(
-        None, name="numProcessors", description="Accepted as Flume has it; one thread reads all ports.", ge=1
+        None, name="numProcessors", description="Ignored; kept for Flume files: one thread reads all ports.", ge=1
     )
-    read_buffer_bytes: int = option(
-        1024,
-        name="readBufferBytes",
-        description="Accepted as Flume has it; reads are of 64 KiB or more.",
-        unit="bytes",
-        ge=1,
-    )
-    read_buffer_size: int = option(
-        1024, name="readBufferSize", description="The same, as Flume's guide spells it.", unit="bytes", ge=1
-    )
+    read_buffer_bytes: int = option(1024, name="readBufferBytes", description=_READS, unit="bytes", ge=1)
+    read_buffer_size: int = option(1024, name="readBufferSize", description=_READS, unit="bytes", ge=1)
 
     @pydantic.field_validator("ports")
     @classmethod
@@ -97,31 +94,14 @@ class MultiportSyslogTcp(SyslogStream[MultiportSyslogTcpConfig]):
     aliases = ("org.apache.flume.source.MultiportSyslogTCPSource",)
 
     def __init__(self, config: MultiportSyslogTcpConfig, name: str = "") -> None:
-        super().__init__(config, name)
-        self._reading = dataclasses.replace(self._reading, dialect=MULTIPORT, charset=config.charset)
-        self._charsets = {int(port): charset for port, charset in config.port_charsets.items()}
-        if config.port_header is not None:
-            self._sender_headers[config.port_header] = lambda senders: [str(sender.port) for sender in senders]
-
-    @property
-    def wanted_ports(self) -> list[int]:
-        """The ports configured."""
-        return [int(port) for port in self.config.ports]
-
-    @property
-    def _tells_senders(self) -> bool:
-        return bool(self._sender_headers or self._charsets)
-
-    def _batches(self, frames: Any, marks: Bytes, senders: list[Sender], now: float) -> Iterator[Batch]:
-        """A batch for each character set."""
-        if not self._charsets:
-            yield self._batch(frames, marks, senders, now, self._reading)
-            return
-        charsets = np.array([self._charsets.get(sender.port, self.config.charset) for sender in senders])
-        for charset in dict.fromkeys(charsets.tolist()):
-            rows = np.flatnonzero(charsets == charset)
-            reading = dataclasses.replace(self._reading, charset=charset)
-            yield self._batch(frames.take(pa.array(rows)), marks[rows], [senders[row] for row in rows], now, reading)
+        decoder = Decoder(
+            config,
+            dialect=MULTIPORT,
+            charset=config.charset,
+            charsets={int(port): charset for port, charset in config.port_charsets.items()},
+            port_header=config.port_header,
+        )
+        super().__init__(config, name, [int(port) for port in config.ports], decoder)
 
 
 def _codec(charset: str) -> str:

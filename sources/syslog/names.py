@@ -61,11 +61,6 @@ class HostNames:
         return future
 
 
-def plain(address: str) -> str:
-    """The address, of IPv4 also where an IPv6 socket received it."""
-    return address.removeprefix("::ffff:") if "." in address else address
-
-
 def _name(address: str) -> str:
     try:
         return socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]

@@ -1,10 +1,175 @@
-"""The source `syslogtcp`: RFC 3164 and RFC 5424, in lines or octet-counted (RFC 6587), over TCP or TLS (RFC 5425)."""
+"""Syslog over TCP: RFC 3164 and RFC 5424, in lines or octet-counted (RFC 6587), also over TLS (RFC 5425).
+
+A listener takes connections, a framer for each cuts what it sends into frames, a decoder makes events of frames.
+"""
 
 from __future__ import annotations
 
-from sources.syslog.base import SyslogPortConfig
-from sources.syslog.formats import Format
-from sources.syslog.stream import SyslogStream, SyslogStreamConfig
+import socket
+import time
+from collections.abc import Iterator
+from typing import TypeVar
+
+import numpy as np
+
+from plugins import Batch, Source
+from sources.connections import Connection, plain
+from sources.listening import MAX_BYTES, Endpoint, Listener
+from sources.syslog.columns import Bytes
+from sources.syslog.config import SyslogPortConfig, SyslogStreamConfig
+from sources.syslog.decoder import Decoder
+from sources.syslog.framing import COUNTED_MAX, LEAST_ROOM, Framer, Intake, Positions
+from sources.syslog.names import Sender
+from sources.syslog.parser import CUT
+
+C = TypeVar("C", bound=SyslogStreamConfig)
+
+
+class _Connection(Connection):
+    """One sender."""
+
+    def __init__(self, taken: socket.socket, address: tuple[str, int], framer: Framer) -> None:
+        super().__init__(taken, address)
+        self.sender = Sender(plain(address[0]), taken.getsockname()[1])
+        self.framer = framer
+        self.held = b""
+        """The beginning of a frame that has not come to its end."""
+        self.since = 0.0
+        """When that began."""
+
+
+class SyslogStream(Source[C]):
+    """Syslog from connections to some ports, all on one thread."""
+
+    in_flight = 4
+
+    def __init__(self, config: C, name: str, ports: list[int], decoder: Decoder) -> None:
+        super().__init__(config, name)
+        self._event_size = max(config.event_size, 10)
+        self._listener: Listener[_Connection] = Listener(
+            self,
+            Endpoint(config.host, ports, config),
+            lambda taken, address: _Connection(taken, address, Framer(self._event_size)),
+            most=config.max_connections,
+            most_per_address=config.max_connections_per_address,
+            handshake_timeout=config.handshake_timeout,
+        )
+        self._intake = Intake(MAX_BYTES + max(self._event_size, COUNTED_MAX))
+        self._decoder = decoder
+        self._inspected = 0.0
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports it listens on: those configured, or those it was given for 0."""
+        return self._listener.endpoint.ports
+
+    @property
+    def port(self) -> int:
+        """The first of them."""
+        return self.ports[0]
+
+    def open(self) -> None:
+        """Load the certificate, and listen. Retry says why that is not possible."""
+        self._listener.open()
+
+    def close(self) -> None:
+        """Stop listening and end all connections."""
+        self._listener.close()
+        self._decoder.close()
+
+    def probe(self) -> Iterator[str]:
+        """Whether the certificate can be used, and the address and the ports be had."""
+        return self._listener.endpoint.probe()
+
+    def batches(self) -> Iterator[Batch]:
+        """What the senders send; after `stopping`, also what had arrived by then."""
+        while not self.stopping.is_set():
+            for connection, _ in self._listener.ready(self._intake.patience()):
+                yield from self._read(connection)
+            for connection in self._overdue():
+                yield from self._end(connection)
+            if not self._intake.patience():
+                yield from self._flush()
+        for ready in self._listener.last():
+            for connection, _ in ready:
+                yield from self._read(connection)
+        for connection in self._listener.connections:
+            yield from self._end(connection)
+        yield from self._flush()
+
+    def _flush(self) -> Iterator[Batch]:
+        """What has been gathered, as batches."""
+        return self._decoder.batches(*self._intake.take(), self.metrics)
+
+    def _read(self, connection: _Connection) -> Iterator[Batch]:
+        """Read once from a connection that has something to read, and cut what came into frames."""
+        held = len(connection.held)
+        if len(self._intake.room) < held + LEAST_ROOM:
+            yield from self._flush()
+        room = self._intake.room
+        room[:held] = connection.held
+        size = self._listener.read_into(connection, room[held:])
+        if size is None:
+            return
+        if not size:
+            yield from self._end(connection)
+            return
+        arrived = room[: held + size]
+        ends, marks = connection.framer.cut(arrived)
+        if (marks & CUT).any():
+            self.complain(
+                "cut",
+                "%s sends messages that are too long: lines are cut at eventSize = %d bytes, counted ones at %d",
+                connection.peer,
+                self._event_size,
+                max(self._event_size, COUNTED_MAX),
+            )
+        done = self._add(connection, ends, marks)
+        connection.held = bytes(arrived[done:])
+        if done or not held:
+            connection.since = connection.heard
+        if connection.framer.fault:
+            self.metrics.add("EventReadFail")
+            self.complain(
+                "framing", "%s is closed, its octet counts are wrong: %s", connection.peer, connection.framer.fault
+            )
+            self._listener.drop(connection)
+
+    def _add(self, connection: _Connection, ends: Positions, marks: Bytes) -> int:
+        senders = [connection.sender] * len(ends) if self._decoder.needs_senders else None
+        return self._intake.add(ends, marks, senders)
+
+    def _overdue(self) -> list[_Connection]:
+        """Connections that have left a message unfinished, or have been silent, for too long."""
+        now = time.monotonic()
+        if now < self._inspected + 1:
+            return []
+        self._inspected = now
+        config, overdue = self.config, []
+        for connection in self._listener.connections:
+            if connection.shaking:
+                continue
+            if connection.held and now > connection.since + config.frame_timeout:
+                overdue.append(connection)
+                self.complain(
+                    "unfinished",
+                    "%s is closed: it left a message unfinished for %g s",
+                    connection.peer,
+                    config.frame_timeout,
+                )
+            elif config.idle_timeout and now > connection.heard + config.idle_timeout:
+                overdue.append(connection)
+                self.log.info("%s is closed: it sent nothing for %g s", connection.peer, config.idle_timeout)
+        return overdue
+
+    def _end(self, connection: _Connection) -> Iterator[Batch]:
+        """End a connection; what it left unfinished is a frame."""
+        if size := len(connection.held):
+            if len(self._intake.room) < size:
+                yield from self._flush()
+            self._intake.room[:size] = connection.held
+            self._add(connection, np.array([size]), np.array([connection.framer.end()], np.uint8))
+        self._listener.drop(connection)
 
 
 class SyslogTcpConfig(SyslogStreamConfig, SyslogPortConfig):
@@ -21,10 +186,4 @@ class SyslogTcp(SyslogStream[SyslogTcpConfig]):
     aliases = ("org.apache.flume.source.SyslogTcpSource",)
 
     def __init__(self, config: SyslogTcpConfig, name: str = "") -> None:
-        super().__init__(config, name)
-        self._format = Format(config.format, self._reading.zone) if config.format else None
-
-    @property
-    def wanted_ports(self) -> list[int]:
-        """The one port configured."""
-        return [self.config.port]
+        super().__init__(config, name, [config.port], Decoder(config, format=config.format))

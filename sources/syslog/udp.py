@@ -10,10 +10,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from plugins import Batch, option
-from sources.syslog.base import FAREWELL, MAX_EVENTS, READ_SIZE, SyslogPortConfig, SyslogSource
-from sources.syslog.formats import Format
-from sources.syslog.names import Sender, plain
+from plugins import Batch, Source, option
+from sources.connections import plain
+from sources.listening import FAREWELL, MAX_BYTES, Endpoint
+from sources.syslog.config import SyslogPortConfig
+from sources.syslog.decoder import Decoder
+from sources.syslog.framing import LEAST_ROOM, MAX_EVENTS, Intake
+from sources.syslog.names import Sender
 
 _SO_MEMINFO = 55
 _DROPS = struct.Struct("32xI")
@@ -26,14 +29,14 @@ class SyslogUdpConfig(SyslogPortConfig):
     receive_buffer: int = option(
         4 * 1024 * 1024,
         name="receiveBufferSize",
-        description="Room in the kernel for datagrams not yet read; the kernel grants at most net.core.rmem_max.",
+        description="Kernel buffer for datagrams not yet read. The kernel grants at most `net.core.rmem_max`.",
         unit="bytes",
         ge=4096,
         le=2**30,
     )
 
 
-class SyslogUdp(SyslogSource[SyslogUdpConfig]):
+class SyslogUdp(Source[SyslogUdpConfig]):
     """Receives syslog over UDP: a datagram once read is never dropped, and those that the kernel drops are counted.
 
     It does not read while channels are full; the kernel's buffer fills, and `KernelDropCount` tells what is lost.
@@ -41,49 +44,58 @@ class SyslogUdp(SyslogSource[SyslogUdpConfig]):
 
     type_name = "syslogudp"
     aliases = ("org.apache.flume.source.SyslogUDPSource",)
-    kind = socket.SOCK_DGRAM
+    in_flight = 4
 
     def __init__(self, config: SyslogUdpConfig, name: str = "") -> None:
-        super().__init__(config, name, reserve=READ_SIZE)
+        super().__init__(config, name)
+        self._endpoint = Endpoint(config.host, [config.port], kind=socket.SOCK_DGRAM)
+        self._intake = Intake(MAX_BYTES + LEAST_ROOM)
+        self._decoder = Decoder(config, format=config.format)
         self._poll = select.poll()
         self._drops = 0
-        self._format = Format(config.format, self._reading.zone) if config.format else None
 
     @property
-    def wanted_ports(self) -> list[int]:
-        """The one port configured."""
-        return [self.config.port]
+    def port(self) -> int:
+        """The port it listens on: the one configured, or the one it was given for 0."""
+        return self._endpoint.ports[0]
 
     def open(self) -> None:
         """Listen. Retry says why that is not possible."""
-        super().open()
+        self._endpoint.open(self.log)
         wanted = self.config.receive_buffer
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted)
         granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles it
         if granted < wanted:
             self.log.warning(
-                "receive buffer of %d bytes, not %d: raise net.core.rmem_max to lose less in bursts", granted, wanted
+                "receive buffer of %d bytes granted, not %d: raise net.core.rmem_max to lose less in bursts",
+                granted,
+                wanted,
             )
         self._poll.register(self._socket, select.POLLIN)
         self._drops = 0
 
     def close(self) -> None:
         """Stop listening."""
-        for listener in self._sockets:
+        for listener in self._endpoint.sockets:
             self._poll.unregister(listener)
-        super().close()
+        self._endpoint.close()
+        self._decoder.close()
+
+    def probe(self) -> Iterator[str]:
+        """Whether the address and the port can be had."""
+        return self._endpoint.probe()
 
     @property
     def _socket(self) -> socket.socket:
-        return self._sockets[0]
+        return self._endpoint.sockets[0]
 
     def batches(self) -> Iterator[Batch]:
         """What is sent here; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            if self._poll.poll(self._patience() * 1000):
+            if self._poll.poll(self._intake.patience() * 1000):
                 self._read()
             self._count_drops()
-            if not self._patience():
+            if not self._intake.patience():
                 yield from self._flush()
         deadline = time.monotonic() + FAREWELL
         while time.monotonic() < deadline and self._read():
@@ -91,13 +103,17 @@ class SyslogUdp(SyslogSource[SyslogUdpConfig]):
         yield from self._flush()
         self._count_drops()
 
+    def _flush(self) -> Iterator[Batch]:
+        """What has been gathered, as batches."""
+        return self._decoder.batches(*self._intake.take(), self.metrics)
+
     def _read(self) -> int:
         """Read the datagrams that wait, as many as fit, and tell how many those were."""
         room, position = self._intake.room, 0
         ends: list[int] = []
-        senders: list[Sender] | None = [] if self._tells_senders else None
+        senders: list[Sender] | None = [] if self._decoder.needs_senders else None
         port, receiver = self.port, self._socket
-        while len(room) - position >= READ_SIZE and len(ends) < MAX_EVENTS:  # no datagram is larger, so none is cut
+        while len(room) - position >= LEAST_ROOM and len(ends) < MAX_EVENTS:  # no datagram is larger, so none is cut
             try:
                 if senders is None:
                     size = receiver.recv_into(room[position:])

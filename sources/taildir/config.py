@@ -17,129 +17,134 @@ from sources.taildir.tail import MAX_LINE
 class TaildirConfig(Config):
     """Options of the source `taildir`."""
 
-    filegroups: list[str] = option(name="filegroups", description="names of the file groups", min_length=1)
+    filegroups: list[str] = option(
+        name="filegroups", description="Names of the file groups, separated by blanks.", min_length=1
+    )
     patterns: dict[str, str] = option(
         {},
         name="filegroups.",
-        description="by group, the absolute path of its files; the part behind the last slash is a regex that the "
-        "whole file name must match",
+        description="`filegroups.<group>` is the absolute path of the group's files. The part after the last "
+        "slash is a regular expression that must match the whole file name.",
     )
     headers: dict[str, str] = option(
-        {},
-        name="headers.",
-        description="`headers.<group>.<name>`: a header of every event of that group",
+        {}, name="headers.", description="`headers.<group>.<name>` is a header set on every event of that group."
     )
     position_file: str = option(
         "~/.flume/taildir_position.json",
         name="positionFile",
-        description="where positions are kept, in Flume's format; files beside it hold each position at once, with "
-        "what proves the identity of the file (`.journal`), and that no other source uses it (`.lock`)",
+        description="File that holds the positions, in Flume's format. Two files beside it are the agent's own: "
+        "`.journal` has every position as soon as it is stored and how to recognise each file, "
+        "`.lock` keeps other sources away.",
         min_length=1,
     )
     batch_size: int = option(
         10_000,
         name="batchSize",
-        description="most lines in a batch; a batch is full at 512 KiB as well",
+        description="Most lines in a batch. A batch also ends at 512 KiB.",
         unit="events",
         ge=1,
     )
     max_batch_count: int = option(
         2**63 - 1,
         name="maxBatchCount",
-        description="most batches of one file before the next file has its turn; after 8 MiB it has it in any case",
+        description="Most batches read from one file before the next file has its turn. A turn also ends after 8 "
+        "MiB.",
         ge=1,
     )
     skip_to_end: bool = option(
         False,
         name="skipToEnd",
-        description="at the start, begin at the end of files that the position file does not name",
+        description="When the agent starts, begin at the end of files that the position file does not name.",
     )
     byte_offset_header: bool = option(
         False,
         name="byteOffsetHeader",
-        description="set a header `byteoffset`: where in its file the line starts",
+        description="Set the header `byteoffset`: the position in its file where the line starts.",
     )
     idle_timeout: int = option(
         120_000,
         name="idleTimeout",
-        description="after so long without growing a file is closed (it is opened again when it grows), the "
-        "unfinished last line of a renamed or deleted file becomes an event, and a deleted file is forgotten",
+        description="A file that has not grown for this long is closed until it grows again. The unfinished last "
+        "line of a renamed or deleted file then becomes an event, and a deleted file is forgotten.",
         unit="ms",
         ge=0,
     )
     write_position_interval: int = option(
         3000,
         name="writePosInterval",
-        description="how often the position file is written; the journal beside it, which counts after a crash, has "
-        "every position with its batch",
+        description="How often the position file is written. The journal beside it, which counts after a crash, "
+        "is written with every batch.",
         unit="ms",
         ge=0,
     )
     cache_pattern_matching: bool = option(
-        True,
-        name="cachePatternMatching",
-        description="list a directory only when its modification time has changed",
+        True, name="cachePatternMatching", description="List a directory only when its modification time has changed."
     )
-    file_header: bool = option(False, name="fileHeader", description="set a header with the path of the file")
-    file_header_key: str = option("file", name="fileHeaderKey", description="name of that header", min_length=1)
+    file_header: bool = option(False, name="fileHeader", description="Set a header with the path of the file.")
+    file_header_key: str = option(
+        "file", name="fileHeaderKey", description="Name of the header for the path of the file.", min_length=1
+    )
     backoff_sleep_increment: int = option(
         1000,
         name="backoffSleepIncrement",
-        description="all files are looked at after so long without a hint from the kernel, and after as much more "
-        "each time that nothing was found",
+        description="Time after which all files are checked when the kernel has reported no change. It grows by "
+        "this much each time nothing is found, up to `maxBackoffSleep`.",
         unit="ms",
         ge=1,
     )
     max_backoff_sleep: int = option(
-        5000, name="maxBackoffSleep", description="longest time between two such looks", unit="ms", ge=1
+        5000, name="maxBackoffSleep", description="Longest time between two checks of all files.", unit="ms", ge=1
     )
     keep_carriage_return: bool = option(
         False,
         name="keepCarriageReturn",
-        description="leave the carriage return of a line that ends in CR LF in the event, where Flume takes it off; "
-        "needed to give such files back byte for byte",
+        description="Keep the carriage return of lines that end in CR LF in the event; Flume removes it. Needed "
+        "to restore such files byte for byte.",
     )
 
     inotify: bool = option(
         True,
         name="inotify",
-        description="have the kernel say when something changed. It cannot for network file systems (NFS, SMB): "
-        "there `false` leaves it at looking, as often as `backoffSleepIncrement` and `maxBackoffSleep` say",
+        description="Have the kernel report changes. It cannot for network file systems (NFS, SMB): set `false` "
+        "there, and files are checked as often as `backoffSleepIncrement` and `maxBackoffSleep` say.",
     )
     multiline_pattern: str = option(
         "",
         name="multiline.pattern",
-        description="join lines: a regular expression found in the lines that go on with an event (or, with "
-        "`multiline.negate`, in the others). For stack traces, say how an event begins: `^\\d{4}-` with "
-        "`multiline.negate = true`",
+        description="Join lines into one event: a regular expression that is found in each continuation line "
+        "(with `multiline.negate`, in every other line). For stack traces, describe how an event "
+        "begins: `^\\d{4}-` with `multiline.negate = true`.",
     )
     multiline_negate: bool = option(
-        False, name="multiline.negate", description="the lines that do not match are those that go on"
+        False,
+        name="multiline.negate",
+        description="Lines in which the pattern is not found are the continuation lines.",
     )
     multiline_match: Literal["after", "before"] = option(
         "after",
         name="multiline.match",
-        description="whether such a line belongs behind (`after`) the line before it or in front of (`before`) the "
-        "next one",
+        description="`after`: a continuation line belongs to the line before it. `before`: it belongs to the line "
+        "after it.",
     )
     multiline_timeout: int = option(
         5000,
         name="multiline.timeout",
-        description="an event that may go on is complete once its file has not grown for so long",
+        description="An event that could continue is complete once its file has not grown for this long.",
         unit="ms",
         ge=1,
     )
     multiline_max_lines: int = option(
         500,
         name="multiline.maxLines",
-        description="most lines of an event; what is longer becomes several events, nothing is thrown away",
+        description="Most lines in an event. A longer one becomes several events; nothing is dropped.",
         unit="lines",
         ge=1,
     )
     multiline_max_bytes: int = option(
         1 << 20,
         name="multiline.maxBytes",
-        description="most bytes of an event of several lines, likewise",
+        description="Most bytes in an event of several lines. A longer one becomes several events; nothing is "
+        "dropped.",
         unit="bytes",
         ge=1,
         le=MAX_LINE,
@@ -152,7 +157,7 @@ class TaildirConfig(Config):
             Regex(pattern)
         except ValueError as e:
             reason, look_around, _ = str(e).partition(", or set allowBacktracking")
-            raise ValueError(reason + (" (multiline.negate turns it round)" if look_around else "")) from None
+            raise ValueError(reason + (" (multiline.negate reverses the match)" if look_around else "")) from None
         return pattern
 
     @pydantic.model_validator(mode="after")

@@ -287,8 +287,8 @@ class Files:
             if tail.is_in(fd, path) if fd is not None else sure or _is_in(tail, path):
                 if tail.mark is None and tail.path != path and tail.position:
                     self._log.warning(
-                        "%s goes on at byte %d: the position file says so of its inode, under the name %s; nothing"
-                        " else proves it",
+                        "%s is read from byte %d on: the position file has that for its inode, under the name %s;"
+                        " nothing else proves that it is the same file",
                         path,
                         tail.position,
                         tail.path,
@@ -385,7 +385,7 @@ class Files:
                 unpacked = unpack(tail, fd, self._room, self._stopping)
                 if unpacked is None:
                     return False
-                self._log.info("%s holds what %s held: it is read on from byte %d", path, tail.path, tail.position)
+                self._log.info("%s holds what %s held: it is read from byte %d on", path, tail.path, tail.position)
                 tail.unpacked = True
                 status = os.fstat(unpacked)
                 self._move_to(tail, (status.st_dev, status.st_ino), tail.path)
@@ -412,7 +412,7 @@ class Files:
         tail.seen = None
         tail.named, tail.deleted = True, False
         if path != tail.path:
-            self._log.info("%s is read on from byte %d in %s", tail.path, tail.position, path)
+            self._log.info("reading of %s goes on from byte %d in %s", tail.path, tail.position, path)
             tail.move(path)
 
     def _drop(self, tail: Tail) -> None:
@@ -467,8 +467,7 @@ class Files:
         if self._groups.headers(tail.name) is None:
             return  # its group was taken out of the configuration
         self._log.warning(
-            "%s (inode %d) was not found again; of what was written to it while nobody read it, anything behind"
-            " byte %d is lost",
+            "%s (inode %d) was not found again: what was written to it after byte %d, if anything, is lost",
             tail.path,
             tail.inode,
             tail.position,
@@ -476,7 +475,7 @@ class Files:
 
     def restart(self, tail: Tail) -> None:
         """Read it from its start: it is another file, or was emptied."""
-        self._log.info("%s was emptied, or is another file by now: it is read from its start", tail.path)
+        self._log.info("%s was truncated or replaced: it is read from its start", tail.path)
         self._metrics.add("FileRestartCount")
         self.close(tail)
         tail.restart()

@@ -136,7 +136,9 @@ class PositionFile:
             self._wrote.old = _fingerprint(data)
             return [entry.tail() for entry in entries]
         if entries:
-            self.notes.append(f"{self.path} was changed since it was written here, by Flume or by hand: it counts")
+            self.notes.append(
+                f"{self.path} was changed by Flume or by hand since this agent wrote it: its positions are used"
+            )
         known = {(entry.inode, entry.file): entry for entry in entries}
         tails = []
         for found in positions:
@@ -144,7 +146,7 @@ class PositionFile:
             tail = entry.tail() if entry else Tail(found.file, inode=found.inode, device=None)
             if entry and found.pos > entry.pos:
                 self.notes.append(
-                    f"{found.file} goes on at byte {found.pos}, as {self.path} says, if a line ends there: bytes"
+                    f"{found.file} is read from byte {found.pos} on, as {self.path} says, if a line ends there: bytes"
                     f" {entry.pos} to {found.pos} were not read here"
                 )
             tail.position = max(0, found.pos)

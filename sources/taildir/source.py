@@ -51,12 +51,12 @@ class TaildirSource(Source[TaildirConfig]):
     """Follows growing files through rotation, at least once: a kill repeats at most the one batch not yet stored.
 
     A line is read once a newline ends it, or once its file was renamed or deleted and has been idle. Files are opened
-    as soon as the kernel names them, by a process of its own, so that they can be read after they were deleted; one
-    that was gone even before that is counted (`FileMissedCount`) and shown in the agent's health for ten minutes. A
-    file that is gone and is not open is read on in a rotated copy in its directory, plain or compressed with gzip,
-    bzip2, xz or zstd, that proves to hold what was read of it; otherwise compressed files are not read. A copy that
-    matches and was found before its file was gone is a file of its own; what was not read when `copytruncate`
-    truncates a file of a running source is lost.
+    as soon as the kernel reports them, by a separate process, so that they can be read after they were deleted; one
+    that was gone even before that is counted (`FileMissedCount`) and shown in the agent's health for ten minutes.
+    Where a file that was not open is gone, reading goes on in a rotated copy in its directory, plain or compressed
+    with gzip, bzip2, xz or zstd, if that copy holds what was read; other compressed files are not read. A copy
+    that was found before its file was gone is a file of its own. What was not read when `copytruncate` truncates a
+    file is lost.
     """
 
     type_name = "taildir"
@@ -143,8 +143,6 @@ class TaildirSource(Source[TaildirConfig]):
 
     def stored(self, batch: Batch) -> None:
         """Save how far the files of that batch are stored, before the next batch is offered."""
-        if not self._yielded:
-            return
         for events in self._yielded:
             events.tail.advance(events.mark)
             self._files.unsaved.add(events.tail)
@@ -194,14 +192,14 @@ class TaildirSource(Source[TaildirConfig]):
             if hints.overflow:
                 self.metrics.add("WatchOverflowCount")
                 self.complain(
-                    "overflow", "more names changed than the kernel could tell of: some files may be missed"
+                    "overflow", "more names changed than the kernel could report: some files may have been missed"
                 )
             if hints.ended:
                 self.metrics.add("WatchRestartCount")
                 self.complain(
                     "ended",
-                    "the process that opens files as they come ended (%s) and is started again: some files that came"
-                    " and went meanwhile may be missed",
+                    "the process that opens new files ended (%s) and is started again: files that came and went"
+                    " meanwhile may have been missed",
                     hints.ended,
                 )
             if hints.overflow or hints.ended:
@@ -390,7 +388,6 @@ class TaildirSource(Source[TaildirConfig]):
         batch = batch_of(pieces, byte_offsets=self.config.byte_offset_header)
         self._yielded = pieces
         yield batch
-        self.stored(batch)  # resumed means stored; nothing is left to do where we were told before
 
     def _save(self, *, last: bool = False) -> bool:
         """Save what changed; False where that fails, which stops the reading until it works."""

@@ -192,7 +192,7 @@ class Watch:
             self._writes = _Writes(self._on_write, self._hinted.set)
         except OSError as e:
             self.close()
-            log.warning("the kernel gives no hints (%s): new lines are found by looking periodically", e)
+            log.warning("the kernel cannot report changes (%s): files are checked periodically instead", e)
 
     def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
         """Watch that directory, if it is there; doing so again costs two calls of the system.
@@ -214,7 +214,7 @@ class Watch:
             if not self._told:
                 self._told = True
                 self._log.warning(
-                    "%s cannot be watched (%s): new lines are found by looking periodically", directory, e
+                    "%s cannot be watched (%s): its files are checked periodically instead", directory, e
                 )
         return new
 

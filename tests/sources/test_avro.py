@@ -623,7 +623,7 @@ def test_plain_text_to_tls_and_tls_to_plain_text(server_certificate, caplog):
         context = ssl.create_default_context(cafile=server_certificate / "server.crt")
         with Client(running, tls=context) as client:
             assert client.append(HELLO) == Status.OK
-    assert "does not speak TLS, as ssl = true asks for" in caplog.text
+    assert "does not speak TLS, which ssl = true requires" in caplog.text
     caplog.clear()
     with Running() as running, pytest.raises(OSError), Client(running, tls=context):
         pass

@@ -267,7 +267,7 @@ def test_tls_where_it_is_not_switched_on(here, caplog):
     with running() as (source, events):
         with pytest.raises((ssl.SSLError, ConnectionError)):
             connect(source, here)
-        until(lambda: "speaks TLS, which is not switched on" in caplog.text)
+        until(lambda: "speaks TLS, which needs ssl = true" in caplog.text)
         assert events == []
 
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sources.connections import plain
 from sources.syslog import SyslogTcp, SyslogUdp
 from sources.syslog import names as names_module
 from sources.syslog.framing import Framer
-from sources.syslog.names import HostNames, plain
+from sources.syslog.names import HostNames
 from sources.syslog.parser import Reading, parse
 from tests.sources.syslog_running import Running
 
@@ -25,7 +26,7 @@ def make(cls=SyslogTcp, **options):
     config, problems = cls.config_class.parse({"host": "127.0.0.1", "port": "0", "timeZone": "UTC"} | given)
     assert not problems, problems
     source = cls(config, "s1")
-    source.clock = lambda: NOW
+    source._decoder.clock = lambda: NOW
     return source
 
 
@@ -43,7 +44,7 @@ def events_of(source, *frames):
 @pytest.mark.parametrize("cls", [SyslogTcp, SyslogUdp])
 def test_the_sender_in_headers(cls):
     source = make(cls, clientIPHeader="ip", clientHostnameHeader="name")
-    kind = cls.kind
+    kind = socket.SOCK_STREAM if cls is SyslogTcp else socket.SOCK_DGRAM
     with Running(source) as running, socket.socket(socket.AF_INET, kind) as one:
         with socket.socket(socket.AF_INET, kind) as other:
             other.bind(("127.0.0.2", 0))

@@ -115,7 +115,7 @@ def test_one_busy_port_is_a_clear_error_and_leaves_no_port_open():
         with pytest.raises(Retry, match="another program"):
             source.open()
         source.close()
-        assert source._sockets == []
+        assert source._listener.endpoint.sockets == []
         assert len(list(source.probe())) == 1
 
 

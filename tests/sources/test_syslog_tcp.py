@@ -73,7 +73,7 @@ def test_logger_sends_a_file(tmp_path):
 
 def test_dates_without_year_and_zone_go_by_the_clock_and_time_zone_given():
     source = make(timeZone="America/New_York", keepFields="hostname")
-    source.clock = lambda: 1704067260.0  # the first minute of 2024, UTC
+    source._decoder.clock = lambda: 1704067260.0  # the first minute of 2024, UTC
     with Running(source) as running, connect(source) as sender:
         sender.sendall(b"<13>Dec 31 18:59:30 h x\n")
         (event,) = running.wait_for(1)
@@ -238,7 +238,7 @@ def test_one_address_has_so_many_connections_and_no_more(caplog):
             again.sendall(b"<13>room again\n")
             running.wait_for(2)
         second.close()
-        eventually(lambda: not running.source._by_address)
+        eventually(lambda: not running.source._listener.connections._by_address)
     assert "127.0.0.1 has 2 connections already" in caplog.text
 
 

@@ -93,6 +93,7 @@ def test_an_event_is_complete_when_its_file_has_been_quiet(log: Path, tmp_path: 
             with news:
                 arrived.extend(batch.bodies.to_pylist())
                 news.notify()
+            source.stored(batch)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -237,7 +238,7 @@ def test_any_lines_in_any_pieces(
     [
         ({"multiline.negate": "true"}, "multiline.pattern is missing"),
         ({"multiline.pattern": "("}, "cannot be read"),
-        ({"multiline.pattern": "^(?! )"}, r"write it without (multiline.negate turns it round)"),
+        ({"multiline.pattern": "^(?! )"}, r"write it without (multiline.negate reverses the match)"),
         ({"multiline.pattern": "x", "multiline.match": "behind"}, "must be 'after' or 'before'"),
         ({"multiline.pattern": "x", "multiline.max_lines": "7"}, "did you mean 'multiline.maxLines'?"),
         ({"multiline.pattern": "x", "multiline.maxLines": "0"}, "at least 1"),

@@ -125,7 +125,7 @@ def test_what_the_kernels_queue_does_not_hold_is_told_and_all_is_looked_at(
     await_(lambda: source._watch._overflow)
     assert bodies(source) == [b"1"]
     assert source.metrics.get("WatchOverflowCount") == 1
-    assert "more names changed than the kernel could tell of" in caplog.text
+    assert "more names changed than the kernel could report" in caplog.text
     source.close()
 
 

@@ -29,7 +29,7 @@ def source_of(cls: type[Any], input: dict[str, Any], **others: str) -> Any:
         raise ValueError(str(problems))
     source = cls(config)
     if "now" in input:
-        source.clock = lambda: input["now"] / 1000
+        source._decoder.clock = lambda: input["now"] / 1000
     return source
 
 

@@ -1,0 +1,129 @@
+"""Options that the syslog sources share."""
+
+from __future__ import annotations
+
+import zoneinfo
+
+import pydantic
+
+from plugins import Config, option
+from sources.connections import ConnectionsConfig
+from sources.listening import HandshakeConfig
+from sources.syslog.formats import Format
+from sources.syslog.parser import Reading
+
+
+class SyslogConfig(Config):
+    """Options of all."""
+
+    host: str = option(name="host", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
+    keep_fields: str = option(
+        "none",
+        name="keepFields",
+        description="Fields of the message head that stay in the body: `none`, `all`, or some of `priority "
+        "version timestamp hostname`.",
+    )
+    time_zone: str | None = option(
+        None,
+        name="timeZone",
+        description="Time zone of timestamps that name none, such as Europe/Berlin. If unset, the zone of this "
+        "machine.",
+    )
+    client_ip_header: str | None = option(
+        None,
+        name="clientIPHeader",
+        description="Header for the sender's IP address. If unset, there is none.",
+        min_length=1,
+    )
+    client_hostname_header: str | None = option(
+        None,
+        name="clientHostnameHeader",
+        description="Header for the sender's host name, from a reverse lookup. If the lookup finds no name or "
+        "takes longer than a second, it holds the IP address.",
+        min_length=1,
+    )
+    raw_timestamp_header: str | None = option(
+        None,
+        name="rawTimestampHeader",
+        description="Header for the timestamp as it was sent, with its zone and all its digits.",
+        min_length=1,
+    )
+    rfc5424_headers: bool = option(
+        False,
+        name="rfc5424Headers",
+        description="Turn the fields that RFC 5424 puts before the message into headers: `appName`, `procId`, "
+        "`msgId`, and `sd.<SD-ID>.<name>` for structured data. Otherwise they stay in the body, as in "
+        "Flume.",
+    )
+
+    @pydantic.field_validator("keep_fields")
+    @classmethod
+    def _known_fields(cls, value: str) -> str:
+        Reading.of(value)
+        return value
+
+    @pydantic.field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, value: str | None) -> str | None:
+        try:
+            return value and zoneinfo.ZoneInfo(value).key
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(f"must be a time zone such as Europe/Berlin, not {value!r}") from None
+
+
+class SyslogPortConfig(SyslogConfig):
+    """Options of those that listen on one port."""
+
+    port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
+    format: dict[str, str] = option(
+        {},
+        name="format.",
+        description="A format of your own, tried before RFC 5424 and RFC 3164. `format.regex` matches a whole "
+        "message; its groups are priority, version, timestamp, host and body. `format.dateFormat` is "
+        "the pattern of the timestamp, such as yyyy-MM-dd HH:mm:ss; without a year in it, the nearest "
+        "year is taken. `format.search` and `format.replace` change the timestamp before it is read.",
+    )
+
+    @pydantic.field_validator("format")
+    @classmethod
+    def _known_format(cls, value: dict[str, str]) -> dict[str, str]:
+        if value:
+            Format(value, None)
+        return value
+
+
+class SyslogStreamConfig(SyslogConfig, HandshakeConfig, ConnectionsConfig):
+    """Options of those that take connections, over TLS (RFC 5425) where that is wished."""
+
+    event_size: int = option(
+        2500,
+        name="eventSize",
+        description="A line that reaches this size is cut there: its first part is marked Incomplete, the others "
+        "Invalid. For octet-counted messages the limit is 64 KiB, or this if larger. A value below 10 "
+        "counts as 10.",
+        unit="bytes",
+        ge=0,
+        le=9_999_999,
+    )
+    max_connections_per_address: int = option(
+        0,
+        name="maxConnectionsPerAddress",
+        description="Most connections open at a time from one IP address; further ones are refused. 0 sets no limit.",
+        ge=0,
+    )
+    frame_timeout: float = option(
+        300.0,
+        name="frameTimeout",
+        description="A connection that leaves a message unfinished for this long is closed; the part that came "
+        "becomes an event marked Incomplete.",
+        unit="s",
+        gt=0,
+    )
+    idle_timeout: float = option(
+        0.0,
+        name="idleTimeout",
+        description="A connection that sends nothing for this long is closed; 0 never closes one. A sender that "
+        "keeps one connection open may lose the message it sends next.",
+        unit="s",
+        ge=0,
+    )

@@ -1,0 +1,110 @@
+"""The listener, one step at a time, as a source on one thread drives it."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import shutil
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plugins import Batch, Source
+from sources.connections import Connection
+from sources.listening import Endpoint, HandshakeConfig, Listener
+from tests.plugins.certificates import certificate
+from tests.sources.syslog_running import eventually
+
+
+class Holder(Source[HandshakeConfig]):
+    """A source that holds a listener."""
+
+    def batches(self) -> Iterator[Batch]:
+        return iter(())
+
+
+@contextlib.contextmanager
+def listening(holder: Holder, *ports: int) -> Iterator[Listener[Connection]]:
+    tls = holder.config if holder.config.tls else None
+    endpoint = Endpoint("127.0.0.1", ports, tls)
+    listener = Listener(holder, endpoint, Connection, most=10, handshake_timeout=holder.config.handshake_timeout)
+    listener.open()
+    try:
+        yield listener
+    finally:
+        listener.close()
+        listener.close()
+
+
+def connect(listener: Listener[Connection], port: int = 0) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", listener.endpoint.ports[port]), timeout=20)
+
+
+def read(listener: Listener[Connection], turns: Iterator[list[tuple[Connection, int]]]) -> bytes:
+    """What is read of all connections in these turns."""
+    return b"".join(listener.read(connection) or b"" for ready in turns for connection, _ in ready)
+
+
+@pytest.fixture
+def keystore(tmp_path: Path) -> Path:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    return certificate(tmp_path)
+
+
+def test_it_takes_connections_on_every_port_and_what_they_sent_is_read_before_the_end() -> None:
+    with listening(Holder(HandshakeConfig()), 0, 0) as listener:
+        assert len(set(listener.endpoint.ports)) == 2
+        for port in 0, 1:
+            with connect(listener, port) as client:
+                client.sendall(b"sent to port %d, " % port)
+        received = read(listener, listener.last())
+        assert b"port 0" in received
+        assert b"port 1" in received
+        assert listener.endpoint.sockets == []
+        assert len(listener.connections) == 2
+    assert len(listener.connections) == 0
+
+
+def test_what_came_with_the_end_of_a_handshake_is_read_before_the_end(keystore: Path) -> None:
+    config = HandshakeConfig.parse({"ssl": "true", "keystore": str(keystore / "server.pem")})[0]
+    assert config is not None
+    holder = Holder(config)
+    with listening(holder, 0) as listener, connect(listener) as plain:
+        client = ssl.create_default_context(cafile=str(keystore / "server.crt")).wrap_socket(
+            plain, server_hostname="localhost", do_handshake_on_connect=False
+        )
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.setblocking(False)
+        assert not agreed(client)
+        eventually(lambda: not listener.ready(0) and select.select([client], [], [], 0)[0])  # it was answered
+        last = listener.last()
+        assert next(last) == []
+        assert agreed(client)
+        client.setblocking(True)
+        client.sendall(b"at the last moment")
+        assert read(listener, last) == b"at the last moment"
+    assert holder.metrics.get("TlsHandshakeFail") == 0
+
+
+def agreed(client: ssl.SSLSocket) -> bool:
+    try:
+        client.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+def test_who_takes_too_long_to_agree_on_tls_is_closed_and_counted(keystore: Path) -> None:
+    properties = {"ssl": "true", "keystore": str(keystore / "server.pem"), "handshakeTimeout": "0.05"}
+    config = HandshakeConfig.parse(properties)[0]
+    assert config is not None
+    holder = Holder(config)
+    with listening(holder, 0) as listener, connect(listener) as slow:
+        slow.sendall(b"\x16\x03\x01")  # how a handshake begins
+        eventually(lambda: not listener.ready(0.01) and holder.metrics.get("TlsHandshakeFail") == 1)
+        assert len(listener.connections) == 0
+        assert slow.recv(1) == b""
