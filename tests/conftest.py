@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
+
+from tests.fixtures import examples
 
 pytest_plugins = ["tests.fixtures.brokers", "tests.fixtures.servers"]
-
-# How fast a machine is says nothing about what is right.
-settings.register_profile("flafka", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("flafka")
 
 HERE = Path(__file__).parent
 SEED = pytest.StashKey[int]()
@@ -25,10 +23,13 @@ FIGURES = pytest.StashKey[list[str]]()
 SCARCE = {"hbase_cluster", "solr_cluster", "spark_cluster"}
 """Started by each worker that runs a test with them: all tests with one of these go to the same worker, and those
 that ask for one only when they run bear `xdist_group("stores")`."""
+REAL = "real"
+"""The parameter of a test that runs on a model as well: with this one it asks for servers when it runs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the long campaigns, and nothing else")
+    parser.addoption("--quick", action="store_true", help="run what needs no Java and no server, on fewer examples")
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis looks for its seed
@@ -36,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", {}).get("seed") or os.environ.get("FLAFKA_SEED")
     seed = int(given or random.randrange(2**32))
     config.stash[SEED], config.stash[FIGURES] = seed, []
+    settings.load_profile(examples.QUICK if config.getoption("--quick") else examples.FULL)
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(seed)
 
@@ -61,6 +63,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = [item for item in items if bool(item.get_closest_marker("soak")) == config.getoption("--soak")]
+    if config.getoption("--quick"):
+        chosen = [item for item in chosen if not _needs_servers(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
 
@@ -74,6 +78,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
         grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
         assert all("@" in item.nodeid for item in grouped), "this pytest-xdist sees no groups in this pytest"
+
+
+def _needs_servers(item: pytest.Item) -> bool:
+    """By the fixtures that it asks for, directly or through others; that of every server asks for `servers`."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return "servers" in getattr(item, "fixturenames", ()) or REAL in parameters.values()
 
 
 def _group(item: pytest.Item) -> str | None:

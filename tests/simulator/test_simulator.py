@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
+from tests.fixtures.examples import examples
 from tests.simulator.mutants import MUTANTS, ROOT, chosen, found
 
-SEEDS = 60
+SEEDS = examples(60)
 QUICK = ("flush-before-commit", "renamed-already", "replay-noted", "topic-confirmed")
 """Mutants that are found within few schedules; `./dev soak` looks for all of them."""
 

@@ -25,6 +25,7 @@ from plugins import Batch, Claim, Conflict, Event, FlafkaError, Origin, Receipt,
 from sinks.hdfs import HdfsConfig, HdfsSink
 from sinks.hdfs import staging as staging_module
 from sinks.hdfs.chain import KEEP_MS, Manifest, safe_name
+from tests.fixtures.examples import examples
 from tests.sinks.fake_webhdfs import DATANODE, NAMENODE, STANDBY, Crash, FakeWebHdfs, error
 
 CLAIM = Claim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
@@ -470,7 +471,7 @@ def test_an_event_needs_a_time_for_a_path_with_one(
 
 
 @given(st.lists(st.tuples(st.text(max_size=12), st.text(max_size=12)), min_size=1, max_size=20))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_header_leads_out_of_the_fixed_part(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         fake = FakeWebHdfs()
@@ -622,7 +623,7 @@ class Owner:
 
 
 @given(st.lists(ACTION, max_size=40))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_owners_who_do_not_know_of_each_other(tmp_path: Path, actions: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         fake = FakeWebHdfs()

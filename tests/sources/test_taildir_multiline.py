@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sources.taildir import TaildirConfig, TaildirSource
+from tests.fixtures.examples import examples
 from tests.sources.test_taildir import append, bodies, kill, positions, process, start
 
 TRACE = b"""2024-05-01 10:00:00 ERROR request failed
@@ -195,7 +196,7 @@ def expected_events(lines: list[bytes], *, negate: bool, after: bool, most: int)
     return [b"\n".join(event) for event in events]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     lines=st.lists(st.sampled_from([b"a", b" b", b"", "é".encode(), b"\xff", b" " * 50]), min_size=1, max_size=40),
     negate=st.booleans(),

@@ -14,7 +14,8 @@ from kafka import KafkaAdminClient
 from agent.services import ServiceError
 from agent.services.cluster import listening
 from agent.services.kafka import KafkaCluster
-from tests.system.running import agent_command, until
+from agent.services.running import until
+from tests.system.running import agent_command
 from tests.system.test_cluster import consume, create_topic, produce
 
 
@@ -35,6 +36,7 @@ def three_hosts(directory: Path) -> Iterator[str]:
             agent_command("cluster", "stop", "--dir", str(directory / f"host-{number}"))
 
 
+@pytest.mark.usefixtures("servers")
 def test_what_three_hosts_hold_survives_the_loss_of_any_one(tmp_path: Path) -> None:
     with three_hosts(tmp_path) as nodes:
 

@@ -17,6 +17,7 @@ from agent.config import load
 from agent.runner.agent import Agent
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import until
 from plugins import (
     Batch,
     Claim,
@@ -230,13 +231,6 @@ class Run(Generic[S]):
     def append(self, number: int) -> None:
         with self.log.open("a") as log:
             log.write(f"{number}\n")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class SlowSink(Sink[Config]):
