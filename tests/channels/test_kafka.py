@@ -62,8 +62,10 @@ class Ids:
 
 
 def reading(brokers, topic, owner, ids=None):
+    # These brokers let nobody into a group that had members before this time is over.
+    session = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 500}
     return KafkaReader(
-        {"bootstrap.servers": brokers, "group.id": topic, "log_level": 0},
+        {"bootstrap.servers": brokers, "group.id": topic, "log_level": 0, **session},
         Claim("cluster", topic, "", topic, 0, -1),
         owner,
         Metrics(),

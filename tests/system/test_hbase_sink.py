@@ -19,6 +19,7 @@ from agent.services.process import await_ready
 from agent.services.running import free_port, until
 from plugins import Batch, Event, Origin, Rejected, Retry, conformance
 from sinks.hbase import HBaseConfig, HBaseSink
+from tests.fixtures.kit import exercises
 from tests.system.running import unique
 
 TIME = 1_700_000_000_000
@@ -101,6 +102,7 @@ def deliver(sink: HBaseSink, *batches: Batch) -> dict[str, str]:
     return rejected
 
 
+@exercises("sink hbase")
 def test_conformance(table: Table) -> None:
     conformance.check_sink(
         HBaseSink,

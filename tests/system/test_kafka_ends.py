@@ -14,6 +14,7 @@ from plugins import Batch, Claim, Conflict, Event, Origin, conformance
 from sinks.kafka import KafkaSink
 from sinks.kafka.plain import PlainKafkaSink
 from sources.kafka import KafkaSource
+from tests.fixtures.kit import exercises
 from tests.system.running import kafka_channel, unique
 
 
@@ -63,6 +64,7 @@ def bodies(kafka: KafkaCluster, topic: str) -> list[bytes]:
     return [message.value() for message in consumed(kafka, topic)]
 
 
+@exercises("source kafka")
 def test_conformance_of_the_source(kafka_cluster: KafkaCluster) -> None:
     topic = create(kafka_cluster, unique("source"), 1)
     properties = {
@@ -79,6 +81,7 @@ def test_conformance_of_the_source(kafka_cluster: KafkaCluster) -> None:
     )
 
 
+@exercises("sink kafka")
 def test_conformance_of_the_sink(kafka_cluster: KafkaCluster) -> None:
     channel, topic = create(kafka_cluster, unique("channel"), 1), create(kafka_cluster, unique("out"), 2)
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
