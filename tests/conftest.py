@@ -20,9 +20,9 @@ HERE = Path(__file__).parent
 SEED = pytest.StashKey[int]()
 FIGURES = pytest.StashKey[list[str]]()
 
-SCARCE = {"hbase_cluster", "solr_cluster", "spark_cluster"}
+SCARCE = {"hbase_cluster": "stores", "solr_cluster": "stores", "spark_session": "spark session"}
 """Started by each worker that runs a test with them: all tests with one of these go to the same worker, and those
-that ask for one only when they run bear `xdist_group("stores")`."""
+that ask for one only when they run bear its `xdist_group`."""
 REAL = "real"
 """The parameter of a test that runs on a model as well: with this one it asks for servers when it runs."""
 
@@ -67,6 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [item for item in chosen if not _needs_servers(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
+    if hasattr(config, "workerinput"):
+        items.sort(key=_turn)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:  # xdist looks for groups right when all are collected
@@ -89,10 +91,17 @@ def _needs_servers(item: pytest.Item) -> bool:
 def _group(item: pytest.Item) -> str | None:
     """What runs in one worker of a parallel run, one test after the other."""
     fixtures = {*getattr(item, "fixturenames", ())}
-    if fixtures & SCARCE:
-        return "stores"
+    for fixture, group in SCARCE.items():
+        if fixture in fixtures:
+            return group
     real = item.path.is_relative_to(HERE / "system") or item.path.is_relative_to(HERE / "interop")
-    return item.path.stem if real or fixtures & {"kafka_cluster", "hdfs_cluster"} else None
+    return item.path.stem if real or _needs_servers(item) else None
+
+
+def _turn(item: pytest.Item) -> int:
+    """The largest group first, and last what fills up the time of the worker that is done with its groups."""
+    marker = item.get_closest_marker("xdist_group")
+    return 0 if marker and marker.args == ("stores",) else 1 if _needs_servers(item) else 2
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

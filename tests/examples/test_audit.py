@@ -12,7 +12,7 @@ from conf.examples.audit.watch import alerts
 from plugins import Batch, Event
 from plugins.audit import MINUTE, PUT, Report, tally
 
-pytestmark = pytest.mark.usefixtures("servers")
+pytestmark = pytest.mark.usefixtures("spark_session")
 
 NOW = 30_000_000
 """A minute."""

@@ -10,7 +10,7 @@ from agent.testing import run_processor
 from conf.examples.counts.counts import per_minute
 from plugins import Event
 
-pytestmark = pytest.mark.usefixtures("servers")
+pytestmark = pytest.mark.usefixtures("spark_session")
 
 START = int(datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp() * 1000)
 

@@ -10,7 +10,7 @@ from agent.testing import run_processor
 from conf.examples.game.game import suspicious
 from plugins import Event
 
-pytestmark = pytest.mark.usefixtures("servers")
+pytestmark = pytest.mark.usefixtures("spark_session")
 
 OPTIONS = {"limit": "3", "window": "10 seconds", "late": "1 minute"}
 
