@@ -64,7 +64,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = [item for item in items if bool(item.get_closest_marker("soak")) == config.getoption("--soak")]
     if config.getoption("--quick"):
-        chosen = [item for item in chosen if not _needs_servers(item)]
+        chosen = [item for item in chosen if not _needs_servers(item) and "lengthy" not in _fixtures(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
     if hasattr(config, "workerinput"):
@@ -82,20 +82,23 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         assert all("@" in item.nodeid for item in grouped), "this pytest-xdist sees no groups in this pytest"
 
 
+def _fixtures(item: pytest.Item) -> set[str]:
+    return {*getattr(item, "fixturenames", ())}
+
+
 def _needs_servers(item: pytest.Item) -> bool:
     """By the fixtures that it asks for, directly or through others; that of every server asks for `servers`."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return "servers" in getattr(item, "fixturenames", ()) or REAL in parameters.values()
+    return "servers" in _fixtures(item) or REAL in parameters.values()
 
 
 def _group(item: pytest.Item) -> str | None:
     """What runs in one worker of a parallel run, one test after the other."""
-    fixtures = {*getattr(item, "fixturenames", ())}
+    fixtures = _fixtures(item)
     for fixture, group in SCARCE.items():
         if fixture in fixtures:
             return group
-    real = item.path.is_relative_to(HERE / "system") or item.path.is_relative_to(HERE / "interop")
-    return item.path.stem if real or _needs_servers(item) else None
+    return item.path.stem if _needs_servers(item) else None
 
 
 def _turn(item: pytest.Item) -> int:

@@ -16,8 +16,6 @@ from plugins import Event
 from tests.interop.jvm import Application, java_keystore
 from tests.sources.test_avro import Running
 
-pytestmark = pytest.mark.usefixtures("servers")
-
 LOG4J = Path(__file__).parents[2] / "conf" / "log4j"
 COUNT = 300
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services import ServiceError
@@ -19,8 +18,6 @@ from agent.services.java import find_java
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_port, until
 from tests.system.running import in_topic, send, unique
-
-pytestmark = pytest.mark.usefixtures("servers")
 
 LOGGING = """
 <Configuration status="ERROR">

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from agent.services.running import RunningAgent, until
 from tests.interop.test_flume import delivered, flume
-
-pytestmark = pytest.mark.usefixtures("servers")
 
 CONFIGURATION = """
 a1.sources = files

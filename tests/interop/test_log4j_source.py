@@ -5,14 +5,10 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
-
 from agent.services.running import RunningAgent, free_port
 from plugins import Event
 from tests.interop.jvm import Application
 from tests.sources.test_avro import Running
-
-pytestmark = pytest.mark.usefixtures("servers")
 
 SETTINGS = Path(__file__).parents[2] / "conf" / "log4j"
 APIS = ("log4j2", "logback")

@@ -22,8 +22,6 @@ from tests.interop.debian import program
 from tests.plugins.certificates import certificate
 from tests.system.running import ROOT, agent_command, connected
 
-pytestmark = pytest.mark.usefixtures("servers")
-
 RSYSLOG = ("rsyslog", "rsyslog-openssl", "libestr0", "libfastjson4", "liblognorm5")
 SYSLOG_NG = ("syslog-ng-core", "libivykis0", "libnet1", "libpcre3", "libwrap0")
 RSYSLOG_CONF = """

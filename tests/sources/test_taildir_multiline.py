@@ -111,9 +111,10 @@ def test_an_event_is_complete_when_its_file_has_been_quiet(log: Path, tmp_path: 
 def test_nothing_is_lost_at_a_restart_in_the_middle_of_an_event(way: str, log: Path, tmp_path: Path) -> None:
     text = b"\n".join([PLAIN, TRACE, PLAIN, b""])
     found: list[bytes] = []
-    for cut in range(0, len(text), 3):
+    step = 3 * 100 // examples(100)
+    for cut in range(0, len(text), step):
         source = multi(tmp_path)
-        append(log, text[cut : cut + 3])
+        append(log, text[cut : cut + step])
         found += bodies(source)
         (source.close if way == "closed" else lambda s=source: kill(s))()
     source = multi(tmp_path, **{"multiline.timeout": "1"})

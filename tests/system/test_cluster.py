@@ -131,7 +131,6 @@ def test_a_port_taken_by_another_program_is_named(kafka_cluster: KafkaCluster, t
         KafkaCluster(tmp_path).start()
 
 
-@pytest.mark.usefixtures("servers")
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ServiceError, match=f"cannot keep a cluster in {tmp_path / 'file' / 'x'}"):

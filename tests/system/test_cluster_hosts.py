@@ -36,7 +36,6 @@ def three_hosts(directory: Path) -> Iterator[str]:
             agent_command("cluster", "stop", "--dir", str(directory / f"host-{number}"))
 
 
-@pytest.mark.usefixtures("servers")
 def test_what_three_hosts_hold_survives_the_loss_of_any_one(tmp_path: Path) -> None:
     with three_hosts(tmp_path) as nodes:
 

@@ -15,7 +15,6 @@ from agent.services.running import until
 from tests.system.running import ROOT
 
 
-@pytest.mark.usefixtures("servers")
 def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     temporary, log = tmp_path / "tmp", tmp_path / "log"
     temporary.mkdir()

@@ -36,7 +36,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
 
 
 @pytest.fixture(scope="module")
-def cluster(servers: None, tmp_path_factory: pytest.TempPathFactory, disk: Path | None) -> Iterator[KafkaCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, disk: Path | None) -> Iterator[KafkaCluster]:
     """Three brokers that have their ports, but do not run yet."""
     cluster = KafkaCluster(tmp_path_factory.mktemp("brokers"))
     cluster.remember(ports=dict(zip(cluster.default_ports(), free_ports(6), strict=True)))
