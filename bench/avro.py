@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -25,7 +23,8 @@ from rich.table import Table
 
 from agent.books import read_topic
 from agent.services.kafka import KafkaCluster
-from bench.intake import Figure, connect, cpu_seconds, free_port, run_producer
+from agent.services.running import RunningAgent
+from bench.intake import Figure, cpu_seconds, run_producer
 from plugins import Batch, Components, Event
 from plugins.avrorpc import Frames, Status, array, frame, opening, read_answer
 from plugins.flumeevent import encode
@@ -39,9 +38,8 @@ a.sources = avro
 a.channels = c
 a.sources.avro.type = avro
 a.sources.avro.bind = 127.0.0.1
-a.sources.avro.port = {port}
+a.sources.avro.port = 0
 a.sources.avro.channels = c
-a.monitoring.port = 0
 """
 MEMORY = """
 a.channels.c.type = memory
@@ -87,30 +85,22 @@ def main() -> None:
 
 def run(channel: str, home: Path, each: int, done: Callable[[], bool]) -> Figure:
     """One agent with this channel: from the first request to the last OK, and until the sink is done."""
-    port = free_port()
-    file = home / "agent.conf"
-    file.write_text(CONFIGURATION.format(port=port) + channel)
-    with (home / "agent.log").open("wb") as log:
-        agent = subprocess.Popen([sys.executable, "-m", "agent", "start", "-c", str(file)], stdout=log, stderr=log)
-    try:
-        connect(port).close()
+    with RunningAgent(home, CONFIGURATION + channel) as agent:
+        port = agent.port("avro")
         context = multiprocessing.get_context("spawn")
         ready = context.Barrier(CLIENTS + 1)
         clients = [context.Process(target=send, args=(n, port, each, ready)) for n in range(CLIENTS)]
         for client in clients:
             client.start()
         ready.wait(60)
-        before, started = cpu_seconds(agent.pid), time.perf_counter()
+        before, started = cpu_seconds(agent.process.pid), time.perf_counter()
         for client in clients:
             client.join()
             assert client.exitcode == 0
-        while not done():
-            assert time.perf_counter() - started < 300, "the sink is not done"
-            time.sleep(0.01)
-        return Figure(each * CLIENTS, time.perf_counter() - started, cpu_seconds(agent.pid) - before)
-    finally:
-        agent.terminate()
-        agent.wait(60)
+        agent.until(done, "the sink to be done")
+        figure = Figure(each * CLIENTS, time.perf_counter() - started, cpu_seconds(agent.process.pid) - before)
+        agent.stop()
+        return figure
 
 
 def run_kafka(servers: str, home: Path, each: int) -> Figure:

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from plugins import Claim, Components, Record
 
 LINE = b"<134>%s web-1 sshd[4721]: Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 id=%09d\n"
@@ -39,7 +39,7 @@ a.sources = syslog
 a.channels = kafka
 a.sources.syslog.type = syslogtcp
 a.sources.syslog.host = 127.0.0.1
-a.sources.syslog.port = {port}
+a.sources.syslog.port = 0
 a.sources.syslog.channels = kafka
 a.sources.syslog.interceptors = mask
 a.sources.syslog.interceptors.mask.type = mask
@@ -47,7 +47,6 @@ a.sources.syslog.interceptors.mask.patterns = ipv4
 a.channels.kafka.type = kafka
 a.channels.kafka.kafka.bootstrap.servers = {servers}
 a.channels.kafka.kafka.topic = {topic}
-a.monitoring.port = {metrics}
 """
 
 
@@ -100,26 +99,14 @@ def write_lines(path: Path, events: int) -> None:
 
 def run_agent(servers: str, topic: str, home: Path, lines: Path, events: int) -> Figure:
     """Send the file to a real agent, wait until all is acknowledged, read it back."""
-    port, metrics = free_port(), free_port()
-    configuration = home / f"{topic}.conf"
-    configuration.write_text(CONFIGURATION.format(port=port, servers=servers, topic=topic, metrics=metrics))
-    with (home / f"{topic}.log").open("wb") as log:
-        agent = subprocess.Popen(
-            [sys.executable, "-m", "agent", "start", "-c", str(configuration)], stdout=log, stderr=log
-        )
-    try:
-        client = connect(port)
-        before = cpu_seconds(agent.pid)
-        started = time.perf_counter()
-        with lines.open("rb") as file:
+    with RunningAgent(home / topic, CONFIGURATION.format(servers=servers, topic=topic)) as agent:
+        with socket.create_connection(("127.0.0.1", agent.port("syslog"))) as client, lines.open("rb") as file:
+            before = cpu_seconds(agent.process.pid)
+            started = time.perf_counter()
             client.sendfile(file)
-        client.close()
-        while accepted(metrics) < events:
-            time.sleep(0.01)
-        figure = Figure(events, time.perf_counter() - started, cpu_seconds(agent.pid) - before)
-    finally:
-        agent.terminate()
-        agent.wait(60)
+        agent.until(lambda: agent.count("SOURCE.syslog", "EventAcceptedCount") >= events, "all to be acknowledged")
+        figure = Figure(events, time.perf_counter() - started, cpu_seconds(agent.process.pid) - before)
+        agent.stop()
     check(servers, topic, events)
     return figure
 
@@ -172,36 +159,10 @@ def show(ours: list[Figure], bare: list[Figure]) -> None:
     console.print(f"{ratio:.2f} times the bare producer; {ours[0].events:,} events a run, all read back and compared")
 
 
-def connect(port: int) -> socket.socket:
-    """Connect as soon as the agent listens."""
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port))
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-
-
-def accepted(port: int) -> int:
-    """Events stored in the channel so far."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return int(json.load(answer)["SOURCE.syslog"]["EventAcceptedCount"])
-
-
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

@@ -14,12 +14,9 @@ import argparse
 import contextlib
 import io
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +41,7 @@ from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
 from agent.services.hdfs import CLOSE_DELAY, HdfsCluster
 from agent.services.kafka import KafkaCluster
-from bench.intake import free_port
+from agent.services.running import RunningAgent
 from plugins import Batch, Components, Event
 
 BODY = b"sshd[4721]: Failed password for invalid user admin from 10.1.2.%d port 4022 ssh2 id=%09d"
@@ -74,7 +71,7 @@ a.sinks.k.interceptors.m.type = mask
 a.sinks.k.interceptors.m.patterns = ipv4
 a.runner = {runner}
 a.spark.triggerInterval = 1
-a.monitoring.port = {port}
+a.monitoring.port = 0
 """
 
 
@@ -148,18 +145,13 @@ class Bench:
 
     def local(self, root: str, form: str, figures: Figures) -> None:
         """The sink on a thread of an agent that ends once all is committed."""
-        port = free_port()
-        file = self.configuration(root, form, "local", port)
-        command = [sys.executable, "-m", "agent", "start", "--drain", "-c", str(file)]
-        with (self.home / "agent.log").open("wb") as log:
-            agent = subprocess.Popen(command, stdout=log, stderr=log)
-        while not answers(port):
-            assert agent.poll() is None, (self.home / "agent.log").read_text()
-            time.sleep(0.01)
-        with measured(agent.pid, figures):
-            agent.wait(600)
+        file = self.configuration(root, form, "local")
+        with RunningAgent(self.home, file, "--drain", "-c", str(file)) as agent:
+            agent.until(lambda: agent.get("/metrics")[0], "its metrics")
+            with measured(agent.process.pid, figures):
+                agent.ended(600)
 
-    def configuration(self, root: str, form: str, runner: str, port: int = 0) -> Path:
+    def configuration(self, root: str, form: str, runner: str) -> Path:
         """A file for an agent, whose group has read nothing yet."""
         file = self.home / "agent.conf"
         text = CONFIGURATION.format(
@@ -169,7 +161,6 @@ class Bench:
             group=root[1:],
             form=FORMS[form],
             runner=runner,
-            port=port,
         )
         file.write_text(text)
         return file
@@ -253,15 +244,6 @@ def main() -> None:
             print(f"round {number} of {arguments.rounds}", flush=True)
         stop_session(bench.spark, bench.gateway)
     bench.show()
-
-
-def answers(port: int) -> bool:
-    """Whether an agent's metrics can be asked for."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10):
-            return True
-    except OSError:
-        return False
 
 
 @contextlib.contextmanager

@@ -10,25 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
+
+from tests.fixtures import examples
 
 pytest_plugins = ["tests.fixtures.brokers", "tests.fixtures.servers"]
-
-# How fast a machine is says nothing about what is right.
-settings.register_profile("flafka", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("flafka")
 
 HERE = Path(__file__).parent
 SEED = pytest.StashKey[int]()
 FIGURES = pytest.StashKey[list[str]]()
 
-SCARCE = {"hbase_cluster", "solr_cluster", "spark_cluster"}
+SCARCE = {"hbase_cluster": "stores", "solr_cluster": "stores", "spark_session": "spark session"}
 """Started by each worker that runs a test with them: all tests with one of these go to the same worker, and those
-that ask for one only when they run bear `xdist_group("stores")`."""
+that ask for one only when they run bear its `xdist_group`."""
+REAL = "real"
+"""The parameter of a test that runs on a model as well: with this one it asks for servers when it runs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the long campaigns, and nothing else")
+    parser.addoption("--quick", action="store_true", help="run what needs no Java and no server, on fewer examples")
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis looks for its seed
@@ -36,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", {}).get("seed") or os.environ.get("FLAFKA_SEED")
     seed = int(given or random.randrange(2**32))
     config.stash[SEED], config.stash[FIGURES] = seed, []
+    settings.load_profile(examples.QUICK if config.getoption("--quick") else examples.FULL)
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(seed)
 
@@ -61,8 +63,12 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = [item for item in items if bool(item.get_closest_marker("soak")) == config.getoption("--soak")]
+    if config.getoption("--quick"):
+        chosen = [item for item in chosen if not _needs_servers(item) and "lengthy" not in _fixtures(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
+    if hasattr(config, "workerinput"):
+        items.sort(key=_turn)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:  # xdist looks for groups right when all are collected
@@ -76,13 +82,29 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         assert all("@" in item.nodeid for item in grouped), "this pytest-xdist sees no groups in this pytest"
 
 
+def _fixtures(item: pytest.Item) -> set[str]:
+    return {*getattr(item, "fixturenames", ())}
+
+
+def _needs_servers(item: pytest.Item) -> bool:
+    """By the fixtures that it asks for, directly or through others; that of every server asks for `servers`."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return "servers" in _fixtures(item) or REAL in parameters.values()
+
+
 def _group(item: pytest.Item) -> str | None:
     """What runs in one worker of a parallel run, one test after the other."""
-    fixtures = {*getattr(item, "fixturenames", ())}
-    if fixtures & SCARCE:
-        return "stores"
-    real = item.path.is_relative_to(HERE / "system") or item.path.is_relative_to(HERE / "interop")
-    return item.path.stem if real or fixtures & {"kafka_cluster", "hdfs_cluster"} else None
+    fixtures = _fixtures(item)
+    for fixture, group in SCARCE.items():
+        if fixture in fixtures:
+            return group
+    return item.path.stem if _needs_servers(item) else None
+
+
+def _turn(item: pytest.Item) -> int:
+    """The largest group first, and last what fills up the time of the worker that is done with its groups."""
+    marker = item.get_closest_marker("xdist_group")
+    return 0 if marker and marker.args == ("stores",) else 1 if _needs_servers(item) else 2
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

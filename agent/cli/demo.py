@@ -6,20 +6,17 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -34,6 +31,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.jars import ensure_all
 from agent.services.kafka import KafkaCluster
 from agent.services.logs import CONF, Intake
+from agent.services.running import RunningAgent, free_ports
 from agent.services.solr import SolrCluster
 from plugins import Components, FlafkaError
 
@@ -43,8 +41,6 @@ MESSAGES = 500
 TOPIC, ROOT, TABLE, CORE, COUNTS = "flafka-events", "/flafka/events", "events", "events", "counts"
 """As conf/flafka.conf names them."""
 BROKER_HEAP_MB = 160
-PATIENCE_SECONDS = 300.0
-"""Each step takes a minute at most, but for a busy machine."""
 SOURCES = {
     "tcp": "syslog over TCP, from logger",
     "udp": "syslog over UDP, from logger",
@@ -137,14 +133,16 @@ class _Run:
             cluster: threading.Lock() for cluster in (self.kafka, *self.stores)
         }
         self._ending = threading.Event()
+        self._agents = ExitStack()
         self.home, self.runner = home / "agent", runner
         self.home.mkdir(parents=True)
-        self.syslog, self.metrics_port, intake = _free_port(), _free_port(), Intake(_free_port(), _free_port())
+        self.syslog, metrics, log4j, avro = free_ports(4)
+        intake = Intake(log4j, avro)
         for cluster in (self.kafka, *self.stores):
             cluster.logs_to = intake
             cluster.reserve()
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("FLAFKA_CLUSTER")},
+        self.environment: dict[str, str | None] = {
+            **{name: None for name in os.environ if name.startswith("FLAFKA_CLUSTER")},
             "XDG_DATA_HOME": str(home),  # where the channel finds its brokers
             "XDG_STATE_HOME": str(home),
             "FLAFKA_SYSLOG": str(self.syslog),
@@ -152,7 +150,7 @@ class _Run:
             "FLAFKA_AVRO": str(intake.avro),
             "FLAFKA_FILES": f"{self.kafka.directory / 'logs'}/.*\\.log",
             "FLAFKA_STATE": str(self.home),
-            "FLAFKA_METRICS": str(self.metrics_port),
+            "FLAFKA_METRICS": str(metrics),
             "FLAFKA_HDFS": self.hdfs.webhdfs,
             "FLAFKA_HBASE": self.hbase.address,
             "FLAFKA_SOLR": self.solr.address,
@@ -161,13 +159,12 @@ class _Run:
             "FLAFKA_TRIGGER": "5",
             "FLAFKA_RUNNER": runner,
         }
-        self.log = self.home / "agent.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.agent = self._agent()
         self.to_send = 4 * MESSAGES
 
     def start(self) -> None:
-        self.process = self._agent()
-        self._await(lambda: _listens(self.syslog), "the agent's syslog port")
+        self._agents.enter_context(self.agent)
+        self.agent.port("tcp")
 
     def start_clusters(self, *clusters: Cluster) -> None:
         """In threads: an interrupt, which strikes the main thread, does not leave a server that nobody knows of."""
@@ -184,10 +181,10 @@ class _Run:
         with self._turns[cluster]:
             cluster.stop()
 
-    def _agent(self, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "agent", "start", "-c", str(CONFIGURATION), *arguments]
-        with self.log.open("ab") as log:
-            return subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+    def _agent(self, *arguments: str) -> RunningAgent:
+        return RunningAgent(
+            self.home, CONFIGURATION, "-c", str(CONFIGURATION), *arguments, environment=self.environment
+        )
 
     def send(self) -> None:
         """Syslog with something to hide in it."""
@@ -204,35 +201,31 @@ class _Run:
                 octets = ["--octet-count"] if (protocol, form) == ("--tcp", "--rfc5424") else []
                 to = ["--server", "127.0.0.1", "--port", str(self.syslog)]
                 subprocess.run(["logger", *to, protocol, form, *octets, *message], check=True, capture_output=True)
-        self._await(self._all_arrived, "the agent to have accepted every message")
+        self.agent.until(self._all_arrived, "the agent to have accepted every message")
 
     def _all_arrived(self) -> bool:
-        counters = _metrics(self.metrics_port)
+        counters = self.agent.metrics()
         tcp, udp = counters.get("SOURCE.tcp", {}), counters.get("SOURCE.udp", {})
         dropped = int(udp.get("KernelDropCount", 0))
         return int(tcp.get("EventAcceptedCount", 0)) + int(udp.get("EventAcceptedCount", 0)) + dropped >= self.to_send
 
     def await_deliveries(self) -> None:
         """A sink that found its store away tries again after up to half a minute."""
-        sinks = [f"SINK.{name}" for name in ("hdfs", "hbase", "solr", "counts")]
-
-        def all_deliver() -> bool:
-            counters = _metrics(self.metrics_port)
-            return all(int(counters.get(sink, {}).get("EventDrainSuccessCount", 0)) for sink in sinks)
-
-        self._await(all_deliver, "every sink to deliver")
+        for sink in ("hdfs", "hbase", "solr", "counts"):
+            self.agent.until(
+                lambda name=f"SINK.{sink}": self.agent.count(name, "EventDrainSuccessCount"),  # type: ignore[misc]
+                f"sink {sink} to deliver",
+            )
 
     def stop(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        if self._ended() != 0:
-            raise FlafkaError(f"the agent did not stop cleanly; its log: {self.log}")
+        if self.agent.stop() != 0:
+            raise FlafkaError(f"the agent did not stop cleanly; its log: {self.home}/agent.log")
         self.counters = json.loads((self.home / "metrics.json").read_text())
 
     def drain(self) -> None:
-        self.process = self._agent("--drain")
-        if self._ended() != 0:
-            raise FlafkaError(f"the channel could not be drained; the agent's log: {self.log}")
+        self.agent = self._agents.enter_context(self._agent("--drain"))
+        if self.agent.ended() != 0:
+            raise FlafkaError(f"the channel could not be drained; the agent's log: {self.home}/agent.log")
 
     def look(self) -> _Found:
         """Read everything back."""
@@ -270,29 +263,11 @@ class _Run:
         """Leave nothing behind, whatever happened; a second Ctrl-C must not change that."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        self._agents.close()
         self._ending.set()
         with ThreadPoolExecutor() as threads:
             for cluster in self._turns:
                 threads.submit(self._stop_cluster, cluster)
-
-    def _ended(self) -> int | None:
-        assert self.process is not None
-        try:
-            return self.process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def _await(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            assert self.process is not None
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                tail = self.log.read_text(errors="replace").splitlines()[-15:]
-                raise FlafkaError("\n".join([f"waited in vain for {what}; the agent's log ends:", *tail]))
-            time.sleep(0.05)
 
 
 @dataclass
@@ -408,24 +383,3 @@ def _until_interrupted() -> None:
         signal.pause()
     except KeyboardInterrupt:
         console.print("stopping the servers")
-
-
-def _metrics(port: int) -> dict[str, Any]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-    except OSError:
-        return {}
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

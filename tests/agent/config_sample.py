@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -123,6 +123,10 @@ class IndexConfig(Config):
     limit: int = option(10, name="limit", description="Most of something.", ge=1)
 
 
+ANSWERED = threading.Event()
+"""A probe of http://slow waits for it."""
+
+
 class Index(Sink[IndexConfig]):
     type_name = "index"
 
@@ -131,7 +135,7 @@ class Index(Sink[IndexConfig]):
 
     def probe(self) -> Iterator[str]:
         if self.config.url == "http://slow":
-            time.sleep(3)
+            ANSWERED.wait()
         if self.config.url == "http://broken":
             raise RuntimeError("probe fell over")
         yield from ()

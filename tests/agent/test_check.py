@@ -18,7 +18,7 @@ from agent.cli import check as check_module
 from agent.cli import configured, main
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
 from plugins import FlafkaError
-from tests.agent.config_sample import COMPONENTS
+from tests.agent.config_sample import ANSWERED, COMPONENTS
 from tests.agent.test_config_errors import GOOD, changed
 
 Run = Callable[..., Result]
@@ -208,7 +208,10 @@ def test_connect_asks_every_component(run: Run) -> None:
 def test_connect_does_not_wait_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_module, "CONNECT_SECONDS", 0.2)
     Path("good.conf").write_text(changed("9 | a1.sinks.k1.url = http://slow"))
-    result = run("check", "-c", "good.conf", "--connect")
+    try:
+        result = run("check", "-c", "good.conf", "--connect")
+    finally:
+        ANSWERED.set()
     assert "good.conf:7: a1.sinks.k1: gave no answer within 0 s" in result.output.splitlines()
 
 

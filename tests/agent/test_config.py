@@ -13,6 +13,7 @@ from agent.config import Diagnostic, load
 from agent.topology import AgentSpec, Route, SelectorSpec, Tolerance
 from tests.agent.config_sample import COMPONENTS, FlumeKafkaConfig, Index, Kafka, KafkaConfig
 from tests.agent.test_config_errors import changed
+from tests.fixtures.examples import examples
 
 
 def read(text: str, tmp_path: Path, **more: Any) -> tuple[AgentSpec | None, list[Diagnostic]]:
@@ -312,7 +313,7 @@ BLANK = [" ", "\t", "\n", "a1.sources = s1\n", "a1.sources =\n", "a1.channels = 
 WORDS = st.sampled_from([*f"{NAMES} {TYPES} {SIGNS}".split(" "), *BLANK])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     text=st.one_of(st.text(), st.lists(WORDS, max_size=60).map("".join)),
     mode=st.sampled_from(["normal", "strict", "lenient"]),
@@ -329,7 +330,7 @@ def test_no_text_makes_it_fall_over(text: str, mode: Any, name: str | None, tmp_
         line.encode()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(lines=st.lists(st.tuples(st.integers(1, 12), st.lists(WORDS, max_size=8).map("".join)), max_size=6))
 def test_no_change_to_a_good_one_makes_it_fall_over(lines: list[tuple[int, str]], tmp_path_factory: Any) -> None:
     file = tmp_path_factory.getbasetemp() / "any.conf"

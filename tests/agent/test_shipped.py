@@ -40,6 +40,7 @@ def test_each_sink_of_flafka_conf_has_a_group_of_its_own_and_spark_delivers() ->
     assert on_spark == ["hdfs", "hbase", "solr", "levels"]
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_the_processor_of_flafka_conf_counts_by_minute_sender_and_level() -> None:
     by_level = load_processor("counts:by_level", str(CONF / "processors"))
     minute = 1_700_000_000_000 // 60_000 * 60_000

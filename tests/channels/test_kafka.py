@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from agent.services.running import until
 from channels.kafka import KafkaChannelConfig, producing, reader
 from channels.kafka.positions import Members
 from channels.kafka.producing import ChannelProducer
@@ -15,15 +16,6 @@ from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode
 from plugins import Batch, Claim, Event, Metrics, Rejected, Retry
 from plugins.offsets import OffsetMetadata
-
-
-def until(condition):
-    waited = threading.Event()
-    for _ in range(18_000):
-        if condition():
-            return
-        waited.wait(0.01)
-    raise AssertionError("it did not come about")
 
 
 class Owner:
@@ -70,8 +62,10 @@ class Ids:
 
 
 def reading(brokers, topic, owner, ids=None):
+    # These brokers let nobody into a group that had members before this time is over.
+    session = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 500}
     return KafkaReader(
-        {"bootstrap.servers": brokers, "group.id": topic, "log_level": 0},
+        {"bootstrap.servers": brokers, "group.id": topic, "log_level": 0, **session},
         Claim("cluster", topic, "", topic, 0, -1),
         owner,
         Metrics(),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 
 import msgspec
+import pytest
 
 from agent.testing import run_processor
 from conf.examples.audit.watch import alerts
 from plugins import Batch, Event
 from plugins.audit import MINUTE, PUT, Report, tally
+
+pytestmark = pytest.mark.usefixtures("spark_session")
 
 NOW = 30_000_000
 """A minute."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from agent.testing import run_processor
 from conf.examples.counts.counts import per_minute
 from plugins import Event
+
+pytestmark = pytest.mark.usefixtures("spark_session")
 
 START = int(datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp() * 1000)
 

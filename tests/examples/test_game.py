@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from agent.testing import run_processor
 from conf.examples.game.game import suspicious
 from plugins import Event
+
+pytestmark = pytest.mark.usefixtures("spark_session")
 
 OPTIONS = {"limit": "3", "window": "10 seconds", "late": "1 minute"}
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.services.running import RunningAgent, free_port
 from plugins import Event
 from tests.interop.jvm import Application, java_keystore
 from tests.sources.test_avro import Running
-from tests.system.running import Agent, free_ports
 
 LOG4J = Path(__file__).parents[2] / "conf" / "log4j"
 COUNT = 300
@@ -28,7 +28,7 @@ def keystore(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def port() -> int:
     """Where the appenders of the application believe the agent to be."""
-    return free_ports()[0]
+    return free_port()
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,8 @@ def test_every_client_of_the_sdk(
         "deflate": "port = 0; compression-type = deflate",
         "tls": f"port = 0; ssl = true; keystore = {keystore}; keystore-password = changeit",
     }
-    (nobody,) = free_ports()
-    with Agent(tmp_path, configuration(collector, sources)) as agent:
+    nobody = free_port()
+    with RunningAgent(tmp_path, configuration(collector, sources)) as agent:
         at = {name: f"127.0.0.1:{agent.port(name)}" for name in sources}
         trust = f"ssl=true truststore={keystore} truststore-password=changeit truststore-type=JKS"
         clients = {
@@ -113,7 +113,7 @@ def test_a_client_is_told_when_the_channel_is_away(tmp_path: Path, application: 
 
 def test_the_stock_log4j_appender(tmp_path: Path, application: Application, collector: Running) -> None:
     """Flume's Log4jAppender itself, synchronous, as Flume's guide sets it up."""
-    (port,) = free_ports()
+    port = free_port()
     settings = tmp_path / "log4j.properties"
     settings.write_text(f"""
 log4j.logger.app.stock = INFO, stock
@@ -133,14 +133,14 @@ log4j.appender.stock.UnsafeMode = true
         ]
 
     text = configuration(collector, {"logs": f"port = {port}"})
-    with Agent(tmp_path, text) as agent:
+    with RunningAgent(tmp_path, text) as agent:
         agent.healthy()
         log("up")
         assert agent.count("SOURCE.logs", "AppendAcceptedCount") == COUNT  # it waits for each answer
         agent.until(lambda: arrived("up"), "all events, in their order")
         agent.stop(signal.SIGKILL)
     log("killed", 1)
-    with Agent(tmp_path, text) as agent:
+    with RunningAgent(tmp_path, text) as agent:
         agent.healthy()
         log("again")
         agent.until(lambda: arrived("again"), "all events, in their order")
@@ -168,12 +168,12 @@ def test_log4j_goes_on_whatever_the_agent_does(
         """The application logs, and goes on."""
         assert application.tell(f"log {count} {tag}") == "logged"
 
-    def come_back(agent: Agent, tag: str) -> None:
+    def come_back(agent: RunningAgent, tag: str) -> None:
         """The first events may be lost: with them the appenders find out that their connections have gone."""
         agent.until(lambda: log(tag, 1) or arrived(tag, 1), f"the appenders to come back\n{application.log[-2000:]}")
 
     log("down")
-    with Agent(tmp_path, text) as agent:
+    with RunningAgent(tmp_path, text) as agent:
         agent.healthy()
         come_back(agent, "hello")
         log("up")
@@ -187,7 +187,7 @@ def test_log4j_goes_on_whatever_the_agent_does(
     log("killed")
     with silent(port):
         log("silent")
-    with Agent(tmp_path, text) as agent:
+    with RunningAgent(tmp_path, text) as agent:
         agent.healthy()
         come_back(agent, "again")
         log("end")

@@ -6,12 +6,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from agent.services.running import free_ports, until
 from plugins import Batch, Event, Retry
 from sinks.avro import AvroSink, AvroSinkConfig
 from tests.interop.jvm import java_keystore
 from tests.interop.test_flume import flume
 from tests.sources.test_avro import Running
-from tests.system.running import free_ports, until
 
 EVENTS = [Event(b"event %d \xff" % n, {"number": str(n), "grüße": "世界"} if n % 3 else {}) for n in range(2000)]
 

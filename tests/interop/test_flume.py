@@ -11,11 +11,13 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from agent.services import ServiceError
 from agent.services.cluster import java_command
 from agent.services.jars import ensure
 from agent.services.java import find_java
 from agent.services.kafka import KafkaCluster
-from tests.system.running import Agent, free_ports, in_topic, send, unique, until
+from agent.services.running import RunningAgent, free_port, until
+from tests.system.running import in_topic, send, unique
 
 LOGGING = """
 <Configuration status="ERROR">
@@ -62,7 +64,7 @@ def flume(directory: Path, configuration: Path) -> Iterator[None]:
         yield
         process.send_signal(signal.SIGTERM)
         process.wait(60)
-    except (AssertionError, subprocess.TimeoutExpired) as e:
+    except (AssertionError, ServiceError, subprocess.TimeoutExpired) as e:
         raise AssertionError(f"{e}; Flume's log ends:\n{log.read_text(errors='replace')[-4000:]}") from None
     finally:
         if process.poll() is None:
@@ -92,7 +94,7 @@ def frames(bodies: list[bytes]) -> bytes:
 def test_a_group_goes_on_from_flume_to_us_and_back(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
     """Flume stops and ours goes on, ours stops and Flume goes on: each event is delivered once, by one of the two."""
     topic = unique("flume")
-    (port,) = free_ports()
+    port = free_port()
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(30)
     homes = {who: tmp_path / who for who in ("theirs", "ours")}
@@ -118,7 +120,7 @@ def test_a_group_goes_on_from_flume_to_us_and_back(tmp_path: Path, kafka_cluster
     both.update(messages("first"))
     assert everywhere() == both
 
-    with Agent(homes["ours"], files["ours"]) as agent:
+    with RunningAgent(homes["ours"], files["ours"]) as agent:
         send(agent.port("syslog"), frames(messages("second")))
         agent.until(lambda: agent.count("SINK.files", "EventDrainSuccessCount") >= 300, "ours to go on")
         assert agent.stop() == 0
@@ -127,7 +129,7 @@ def test_a_group_goes_on_from_flume_to_us_and_back(tmp_path: Path, kafka_cluster
 
     # Without a sink what ours takes in stays in the topic, for Flume.
     files["ours"].write_text(files["ours"].read_text().replace("a1.sinks = files", "a1.sinks ="))
-    with Agent(homes["ours"], files["ours"]) as agent:
+    with RunningAgent(homes["ours"], files["ours"]) as agent:
         send(agent.port("syslog"), frames(messages("third")))
         agent.until(lambda: agent.count("SOURCE.syslog", "EventAcceptedCount") == 300, "the channel to hold it")
         assert agent.stop() == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from agent.services.running import RunningAgent, until
 from tests.interop.test_flume import delivered, flume
-from tests.system.running import Agent, until
 
 CONFIGURATION = """
 a1.sources = files
@@ -56,7 +56,7 @@ def test_a_team_moves_to_us_and_back_and_to_us_again(tmp_path: Path) -> None:
     assert delivered(out) == written
 
     write("between Flume and ours")
-    with Agent(home, ours) as agent:
+    with RunningAgent(home, ours) as agent:
         agent.until(all_delivered, "ours to go on")
         (logs / "app.log").rename(logs / "app.log.1")
         write("in ours")
@@ -70,7 +70,7 @@ def test_a_team_moves_to_us_and_back_and_to_us_again(tmp_path: Path) -> None:
     assert delivered(out) == written, "Flume did not go on where ours stopped"
 
     write("at last")
-    with Agent(home, ours) as agent:
+    with RunningAgent(home, ours) as agent:
         agent.until(all_delivered, "ours to go on again")
         assert agent.stop() == 0
     assert delivered(out) == written

@@ -9,9 +9,10 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from tests.interop.jvm import Log4jApplication
 from tests.system.outage import all_brokers_silent
-from tests.system.running import ROOT, Agent, unique
+from tests.system.running import ROOT, unique
 
 SETTINGS = ROOT / "conf" / "log4j" / "log4j-kafka.xml"
 COUNT = 300
@@ -59,7 +60,7 @@ a1.sinks.k1.sink.serializer = json
     def log(tag: str, count: int = COUNT) -> None:
         assert application.tell(f"log {count} {tag}") == "logged"
 
-    with application, Agent(tmp_path, configuration) as agent:
+    with application, RunningAgent(tmp_path, configuration) as agent:
         log("before")
         assert application.tell("throw error") == "logged"
         agent.until(lambda: len(arrived()) > COUNT, f"what was logged\n{application.log[-2000:]}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+from agent.services.running import RunningAgent, free_port
 from plugins import Event
 from tests.interop.jvm import Application
 from tests.sources.test_avro import Running
-from tests.system.running import Agent, free_ports
 
 SETTINGS = Path(__file__).parents[2] / "conf" / "log4j"
 APIS = ("log4j2", "logback")
@@ -18,7 +18,7 @@ MANY = 60_000
 
 
 def test_log4j2_and_logback_go_on_whatever_the_agent_does(tmp_path: Path) -> None:
-    (port,) = free_ports()
+    port = free_port()
     application = Application(
         tmp_path,
         flafka_host="127.0.0.1",
@@ -56,12 +56,12 @@ a1.sinks.k1.port = {collector.source.port}
             """The application logs, and goes on."""
             assert application.tell(f"log {count} {tag}") == "logged"
 
-        def come_back(agent: Agent, tag: str) -> None:
+        def come_back(agent: RunningAgent, tag: str) -> None:
             """The first events may be lost: with them the appenders find out that their connections have gone."""
             agent.until(lambda: log(tag, 1) or arrived(tag, 1), f"the appenders to come\n{application.log[-2000:]}")
 
         log("down")
-        with Agent(tmp_path, text) as agent:
+        with RunningAgent(tmp_path, text) as agent:
             agent.healthy()
             come_back(agent, "hello")
             assert application.tell("throw error") == "logged"
@@ -74,7 +74,7 @@ a1.sinks.k1.port = {collector.source.port}
             come_back(agent, "continued")
             agent.stop(signal.SIGKILL)
         log("killed")
-        with Agent(tmp_path, text) as agent:
+        with RunningAgent(tmp_path, text) as agent:
             agent.healthy()
             come_back(agent, "again")
             log("end")

@@ -11,8 +11,9 @@ import pytest
 
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from plugins import Event
-from tests.system.running import Agent, books, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
+from tests.system.running import books, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
 
 MESSAGES = [
     "plain",
@@ -54,7 +55,7 @@ a1.sources.udp.channels = c1
 {hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}/%{{Facility}}/%{{Severity}}")}
 """
     sent = len(WAYS) * len(MESSAGES)
-    with Agent(tmp_path / "a", configuration) as agent:
+    with RunningAgent(tmp_path / "a", configuration) as agent:
         began = time.time()
         for protocol, form, counted in WAYS:
             server = ["--server", "127.0.0.1", "--port", str(agent.port(protocol)), f"--{protocol}", f"--{form}"]

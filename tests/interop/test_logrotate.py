@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.services.running import RunningAgent
 from tests.interop.debian import program
-from tests.system.running import Agent
 
 ROTATIONS = 6
 RULES = {
@@ -100,7 +100,7 @@ def test_under_load(rule: str, tmp_path: Path) -> None:
 
     for writer in writers:
         writer.start()
-    with Agent(tmp_path / "a", configuration) as agent:
+    with RunningAgent(tmp_path / "a", configuration) as agent:
         for _ in range(ROTATIONS):
             more = lines() + 1000
             # Compressing ends what can be read of a file, so the agent must have found it before; as on any host.

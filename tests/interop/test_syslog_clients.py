@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.services import ServiceError
+from agent.services.running import RunningAgent, free_ports, until
 from tests.interop.debian import program
 from tests.plugins.certificates import certificate
-from tests.system.running import ROOT, Agent, agent_command, connected, free_ports, until
+from tests.system.running import ROOT, agent_command, connected
 
 RSYSLOG = ("rsyslog", "rsyslog-openssl", "libestr0", "libfastjson4", "liblognorm5")
 SYSLOG_NG = ("syslog-ng-core", "libivykis0", "libnet1", "libpcre3", "libwrap0")
@@ -98,7 +100,7 @@ def snippet(name: str, directory: Path, certificates: Path, port: int) -> Path:
     return directory / name
 
 
-def shipped(directory: Path, certificates: Path, port: int) -> Agent:
+def shipped(directory: Path, certificates: Path, port: int) -> RunningAgent:
     """The agent of conf/syslog-tls.conf, which writes into `directory`."""
     environment = {
         "SYSLOG_HOST": "127.0.0.1",
@@ -109,7 +111,7 @@ def shipped(directory: Path, certificates: Path, port: int) -> Agent:
     }
     checked = agent_command("check", "-c", "conf/syslog-tls.conf", environment=environment)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    return Agent(directory.with_name("shipped"), ROOT / "conf/syslog-tls.conf", environment=environment)
+    return RunningAgent(directory.with_name("shipped"), ROOT / "conf/syslog-tls.conf", environment=environment)
 
 
 @contextlib.contextmanager
@@ -148,7 +150,7 @@ def hand_over(port: int, tag: str, count: int) -> list[bytes]:
 
 def there_and_back(
     start: Callable[[], contextlib.AbstractContextManager[object]],
-    agents: Callable[[], Sequence[Agent]],
+    agents: Callable[[], Sequence[RunningAgent]],
     port: int,
     outputs: Sequence[Path],
     notices: Callable[[object], bool],
@@ -165,7 +167,7 @@ def there_and_back(
 
     def all_there(*sent: list[bytes]) -> None:
         expected = Counter(text for texts in sent for text in texts)
-        with contextlib.suppress(AssertionError):
+        with contextlib.suppress(ServiceError):
             until(lambda: all(not expected - bodies(output) for output in outputs), "all")
         for output in outputs:
             found = bodies(output)
@@ -223,7 +225,7 @@ def test_rsyslog(tmp_path: Path, certificates: Path) -> None:
     command = [rsyslogd, "-n", "-f", configuration, "-i", home / "pid"]
     there_and_back(
         lambda: daemon(command, environment, port, home / "log"),
-        lambda: [Agent(tmp_path / "a", text), shipped(out / "tls", certificates, tls)],
+        lambda: [RunningAgent(tmp_path / "a", text), shipped(out / "tls", certificates, tls)],
         port,
         [out / "tls", out / "syslog", out / "counted"],
         lambda _: all(
@@ -266,7 +268,7 @@ def test_loggen(tmp_path: Path, certificates: Path) -> None:
         tls=f"type = syslogtcp; port = 0; ssl = true; keystore = {certificates}/agent.pem",
         udp="type = syslogudp; port = 0",
     )
-    with Agent(tmp_path / "a", text) as agent:
+    with RunningAgent(tmp_path / "a", text) as agent:
         agent.port("multi")
         ways = {
             "lines": ["--inet", "--stream", "127.0.0.1", str(one)],

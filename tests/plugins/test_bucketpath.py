@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from plugins import Batch, Event
 from plugins.bucketpath import BucketPath, known_zone, round_down, zone
+from tests.fixtures.examples import examples
 
 ZONES = ["UTC", "Asia/Kolkata", "America/St_Johns", "Australia/Lord_Howe", "PST", "GMT+5:30", "Africa/Monrovia"]
 PIECES = ["/", "x", "%", "%%", "%{host}", "%{a.b-c}", "%{a b}", "%{timestamp}", "%q", "%_"] + [
@@ -41,7 +42,7 @@ ROUNDINGS = st.one_of(
     st.booleans(),
     st.integers(0, 5),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_batch_resolves_as_its_events_do(
     pattern: str,
     rows: list[tuple[str | None, dict[str, str]]],

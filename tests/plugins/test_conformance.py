@@ -39,11 +39,14 @@ class DirectoryConfig(Config):
     directory: str = option(name="directory", description="where it works")
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("plugins.conformance.sources.STOP_SECONDS", 0.5)
     monkeypatch.setattr("plugins.conformance.sources.PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr("plugins.conformance.channels.PATIENCE_SECONDS", 0.5)
+    Deaf.over.clear()
+    yield
+    Deaf.over.set()
 
 
 # --- sources
@@ -99,11 +102,12 @@ def test_an_honest_source_passes(tmp_path: Path) -> None:
 
 
 class Deaf(Lines):
-    """Goes on for long; nothing is lost."""
+    """Goes on until the test is over; nothing is lost."""
+
+    over: ClassVar = threading.Event()
 
     def batches(self) -> Iterator[Batch]:
-        self.stopping.wait()
-        time.sleep(2)
+        self.over.wait()
         yield from ()
 
 
@@ -191,6 +195,7 @@ class NoName(Lines):
     type_name = ""
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("cls", "says"),
     [
@@ -376,6 +381,7 @@ class NotPure(Identity):
         return batch.with_header("age", self.age)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("cls", "says"),
     [
@@ -444,6 +450,7 @@ class Boasting(MemoryChannel):
     durable = True
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("cls", "says"),
     [
@@ -612,6 +619,7 @@ class Careless2(Once):
         return Receipt(claim, start, start, receipt.events, receipt.staged)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("cls", "says"),
     [

@@ -12,10 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.processors import Failover, LoadBalance, processor_of
 from agent.runner.local.sinks import SinkRunner
+from agent.services.running import until
 from agent.topology import Place, ProcessorSpec, SinkGroupSpec, SinkSpec
 from channels.memory import MemoryChannel, MemoryConfig
 from plugins import Batch, Config, Event, Rejected, Retry, Sink
-from tests.runner.test_sinks import Letters, await_
+from tests.fixtures.examples import examples
+from tests.runner.test_sinks import Letters
 
 PLACE = Place("test.conf", 1)
 NAMES = ("k1", "k2", "k3")
@@ -168,7 +170,7 @@ class Machine(RuleBasedStateMachine):
 )
 def test_nothing_is_lost_whatever_fails(processor: ProcessorSpec) -> None:
     machine = type("Case", (Machine,), {"processor": processor})
-    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=30))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples(40), stateful_step_count=30))
 
 
 def test_a_failing_member_shows_though_the_group_works() -> None:
@@ -176,7 +178,7 @@ def test_a_failing_member_shows_though_the_group_works() -> None:
     group.sinks["k1"].fails = {"flush"}
     group.runner.thread.start()
     group.put(*[b"%d" % n for n in range(4)])
-    await_(lambda: not group.held())
+    until(lambda: not group.held())
     first, second, _ = group.runner.members
     assert first.metrics.last_error == "flush failed"
     assert not second.metrics.last_error
@@ -187,7 +189,7 @@ def test_a_failing_member_shows_though_the_group_works() -> None:
     group.now += 2.1
     group.put(*[b"%d" % n for n in range(4, 8)])  # the choice of before still holds for one batch
     group.put(*[b"%d" % n for n in range(8, 12)])
-    await_(lambda: not group.held() and group.sinks["k1"].durable)
+    until(lambda: not group.held() and group.sinks["k1"].durable)
     assert not first.metrics.last_error
     group.runner.stopping.set()
     group.runner.thread.join(60)
@@ -198,7 +200,7 @@ def test_a_stop_delivers_what_was_taken() -> None:
     group = Group(BALANCE)
     group.runner.thread.start()
     group.put(b"1")
-    await_(lambda: any(sink.written for sink in group.sinks.values()))
+    until(lambda: any(sink.written for sink in group.sinks.values()))
     group.runner.stopping.set()
     group.runner.thread.join(60)
     assert group.durable() == [b"1"]

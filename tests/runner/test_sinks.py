@@ -9,6 +9,7 @@ import pytest
 
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
+from agent.services.running import until
 from agent.topology import Place, SinkSpec
 from channels.memory import MemoryChannel, MemoryConfig
 from plugins import (
@@ -134,19 +135,10 @@ def put(channel, *bodies: bytes) -> None:
     channel.put(Batch.of([Event(body) for body in bodies]))
 
 
-def await_(condition, seconds: float = 60) -> None:
-    done = threading.Event()
-    for _ in range(int(seconds / 0.01)):
-        if condition():
-            return
-        done.wait(0.01)
-    raise AssertionError("waited in vain")
-
-
 def test_flushed_events_leave_the_channel(pipeline):
     sink, channel, _ = pipeline(Store)
     put(channel, b"1", b"2")
-    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert sink.members[0].sink.durable == [b"1", b"2"]
     assert sink.members[0].metrics.get("EventDrainSuccessCount") == 2
 
@@ -163,7 +155,7 @@ def test_after_a_failure_everything_since_the_last_flush_is_offered_again(pipeli
     put(channel, b"1")
     put(channel, b"2")
     put(channel, b"3")
-    await_(lambda: sink.members[0].sink.written == [b"1", b"2", b"3"])
+    until(lambda: sink.members[0].sink.written == [b"1", b"2", b"3"])
     sink.stopping.set()
     sink.thread.join(60)
     assert sink.members[0].sink.durable == [b"1", b"2", b"3"]
@@ -172,7 +164,7 @@ def test_after_a_failure_everything_since_the_last_flush_is_offered_again(pipeli
 def test_rejected_events_are_kept_and_the_rest_is_delivered(pipeline):
     sink, channel, letters = pipeline(Store)
     put(channel, b"1", b"bad", b"2")
-    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert sink.members[0].sink.durable == [b"1", b"2"]
     assert [(letter.event.body, letter.reason, letter.id.index) for letter in letters] == [(b"bad", "not wanted", 1)]
     assert sink.members[0].metrics.get("EventDrainSuccessCount") == 2
@@ -193,7 +185,7 @@ def test_what_a_flush_rejects_is_a_dead_letter_and_not_counted_as_delivered(pipe
 
     sink, channel, letters = pipeline(Late)
     put(channel, b"bad", b"1", b"2")
-    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert [letter.event.body for letter in letters] == [b"bad"]
     assert sink.members[0].metrics.get("EventDrainSuccessCount") == 2
     assert sink.members[0].metrics.get("EventRejectedCount") == 1
@@ -209,9 +201,9 @@ def test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit(p
 
     _, channel, _ = pipeline(Lossy)
     put(channel, b"1")
-    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
     put(channel, b"2")
-    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert sorted(Lossy.commits.items()) == [(0, (1, [b"1"])), (1, (2, [b"2"]))]
 
 
@@ -224,7 +216,7 @@ def test_a_stop_delivers_what_was_taken(pipeline):
 
     sink, channel, _ = pipeline(Patient)
     put(channel, b"1")
-    await_(lambda: sink.members[0].sink.written)
+    until(lambda: sink.members[0].sink.written)
     sink.stopping.set()
     sink.thread.join(60)
     assert sink.members[0].sink.durable == [b"1"]
@@ -259,9 +251,9 @@ def test_the_audit_is_told_before_events_leave_the_channel_and_again_from_the_sa
     books = Books(channel)
     put(channel, b"1", b"bad")
     sink, *_ = pipeline(Fails, channel, books)
-    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
     put(channel, b"2")
-    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert sink.members[0].sink.durable == [b"", b"1", b"2"]
     first, second = books.told
     assert first[1] == second[0]
@@ -274,8 +266,8 @@ def test_a_commit_whose_answer_was_lost_is_in_the_books(pipeline):
     books = Books(channel)
     put(channel, b"1", b"2")
     pipeline(Record, channel, books)
-    await_(lambda: books.told)
-    await_(lambda: Record.commits)
+    until(lambda: books.told)
+    until(lambda: Record.commits)
     start, end, events, _ = books.told[-1]
     assert ([start], [end], events) == ([*Record.commits], [end for end, _ in Record.commits.values()], 2)
 
@@ -308,15 +300,15 @@ class Strict(Store):
 def test_a_sink_whose_store_refuses_nearly_everything_pauses_and_goes_on_by_itself(pipeline, caplog):
     sink, channel, letters = pipeline(Strict)
     put(channel, *[b"bad"] * 5_000)
-    await_(lambda: sink.members[0].metrics.get("FailureCount") >= 2)
+    until(lambda: sink.members[0].metrics.get("FailureCount") >= 2)
     assert sink.members[0].metrics.last_error.startswith("paused: 5,000 of the latest 5,000 events were rejected")
     assert caplog.text.count("paused: ") == 1
     assert sink.members[0].sink.offered[0] == [b"bad"] * 5_000
     assert sink.members[0].sink.offered[1] == [b"bad"] * 100
     assert channel.metrics.get("ChannelSize") == 5_000
     sink.members[0].sink.mended.set()
-    await_(lambda: channel.metrics.get("ChannelSize") == 0)
-    await_(lambda: not sink.members[0].metrics.last_error)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: not sink.members[0].metrics.last_error)
     assert letters == []
     assert sink.members[0].sink.durable == [b"bad"] * 5_000
     assert sink.members[0].metrics.get("EventDrainSuccessCount") == 5_000
@@ -344,7 +336,7 @@ def test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_off
 
     sink, channel, letters = pipeline(Picky)
     put(channel, b"1", b"bad", b"2")
-    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert [written for _, written in Picky.commits.values()] == [[b"1", b"2"]]
     assert [letter.event.body for letter in letters] == [b"bad"]
     assert sink.members[0].metrics.get("EventRejectedCount") == 1
@@ -377,7 +369,7 @@ def test_the_letters_of_a_commit_outlive_a_crash_before_they_are_kept(pipeline, 
         patch.setattr(Letters, "put", away)
         sink, channel, letters = pipeline(Noting)
         put(channel, b"1", b"bad", b"2")
-        await_(lambda: len(tried) > 1)
+        until(lambda: len(tried) > 1)
         assert [written for _, written in Noting.commits.values()] == [[b"1", b"2"]]
         assert sink.notes, "they are tried again"
         sink.stopping.set()
@@ -387,8 +379,8 @@ def test_the_letters_of_a_commit_outlive_a_crash_before_they_are_kept(pipeline, 
     assert Noting.note
     sink, channel, letters = pipeline(Noting)
     put(channel, b"3")
-    await_(lambda: letters)
-    await_(lambda: not Noting.note)
+    until(lambda: letters)
+    until(lambda: not Noting.note)
     assert [(letter.event.body, letter.name) for letter in letters] == [(b"bad", tried[0].name)]
 
 
@@ -410,10 +402,10 @@ def test_letters_that_cannot_be_kept_at_first_are_kept_once_and_before_the_next_
     monkeypatch.setattr(Letters, "put", put_at_last)
     sink, channel, letters = pipeline(Awkward)
     put(channel, b"1", b"bad", b"2")
-    await_(lambda: letters)
-    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: letters)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
     put(channel, b"3")
-    await_(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert [letter.event.body for letter in letters] == [b"bad"]
     assert [written for _, written in Awkward.commits.values()] == [[b"1", b"2"], [b"3"]]
     assert not Awkward.note

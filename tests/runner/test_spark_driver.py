@@ -20,13 +20,13 @@ from agent.runner.spark import driver, gateway, session
 from agent.runner.spark.driver import hearing, reason
 from agent.runner.spark.job import GAVE_UP
 from agent.runner.spark.progress import ends_of, gauges_of
+from agent.services.running import until
 from agent.topology import Tolerance
 from channels.kafka import KafkaChannel
 from channels.memory import MemoryChannel
 from plugins import Components
 from sinks.spark import SparkSink
 from tests.runner.test_spark_job import jobs
-from tests.system.running import until
 
 WRAPPED = """StreamingQueryException: [STREAM_FAILED] Query [id = 4d29] terminated with exception: Reason: \
 An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):

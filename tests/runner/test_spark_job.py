@@ -354,6 +354,7 @@ def test_records_of_one_event_come_in_larger_numbers() -> None:
     assert most_records(single.make(), AgentOptions(spark_max_records=7)) == "7"
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_properties_of_consumers_that_spark_refuses_are_left_out() -> None:
     usual = (
         "auto.offset.reset",

@@ -50,6 +50,7 @@ def processing(directory: Path, processor: str = "both", claim: Claim = CLAIM) -
     return made
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_a_checkpoint_stays_its_pipeline_s(tmp_path: Path) -> None:
     directory = f"{tmp_path}/checkpoint"
     assert processing(tmp_path)._checkpoint(session()) == directory
@@ -65,6 +66,7 @@ def test_a_checkpoint_stays_its_pipeline_s(tmp_path: Path) -> None:
         processing(tmp_path, claim=CLAIM._replace(topic="others", topic_id="new"))._checkpoint(session())
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_a_directory_with_something_else_in_it_is_nobody_s_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "offsets").touch()
@@ -73,6 +75,7 @@ def test_a_directory_with_something_else_in_it_is_nobody_s_checkpoint(tmp_path: 
     assert not (tmp_path / "checkpoint" / OWNER_FILE).exists()
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_a_checkpoint_whose_making_was_cut_off_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / OWNER_FILE).write_text('{"sink": "a1.s')
@@ -80,6 +83,7 @@ def test_a_checkpoint_whose_making_was_cut_off_is_made_anew(tmp_path: Path) -> N
         processing(tmp_path)._checkpoint(session())
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_files_that_were_written_with_another_checkpoint_are_refused(tmp_path: Path) -> None:
     made, rows = processing(tmp_path), tmp_path / "rows"
     parquet = {"processor": "logins:both", "processor.path": str(Path(logins.__file__).parent)}
@@ -107,6 +111,7 @@ def test_files_that_were_written_with_another_checkpoint_are_refused(tmp_path: P
     check()
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_a_restart_tells_the_group_what_was_finished_and_not_told(tmp_path: Path) -> None:
     made, log = processing(tmp_path), tmp_path / "checkpoint" / "rows"
     assert done(session(), str(log)) == {}

@@ -15,9 +15,9 @@ import pytest
 from agent.config import load
 from agent.runner.spark import supervisor
 from agent.runner.spark.supervisor import SparkRunner, workplace
+from agent.services.running import free_port, until
 from agent.topology import AgentSpec
 from plugins import Components
-from tests.system.running import free_ports, until
 
 KILLED = """
 import os, signal
@@ -136,7 +136,7 @@ def test_a_driver_that_ends_is_started_again_and_again_after_longer_times(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    (port,) = free_ports()
+    port = free_port()
     spec = read(tmp_path, port)
     runner = SparkRunner(spec, list(spec.sinks))
     runner._stopping = waiting = Impatient()

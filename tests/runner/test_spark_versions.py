@@ -15,8 +15,8 @@ from agent.runner.spark import versions
 from agent.runner.spark.driver import reason
 from agent.runner.spark.versions import PYTHON, told, wrong, wrong_with_master
 from agent.services import java
+from agent.services.running import free_port
 from plugins import Caution
-from tests.system.running import free_ports
 
 SPARK = importlib.metadata.version("pyspark")
 REMOTE = AgentOptions(spark_master="spark://there:7077")
@@ -108,7 +108,7 @@ def test_a_master_that_does_not(master: tuple[type[Page], AgentOptions]) -> None
 
 def test_no_master_and_one_without_a_page(master: tuple[type[Page], AgentOptions]) -> None:
     _, options = master
-    (free,) = free_ports()
+    free = free_port()
     (found,) = wrong_with_master(options.model_copy(update={"spark_conf": {"spark.master.ui.port": str(free)}}))
     assert f"does not tell its version at http://127.0.0.1:{free}: spark.conf.spark.master.ui.port names" in found
     (found,) = wrong_with_master(AgentOptions(spark_master=f"spark://127.0.0.1:{free}"))

@@ -17,7 +17,7 @@ from agent.services import ServiceError, cluster
 from agent.services.cluster import Cluster, PortTaken, listening
 from agent.services.java import Java
 from agent.services.kafka import KafkaCluster
-from tests.system.running import free_ports, until
+from agent.services.running import free_ports, until
 
 PROGRAM = """
 import socket, sys

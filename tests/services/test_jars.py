@@ -178,6 +178,7 @@ def test_shipped_locks_name_each_jar_once(service: str, count: int) -> None:
     assert [Jar.parse(str(jar)) for jar in locked] == locked
 
 
+@pytest.mark.usefixtures("servers")
 def test_the_cached_jars_are_those_of_the_lock() -> None:
     folder = jars.ensure("spark")
     for jar in jars.read_lock("spark"):

@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
+from tests.fixtures.examples import examples
 from tests.simulator.mutants import MUTANTS, ROOT, chosen, found
 
-SEEDS = 60
+SEEDS = examples(60)
 QUICK = ("flush-before-commit", "renamed-already", "replay-noted", "topic-confirmed")
 """Mutants that are found within few schedules; `./dev soak` looks for all of them."""
 
@@ -33,6 +34,7 @@ def test_nothing_of_files_is_lost_in_silence():
 
 
 @pytest.mark.parametrize("what", [("--sink", "hdfs"), ("--source", "taildir")])
+@pytest.mark.usefixtures("lengthy")
 def test_a_seed_tells_the_same_story_each_time(what):
     first, second = (simulate("--seeds", "1", "--first", "7", *what, "--tell").stdout for _ in range(2))
     told = [line for line in first.splitlines() if "schedules in" not in line]
@@ -46,6 +48,7 @@ def test_each_mutant_can_be_made_of_the_present_code():
 
 
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.usefixtures("lengthy")
 def test_a_guard_is_missed_where_it_is_taken_away(name):
     (mutant,) = chosen([name])
     assert found(mutant, attempts=60) is not None, mutant.guard

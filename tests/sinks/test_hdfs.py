@@ -25,6 +25,7 @@ from plugins import Batch, Claim, Conflict, Event, FlafkaError, Origin, Receipt,
 from sinks.hdfs import HdfsConfig, HdfsSink
 from sinks.hdfs import staging as staging_module
 from sinks.hdfs.chain import KEEP_MS, Manifest, safe_name
+from tests.fixtures.examples import examples, some
 from tests.sinks.fake_webhdfs import DATANODE, NAMENODE, STANDBY, Crash, FakeWebHdfs, error
 
 CLAIM = Claim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
@@ -470,7 +471,7 @@ def test_an_event_needs_a_time_for_a_path_with_one(
 
 
 @given(st.lists(st.tuples(st.text(max_size=12), st.text(max_size=12)), min_size=1, max_size=20))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_header_leads_out_of_the_fixed_part(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         fake = FakeWebHdfs()
@@ -558,7 +559,7 @@ def calls_of_a_delivery(directory: Path) -> list[str]:
 def test_every_call_may_fail(tmp_path: Path, error: type[BaseException], count: int, when: str, repeat: bool) -> None:
     calls = calls_of_a_delivery(tmp_path)
     assert len(calls) >= 30
-    for index in range(1, len(calls)):
+    for index in some(range(1, len(calls))):
         with pytest.MonkeyPatch.context() as patch:
             fake = FakeWebHdfs()
             fake.install(patch)
@@ -622,7 +623,7 @@ class Owner:
 
 
 @given(st.lists(ACTION, max_size=40))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_owners_who_do_not_know_of_each_other(tmp_path: Path, actions: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         fake = FakeWebHdfs()
@@ -954,7 +955,7 @@ def test_calls_of_a_move_may_fail(tmp_path: Path, error: type[BaseException], co
 
     _, calls = moved(1 << 30)
     assert calls > 20
-    for index in range(0, calls, step):
+    for index in some(range(0, calls, step)):
         fake, _ = moved(index)
         assert delivered(fake) == Counter(range(5)), f"call {index}"
 

@@ -102,6 +102,7 @@ def login(user: str, at: str, outcome: str = "failed") -> Event:
     return Event(json.dumps({"user": user, "outcome": outcome, "at": f"2024-01-01T{at}"}).encode())
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_windows_close_and_late_events_are_dropped() -> None:
     rows = run_processor(
         logins.failures,
@@ -114,6 +115,7 @@ def test_windows_close_and_late_events_are_dropped() -> None:
     assert [(row.user, row["count"]) for row in rows] == [("eve", 3)]
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_the_example_of_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs/processors.md").read_text("utf-8")
     processor, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -122,6 +124,7 @@ def test_the_example_of_the_documentation() -> None:
     names["test_two_failures_are_enough"]()
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_streams_are_joined() -> None:
     def event(kind: str, id: str, at: int) -> Event:
         return Event(f"{kind} {id}".encode(), {"kind": kind, "id": id, "timestamp": str(at * 1000)})
@@ -134,6 +137,7 @@ def test_streams_are_joined() -> None:
     assert [(row.id, bytes(row.answer)) for row in rows] == [("1", b"answer 1")]
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_avro_bodies() -> None:
     order = {"id": 7, "note": None, "lines": [{"price": 1.5}]}
     body = io.BytesIO()
@@ -142,6 +146,7 @@ def test_avro_bodies() -> None:
     assert [row.order and row.order.asDict() for row in rows] == [order, None, None]
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_logical_types_of_avro_that_spark_has_none_for_are_what_they_are_made_of() -> None:
     id, at = uuid.uuid4(), datetime(2024, 1, 1, 10, 0, 1)
     made = {"id": id, "time": time(0, 0, 2), "local": at, "day": at.date()}
@@ -157,6 +162,7 @@ def test_an_avro_schema_that_spark_has_no_type_for() -> None:
         avro_body({"type": "record", "name": "r", "fields": [{"name": "f", "type": ["int", "string"]}]})
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_several_outputs_with_ids_headers_and_bytes() -> None:
     made = run_processor(
         logins.both, [Event(b"a\xff", {"host": "w", "x": "1"}), Event(b"b")], [Event(b"c", {"x": ""})]
@@ -170,6 +176,7 @@ def test_several_outputs_with_ids_headers_and_bytes() -> None:
     assert [row.key for row in made["capitals"]] == ["w", None, None]
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_what_a_processor_raises_is_told() -> None:
     with pytest.raises(Exception, match="ZeroDivisionError"):
         run_processor(logins.fails_later, [Event(b"a")])
@@ -184,7 +191,7 @@ def sink(processor: str, **outputs: str) -> SparkSink:
 
 
 @pytest.fixture
-def events() -> Any:
+def events(spark_session: None) -> Any:
     return (
         session()
         .readStream.format("rate")
@@ -218,6 +225,7 @@ def test_what_is_returned_fits_the_outputs(events: Any) -> None:
         checked("m:f", {"a": 1}, ["a"])
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_rows_become_records_that_a_channel_knows() -> None:
     frame = session().createDataFrame(
         [("b1", 5, {"h": "v"}), ("b2", None, None)], "body string, key int, headers map<string,string>"

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.services.running import RunningAgent, free_ports
 from sources.syslog import MultiportSyslogTcp, SyslogTcp
 from tests.conformance.adapters.syslog_driven import received, source_of
 from tests.plugins.certificates import certificate
 from tests.soak.hostile import SHARED, Frames, Healthy, Watch, broken_handshakes, mutated, slow
-from tests.system.running import Agent, free_ports
 
 pytestmark = pytest.mark.skipif(not SHARED.exists(), reason="without the corpora frames are mutated from")
 CONFIGURATION = """
@@ -81,7 +81,7 @@ def campaign(plan: Plan, home: Path, seed: int) -> tuple[str, float]:
     watch, over, seen = Watch(home / "out"), threading.Event(), threading.Event()
     choose = random.Random(seed)
     memory = []
-    with Agent(home / "a", CONFIGURATION.format(one=one, two=two, tls=tls, home=home)) as agent:
+    with RunningAgent(home / "a", CONFIGURATION.format(one=one, two=two, tls=tls, home=home)) as agent:
         agent.port("multi")
         agent.port("tls")
 
@@ -180,7 +180,7 @@ def test_few_open_files_are_fewer_connections_and_not_the_end(tmp_path: Path) ->
     command = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-m", "agent", "start")
     configuration = CONFIGURATION.format(one=one, two=two, tls=tls, home=tmp_path).replace("multi tls", "multi")
     configuration = "\n".join(line for line in configuration.splitlines() if ".tls." not in line)
-    with Agent(tmp_path / "a", configuration, command=command) as agent:
+    with RunningAgent(tmp_path / "a", configuration, command=command) as agent:
         agent.port("multi")
         assert "32 connections at a time, not maxConnections = 5000" in agent.log
         with contextlib.ExitStack() as stack:

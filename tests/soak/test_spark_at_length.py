@@ -21,10 +21,11 @@ from agent.books import stored as by_id
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
 from agent.services.spark import SparkCluster
 from plugins import Batch, Event
-from tests.system.running import KAFKA, Agent, hdfs_sink, kafka_channel, unique, until
+from tests.system.running import KAFKA, hdfs_sink, kafka_channel, unique
 from tests.system.stores import hbase_sink, solr_sink, table_of
 from tests.system.test_proofs_spark import driver_of
 
@@ -100,7 +101,7 @@ a1.sinks.k3.group = {topic}-hdfs
     feed = Feed(kafka_cluster, topic)
     feed.start()
     try:
-        with Agent(tmp_path, configuration) as agent:
+        with RunningAgent(tmp_path, configuration) as agent:
 
             def deliver() -> None:
                 before = {sink: agent.count(sink, "EventDrainSuccessCount") for sink in sinks}
@@ -140,7 +141,7 @@ a1.sinks.k3.group = {topic}-hdfs
             feed.join()
             assert agent.stop() == 0
             assert "Traceback" not in agent.log
-        with Agent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
+        with RunningAgent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
             assert agent.ended(PATIENCE) == 0, agent.log[-4000:]
     finally:
         kafka_cluster.start()
@@ -209,7 +210,7 @@ a1.sinks.k3.group = {topic}-hdfs
     feed.start()
     asleep = 0
     try:
-        with Agent(tmp_path, configuration) as agent:
+        with RunningAgent(tmp_path, configuration) as agent:
             for number in range(ROUNDS):
                 before = {sink: agent.count(sink, "EventDrainSuccessCount") for sink in ("SINK.k2", "SINK.k3")}
                 feed.wanted = feed.stored + 20 * BATCH
@@ -233,7 +234,7 @@ a1.sinks.k3.group = {topic}-hdfs
             feed.join()
             assert agent.stop() == 0
             assert "Traceback" not in agent.log
-        with Agent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
+        with RunningAgent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
             assert agent.ended(PATIENCE) == 0, agent.log[-4000:]
     finally:
         feed.enough.set()

@@ -1,8 +1,8 @@
 """A syslog source on a thread of its own, as the runner has it, and what it brought in."""
 
 import threading
-import time
 
+from agent.services.running import until
 from plugins import Event
 
 
@@ -51,13 +51,6 @@ class Running:
         return sum(len(batch) for batch in list(self.batches))
 
     def wait_for(self, events):
-        eventually(lambda: self.count >= events, lambda: f"{self.count} of {events} events")
+        until(lambda: self.count >= events, f"{events} events")
         assert self.count == events
         return self.events
-
-
-def eventually(condition, explain=lambda: "", within=60.0):
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {explain()}"
-        time.sleep(0.005)

@@ -9,18 +9,19 @@ import socket
 import ssl
 import struct
 import threading
-import time
 import zlib
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.services.running import until
 from plugins import Batch, Event, Retry, avrorpc
 from plugins.avrorpc import PROTOCOL_HASH, Events, Frames, Status, array, frame, opening, read_answer
 from plugins.flumeevent import encode, varint
 from sources.avro import AvroConfig, AvroSource
 from sources.avro.config import Rule, admitted
+from tests.fixtures.examples import examples
 from tests.plugins.certificates import certificate
 
 
@@ -65,12 +66,6 @@ class Running:
 
     def count(self, name):
         return self.source.metrics.get(name)
-
-    def until(self, condition):
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
 
 
 class Client:
@@ -195,7 +190,7 @@ def test_what_cannot_be_is_refused(damaged):
     st.lists(st.tuples(st.integers(0, 2**32 - 1), st.lists(st.binary(max_size=50), max_size=5)), max_size=6),
     st.data(),
 )
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_frames_however_they_are_cut(wanted, data):
     stream = b"".join(frame(serial, buffers) for serial, buffers in wanted)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
@@ -231,7 +226,7 @@ def test_ok_comes_after_the_events_are_stored(deflate):
     with Running(store=False, **{"compression-type": "DEFLATE"} if deflate else {}) as running:
         with Client(running, deflate) as client:
             client.request(HELLO, Event(b"\xff\0"))
-            running.until(lambda: running.batches)
+            until(lambda: running.batches)
             client.socket.settimeout(0.05)
             with pytest.raises(TimeoutError):
                 client.receive()
@@ -242,7 +237,7 @@ def test_ok_comes_after_the_events_are_stored(deflate):
             assert client.append(HELLO) == Status.OK
             assert client.append() == Status.OK
         assert running.events == [HELLO, Event(b"\xff\0"), HELLO]
-        running.until(lambda: running.count("OpenConnectionCount") == 0)
+        until(lambda: running.count("OpenConnectionCount") == 0)
 
 
 def test_single_appends_travel_together():
@@ -250,7 +245,7 @@ def test_single_appends_travel_together():
         running.source.in_flight = 1
         for number in range(500):
             client.send(opening(first=number == 0, message="append"), encoded(Batch.of([Event(b"%d" % number)]))[0])
-        running.until(lambda: len(running.events) == 500)
+        until(lambda: len(running.events) == 500)
         assert [event.body for event in running.events] == [b"%d" % number for number in range(500)]
         for batch in running.batches:
             running.source.stored(batch)
@@ -278,7 +273,7 @@ def test_what_waits_while_no_channel_takes_it_is_bounded(monkeypatch):
         clients = [stack.enter_context(Client(running)) for _ in range(40)]
         for client in clients:
             threading.Thread(target=client.request, args=[big], daemon=True).start()
-        running.until(lambda: running.source._server.full)
+        until(lambda: running.source._server.full)
         held = running.source._server._held
         assert held < 3 << 20
         running.store = True
@@ -293,7 +288,7 @@ def test_stopping_answers_what_is_stored_and_closes_the_rest():
     with Running() as running:
         client, silent = Client(running), Client(running)
         assert client.append(HELLO) == Status.OK
-        running.until(lambda: running.count("OpenConnectionCount") == 2)
+        until(lambda: running.count("OpenConnectionCount") == 2)
     with client, silent:
         assert client.closed()
         assert silent.closed()
@@ -427,7 +422,7 @@ def test_mutations_of_a_good_request_never_disturb_others(seed):
             b"healthy 199",
             b"healthy 299",
         ]
-        running.until(lambda: running.count("OpenConnectionCount") == 1)
+        until(lambda: running.count("OpenConnectionCount") == 1)
         assert running.source._server.unfinished == 0
         assert running.source._server._held == 0
 
@@ -495,7 +490,7 @@ def test_a_connection_counts_once_while_it_comes_about():
         loop = running.source._server._loop
         connect, loop.connect_accepted_socket = loop.connect_accepted_socket, lingers
         with Client(running) as first:
-            running.until(lambda: running.count("OpenConnectionCount") == 1)
+            until(lambda: running.count("OpenConnectionCount") == 1)
             with Client(running) as second:
                 assert second.append(HELLO) == Status.OK
                 assert first.append(HELLO) == Status.OK
@@ -602,7 +597,7 @@ def test_only_clients_with_a_certificate_of_the_authority_are_let_in(server_cert
                 context.load_cert_chain(shows / "server.pem")
             with pytest.raises((OSError, AssertionError)), Client(running, tls=context) as client:
                 client.append(HELLO)
-            running.until(lambda why=why: why in caplog.text)
+            until(lambda why=why: why in caplog.text)
             running.source._complained.clear()
         assert running.events == []
         context.load_cert_chain(server_certificate / "server.pem")

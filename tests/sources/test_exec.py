@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.services.running import until
 from plugins import Retry
 from sources.exec import MAX_LINE, ExecConfig, ExecSource
-from tests.sources.syslog_running import Running, eventually
+from tests.sources.syslog_running import Running
 
 
 def made(command: str, **properties: str) -> ExecSource:
@@ -45,7 +46,7 @@ def test_it_is_run_again_where_that_is_wanted(tmp_path: Path) -> None:
     count = tmp_path / "count"
     command = f"echo run >> {count}; cat {count} | wc -l; exit 3"
     with Running(made(command, shell="/bin/sh -c", restart="true", restartThrottle="1")) as running:
-        eventually(lambda: running.count >= 3)
+        until(lambda: running.count >= 3)
     assert [event.body.strip() for event in running.events[:3]] == [b"1", b"2", b"3"]
 
 
@@ -54,7 +55,7 @@ def test_nothing_it_started_outlives_it() -> None:
     with Running(source) as running:
         child = int(running.wait_for(1)[0].body)
         os.kill(child, 0)
-    eventually(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text())
+    until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text())
 
 
 def test_its_complaints_are_logged(caplog: pytest.LogCaptureFixture) -> None:

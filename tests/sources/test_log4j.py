@@ -6,12 +6,12 @@ import shutil
 import socket
 import ssl
 import threading
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.services.running import until
 from plugins import Event, Retry
 from sources.log4j import Log4jConfig, Log4jSource
 from sources.log4j.reading import parse, read
@@ -143,13 +143,6 @@ def send(source, *pieces):
     with socket.create_connection(("127.0.0.1", source.port), 10) as client:
         for piece in pieces:
             client.sendall(piece)
-
-
-def until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_lines_however_they_come():

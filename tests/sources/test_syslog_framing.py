@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sources.syslog.framing import BETWEEN, COUNTED_MAX, Framer, Intake
 from sources.syslog.parser import CUT, REST
+from tests.fixtures.examples import examples
 
 
 def receive(pieces, event_size=2500):
@@ -103,7 +104,7 @@ LINE = st.one_of(st.binary(max_size=40), st.builds(lambda n: b"<13>" + b"x" * n,
 PLACES = st.lists(st.integers(0, 10_000), max_size=12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(LINE.map(lambda line: b"<" + line.replace(b"\n", b"")), max_size=12), st.binary(max_size=30), PLACES)
 @example([b"<13>" + b"x" * 6], b"", [10])
 @example([b"<13>" + b"x" * 16], b"", [20])
@@ -117,7 +118,7 @@ def test_lines_however_they_arrive(lines, tail, places):
     assert all(len(frame.rstrip(b"\n")) <= 10 for frame, _ in frames)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(LINE.filter(len), min_size=1, max_size=12), PLACES)
 def test_octet_counts_however_they_arrive(messages, places):
     stream = b"".join(b"%d %s" % (len(message), message) for message in messages)
@@ -127,13 +128,13 @@ def test_octet_counts_however_they_arrive(messages, places):
     assert receive(chop(stream, range(len(stream)))) == expected
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.binary(max_size=80), PLACES)
 def test_any_bytes_however_they_arrive(stream, places):
     assert receive(chop(stream, places), event_size=10)[0] == receive([stream], event_size=10)[0]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(1, 200), PLACES)
 def test_long_octet_counted_frames_however_they_arrive(size, places):
     body = bytes(range(1, 201))[:size] * 700

@@ -16,6 +16,7 @@ from sources.syslog import names as names_module
 from sources.syslog.framing import Framer
 from sources.syslog.names import HostNames
 from sources.syslog.parser import Reading, parse
+from tests.fixtures.examples import examples
 from tests.sources.syslog_running import Running
 
 NOW = datetime(2024, 6, 15, 12, tzinfo=UTC).timestamp()
@@ -164,7 +165,7 @@ VALUE = st.text(max_size=20).filter(lambda text: "\n" not in text)
 ELEMENTS = st.dictionaries(NAME, st.dictionaries(NAME, VALUE, max_size=4), max_size=4)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(st.tuples(NAME, ELEMENTS, VALUE), min_size=1, max_size=20))
 def test_structured_data_there_and_back(messages):
     frames = []
@@ -291,7 +292,7 @@ def test_wrong_options_say_what_would_do(cls, options, why):
 # --- any split of the stream
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_however_a_stream_arrives_its_events_are_the_same(data):
     counted = data.draw(st.booleans())

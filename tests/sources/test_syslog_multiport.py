@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from plugins import Event, Retry
 from sources.syslog import MultiportSyslogTcp
 from sources.syslog.parser import MULTIPORT, Reading, parse
+from tests.fixtures.examples import examples
 from tests.sources.syslog_running import Running
 from tests.sources.test_syslog_parser import NOW, mutated, reference_time
 
@@ -204,7 +205,7 @@ LINES = [
 KEPT = st.sampled_from(["none", "all", "hostname", "priority version timestamp hostname", "timestamp"])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.one_of(mutated(), mutated(LINES), st.sampled_from(LINES)), max_size=30), KEPT)
 def test_it_reads_as_the_plain_parser_does(frames, keep):
     reading = Reading.of(keep, ZoneInfo("UTC"), dialect=MULTIPORT, charset="utf-8")

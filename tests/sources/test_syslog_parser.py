@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from plugins import Event
 from sources.syslog.columns import LOOK_AHEAD
 from sources.syslog.parser import CUT, FIELDS, REST, Reading, parse
+from tests.fixtures.examples import examples
 
 NOW = datetime(2024, 6, 15, 12, tzinfo=UTC).timestamp()
 UTC_READING = Reading.of("none", ZoneInfo("UTC"))
@@ -195,7 +196,7 @@ def events(frames, now=NOW, reading=UTC_READING, marks=None):
     return list(parse(pa.array(frames, pa.binary()), now, reading, marks))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(FRAMES, READINGS, MOMENTS, st.booleans())
 def test_it_reads_as_the_plain_parser_does(frames, reading, now, room_behind):
     expected = [reference(frame, mark, now, reading) for frame, mark in frames]

@@ -11,9 +11,10 @@ import time
 
 import pytest
 
+from agent.services.running import until
 from plugins import Components, Retry, hookimpl
 from sources.syslog import SyslogTcp
-from tests.sources.syslog_running import Running, eventually
+from tests.sources.syslog_running import Running
 
 needs_logger = pytest.mark.skipif(shutil.which("logger") is None, reason="logger of util-linux is not installed")
 
@@ -108,7 +109,7 @@ def test_500_senders_that_stall_do_not_hold_up_a_healthy_one():
         stalled = [connect(running.source) for _ in range(500)]
         for i, sender in enumerate(stalled):
             sender.send(b"<1"[i % 2 :][:1])
-        eventually(lambda: running.source.metrics.get("OpenConnectionCount") == 500)
+        until(lambda: running.source.metrics.get("OpenConnectionCount") == 500)
         with connect(running.source) as healthy:
             healthy.sendall(b"\n".join(lines) + b"\n")
             events = running.wait_for(len(lines))
@@ -118,7 +119,7 @@ def test_500_senders_that_stall_do_not_hold_up_a_healthy_one():
         # What they left unfinished is not lost, and says that it is no message.
         rest = running.wait_for(len(lines) + 500)[len(lines) :]
         assert {event.headers["flume.syslog.status"] for event in rest} == {"Invalid"}
-        eventually(lambda: running.source.metrics.get("OpenConnectionCount") == 0)
+        until(lambda: running.source.metrics.get("OpenConnectionCount") == 0)
 
 
 def test_bad_frames_are_kept_and_counted():
@@ -188,10 +189,10 @@ def test_a_senseless_octet_count_ends_the_connection(count, caplog):
             with connect(running.source) as sender:
                 sender.sendall(count + b"<13>Oct 11 22:14:15 h x")
                 assert sender.recv(10) == b""
-        eventually(lambda: running.source.metrics.get("EventReadFail") == 3)
+        until(lambda: running.source.metrics.get("EventReadFail") == 3)
         with connect(running.source) as other:
             other.sendall(b"<13>fine\n")
-            eventually(lambda: b"<13>fine" in [event.body for event in running.events])
+            until(lambda: b"<13>fine" in [event.body for event in running.events])
     (record,) = caplog.records
     assert "127.0.0.1:" in record.getMessage()
     assert "octet count" in record.getMessage()
@@ -212,9 +213,9 @@ def test_a_slow_sender_may_take_its_time():
     source = make()
     with Running(source) as running, connect(source) as sender:
         sender.sendall(b"<13>begun and ")
-        eventually(lambda: running.source.metrics.get("OpenConnectionCount") == 1)
+        until(lambda: running.source.metrics.get("OpenConnectionCount") == 1)
         looked = source._inspected
-        eventually(lambda: source._inspected > looked)  # it has looked for overdue ones
+        until(lambda: source._inspected > looked)  # it has looked for overdue ones
         sender.sendall(b"finished\n")
         (event,) = running.wait_for(1)
     assert event.body == b"<13>begun and finished"
@@ -223,22 +224,22 @@ def test_a_slow_sender_may_take_its_time():
 def test_one_address_has_so_many_connections_and_no_more(caplog):
     with Running(make(maxConnectionsPerAddress=2)) as running:
         first, second = connect(running.source), connect(running.source)
-        eventually(lambda: running.source.metrics.get("OpenConnectionCount") == 2)
+        until(lambda: running.source.metrics.get("OpenConnectionCount") == 2)
         with pytest.raises(ConnectionResetError), connect(running.source) as third:
             third.recv(1)
-        eventually(lambda: running.source.metrics.get("ConnectionRefusedCount") == 1)
+        until(lambda: running.source.metrics.get("ConnectionRefusedCount") == 1)
         with socket.socket() as other:
             other.bind(("127.0.0.2", 0))
             other.connect(("127.0.0.1", running.source.port))
             other.sendall(b"<13>another address\n")
             running.wait_for(1)
         first.close()
-        eventually(lambda: running.source.metrics.get("OpenConnectionCount") == 1)
+        until(lambda: running.source.metrics.get("OpenConnectionCount") == 1)
         with connect(running.source) as again:
             again.sendall(b"<13>room again\n")
             running.wait_for(2)
         second.close()
-        eventually(lambda: not running.source._listener.connections._by_address)
+        until(lambda: not running.source._listener.connections._by_address)
     assert "127.0.0.1 has 2 connections already" in caplog.text
 
 
@@ -260,7 +261,7 @@ def test_out_of_file_descriptors_it_goes_on_later(caplog):
         try:
             one.connect(where)
             two.connect(where)
-            eventually(lambda: "cannot accept" in caplog.text)
+            until(lambda: "cannot accept" in caplog.text)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         one.sendall(b"<13>one\n")
@@ -295,7 +296,7 @@ def test_what_had_arrived_is_delivered_when_it_stops():
     with Running(make(), hold) as running:
         known, port = connect(running.source), running.source.port
         known.sendall(b"<13>first\n")
-        eventually(lambda: running.count == 1)  # the source now waits for its batch to be stored
+        until(lambda: running.count == 1)  # the source now waits for its batch to be stored
         known.sendall(b"<13>second\n<13>third, unfinished")
         late = connect(running.source)
         late.sendall(b"<13>fourth\n")
@@ -310,7 +311,7 @@ def test_what_had_arrived_is_delivered_when_it_stops():
 
 def test_it_stops_soon_when_idle():
     with Running(make()) as running, connect(running.source):
-        eventually(lambda: running.source.metrics.get("OpenConnectionCount") == 1)
+        until(lambda: running.source.metrics.get("OpenConnectionCount") == 1)
         running.stop()
     assert running.source.metrics.get("OpenConnectionCount") == 0
 
@@ -328,7 +329,7 @@ def test_a_sender_that_never_stops_does_not_keep_it_from_stopping():
 
         thread = threading.Thread(target=send)
         thread.start()
-        eventually(lambda: running.count > 1000)
+        until(lambda: running.count > 1000)
         running.stop()
         over.set()
         thread.join()

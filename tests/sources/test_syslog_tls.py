@@ -8,10 +8,11 @@ import threading
 
 import pytest
 
+from agent.services.running import until
 from plugins import Retry
 from sources.syslog import SyslogTcp
 from tests.plugins.certificates import certificate
-from tests.sources.syslog_running import Running, eventually
+from tests.sources.syslog_running import Running
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 pytestmark = needs_openssl
@@ -93,13 +94,13 @@ def test_only_senders_with_a_certificate_of_the_authority_are_let_in(here, stran
         for shows, why in ((None, "showed no certificate"), (stranger, "certificate is refused")):
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 try_to_send(source, here, shows)
-            eventually(lambda why=why: why in caplog.text, lambda: caplog.text)
+            until(lambda why=why: why in caplog.text, why)
             source._complained.clear()
         assert source.metrics.get("TlsHandshakeFail") == 2
         with connect(source, here, shows=here) as sender:
             sender.sendall(LINE + b"let in\n")
             (event,) = running.wait_for(1)
-        eventually(lambda: source.metrics.get("OpenConnectionCount") == 0)
+        until(lambda: source.metrics.get("OpenConnectionCount") == 0)
     assert event.body == b"let in"
 
 
@@ -110,7 +111,7 @@ def test_plain_text_is_no_event_on_a_tls_port(here, text, caplog):
     with Running(make(here)) as running:
         with socket.create_connection(("127.0.0.1", running.source.port), timeout=10) as sender:
             sender.sendall(text)
-            eventually(lambda: running.source.metrics.get("TlsHandshakeFail") == 1)
+            until(lambda: running.source.metrics.get("TlsHandshakeFail") == 1)
         with connect(running.source, here) as other:
             other.sendall(LINE + b"fine\n")
             (event,) = running.wait_for(1)

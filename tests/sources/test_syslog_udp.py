@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
+from agent.services.running import until
 from plugins import Retry
 from sources.syslog import SyslogUdp
-from tests.sources.syslog_running import Running, eventually
+from tests.sources.syslog_running import Running
 
 needs_logger = pytest.mark.skipif(shutil.which("logger") is None, reason="logger of util-linux is not installed")
 
@@ -72,12 +73,12 @@ def test_what_the_kernel_drops_is_counted(caplog):
     hold = threading.Event()
     with Running(make(receiveBufferSize=4096), hold) as running, sender(running.source) as to:
         to.send(b"<13>first")
-        eventually(lambda: running.count == 1)
+        until(lambda: running.count == 1)
         for i in range(2000):
             to.send(b"<13>%d" % i)
         hold.set()
         metrics = running.source.metrics
-        eventually(lambda: running.count + metrics.get("KernelDropCount") == 2001)
+        until(lambda: running.count + metrics.get("KernelDropCount") == 2001)
         assert 1 < running.count < 2001
         assert "dropped" in caplog.text
 
@@ -86,7 +87,7 @@ def test_what_had_arrived_is_delivered_when_it_stops():
     hold = threading.Event()
     with Running(make(), hold) as running, sender(running.source) as to:
         to.send(b"<13>0")
-        eventually(lambda: running.count == 1)
+        until(lambda: running.count == 1)
         for i in range(1, 500):
             to.send(b"<13>%d" % i)
         running.source.stopping.set()
@@ -110,7 +111,7 @@ def test_a_sender_that_never_stops_does_not_keep_it_from_stopping():
 
         thread = threading.Thread(target=send)
         thread.start()
-        eventually(lambda: running.count > 100)
+        until(lambda: running.count > 100)
         running.stop()
         over.set()
         thread.join()

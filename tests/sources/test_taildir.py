@@ -29,6 +29,7 @@ from plugins import Components, FlafkaError, Retry, hookimpl
 from sources.taildir import TaildirConfig, TaildirSource
 from sources.taildir.groups import Group
 from sources.taildir.tail import MAX_LINE
+from tests.fixtures.examples import examples
 
 REPOSITORY = Path(__file__).parents[2]
 LOGHUB = REPOSITORY.parent / "shared" / "data" / "loghub"
@@ -328,10 +329,11 @@ def test_compressed_files_are_left_alone(
 
 
 def test_ten_thousand_files(logs: Path, tmp_path: Path) -> None:
-    for i in range(10_000):
+    count = examples(10_000)
+    for i in range(count):
         (logs / f"log.{i}").write_bytes(b"%d\n" % i)
     source = start(tmp_path)
-    assert sorted(map(int, bodies(source))) == list(range(10_000))
+    assert sorted(map(int, bodies(source))) == list(range(count))
     journal = tmp_path / "positions" / "taildir.json.journal"
     size = journal.stat().st_size
     append(logs / "log.77", b"more\n")
@@ -342,7 +344,7 @@ def test_ten_thousand_files(logs: Path, tmp_path: Path) -> None:
     source = start(tmp_path)
     assert bodies(source) == [b"again"]
     source.close()
-    assert len(positions(tmp_path)) == 10_000
+    assert len(positions(tmp_path)) == count
 
 
 # --- what becomes of files

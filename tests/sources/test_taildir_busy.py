@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sources.taildir import TaildirSource
+from tests.fixtures.examples import examples
 from tests.sources.test_taildir import start
 
 ROTATING = """
@@ -132,7 +133,7 @@ def files_lost(numbers: list[int], per_file: int) -> int:
 
 @pytest.mark.parametrize("pattern", ["app[.]log", "app[.]log.*"])
 @pytest.mark.parametrize(
-    ("size", "backups", "lines", "rate"), [(20_000, 3, 30_000, 0), (100_000, 10, 60_000, 10_000)]
+    ("size", "backups", "lines", "rate"), [(20_000, 3, examples(30_000), 0), (100_000, 10, examples(60_000), 10_000)]
 )
 def test_pythons_rotating_handler(
     pattern: str, size: int, backups: int, lines: int, rate: int, tmp_path: Path

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from sources.taildir import TaildirSource
+from tests.fixtures.examples import examples
 from tests.sources.test_taildir import kill, open_files, process, start
 
 PACKERS: list[tuple[Callable[[bytes], bytes], str]] = [
@@ -261,7 +262,7 @@ class ClosingMachine(Machine):
 
 
 SETTINGS = settings(
-    max_examples=20,
+    max_examples=examples(20),
     stateful_step_count=25,
     print_blob=True,
     suppress_health_check=list(HealthCheck),

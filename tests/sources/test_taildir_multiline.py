@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sources.taildir import TaildirConfig, TaildirSource
+from tests.fixtures.examples import examples
 from tests.sources.test_taildir import append, bodies, kill, positions, process, start
 
 TRACE = b"""2024-05-01 10:00:00 ERROR request failed
@@ -111,9 +112,10 @@ def test_an_event_is_complete_when_its_file_has_been_quiet(log: Path, tmp_path: 
 def test_nothing_is_lost_at_a_restart_in_the_middle_of_an_event(way: str, log: Path, tmp_path: Path) -> None:
     text = b"\n".join([PLAIN, TRACE, PLAIN, b""])
     found: list[bytes] = []
-    for cut in range(0, len(text), 3):
+    step = 3 * 100 // examples(100)
+    for cut in range(0, len(text), step):
         source = multi(tmp_path)
-        append(log, text[cut : cut + 3])
+        append(log, text[cut : cut + step])
         found += bodies(source)
         (source.close if way == "closed" else lambda s=source: kill(s))()
     source = multi(tmp_path, **{"multiline.timeout": "1"})
@@ -196,7 +198,7 @@ def expected_events(lines: list[bytes], *, negate: bool, after: bool, most: int)
     return [b"\n".join(event) for event in events]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     lines=st.lists(st.sampled_from([b"a", b" b", b"", "é".encode(), b"\xff", b" " * 50]), min_size=1, max_size=40),
     negate=st.booleans(),

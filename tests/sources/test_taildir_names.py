@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from agent.services.running import until
 from sources.taildir import TaildirSource
 from tests.sources.test_taildir import REPOSITORY, append, bodies, kill, start
 from tests.sources.test_taildir_busy import lost, reading
@@ -21,18 +22,11 @@ from tests.sources.test_taildir_busy import lost, reading
 Begin = Callable[..., TaildirSource]
 
 
-def await_(condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def opener(source: TaildirSource) -> subprocess.Popen[bytes]:
     """The process; it reads events once it has been started."""
     names = source._watch._names
     assert names is not None
-    await_(lambda: names._process is not None)
+    until(lambda: names._process is not None)
     assert names._process is not None
     return names._process
 
@@ -41,15 +35,15 @@ def news(source: TaildirSource) -> None:
     """Wait until it has told of a file that comes now."""
     probe = Path(next(iter(source._files.directories)), "log.probe")
     probe.touch()
-    await_(lambda: any(change.path == str(probe) for change in source._watch._changes))
+    until(lambda: any(change.path == str(probe) for change in source._watch._changes))
     probe.unlink()
-    await_(lambda: any(c.path == str(probe) and c.kind == "deleted" for c in source._watch._changes))
+    until(lambda: any(c.path == str(probe) and c.kind == "deleted" for c in source._watch._changes))
 
 
 def opened(source: TaildirSource, path: Path) -> None:
     """Wait until that file is held open."""
     status = path.stat()
-    await_(lambda: (status.st_dev, status.st_ino) in source._watch._opened)
+    until(lambda: (status.st_dev, status.st_ino) in source._watch._opened)
 
 
 @pytest.fixture
@@ -87,9 +81,9 @@ def test_it_is_started_again_and_what_came_meanwhile_is_found(
     first = opener(source)
     first.kill()
     append(tmp_path / "logs" / "log.a", b"1\n")
-    await_(lambda: source._watch._ended)
+    until(lambda: source._watch._ended)
     assert bodies(source) == [b"1"]
-    await_(lambda: opener(source).pid != first.pid)
+    until(lambda: opener(source).pid != first.pid)
     news(source)
     log = tmp_path / "logs" / "log.b"
     append(log, b"2\n")
@@ -122,7 +116,7 @@ def test_what_the_kernels_queue_does_not_hold_is_told_and_all_is_looked_at(
         other.rename(name)
     append(logs / "log.late", b"1\n")
     os.kill(process.pid, signal.SIGCONT)
-    await_(lambda: source._watch._overflow)
+    until(lambda: source._watch._overflow)
     assert bodies(source) == [b"1"]
     assert source.metrics.get("WatchOverflowCount") == 1
     assert "more names changed than the kernel could report" in caplog.text
@@ -153,11 +147,11 @@ def test_it_ends_with_the_agent(number: signal.Signals) -> None:
             return "opener.py" in Path(f"/proc/{pid}/cmdline").read_text()
         return False
 
-    await_(runs)
+    until(runs)
     agent.send_signal(number)
     agent.wait(30)
     agent.stdout.close()
-    await_(lambda: not runs())
+    until(lambda: not runs())
 
 
 def test_hundreds_of_directories(begin: Begin, tmp_path: Path) -> None:
@@ -168,7 +162,7 @@ def test_hundreds_of_directories(begin: Begin, tmp_path: Path) -> None:
     source = begin(tmp_path, filegroups=" ".join(groups), **options)
     for group in groups:
         (tmp_path / "logs" / group / "log").write_bytes(group.encode() + b"\n")
-    await_(lambda: len(source._watch._opened) >= min(300, source._files.most_waiting))
+    until(lambda: len(source._watch._opened) >= min(300, source._files.most_waiting))
     for group in groups[:200]:
         (tmp_path / "logs" / group / "log").unlink()
     assert sorted(bodies(source)) == sorted(group.encode() for group in groups)

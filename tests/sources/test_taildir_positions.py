@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plugins import FlafkaError
+from tests.fixtures.examples import examples
 from tests.sources.test_taildir import append, bodies, kill, make, positions, start
 
 DATA = Path(__file__).parent / "data" / "journal-1"
@@ -120,7 +121,7 @@ def check(written: Written, name: str, content: bytes, *, cut: bool = False) -> 
     assert max(found.values(), default=1) == 1
 
 
-DAMAGE = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+DAMAGE = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("name", ["taildir.json", "taildir.json.journal"])

@@ -18,10 +18,10 @@ from kafka import KafkaAdminClient
 from agent.books import HdfsReader, read_topic
 from agent.services.hdfs import NAMENODE, HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from channels.kafka.records import ARROW, FORMAT, encode
 from plugins import Batch, Components, Event
 from tests.system.evidence import Evidence, Snapshot, line
-from tests.system.running import Agent
 
 PATIENCE = 240.0
 """Seconds, for what takes a few on an idle machine."""
@@ -165,7 +165,7 @@ class Campaign:
         self.reader = HdfsReader(hdfs.webhdfs)
         self.kills: Counter[str] = Counter()
         self.seconds = 0.0
-        self.agent: Agent | None = None
+        self.agent: RunningAgent | None = None
         self.writer = Writer(directory / "logs", seed, plan.rate)
 
     def run(self) -> Evidence:
@@ -224,7 +224,9 @@ class Campaign:
             "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",  # Spark's JVM is soon killed: it had better start soon
         }
         self._say(f"{runner} {' '.join(arguments)}")
-        agent = Agent(self.directory, configuration, "-c", str(configuration), *arguments, environment=environment)
+        agent = RunningAgent(
+            self.directory, configuration, "-c", str(configuration), *arguments, environment=environment
+        )
         self.agent = agent.__enter__()  # and _clean_up leaves it
 
     def _kill(self) -> None:

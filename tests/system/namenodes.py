@@ -11,7 +11,7 @@ from agent.services.cluster import HOST, java_command
 from agent.services.hdfs import NAMENODE, HdfsCluster, _jmx
 from agent.services.jars import ensure
 from agent.services.java import Java, find_java
-from tests.system.running import until
+from agent.services.running import until
 
 SECOND = "namenode-2"
 NAMENODES = {NAMENODE: "nn1", SECOND: "nn2"}

@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, free_ports
 from tests.interop.jvm import Application
-from tests.system.running import ROOT, Agent, free_ports, in_topic, kafka_channel, unique
+from tests.system.running import ROOT, in_topic, kafka_channel, unique
 
 SETTINGS = ROOT / "conf" / "log4j"
 APIS = ("log4j1", "log4j2", "logback")
@@ -84,7 +85,7 @@ a1.sources.lines.channels = c1
     def stored() -> set[str]:
         return {event.body.decode() for event in in_topic(kafka, topic)}
 
-    with Agent(directory, configuration) as agent:
+    with RunningAgent(directory, configuration) as agent:
         agent.healthy()
         with ThreadPoolExecutor(1) as pool, application, another:
             log("before")

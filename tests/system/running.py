@@ -1,20 +1,14 @@
-"""Real agents for tests: `agent start` as a process of its own, watched from outside as a user would."""
+"""For tests of real agents: their configurations, other commands, and what came of it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
-import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,142 +21,6 @@ from plugins import Channel, Components, Event
 
 ROOT = Path(__file__).parents[2]
 KAFKA = cast(type[Channel[Any]], Components().get("channel", "kafka"))
-
-
-class Agent:
-    """One agent process; `with` it, so that it never outlives its test.
-
-    `configuration` is a file, or the text of one; a text without a monitoring port takes a free one. Ports of syslog
-    sources may be 0 as well; `port` tells which they got. `tree` is where the code lies, of this version or another.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        configuration: str | Path,
-        *arguments: str,
-        environment: Mapping[str, str] | None = None,
-        command: Sequence[str] = (sys.executable, "-m", "agent", "start"),
-        tree: Path = ROOT,
-    ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.file = configuration if isinstance(configuration, Path) else directory / "agent.conf"
-        self._log = directory / "agent.log"
-        if isinstance(configuration, str):
-            monitoring = "" if "a1.monitoring.port" in configuration else "\na1.monitoring.port = 0\n"
-            self.file.write_text(configuration + monitoring)
-        self._command = [*command, *(arguments or ("-c", str(self.file)))]
-        self._tree = tree
-        self._environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state"), **(environment or {})}
-        if tree != ROOT:
-            self._environment["PYTHONPATH"] = str(tree)
-        self._read = self._log.stat().st_size if self._log.exists() else 0
-        self._url: str | None = None
-        self.process: subprocess.Popen[bytes]
-
-    def __enter__(self) -> Agent:
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command, env=self._environment, stdout=log, stderr=log, cwd=self._tree
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-    # --- looking
-
-    @property
-    def log(self) -> str:
-        """What this process has said so far."""
-        with self._log.open("rb") as file:
-            file.seek(self._read)
-            return file.read().decode(errors="replace")
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a page of its HTTP server; `(0, b"")` while there is none."""
-        if self._url is None:
-            found = re.search(r"metrics on (http://[\d.]+:\d+)/", self.log)
-            if found is None:
-                return 0, b""
-            self._url = found[1]
-        try:
-            with urllib.request.urlopen(self._url + path, timeout=5) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as e:
-            return e.code, e.read()
-        except OSError:
-            return 0, b""
-
-    def metrics(self) -> dict[str, dict[str, str]]:
-        """Flume's JSON."""
-        return cast("dict[str, dict[str, str]]", json.loads(self.get("/metrics")[1] or b"{}"))
-
-    def count(self, component: str, counter: str) -> int:
-        """One counter, such as `count("SOURCE.s1", "EventAcceptedCount")`; 0 where it is not there."""
-        return int(float(self.metrics().get(component, {}).get(counter, 0)))
-
-    def failing(self) -> dict[str, str]:
-        """What `/healthz` says: failing components and why. Empty only if it answers and all is well."""
-        status, body = self.get("/healthz")
-        if not body:
-            return {"agent": "does not answer"}
-        failing: dict[str, str] = json.loads(body)["failing"]
-        assert status == (503 if failing else 200)
-        return failing
-
-    def port(self, source: str) -> int:
-        """The port that syslog source listens on, once it does."""
-        listening = re.compile(rf"\.{source}: listening on \S+ port (\d+)")
-        self.until(lambda: listening.search(self.log), f"source {source} to listen")
-        found = listening.findall(self.log)
-        return int(found[-1])
-
-    # --- waiting and stopping
-
-    def until(self, condition: Callable[[], Any], what: str, seconds: float = 400) -> None:
-        """Wait until the condition holds; fail, with the end of the log, where it does not or the agent ends."""
-
-        met = False  # asked once: what was so may have passed
-
-        def met_or_ended() -> bool:
-            nonlocal met
-            ended = self.process.poll() is not None  # asked first: what ends may meet the condition by that
-            met = bool(condition())
-            return met or ended
-
-        try:
-            until(met_or_ended, what, seconds)
-            assert met, f"the agent ended with {self.process.poll()} before {what}"
-        except AssertionError as e:
-            raise AssertionError(f"{e}; its log ends:\n{self.log[-4000:]}") from None
-
-    def healthy(self) -> None:
-        """Wait until nothing fails."""
-        self.until(lambda: not self.failing(), "the agent to be healthy")
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, wait for the end, return the exit code."""
-        self.process.send_signal(number)
-        return self.ended()
-
-    def ended(self, seconds: float = 180) -> int:
-        """The exit code, once it has ended."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the agent did not end:\n{self.log[-4000:]}") from None
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = 400) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:.0f} s in vain for {what}")
-        time.sleep(0.05)
 
 
 def agent_command(
@@ -243,15 +101,6 @@ def send(port: int, data: bytes) -> None:
     """Send that over one TCP connection, and close it."""
     with connected(port) as connection:
         connection.sendall(data)
-
-
-def free_ports(count: int = 1) -> list[int]:
-    """TCP ports that were free a moment ago."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 # --- disks

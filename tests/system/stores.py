@@ -21,10 +21,11 @@ from agent.books import stored as by_id
 from agent.services.cluster import Cluster
 from agent.services.hbase import MASTER, THRIFT, HBaseCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, free_ports
 from agent.services.solr import SOLR, SolrCluster
 from plugins import Batch, Event, Retry
 from sinks.avro import AvroSink, AvroSinkConfig
-from tests.system.running import KAFKA, Agent, free_ports, kafka_channel, unique
+from tests.system.running import KAFKA, kafka_channel, unique
 
 PATIENCE = 600.0
 """Seconds, for what takes a few on an idle machine."""
@@ -276,8 +277,8 @@ a1.sources.http.channels = c1
 
     # --- the agent and its clients
 
-    def _agent(self, *arguments: str) -> Agent:
-        return Agent(self.directory, self.configuration, "-c", str(self.configuration), *arguments)
+    def _agent(self, *arguments: str) -> RunningAgent:
+        return RunningAgent(self.directory, self.configuration, "-c", str(self.configuration), *arguments)
 
     def _kill_agent(self, _: bool = False) -> None:
         self.agent.stop(signal.SIGKILL)

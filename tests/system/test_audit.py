@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from agent.services.kafka import KafkaCluster
-from tests.system.running import Agent, agent_command, kafka_channel, send, unique
+from agent.services.running import RunningAgent
+from tests.system.running import agent_command, kafka_channel, send, unique
 from tests.system.test_kafka_ends import create
 
 LINES = 3000
@@ -47,20 +48,20 @@ a1.sinks.committing.kafka.topic = {topic}-copy
             events[row["stage"]] = events.get(row["stage"], 0) + row["events"]
         return done.returncode, events, {row["difference"] for row in rows}
 
-    with Agent(tmp_path / "in", source) as agent:
+    with RunningAgent(tmp_path / "in", source) as agent:
         port, sent = agent.port("s1"), 0
         for _ in range(3):
             stamps = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - n % 300)) for n in range(LINES))
             send(port, b"".join(f"<13>1 {stamp} web app - - - {n}\n".encode() for n, stamp in enumerate(stamps)))
             sent += LINES
-            with Agent(tmp_path / "out", sinks) as out:
+            with RunningAgent(tmp_path / "out", sinks) as out:
                 out.until(lambda o=out: o.count("SINK.simple", "EventDrainSuccessCount"), "events to be delivered")
                 out.stop(signal.SIGKILL)
         agent.until(lambda: agent.count("SOURCE.s1", "EventAcceptedCount") == sent, "all lines in the channel")
         assert agent.stop() == 0
     drain = sinks + "a1.runner = spark\na1.spark.triggerInterval = 1\na1.sinks.committing.runner = local\n"
     arguments = "-c", str(tmp_path / "out/agent.conf"), "--drain"
-    with Agent(tmp_path / "out", drain, *arguments) as out:
+    with RunningAgent(tmp_path / "out", drain, *arguments) as out:
         assert out.ended() == 0, out.log[-4000:]
     stages = ("put", topic, f"{topic}-committing")
     assert audit() == (0, dict.fromkeys(stages, sent), {None})

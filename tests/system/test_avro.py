@@ -7,9 +7,10 @@ import threading
 from pathlib import Path
 
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, free_ports
 from plugins import Batch, Event, Retry
 from sinks.avro import AvroSink, AvroSinkConfig
-from tests.system.running import Agent, free_ports, in_topic, kafka_channel, unique
+from tests.system.running import in_topic, kafka_channel, unique
 
 CLIENTS = 4
 KILLS = 3
@@ -66,11 +67,11 @@ a1.sinks.k1.channel = c1
     for sender in senders:
         sender.start()
     for _ in range(KILLS):
-        with Agent(tmp_path, configuration) as agent:
+        with RunningAgent(tmp_path, configuration) as agent:
             before = acknowledged()
             agent.until(lambda before=before: acknowledged() > before + 2000, "events to be acknowledged")
             agent.stop(signal.SIGKILL)
-    with Agent(tmp_path, configuration) as agent:
+    with RunningAgent(tmp_path, configuration) as agent:
         before = acknowledged()
         agent.until(lambda: acknowledged() > before + 2000, "events to be acknowledged again")
         for sender in senders:

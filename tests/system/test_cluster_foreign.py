@@ -16,7 +16,8 @@ from agent.cli.group import group
 from agent.cli.topic import topic
 from agent.services import ServiceError, kafka
 from agent.services.kafka import KafkaCluster
-from tests.system.running import Agent, agent_command, kafka_channel, unique
+from agent.services.running import RunningAgent
+from tests.system.running import agent_command, kafka_channel, unique
 
 IDLE = [sys.executable, "-c", "import signal; signal.pause()"]
 """A broker of ours that does not listen yet, or that is about to find its port taken."""
@@ -134,7 +135,7 @@ a1.sinks.k1.channel = c2
     configuration = configuration.replace(f"named.kafka.topic = {name}", f"named.kafka.topic = {name}-named")
     environment = {"FLAFKA_CLUSTER_DIR": str(own.directory)}
     refusing = {"CHANNEL.c1", "SOURCE.s1", "SINK.k1"}
-    with Agent(tmp_path, configuration, environment=environment) as agent:
+    with RunningAgent(tmp_path, configuration, environment=environment) as agent:
         agent.until(lambda: agent.failing().keys() == refusing, "all that name no brokers to refuse")
         agent.until(lambda: f"created topic {name}-named" in agent.log, "the named one to be used")
         for said in agent.failing().values():

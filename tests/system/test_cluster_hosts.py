@@ -14,7 +14,8 @@ from kafka import KafkaAdminClient
 from agent.services import ServiceError
 from agent.services.cluster import listening
 from agent.services.kafka import KafkaCluster
-from tests.system.running import agent_command, until
+from agent.services.running import until
+from tests.system.running import agent_command
 from tests.system.test_cluster import consume, create_topic, produce
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.running import Agent, connected, send
+from agent.services.running import RunningAgent
+from tests.system.running import connected, send
 
 FLEET = 12_000
 ADDRESSES = 8
@@ -63,7 +64,10 @@ def line(text: str) -> bytes:
 def test_a_fleet_is_heard(tmp_path: Path) -> None:
     command = ("sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", sys.executable, "-m", "agent", "start")
     (tmp_path / "out").mkdir()
-    with Agent(tmp_path / "a", configured(tmp_path), command=command) as agent, contextlib.ExitStack() as stack:
+    with (
+        RunningAgent(tmp_path / "a", configured(tmp_path), command=command) as agent,
+        contextlib.ExitStack() as stack,
+    ):
         where = "127.0.0.1", agent.port("tcp")
         fleet = []
         for number in range(FLEET):
@@ -86,7 +90,7 @@ def test_a_fleet_is_heard(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("logger") is None, reason="no logger (util-linux)")
 def test_the_limit_is_seen_and_logger_is_heard_at_it(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with Agent(tmp_path / "a", configured(tmp_path, "maxConnections = 100")) as agent:
+    with RunningAgent(tmp_path / "a", configured(tmp_path, "maxConnections = 100")) as agent:
         port = agent.port("tcp")
         with contextlib.ExitStack() as stack:
             for _ in range(100):
@@ -108,7 +112,7 @@ def test_the_limit_is_seen_and_logger_is_heard_at_it(tmp_path: Path) -> None:
 
 def test_a_burst_right_before_the_end_is_kept(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with Agent(tmp_path / "a", configured(tmp_path)) as agent:
+    with RunningAgent(tmp_path / "a", configured(tmp_path)) as agent:
         port = agent.port("tcp")
         for number in range(2000):
             send(port, line(f"burst {number}"))

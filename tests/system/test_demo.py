@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.running import ROOT, until
+from agent.services import ServiceError
+from agent.services.running import until
+from tests.system.running import ROOT
 
 
 def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -30,7 +32,7 @@ def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "Traceback" not in log.read_text()
     try:
         until(lambda: not running_in(temporary), "the end of all processes")
-    except AssertionError:
+    except ServiceError:
         pytest.fail("\n".join(["these go on:", *running_in(temporary)]))
     until(lambda: not list(temporary.glob("*")), "the end of all files")
 

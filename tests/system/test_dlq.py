@@ -21,12 +21,11 @@ LETTERS = [
 
 
 @pytest.mark.parametrize("kind", ["file", "topic"])
-def test_letters_are_counted_and_shown_whole(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+def test_letters_are_counted_and_shown_whole(kafka_cluster: KafkaCluster, tmp_path: Path, kind: str) -> None:
     file = tmp_path / "agent.conf"
     letters: FileDeadLetters | KafkaDeadLetters
     if kind == "topic":
-        kafka: KafkaCluster = request.getfixturevalue("kafka_cluster")
-        topic, servers = unique("dlq"), kafka.bootstrap_servers
+        topic, servers = unique("dlq"), kafka_cluster.bootstrap_servers
         file.write_text(CONFIGURATION + kafka_channel(servers, topic))
         letters = KafkaDeadLetters(KafkaStream(servers, topic, topic), f"{topic}.deadletters", 3)
     else:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from agent.runner.deadletters import DeadLetter, FileDeadLetters, KafkaDeadLetters
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
 from plugins import Event, EventId, KafkaStream
-from tests.system.running import ROOT, Agent, agent_command, in_topic, kafka_channel, unique
+from tests.system.running import ROOT, agent_command, in_topic, kafka_channel, unique
 from tests.system.test_proofs_dead_letters import tailed
 from tests.system.test_proofs_stores import solr_sink, stored
 from tests.system.test_solr_sink import documents
@@ -55,7 +56,7 @@ def replay(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return agent_command("dlq", "replay", "-c", str(file), *arguments)
 
 
-def taken_and_rejected(agent: Agent) -> tuple[int, int]:
+def taken_and_rejected(agent: RunningAgent) -> tuple[int, int]:
     counts = agent.metrics().get("SINK.k2", {})
     return int(counts.get("EventDrainSuccessCount", 0)), int(counts.get("EventRejectedCount", 0))
 
@@ -82,7 +83,7 @@ a1.sinks.k1.group = {topic}-files
 a1.sinks.k1.sink.directory = {tmp_path}/all
 {solr_sink(url, topic, "field.colour = %{colour}")}
 """
-    with Agent(tmp_path / "a", configuration) as agent:
+    with RunningAgent(tmp_path / "a", configuration) as agent:
         agent.until(lambda: agent.count("SINK.k2", "EventRejectedCount") == 301, "Solr to refuse a half")
         agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 300, "Solr to have the other half")
         agent.healthy()

@@ -15,8 +15,9 @@ from agent.config import load
 from agent.runner import drain
 from agent.runner.agent import member_id
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from plugins import Components
-from tests.system.running import Agent, kafka_channel, unique
+from tests.system.running import kafka_channel, unique
 
 EVENTS = [b"event %03d" % number for number in range(300)]
 
@@ -61,10 +62,13 @@ def delivered(*directories: Path) -> Counter[bytes]:
 
 
 @contextmanager
-def both(directory: Path, first: str, second: str) -> Iterator[tuple[Agent, Agent]]:
+def both(directory: Path, first: str, second: str) -> Iterator[tuple[RunningAgent, RunningAgent]]:
     """Agents a1 and a2, once each has a partition of the two."""
     file = str(directory / "2/agent.conf")
-    with Agent(directory / "1", first) as one, Agent(directory / "2", second, "-n", "a2", "-c", file) as other:
+    with (
+        RunningAgent(directory / "1", first) as one,
+        RunningAgent(directory / "2", second, "-n", "a2", "-c", file) as other,
+    ):
         one.until(
             lambda: {agent.log.rpartition("has partitions [")[2][:2] for agent in (one, other)} == {"0]", "1]"},
             "a partition for each",
@@ -88,7 +92,7 @@ def test_what_another_members_session_still_holds_is_delivered(
     with both(tmp_path, first, second) as (one, other):
         assert (one.stop(), other.stop()) == (0, 0)
     put(kafka_cluster, topic, EVENTS, 0, 1)
-    with Agent(tmp_path / "1", first, "-c", str(tmp_path / "1/agent.conf"), "--drain") as agent:
+    with RunningAgent(tmp_path / "1", first, "-c", str(tmp_path / "1/agent.conf"), "--drain") as agent:
         assert agent.ended() == 0, agent.log
     assert delivered(out / "a1", out / "a2") == Counter(EVENTS)
 
@@ -104,7 +108,7 @@ def test_the_ends_of_transactions_what_was_aborted_and_empty_partitions_are_noth
     committed.commit_transaction(60)
     file = configuration(kafka_cluster.bootstrap_servers, topic, tmp_path / "out")
     for _ in range(2):  # there may be positions, or none yet
-        with Agent(tmp_path / "a", file, "-c", str(tmp_path / "a/agent.conf"), "--drain") as agent:
+        with RunningAgent(tmp_path / "a", file, "-c", str(tmp_path / "a/agent.conf"), "--drain") as agent:
             assert agent.ended() == 0, agent.log
         assert delivered(tmp_path / "out") == Counter(EVENTS)
 

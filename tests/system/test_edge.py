@@ -6,13 +6,14 @@ from pathlib import Path
 
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from tests.system.running import ROOT, Agent, free_ports, in_hdfs, send
+from agent.services.running import RunningAgent, free_port
+from tests.system.running import ROOT, in_hdfs, send
 
 
 def test_a_small_host_delivers_without_java(
     tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
 ) -> None:
-    (syslog,) = free_ports()
+    syslog = free_port()
     tools = tmp_path / "tools"
     tools.mkdir()
     environment = {
@@ -27,7 +28,7 @@ def test_a_small_host_delivers_without_java(
         "FLAFKA_METRICS": "0",
     }
     (tmp_path / "app.txt").write_bytes(b"a line for jane@example.com\nanother\n")
-    with Agent(tmp_path, ROOT / "conf" / "edge.conf", environment=environment) as agent:
+    with RunningAgent(tmp_path, ROOT / "conf" / "edge.conf", environment=environment) as agent:
         agent.port("tcp")
         send(syslog, b"<13>1 - web-1 app - - - card 4111 1111 1111 1111\n")
         agent.until(lambda: agent.count("SINK.archive", "EventDrainSuccessCount") == 3, "three events on HDFS")

@@ -18,9 +18,10 @@ from confluent_kafka.admin import AdminClient
 from agent.books import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, free_port
 from agent.services.solr import SolrCluster
 from plugins import Batch, Event
-from tests.system.running import KAFKA, ROOT, Agent, agent_command, free_ports, in_hdfs, in_topic
+from tests.system.running import KAFKA, ROOT, agent_command, in_hdfs, in_topic
 from tests.system.test_kafka_ends import bodies, create, produce
 from tests.system.test_solr_sink import documents
 
@@ -39,7 +40,7 @@ def minute_of(row: dict[str, str]) -> int:
 
 
 def test_counts(tmp_path: Path, kafka_cluster: KafkaCluster, solr_cluster: SolrCluster) -> None:
-    (port,) = free_ports()
+    port = free_port()
     environment = {
         "FLAFKA_CLUSTER_DIR": str(kafka_cluster.directory),
         "COUNTS_SYSLOG": str(port),
@@ -62,7 +63,7 @@ def test_counts(tmp_path: Path, kafka_cluster: KafkaCluster, solr_cluster: SolrC
         text = "".join(f"message {n}\n" for n in range(times))
         subprocess.run([*command, "--priority", f"user.{severity}"], input=text, text=True, check=True)
 
-    with Agent(tmp_path, EXAMPLES / "counts/counts.conf", environment=environment) as agent:
+    with RunningAgent(tmp_path, EXAMPLES / "counts/counts.conf", environment=environment) as agent:
         agent.port("syslog")
         log("err", 5)
         log("info", 7)
@@ -105,7 +106,7 @@ def test_the_game(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: Hdf
         create(kafka_cluster, topic)
     act("logins", "eve", 0, "Oslo")
     act("logins", "amy", 0, "Rome")
-    with Agent(tmp_path, EXAMPLES / "game/game.conf", environment=environment) as agent:
+    with RunningAgent(tmp_path, EXAMPLES / "game/game.conf", environment=environment) as agent:
         agent.until(lambda: len(archived("logins")) == 2, "the logins on HDFS")
         act("trades", "eve", 1, "Lima")
         for _ in range(3):
@@ -126,7 +127,7 @@ def test_the_game(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: Hdf
 
 def test_the_audit(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
     """Between the agent that puts and the agent that takes, someone deletes, repeats and alters events."""
-    (port,) = free_ports()
+    port = free_port()
     file = EXAMPLES / "audit/audit.conf"
     environment = {
         "FLAFKA_CLUSTER_DIR": str(kafka_cluster.directory),
@@ -145,7 +146,7 @@ def test_the_audit(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: Hd
         return Event(f"{minute}: {number} {what}".encode(), {"timestamp": str(minute * 60_000 + number)})
 
     orders = [order(minute, n) for minute in (whole, deleted, repeated, altered, swapped) for n in range(5)]
-    with Agent(tmp_path / "edge", file, "-n", "edge", "-c", str(file), environment=environment) as edge:
+    with RunningAgent(tmp_path / "edge", file, "-n", "edge", "-c", str(file), environment=environment) as edge:
         edge.until(lambda: "listening on" in edge.log, "the source to listen")
         for some in (orders[start : start + 3] for start in range(0, len(orders), 3)):
             sent = json.dumps([{"headers": event.headers, "body": event.body.decode()} for event in some])
@@ -175,7 +176,7 @@ def test_the_audit(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: Hd
         rows = map(json.loads, bodies(kafka_cluster, "audit-alerts"))
         return {(minute_of(row), row["difference"]) for row in rows}
 
-    with Agent(tmp_path / "store", file, "-n", "store", "-c", str(file), environment=environment) as store:
+    with RunningAgent(tmp_path / "store", file, "-n", "store", "-c", str(file), environment=environment) as store:
         store.until(lambda: len(in_hdfs(hdfs_cluster, "/orders")) == len(held), "the orders on HDFS")
         store.until(lambda: found.items() <= alerts(), "the alerts", 600)
         store.until(lambda: set(found.values()) <= listed(tmp_path / "alerts"), "the alerts in a file")

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import threading
 import time
 import types
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Generic, Self, TypeVar, cast
 
 import pytest
+from confluent_kafka import Consumer
 from kafka import KafkaAdminClient
 
 from agent.books import audit
@@ -17,6 +19,7 @@ from agent.config import load
 from agent.runner.agent import Agent
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import until
 from plugins import (
     Batch,
     Claim,
@@ -232,42 +235,65 @@ class Run(Generic[S]):
             log.write(f"{number}\n")
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 class SlowSink(Sink[Config]):
-    """Takes 8 s for one batch, which is longer than its consumer may go without a poll. At least once."""
+    """Takes its time for a batch. At least once."""
 
     type_name = "slow"
 
     def __init__(self, config: Config, name: str = "") -> None:
         super().__init__(config, name)
         self.written: list[bytes] = []
+        self.begun, self.ready = threading.Event(), threading.Event()
 
     def write(self, batch: Batch) -> None:
-        time.sleep(8)
+        self.begun.set()
+        self.ready.wait()
         self.written += batch.bodies.to_pylist()
+
+
+class Idle:
+    """A consumer of a topic, with the settings of that of `Run`, that is polled no more once it has a partition."""
+
+    def __init__(self, kafka_cluster: KafkaCluster, topic: str) -> None:
+        self.group = f"idle-{topic}"
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": kafka_cluster.bootstrap_servers,
+                "group.id": self.group,
+                "session.timeout.ms": 6000,
+                "max.poll.interval.ms": 6000,
+            }
+        )
+        self._consumer.subscribe([topic])
+
+    def __enter__(self) -> Self:
+        until(lambda: self._consumer.poll(0.1) is None and self._consumer.assignment(), "a partition")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
 
 
 def test_a_slow_sink_keeps_its_place_in_the_group(
     kafka_cluster: KafkaCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def members() -> list[str]:
+    def members(group: str) -> list[str]:
         with KafkaAdminClient(bootstrap_servers=kafka_cluster.bootstrap_servers) as admin:
-            return [member["member_id"] for member in admin.describe_groups([run.group])[run.group]["members"]]
+            return [member["member_id"] for member in admin.describe_groups([group])[group]["members"]]
 
     caplog.set_level("INFO")
     with Run(SlowSink, kafka_cluster, tmp_path) as run:
-        before = members()
+        before = members(run.group)
         run.append(0)
+        until(run.sink.begun.is_set)
+        with Idle(kafka_cluster, run.topic) as idle:
+            assert members(idle.group)
+            until(lambda: not members(idle.group), "the place of one that does not poll to be lost")
+        run.sink.ready.set()
         until(lambda: len(run.sink.written) == 1)
         run.append(1)
         until(lambda: len(run.sink.written) == 2)
-        assert members() == before
+        assert members(run.group) == before
     assert run.sink.written == [b"0", b"1"]
     assert sum("has partitions" in message for message in caplog.messages) == 1
 

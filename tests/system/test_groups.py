@@ -15,9 +15,10 @@ from confluent_kafka.admin import AdminClient
 from agent.books import solr_documents
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
 from plugins.offsets import OffsetMetadata
-from tests.system.running import Agent, agent_command, hdfs_sink, in_hdfs, kafka_channel, unique, until
+from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.test_drain import create, put
 
 PARTITIONS = (0, 1, 2)
@@ -61,10 +62,10 @@ a1.sinks = k1
 
         until(made, "the topic to be gone")
 
-    def agent(self, name: str = "a1") -> Agent:
+    def agent(self, name: str = "a1") -> RunningAgent:
         directory = self.directory / name
         text = self.configuration.replace("a1.", f"{name}.") + f"{name}.monitoring.port = 0\n"
-        return Agent(directory, text, "-n", name, "-c", str(directory / "agent.conf"))
+        return RunningAgent(directory, text, "-n", name, "-c", str(directory / "agent.conf"))
 
     def left(self) -> None:
         """Wait until no member is left, not even an old session."""
@@ -105,7 +106,7 @@ def _solr(name: str, cluster: SolrCluster) -> tuple[str, Callable[[], Counter[by
     return lines, lambda: Counter(document["body_t"].encode() for document in solr_documents(url).values())
 
 
-def _claims(agent: Agent) -> list[str]:
+def _claims(agent: RunningAgent) -> list[str]:
     """The partitions that its sink had, one list after each rebalance."""
     return re.findall(r"has partitions (.*)", agent.log)
 

@@ -16,9 +16,11 @@ from agent.services.hbase import THRIFT, HBaseCluster
 from agent.services.jars import ensure
 from agent.services.java import find_java
 from agent.services.process import await_ready
+from agent.services.running import free_port, until
 from plugins import Batch, Event, Origin, Rejected, Retry, conformance
 from sinks.hbase import HBaseConfig, HBaseSink
-from tests.system.running import free_ports, unique, until
+from tests.fixtures.kit import exercises
+from tests.system.running import unique
 
 TIME = 1_700_000_000_000
 
@@ -100,6 +102,7 @@ def deliver(sink: HBaseSink, *batches: Batch) -> dict[str, str]:
     return rejected
 
 
+@exercises("sink hbase")
 def test_conformance(table: Table) -> None:
     conformance.check_sink(
         HBaseSink,
@@ -243,7 +246,7 @@ def test_a_server_that_hangs_is_waited_for_once_not_for_every_call(table: Table)
 def test_framed_and_compact(table: Table) -> None:
     """A second Thrift server of the same HBase speaks the other dialect."""
     cluster = table.cluster
-    (port,) = free_ports()
+    port = free_port()
     server = cluster.server("compact")
     command = cluster.command(THRIFT, find_java(), ensure("hbase"))
     server.start([*command, "--framed", "--compact", "--port", str(port), "--bind", HOST])

@@ -21,6 +21,7 @@ from agent.services.hdfs import HdfsCluster
 from plugins import Batch, Claim, Conflict, Event, Origin, Receipt, Retry, conformance
 from sinks.hdfs import HdfsConfig, HdfsSink
 from sinks.hdfs.webhdfs import WebHdfs
+from tests.fixtures.kit import exercises
 
 CLAIM = Claim("cluster", "app.logs", "t0p1c", "a group/with signs", 0, 3)
 REPOSITORY = Path(__file__).parents[2]
@@ -100,6 +101,7 @@ def staged_anew(sink: HdfsSink, start: int, end: int) -> Receipt:
     return staged(sink, start, end)
 
 
+@exercises("sink hdfs")
 def test_conformance(place: Place) -> None:
     conformance.check_sink(
         HdfsSink,

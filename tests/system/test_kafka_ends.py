@@ -9,11 +9,13 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, until
 from plugins import Batch, Claim, Conflict, Event, Origin, conformance
 from sinks.kafka import KafkaSink
 from sinks.kafka.plain import PlainKafkaSink
 from sources.kafka import KafkaSource
-from tests.system.running import Agent, kafka_channel, unique, until
+from tests.fixtures.kit import exercises
+from tests.system.running import kafka_channel, unique
 
 
 def create(kafka: KafkaCluster, topic: str, partitions: int = 3) -> str:
@@ -62,6 +64,7 @@ def bodies(kafka: KafkaCluster, topic: str) -> list[bytes]:
     return [message.value() for message in consumed(kafka, topic)]
 
 
+@exercises("source kafka")
 def test_conformance_of_the_source(kafka_cluster: KafkaCluster) -> None:
     topic = create(kafka_cluster, unique("source"), 1)
     properties = {
@@ -78,6 +81,7 @@ def test_conformance_of_the_source(kafka_cluster: KafkaCluster) -> None:
     )
 
 
+@exercises("sink kafka")
 def test_conformance_of_the_sink(kafka_cluster: KafkaCluster) -> None:
     channel, topic = create(kafka_cluster, unique("channel"), 1), create(kafka_cluster, unique("out"), 2)
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
@@ -149,14 +153,14 @@ def test_nothing_is_lost_and_from_the_channel_on_nothing_comes_twice(
     sent: list[bytes] = []
     for kill in range(4):
         some = [b"%d-%d" % (kill, number) for number in range(3000)]
-        with Agent(tmp_path, text) as agent:
+        with RunningAgent(tmp_path, text) as agent:
             agent.until(lambda: agent.get("/healthz")[0], "the agent to answer")
             produce(kafka_cluster, names["source"], some)
             sent += some
             least = chance.randrange(1, 2500)
             agent.until(lambda n=least: agent.count("SINK.k1", "EventDrainSuccessCount") >= n, "some deliveries")
             agent.stop(signal.SIGKILL)
-    with Agent(tmp_path, text) as agent:
+    with RunningAgent(tmp_path, text) as agent:
         agent.until(lambda: set(bodies(kafka_cluster, names["out"])) >= set(sent), "all events")
         agent.until(lambda: agent.metrics().get("SINK.k1", {}).get("Lag") == "0", "the channel to be empty")
         assert agent.stop() == 0
@@ -201,7 +205,7 @@ a1.sinks.k1.header.host = host
     )
     produce(kafka_cluster, source, [bad[other]], headers={"x-p": b"7"})
     produce(kafka_cluster, source, [bad["none-there"]], headers={"x-topic": b"none-there"})
-    with Agent(tmp_path, text) as agent:
+    with RunningAgent(tmp_path, text) as agent:
         agent.until(lambda: agent.count("SINK.k1", "EventRejectedCount") == 2, "the rejections")
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 2, "the deliveries")
         assert agent.stop() == 0

@@ -13,8 +13,9 @@ import pytest
 from agent.books import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from tests.processors import logins
-from tests.system.running import Agent, agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
+from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.test_proofs_dead_letters import dead_letters
 from tests.system.test_proofs_formats import put
 from tests.system.test_proofs_spark import driver_of, put_undecodable
@@ -70,13 +71,13 @@ a1.spark.triggerInterval = 1
     def capitals() -> Counter[bytes]:
         return Counter(in_hdfs(hdfs_cluster, f"{root}/capitals"))
 
-    def all_wrong_are_told(agent: Agent) -> bool:
+    def all_wrong_are_told(agent: RunningAgent) -> bool:
         said.update(agent.failing())
         return {f"SINK.{name}" for name in WRONG} <= said.keys()
 
     more()
     put_undecodable(kafka_cluster, topic)
-    with Agent(tmp_path, configuration) as agent:
+    with RunningAgent(tmp_path, configuration) as agent:
         agent.until(lambda: capitals().keys() == {body.upper() for body in written}, "the first events")
         agent.until(lambda: all_wrong_are_told(agent), "all that are wrong to be told")
         os.kill(driver_of(agent), signal.SIGKILL)

@@ -15,19 +15,9 @@ from pathlib import Path
 import pytest
 
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, free_ports, until
 from tests.system.outage import outage
-from tests.system.running import (
-    Agent,
-    connected,
-    fill,
-    free_ports,
-    in_topic,
-    kafka_channel,
-    send,
-    small_disk,
-    unique,
-    until,
-)
+from tests.system.running import connected, fill, in_topic, kafka_channel, send, small_disk, unique
 
 DISK_MB = 256
 OUTAGE_SECONDS = 20
@@ -87,7 +77,7 @@ def in_files(out: Path) -> Counter[bytes]:
     return Counter(line for file in out.iterdir() for line in file.read_bytes().splitlines())
 
 
-def delivered(agent: Agent, out: Path, expected: Counter[bytes]) -> bool:
+def delivered(agent: RunningAgent, out: Path, expected: Counter[bytes]) -> bool:
     """Whether all of it is in the files; they are at least once."""
     return agent.count("SINK.k1", "Lag") == 0 and in_files(out).keys() == expected.keys()
 
@@ -147,7 +137,7 @@ def test_brokers_that_come_later(tmp_path: Path, cluster: KafkaCluster) -> None:
     """The agent runs, says what is missing, and works once it is there."""
     cluster.stop()
     topic, out = unique("later"), tmp_path / "out"
-    with Agent(tmp_path, configured(cluster.bootstrap_servers, topic, out)) as agent:
+    with RunningAgent(tmp_path, configured(cluster.bootstrap_servers, topic, out)) as agent:
         agent.until(lambda: "CHANNEL.c1" in agent.failing(), "the missing brokers to be told")
         assert f"no Kafka broker answers at {cluster.bootstrap_servers}" in agent.failing()["CHANNEL.c1"]
         cluster.start()
@@ -164,7 +154,7 @@ def test_all_brokers_stopped_for_a_while_under_load(tmp_path: Path, cluster: Kaf
     """What the agent took over TCP is kept; TCP senders wait, and each datagram lost is counted."""
     cluster.start()
     topic, out = unique("outage"), tmp_path / "out"
-    with Agent(tmp_path, configured(cluster.bootstrap_servers, topic, out)) as agent:
+    with RunningAgent(tmp_path, configured(cluster.bootstrap_servers, topic, out)) as agent:
         with Sender("outage", agent.port("tcp"), agent.port("udp")) as sender:
             agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") > 1000, "events before the outage")
             cluster.stop()
@@ -192,7 +182,7 @@ def test_all_brokers_stopped_for_a_while_under_load(tmp_path: Path, cluster: Kaf
     assert len(sender.datagrams - udp) == dropped
 
 
-def _told(agent: Agent) -> int:
+def _told(agent: RunningAgent) -> int:
     return agent.count("SOURCE.udp", "EventAcceptedCount") + agent.count("SOURCE.udp", "KernelDropCount")
 
 
@@ -208,7 +198,7 @@ def test_a_broker_whose_disk_is_full(tmp_path: Path, cluster: KafkaCluster, disk
         pytest.skip("a file system cannot be mounted here")
     cluster.start()
     topic, out = unique("full"), tmp_path / "out"
-    with Agent(tmp_path / "a", configured(cluster.bootstrap_servers, topic, out)) as agent:
+    with RunningAgent(tmp_path / "a", configured(cluster.bootstrap_servers, topic, out)) as agent:
         with Sender("full", agent.port("tcp"), agent.port("udp")) as sender:
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") > 500, "the first events")
             filler = fill(disk)

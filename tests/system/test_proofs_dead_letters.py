@@ -14,7 +14,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from agent.books import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from tests.system.running import Agent, hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique
+from agent.services.running import RunningAgent
+from tests.system.running import hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique
 
 HOSTILE = {"up": "../../up", "dots": "..", "slash": "a/b", "absolute": "/etc", "nul": "a\\u0000b"}
 """Values of a header in a path, by the name of the file whose lines have it; as a properties file writes them."""
@@ -87,7 +88,7 @@ a1.deadletters.directory = {tmp_path}/letters
 """
     rejected = Counter(b"%s %d" % (name.encode(), n) for name in HOSTILE for n in range(20))
     delivered = Counter(b"good %d" % n for n in range(20))
-    with Agent(tmp_path / "a", configuration) as agent:
+    with RunningAgent(tmp_path / "a", configuration) as agent:
         expected = {("SINK.k1", 20, rejected.total()), ("SINK.k2", 20, rejected.total())}
         agent.until(
             lambda: (
@@ -140,7 +141,7 @@ a1.sinks = k1
         (b"not Arrow", {"flafka.format": b"arrow/1"}, "not an Arrow IPC stream"),
         (None, {"flafka.format": b"arrow/1"}, "not an Arrow IPC stream"),
     ]
-    with Agent(tmp_path / "a", configuration) as agent:
+    with RunningAgent(tmp_path / "a", configuration) as agent:
         log.write_bytes(b"before\n")
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1, "the line before")
         producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
@@ -182,7 +183,7 @@ a1.sources.syslog.channels = c1
 {hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}")}
 """
     head = b"<13>1 - big "
-    with Agent(tmp_path / "a", configuration) as agent:
+    with RunningAgent(tmp_path / "a", configuration) as agent:
         frames = [head + b"first", head + large, head + b"last"]
         send(agent.port("syslog"), b"".join(b"%d %s" % (len(frame), frame) for frame in frames))
         agent.until(lambda: agent.count("SOURCE.syslog", "EventRejectedCount") == 1, "the large event to be rejected")

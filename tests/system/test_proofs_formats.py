@@ -10,8 +10,9 @@ import pytest
 
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from plugins import Batch, Event
-from tests.system.running import KAFKA, Agent, books, hdfs_sink, in_hdfs, kafka_channel, unique
+from tests.system.running import KAFKA, books, hdfs_sink, in_hdfs, kafka_channel, unique
 
 
 def put(kafka: KafkaCluster, topic: str, form: str, bodies: list[bytes]) -> None:
@@ -42,7 +43,7 @@ a1.spark.triggerInterval = 2
 {kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=2)}
 {hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}/%{{host}}/%{{key}}")}
 """
-    with Agent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
+    with RunningAgent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
         assert agent.ended() == 0, agent.log[-4000:]
         assert "Traceback" not in agent.log
     assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == written

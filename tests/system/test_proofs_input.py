@@ -10,7 +10,8 @@ import pytest
 
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from tests.system.running import Agent, books, connected, hdfs_sink, in_topic, kafka_channel, send, unique, until
+from agent.services.running import RunningAgent, until
+from tests.system.running import books, connected, hdfs_sink, in_topic, kafka_channel, send, unique
 
 STATUS = "flume.syslog.status"
 HEAD = b"<13>Oct 11 22:14:15 web-1 "
@@ -20,7 +21,7 @@ SILENT = 500
 class Pipeline(NamedTuple):
     """Syslog over TCP and UDP, through Kafka, into HDFS."""
 
-    agent: Agent
+    agent: RunningAgent
     topic: str
     root: str
 
@@ -45,7 +46,7 @@ a1.sources.udp.channels = c1
 {kafka_channel(kafka_cluster.bootstrap_servers, topic)}
 {hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}")}
 """
-    with Agent(tmp_path_factory.mktemp("syslog"), configuration) as agent:
+    with RunningAgent(tmp_path_factory.mktemp("syslog"), configuration) as agent:
         yield Pipeline(agent, topic, f"/proofs/{topic}")
 
 

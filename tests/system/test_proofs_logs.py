@@ -8,7 +8,8 @@ import pytest
 from agent.books import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from tests.system.running import ROOT, Agent, books, hdfs_sink, in_topic, kafka_channel, unique
+from agent.services.running import RunningAgent
+from tests.system.running import ROOT, books, hdfs_sink, in_topic, kafka_channel, unique
 
 LOGS = ROOT.parent / "shared" / "data" / "loghub"
 NAMES = ("HDFS", "Hadoop", "Linux", "OpenSSH")
@@ -46,7 +47,7 @@ a1.sources.s1.backoffSleepIncrement = 100
 {hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}/%{{log}}")}
 """
     whole = sum(content.count(b"\n") for content in originals.values())
-    with Agent(tmp_path / "a", configuration) as agent:
+    with RunningAgent(tmp_path / "a", configuration) as agent:
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") >= whole, "all whole lines in HDFS")
         # The last line of three of them has no newline: it is complete once its file is rotated away.
         for name in NAMES:

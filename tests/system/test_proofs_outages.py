@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from tests.system.running import (
-    Agent,
     books,
     fill,
     hdfs_sink,
@@ -63,7 +63,7 @@ a1.sources.syslog.port = {port}
 {taildir(log, tmp_path / "positions.json")}
 {kafka_channel(kafka_cluster.bootstrap_servers, topic)}
 """
-        with Agent(tmp_path / "a", configuration) as agent:
+        with RunningAgent(tmp_path / "a", configuration) as agent:
             why = f"cannot listen on 127.0.0.1:{port} (TCP): another program listens there; stop it or choose"
             why += " another port"
             agent.until(lambda: agent.failing() == {"SOURCE.syslog": why}, "the taken port to be told")
@@ -93,7 +93,7 @@ a1.sources.files.writePosInterval = 100
 {kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=1)}
 """
     expected = append(log, "line", 0, 100)
-    with Agent(tmp_path / "a", configuration) as agent:
+    with RunningAgent(tmp_path / "a", configuration) as agent:
         agent.until(lambda: "SOURCE.files" in agent.failing(), "a directory in the position file's place to be told")
         assert f"{positions} cannot be read: Is a directory" in agent.failing()["SOURCE.files"]
         positions.rmdir()
@@ -138,7 +138,7 @@ a1.sinks.k2.channel = c1
 a1.sinks.k2.group = {topic}-files
 a1.sinks.k2.sink.directory = {out}
 """
-        with Agent(tmp_path / "a", configuration) as agent:
+        with RunningAgent(tmp_path / "a", configuration) as agent:
             why = f"cannot use the staging directory {staging}: File exists"
             agent.until(lambda: agent.failing() == {"SINK.k1": why}, "a file in the directory's place to be told")
             staging.unlink()

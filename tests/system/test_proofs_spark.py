@@ -20,8 +20,9 @@ from agent.books import HdfsReader
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
-from tests.system.running import Agent, books, hdfs_sink, kafka_channel, unique
+from tests.system.running import books, hdfs_sink, kafka_channel, unique
 from tests.system.stores import hbase_sink, solr_sink, stored, table_of
 from tests.system.test_kafka_ends import consumed, create
 from tests.system.test_proofs_dead_letters import dead_letters
@@ -29,7 +30,7 @@ from tests.system.test_proofs_formats import put
 from tests.system.test_solr_sink import documents
 
 
-def driver_of(agent: Agent) -> int:
+def driver_of(agent: RunningAgent) -> int:
     """The process id of the agent's Spark driver."""
     for directory in Path("/proc").glob("[0-9]*"):
         try:
@@ -126,7 +127,7 @@ a1.sinks.k4.kafka.topic = {out}
     def staged() -> set[str]:
         return {str(Path(path).parent) for path in reader.walk(f"{root}/.flafka/tmp")}
 
-    def in_the_middle(agent: Agent) -> None:
+    def in_the_middle(agent: RunningAgent) -> None:
         """Once all of them deliver, until the next files are on HDFS and not yet committed."""
         for sink in ("SINK.k1", "SINK.k2", "SINK.k3", "SINK.k4"):
             agent.until(lambda s=sink: agent.count(s, "EventDrainSuccessCount"), f"events of {sink}")  # type: ignore[misc]
@@ -134,16 +135,16 @@ a1.sinks.k4.kafka.topic = {out}
         agent.until(lambda: staged() - before, "files on their way")
 
     with feeding(kafka_cluster, topic) as feed:
-        with Agent(tmp_path, configuration + "a1.runner = spark\n") as agent:
+        with RunningAgent(tmp_path, configuration + "a1.runner = spark\n") as agent:
             in_the_middle(agent)
             driver = driver_of(agent)
             agent.stop(signal.SIGKILL)
             os.kill(driver, signal.SIGKILL)
         put_undecodable(kafka_cluster, topic)
-        with Agent(tmp_path, configuration + "a1.runner = local\n") as agent:
+        with RunningAgent(tmp_path, configuration + "a1.runner = local\n") as agent:
             in_the_middle(agent)
             agent.stop(signal.SIGKILL)
-        with Agent(tmp_path, configuration + "a1.runner = spark\n") as agent:
+        with RunningAgent(tmp_path, configuration + "a1.runner = spark\n") as agent:
             in_the_middle(agent)
             put_undecodable(kafka_cluster, topic)
             feed.enough.set()

@@ -9,8 +9,9 @@ import pytest
 
 from agent.services.hbase import HBaseCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
-from tests.system.running import Agent, kafka_channel, unique
+from tests.system.running import kafka_channel, unique
 from tests.system.stores import Campaign, Plan, hbase_sink, solr_sink, stored, table_of
 from tests.system.test_proofs_dead_letters import dead_letters, tailed
 from tests.system.test_solr_sink import documents
@@ -57,7 +58,7 @@ a1.sinks = k1 k2
 """
     good = {b"good %d \xff" % n for n in range(300)}
     bad = {b"bad %d \xff" % n for n in range(300)}
-    with Agent(tmp_path / "a", configuration) as agent:
+    with RunningAgent(tmp_path / "a", configuration) as agent:
         counts = {"EventDrainSuccessCount": 300, "EventRejectedCount": 300}
         agent.until(
             lambda: {name: agent.count("SINK.k2", name) for name in counts} == counts, "Solr to have its half"

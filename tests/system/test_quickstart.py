@@ -5,7 +5,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.system.running import ROOT, Agent, free_ports
+from agent.services.running import RunningAgent, free_port
+from tests.system.running import ROOT
 
 WITHOUT_EXTRAS = """
 import sys
@@ -22,13 +23,15 @@ main()
 
 
 def test_the_quickstart_needs_no_extra_and_no_java(tmp_path: Path) -> None:
-    (port,) = free_ports()
+    port = free_port()
     inbox, out = tmp_path / "in", tmp_path / "out"
     inbox.mkdir()
     (inbox / "app.log").write_bytes(b"hello from a file\n")
     environment = {"QUICKSTART_DIR": str(tmp_path), "QUICKSTART_PORT": str(port), "PATH": "", "JAVA_HOME": ""}
     command = (sys.executable, "-c", WITHOUT_EXTRAS, "start")
-    with Agent(tmp_path / "a", ROOT / "conf/quickstart.conf", environment=environment, command=command) as agent:
+    with RunningAgent(
+        tmp_path / "a", ROOT / "conf/quickstart.conf", environment=environment, command=command
+    ) as agent:
         assert agent.port("syslog") == port
         logger = ["logger", "--server", "127.0.0.1", "--port", str(port), "--tcp", "--rfc5424=notq", "--tag", "shop"]
         subprocess.run([*logger, "hello from syslog"], check=True)

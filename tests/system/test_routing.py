@@ -7,7 +7,7 @@ import socket
 from collections import Counter
 from pathlib import Path
 
-from tests.system.running import Agent, free_ports
+from agent.services.running import RunningAgent, free_port
 
 CONFIGURATION = """
 a1.sources = lines numbers
@@ -70,8 +70,8 @@ def test_each_event_goes_where_its_header_says(tmp_path: Path, seed: int) -> Non
     errors, rest = tmp_path / "errors", tmp_path / "rest"
     for directory in (errors, rest):
         directory.mkdir()
-    configuration = CONFIGURATION.format(errors=errors, rest=rest, kafka=free_ports()[0])
-    with Agent(tmp_path, configuration) as agent:
+    configuration = CONFIGURATION.format(errors=errors, rest=rest, kafka=free_port())
+    with RunningAgent(tmp_path, configuration) as agent:
         with socket.create_connection(("127.0.0.1", agent.port("lines")), timeout=60) as sender:
             sender.sendall(b"".join(line + b"\n" for line in lines))
             answers = sender.makefile("rb")

@@ -7,7 +7,8 @@ import threading
 from pathlib import Path
 
 from agent.services.kafka import KafkaCluster
-from tests.system.running import Agent, free_ports, in_topic, kafka_channel, unique
+from agent.services.running import RunningAgent, free_ports
+from tests.system.running import in_topic, kafka_channel, unique
 
 
 class Writer(threading.Thread):
@@ -84,14 +85,14 @@ def test_every_line_arrives_though_an_agent_is_killed(tmp_path: Path, kafka_clus
     writer = Writer(logs / "a.log")
     first, second = back(servers, [k1, k3], topics), back(servers, [k2, k4], topics)
     with (
-        Agent(tmp_path / "second", second),
-        Agent(tmp_path / "front", front(logs, servers, [k1, k2, k3, k4])) as agent,
+        RunningAgent(tmp_path / "second", second),
+        RunningAgent(tmp_path / "front", front(logs, servers, [k1, k2, k3, k4])) as agent,
     ):
 
         def delivered(*sinks: str) -> list[int]:
             return [agent.count(f"SINK.{sink}", "EventDrainSuccessCount") for sink in sinks]
 
-        with Agent(tmp_path / "first", first) as killed:
+        with RunningAgent(tmp_path / "first", first) as killed:
             writer.start()
             agent.until(lambda: min(delivered("k1", "k3", "k4")) > 500, "both groups to deliver")
             killed.stop(signal.SIGKILL)
@@ -101,7 +102,7 @@ def test_every_line_arrives_though_an_agent_is_killed(tmp_path: Path, kafka_clus
         )
         agent.until(lambda: {"SINK.k1", "SINK.k3"} <= agent.failing().keys(), "the failing members to be shown")
         assert not {"SINK.k2", "SINK.k4"} & agent.failing().keys()
-        with Agent(tmp_path / "first", first):
+        with RunningAgent(tmp_path / "first", first):
             before = delivered("k1", "k3")
             agent.until(
                 lambda: all(n > b + 500 for n, b in zip(delivered("k1", "k3"), before, strict=True)), "them to return"

@@ -15,6 +15,7 @@ from agent.services.solr import SOLR, SolrCluster
 from plugins import Batch, Event, Origin, Rejected, Retry, conformance
 from plugins.conformance.samples import sample_events
 from sinks.solr import SolrConfig, SolrSink
+from tests.fixtures.kit import exercises
 from tests.system.running import unique
 
 TIME = 1_700_000_000_000
@@ -64,6 +65,7 @@ def core(solr_cluster: SolrCluster) -> str:
     return solr_cluster.create_core(unique("c"))
 
 
+@exercises("sink solr")
 def test_conformance(core: str) -> None:
     written = {event.body.decode("utf-8", "backslashreplace"): event.body for event in sample_events()}
     conformance.check_sink(

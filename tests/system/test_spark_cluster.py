@@ -14,8 +14,9 @@ import pytest
 
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
 from agent.services.spark import MASTER, WORKERS, SparkCluster, ask_master
-from tests.system.running import Agent, agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
+from tests.system.running import agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
 from tests.system.test_proofs_formats import put
 
 PLUGIN = '''
@@ -148,7 +149,7 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
 
     more()
     environment = install(tmp_path / "installed")
-    with Agent(tmp_path, configuration, environment=environment) as agent:
+    with RunningAgent(tmp_path, configuration, environment=environment) as agent:
         checked = agent_command("check", "-c", str(agent.file), "--connect", environment=environment)
         assert f" on {spark_cluster.address}; its workers need a {spark_cluster.python.name}," in checked.stdout
         assert "(hdfs, on Spark)" in checked.stdout

@@ -22,9 +22,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
 from plugins.kafkaclient import QUIET
-from tests.system.running import Agent, agent_command, hdfs_sink, in_hdfs, kafka_channel, unique, until
+from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.stores import solr_sink
 from tests.system.test_proofs_formats import put
 from tests.system.test_proofs_spark import driver_of
@@ -123,7 +124,7 @@ a1.sinks.p.output.rows.type = console
         said = {sink: ADVICE.search(agent.failing().get(sink, "")) for sink in sinks}
         return {sink: advice for sink, advice in said.items() if advice is not None}
 
-    with Agent(tmp_path, configuration) as agent:
+    with RunningAgent(tmp_path, configuration) as agent:
         expect(written("first"))
         all_there("the start")
 

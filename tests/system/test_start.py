@@ -11,17 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from tests.system.running import (
-    Agent,
-    agent_command,
-    free_ports,
-    hdfs_sink,
-    in_hdfs,
-    in_topic,
-    kafka_channel,
-    send,
-    unique,
-)
+from agent.services.running import RunningAgent, free_port, free_ports
+from tests.system.running import agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique
 
 HEAD = b"<13>Oct 11 22:14:15 web-1 "
 LINES = [b"line %05d" % number for number in range(3000)]
@@ -36,7 +27,7 @@ a1.channels = c1
 """
 
 
-def send_lines(agent: Agent) -> None:
+def send_lines(agent: RunningAgent) -> None:
     """Send `LINES`, and wait until the channel has them."""
     send(agent.port("syslog"), b"".join(HEAD + line + b"\n" for line in LINES))
     agent.until(lambda: agent.count("SOURCE.syslog", "EventAcceptedCount") == len(LINES), "all lines in the channel")
@@ -56,7 +47,7 @@ def test_a_signal_commits_what_was_taken(
 a1.sinks = k1
 {hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}", roll_seconds=3600)}
 """
-    with Agent(tmp_path, configuration) as agent:
+    with RunningAgent(tmp_path, configuration) as agent:
         send_lines(agent)
         agent.until(lambda: agent.count("SINK.k1", "EventDrainAttemptCount") == len(LINES), "all lines to be staged")
         assert in_hdfs(hdfs_cluster, f"/proofs/{topic}") == []
@@ -73,7 +64,7 @@ a1.channels.c1.type = memory
 a1.sinks = k1
 {hdfs_sink(hdfs_cluster.webhdfs, root, roll_seconds=3600)}
 """
-    with Agent(tmp_path, configuration) as agent:
+    with RunningAgent(tmp_path, configuration) as agent:
         send_lines(agent)
         assert agent.stop() == 0
         assert "lost" not in agent.log
@@ -86,9 +77,9 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals)
 {SYSLOG}
 a1.channels.c1.type = memory
 a1.sinks = k1
-{hdfs_sink(f"127.0.0.1:{free_ports()[0]}", "/never")}
+{hdfs_sink(f"127.0.0.1:{free_port()}", "/never")}
 """
-    with Agent(tmp_path, configuration) as agent:
+    with RunningAgent(tmp_path, configuration) as agent:
         send_lines(agent)
         agent.process.send_signal(number)
         agent.until(lambda: "stopping: draining" in agent.log, "the agent to stop")
@@ -110,13 +101,15 @@ a1.sinks = k1
 {hdfs_sink(webhdfs, f"/proofs/{topic}", roll_seconds=3600)}
 """
 
-    nobody = f"127.0.0.1:{free_ports()[0]}"
-    with Agent(tmp_path, configuration(nobody)) as agent:
+    nobody = f"127.0.0.1:{free_port()}"
+    with RunningAgent(tmp_path, configuration(nobody)) as agent:
         send_lines(agent)
         agent.until(lambda: agent.failing() == {"SINK.k1": NO_HDFS.format(nobody)}, "the missing HDFS to be told")
         assert agent.stop() == 1
         assert "not everything could be delivered" in agent.log
-    with Agent(tmp_path, configuration(hdfs_cluster.webhdfs), "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
+    with RunningAgent(
+        tmp_path, configuration(hdfs_cluster.webhdfs), "-c", str(tmp_path / "agent.conf"), "--drain"
+    ) as agent:
         assert agent.ended() == 0
     assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == Counter(LINES)
 
@@ -184,7 +177,7 @@ a1.sinks.k2.type = file_roll
 a1.sinks.k2.channel = c1
 a1.sinks.k2.sink.directory = {out}
 """
-    with Agent(tmp_path / "a", configuration, environment=plugin) as agent:
+    with RunningAgent(tmp_path / "a", configuration, environment=plugin) as agent:
         failures = {
             "SOURCE.flaky": "ZeroDivisionError: a mistake in the plugin",
             "SINK.k1": "KeyError: 'no such thing'",
@@ -213,7 +206,7 @@ a1.sinks.k1.type = file_roll
 a1.sinks.k1.channel = c1
 a1.sinks.k1.sink.directory = {tmp_path}/out
 """
-    with Agent(tmp_path, configuration) as agent:
+    with RunningAgent(tmp_path, configuration) as agent:
         send_lines(agent)
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == len(LINES), "all to be delivered")
         shown = agent.metrics()
@@ -260,7 +253,7 @@ a1.sinks.k1.channel = c1
 a1.sinks.k1.sink.directory = {tmp_path}/out
 a1.monitoring.port = {port}
 """
-        with Agent(tmp_path, configuration) as agent:
+        with RunningAgent(tmp_path, configuration) as agent:
             send(agent.port("syslog"), HEAD + b"delivered\n")
             agent.until(lambda: list((tmp_path / "out").glob("*")), "the event")
             assert agent.stop() == 0
@@ -284,10 +277,10 @@ a1.channels.c1.format = arrow
 a1.channels.c1.kafka.bootstrap.servers = {kafka_cluster.bootstrap_servers}
 a1.channels.c1.kafka.topic = ${{sys:topic}}
 """
-    topic, port = unique("flume"), free_ports()[0]
+    topic, port = unique("flume"), free_port()
     monitoring = ["-Dflume.monitoring.type=http", f"-Dflume.monitoring.port={port}", f"-Dtopic={topic}"]
     file = str(tmp_path / "agent.conf")
-    with Agent(tmp_path, configuration, "-n", "a1", "-c", str(conf), "-f", file, *monitoring) as agent:
+    with RunningAgent(tmp_path, configuration, "-n", "a1", "-c", str(conf), "-f", file, *monitoring) as agent:
         send_lines(agent)
         assert f"metrics on http://127.0.0.1:{port}/metrics" in agent.log
         assert agent.stop() == 0
@@ -301,7 +294,7 @@ a1.channels.c1.type = kafka
 a1.channels.c1.kafka.topic = {topic}
 """
     own = {"FLAFKA_CLUSTER_DIR": str(kafka_cluster.directory)}
-    with Agent(tmp_path, configuration, environment=own) as agent:
+    with RunningAgent(tmp_path, configuration, environment=own) as agent:
         send_lines(agent)
         assert agent.stop() == 0
     assert Counter(event.body for event in in_topic(kafka_cluster, topic)) == Counter(LINES)
@@ -309,14 +302,14 @@ a1.channels.c1.kafka.topic = {topic}
     assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, "  syslog (syslogtcp) → c1 (kafka)"), checked
 
     nowhere = {"FLAFKA_CLUSTER_DIR": str(tmp_path / "nowhere")}
-    with Agent(tmp_path, configuration, environment=nowhere) as agent:
+    with RunningAgent(tmp_path, configuration, environment=nowhere) as agent:
         assert agent.ended() == 1
         assert "run `agent cluster start`, or add a1.channels.c1.kafka.bootstrap.servers = host:port" in agent.log
         assert "Traceback" not in agent.log
 
     flumes = "= org.apache.flume.channel.kafka.KafkaChannel\na1.channels.c1.format = arrow"
     flume = configuration.replace("= kafka", flumes)
-    with Agent(tmp_path, flume, environment=own) as agent:
+    with RunningAgent(tmp_path, flume, environment=own) as agent:
         assert agent.ended() == 2
         assert "a1.channels.c1: kafka.bootstrap.servers is required" in agent.log
 

@@ -10,9 +10,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from agent.books import solr_documents
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
 from tests.system.older import older
-from tests.system.running import Agent, agent_command, hdfs_sink, in_hdfs, kafka_channel, unique, until
+from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.upgrade import NEWER, OLDER, REFUSED, SINKS, Change, Upgrade
 
 SHORT = (
@@ -78,23 +79,23 @@ def test_version_0_1_refuses_a_record_that_was_reset_since(
 
     tree = older(tmp_path)
     put(kafka_cluster, used, b"1", b"2")
-    with Agent(tmp_path / "older", text, tree=tree) as agent:
+    with RunningAgent(tmp_path / "older", text, tree=tree) as agent:
         agent.until(lambda: found(used) == Counter([b"1", b"2"]), "the first events")
         assert agent.stop() == 0
     reset(kafka_cluster, used)
     reset(kafka_cluster, unused)
     put(kafka_cluster, unused, b"a")
-    with Agent(tmp_path / "newer", text) as agent:
+    with RunningAgent(tmp_path / "newer", text) as agent:
         agent.until(lambda: found(used) == Counter([b"1", b"2"] * 2), "them again")
         agent.until(lambda: found(unused) == Counter([b"a"]), "the other one")
         assert agent.stop() == 0
     put(kafka_cluster, used, b"3")
     put(kafka_cluster, unused, b"b")
-    with Agent(tmp_path / "older", text, tree=tree) as agent:
+    with RunningAgent(tmp_path / "older", text, tree=tree) as agent:
         agent.until(lambda: REFUSED in agent.failing().get("SINK.k1", ""), "a refusal")
         agent.until(lambda: "SINK.k2" in agent.failing(), "the other refusal")
         agent.process.kill()
-    with Agent(tmp_path / "newer", text) as agent:
+    with RunningAgent(tmp_path / "newer", text) as agent:
         agent.until(lambda: found(used)[b"3"], "the rest")
         agent.until(lambda: found(unused)[b"b"], "the other rest")
         assert agent.stop() == 0
@@ -107,7 +108,7 @@ def test_names_of_events_are_not_mixed_with_those_of_version_0_1(tmp_path: Path,
     topic, tree = unique("names"), older(tmp_path)
     create(kafka_cluster, topic)
 
-    def agent_of(host: str, **tree: Path) -> Agent:
+    def agent_of(host: str, **tree: Path) -> RunningAgent:
         directory = tmp_path / f"{host}-out"
         directory.mkdir(exist_ok=True)
         text = f"""
@@ -121,7 +122,7 @@ a1.sinks.k1.channel = c1
 a1.sinks.k1.sink.directory = {directory}
 a1.monitoring.port = 0
 """
-        return Agent(tmp_path / host, text.replace("a1.", f"{host}."), **tree)
+        return RunningAgent(tmp_path / host, text.replace("a1.", f"{host}."), **tree)
 
     def found() -> Counter[bytes]:
         files = [file for directory in tmp_path.glob("*-out") for file in directory.iterdir()]

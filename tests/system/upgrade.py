@@ -18,8 +18,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from agent.books import solr_documents
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
-from tests.system.running import Agent, agent_command, in_hdfs, unique, until
+from tests.system.running import agent_command, in_hdfs, unique
 
 PARTITIONS = 4
 RATE = 100
@@ -112,7 +113,7 @@ class Upgrade:
         self.chance = random.Random(seed)
         self.topic = unique("upgrade")
         self.url = solr.create_core(self.topic)
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, RunningAgent] = {}
         self.versions: dict[str, str] = {}
         self.refusals = 0
         """How often an agent of the older version refused to go on."""
@@ -176,7 +177,7 @@ class Upgrade:
             part.format(name=host, sink=sink, brokers=brokers, topic=self.topic, webhdfs=webhdfs, solr=self.url)
             for part, sink in parts
         )
-        agent = Agent(self.directory / host, text, **self.trees[version])
+        agent = RunningAgent(self.directory / host, text, **self.trees[version])
         self.agents[host] = agent.__enter__()
         self.versions[host] = version
         agent.until(lambda: f"{host} runs: " in agent.log, "its start, before which SIGTERM just kills", PATIENCE)

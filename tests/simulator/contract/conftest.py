@@ -8,7 +8,7 @@ from tests.simulator.running import run_in
 from tests.simulator.world import Process, World, simulation
 
 
-@pytest.fixture(params=["model", pytest.param("real", marks=pytest.mark.xdist_group("stores"))])
+@pytest.fixture(params=["model", "real"])
 def world(request: pytest.FixtureRequest) -> Iterator[World | None]:
     """The simulation; None where real servers answer."""
     yield from made(request.param)

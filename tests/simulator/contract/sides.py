@@ -301,7 +301,7 @@ def simulated(test: Callable[[Model], Any], world: World) -> None:
 def on_both(test: Callable[[Side], Any]) -> Callable[..., None]:
     """A test that runs on the model and on the real brokers."""
 
-    @pytest.mark.parametrize("side", ["model", pytest.param("real", marks=pytest.mark.xdist_group("stores"))])
+    @pytest.mark.parametrize("side", ["model", "real"])
     def both(side: str, request: pytest.FixtureRequest) -> None:
         if side == "model":
             simulated(test, World(7))

@@ -15,6 +15,8 @@ from tests.simulator.running import replaced
 from tests.simulator.world import World
 from tests.system.running import unique
 
+pytestmark = pytest.mark.xdist_group("stores")  # the real ones ask for it when they run
+
 
 @pytest.fixture
 def hbase(world: World | None, request: pytest.FixtureRequest) -> Iterator[HBase]:

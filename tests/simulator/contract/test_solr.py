@@ -20,6 +20,8 @@ from tests.simulator.stores import Solr
 from tests.simulator.world import World
 from tests.system.running import unique
 
+pytestmark = pytest.mark.xdist_group("stores")  # the real ones ask for it when they run
+
 
 @dataclass
 class Core:

@@ -1,0 +1,187 @@
+"""Programs watched from outside, as a user would: wait for what they do, free ports, an agent as a process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from agent.services import ServiceError
+
+PATIENCE_SECONDS = 400.0
+"""What is waited for comes within a minute, but for a busy machine."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.002, 0.05
+"""Seconds between two looks at a condition, which grow: what comes soon is seen soon, what is late costs little."""
+
+
+def until(condition: Callable[[], Any], what: str = "a condition", seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait until the condition holds. Raises ServiceError if it does not within so many seconds."""
+    deadline, pause = time.monotonic() + seconds, SHORTEST_PAUSE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ServiceError(f"waited {seconds:.0f} s in vain for {what}")
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def free_ports(count: int) -> list[int]:
+    """Different TCP ports on which nobody listened a moment ago."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def free_port() -> int:
+    """A TCP port on which nobody listened a moment ago."""
+    return free_ports(1)[0]
+
+
+class RunningAgent:
+    """One agent process. `with` it, so that it never outlives what started it.
+
+    `configuration` is a file, or the text of one; a text without a monitoring port takes a free one. Ports of its
+    sources may be 0 as well; `port` tells which they got. Its log is `agent.log` in `directory`, and appended to.
+    `environment` adds to the present one; None takes a variable away. `tree` is where the code lies, if elsewhere.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        configuration: str | Path,
+        *arguments: str,
+        environment: Mapping[str, str | None] | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "agent", "start"),
+        tree: Path | None = None,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.file = configuration if isinstance(configuration, Path) else directory / "agent.conf"
+        self._log = directory / "agent.log"
+        if isinstance(configuration, str):
+            self.file.write_text(_monitored(configuration))
+        self._command = [*command, *(arguments or ("-c", str(self.file)))]
+        self._tree = tree
+        variables = {**os.environ, "XDG_STATE_HOME": str(directory / "state"), **(environment or {})}
+        if tree is not None:
+            variables["PYTHONPATH"] = str(tree)
+        self._environment = {name: value for name, value in variables.items() if value is not None}
+        self._read = self._log.stat().st_size if self._log.exists() else 0
+        self._url: str | None = None
+        self.process: subprocess.Popen[bytes]
+
+    def __enter__(self) -> RunningAgent:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, env=self._environment, stdout=log, stderr=log, cwd=self._tree
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    # --- looking
+
+    @property
+    def log(self) -> str:
+        """What this process has said so far."""
+        with self._log.open("rb") as file:
+            file.seek(self._read)
+            return file.read().decode(errors="replace")
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of a page of its HTTP server; `(0, b"")` while there is none."""
+        if self._url is None:
+            found = re.search(r"metrics on (http://[\d.]+:\d+)/", self.log)
+            if found is None:
+                return 0, b""
+            self._url = found[1]
+        try:
+            with urllib.request.urlopen(self._url + path, timeout=5) as answer:  # noqa: S310 http, see above
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as e:
+            return e.code, e.read()
+        except OSError:
+            return 0, b""
+
+    def metrics(self) -> dict[str, dict[str, str]]:
+        """Flume's JSON; empty while it does not answer."""
+        return cast("dict[str, dict[str, str]]", json.loads(self.get("/metrics")[1] or b"{}"))
+
+    def count(self, component: str, counter: str) -> int:
+        """One counter, such as `count("SOURCE.s1", "EventAcceptedCount")`; 0 where it is not there."""
+        return int(float(self.metrics().get(component, {}).get(counter, 0)))
+
+    def failing(self) -> dict[str, str]:
+        """What `/healthz` says: failing components and why. Empty only if it answers and all is well."""
+        status, body = self.get("/healthz")
+        if not body:
+            return {"agent": "does not answer"}
+        failing: dict[str, str] = json.loads(body)["failing"]
+        assert status == (503 if failing else 200)
+        return failing
+
+    def port(self, source: str) -> int:
+        """The port that this source listens on, once it does; the last where they are several."""
+        listening = re.compile(rf"\.{source}: listening on \S+ port (\d+)")
+        self.until(lambda: listening.search(self.log), f"source {source} to listen")
+        return int(listening.findall(self.log)[-1])
+
+    # --- waiting and stopping
+
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """As `until`, with the end of the log in the error; ends at once where the agent ends before."""
+        met = False  # asked once: what was so may have passed
+
+        def met_or_ended() -> bool:
+            nonlocal met
+            ended = self.process.poll() is not None  # asked first: what ends may meet the condition by that
+            met = bool(condition())
+            return met or ended
+
+        try:
+            until(met_or_ended, what, seconds)
+        except ServiceError as e:
+            raise self._error(str(e)) from None
+        if not met:
+            raise self._error(f"the agent ended with {self.process.poll()} before {what}")
+
+    def healthy(self) -> None:
+        """Wait until nothing fails."""
+        self.until(lambda: not self.failing(), "the agent to be healthy")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, wait for the end, return the exit code."""
+        self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self, seconds: float = PATIENCE_SECONDS) -> int:
+        """The exit code, once it has ended."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise self._error("the agent did not end") from None
+
+    def _error(self, text: str) -> ServiceError:
+        return ServiceError(f"{text}; its log, {self._log}, ends:\n{self.log[-4000:]}")
+
+
+def _monitored(configuration: str) -> str:
+    """With a free port for its metrics, unless it has one."""
+    agent = re.search(r"^\s*([\w-]+)\.", configuration, re.MULTILINE)
+    if agent is None or f"{agent[1]}.monitoring.port" in configuration:
+        return configuration
+    return f"{configuration}\n{agent[1]}.monitoring.port = 0\n"
