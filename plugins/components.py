@@ -311,6 +311,13 @@ class Channel(Component[C]):
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be read by Spark")
 
+    def restore(self, positions: Mapping[Claim, int]) -> None:
+        """Commit those positions that an earlier owner has undone, and say so: its commit reached the brokers late.
+
+        What other programs have committed stays, and so does it that there is no position. Raises as `record` does.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot be read by Spark")
+
     def decode(self, records: Iterator[Record], claim: Claim) -> Taken | None:
         """The next records of one partition of `stream`, decoded, on a Spark executor; None when there are no more.
 

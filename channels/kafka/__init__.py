@@ -38,7 +38,7 @@ from plugins import (
     Taken,
 )
 from plugins.kafkaclient import CONSUMER, NO_BROKERS, QUIET, client_properties, committed, metadata_of, reason
-from plugins.offsets import OffsetMetadata, overtaken
+from plugins.offsets import OffsetMetadata, overtaken, undone
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
@@ -240,6 +240,23 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
         Without a member nothing fences an owner that was overtaken: what the group says now is looked at before, and
         within an epoch no position goes back. An owner that slept between the two may undo a reset, and says so.
         """
+        self._record(positions, lambda claim, said: True)
+
+    def restore(self, positions: Mapping[Claim, int]) -> None:
+        """Commit again what a commit that was on its way during a reset has undone."""
+
+        def late(claim: Claim, said: OffsetMetadata) -> bool:
+            if found := undone(claim, said):
+                self.log.warning(
+                    "group %s: a commit from before its latest reset reached the brokers late, and had undone it for "
+                    "%s-%d: the group's position is %d again",
+                    claim.group, claim.topic, claim.partition, positions[claim],
+                )  # fmt: skip
+            return found
+
+        self._record(positions, late)
+
+    def _record(self, positions: Mapping[Claim, int | None], wanted: Callable[[Claim, OffsetMetadata], bool]) -> None:
         for group in {claim.group for claim in positions}:
             claims = {claim.partition: claim for claim in positions if claim.group == group}
             consumer = self._onlooker(group)
@@ -256,7 +273,7 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
                     elif why := overtaken(claim, said):
                         raise Conflict(why)
                     same = (said.epoch, said.topic_id) == (claim.epoch, claim.topic_id)
-                    if same and at.offset > offsets[at.partition].offset:
+                    if (same and at.offset > offsets[at.partition].offset) or not wanted(claim, said):
                         del offsets[at.partition]
                 if offsets:
                     consumer.commit(offsets=[*offsets.values()], asynchronous=False)
