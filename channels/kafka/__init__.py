@@ -45,6 +45,8 @@ __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 CONNECT_SECONDS = 10.0
 ASLEEP_SECONDS = 10.0
 """A look at offsets and a commit of them take milliseconds, unless the process is stopped in between."""
+UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
+"""It is not known whether brokers did what they were asked for."""
 _UUID = re.compile("-[0-9a-f-]{36}$")
 """What brokers put behind the name of a member."""
 
@@ -276,18 +278,32 @@ class KafkaChannel(Channel[KafkaChannelConfig]):
                     if (same and at.offset > offsets[at.partition].offset) or not wanted(claim, said):
                         del offsets[at.partition]
                 if offsets:
-                    consumer.commit(offsets=[*offsets.values()], asynchronous=False)
-                    if (took := time.monotonic() - looked) > ASLEEP_SECONDS:
-                        self.log.warning(
-                            "group %s: %.0f s passed between a look at its offsets and a commit of them, as where "
-                            "this process was asleep: if agent group reset moved the group in that time, this was "
-                            "undone, and it is to be run again",
-                            *(group, took),
-                        )
+                    self._commit(consumer, group, [*offsets.values()], looked)
             except KafkaException as e:
                 raise Retry(f"group {group}: committing offsets failed: {e.args[0].str()}") from e
             finally:
                 consumer.close()
+
+    def _commit(self, consumer: Consumer, group: str, offsets: list[TopicPartition], looked: float) -> None:
+        why = ""
+        try:
+            consumer.commit(offsets=offsets, asynchronous=False)
+            if (took := time.monotonic() - looked) > ASLEEP_SECONDS:
+                why = (
+                    f"{took:.0f} s passed between a look at its offsets and a commit of them, as where this process "
+                    "was asleep"
+                )
+        except KafkaException as e:
+            if e.args[0].code() in UNANSWERED:
+                why = "a commit of its offsets was not answered, and may come late"
+            raise
+        finally:
+            if why:
+                self.log.warning(
+                    "group %s: %s: if agent group reset moved the group in that time, this was undone, and it is to "
+                    "be run again",
+                    *(group, why),
+                )
 
     def confirm(self, claim: Claim) -> None:
         """Ask the brokers for the topic's id."""

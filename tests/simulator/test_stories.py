@@ -142,3 +142,11 @@ def test_a_commit_of_a_driver_before_a_reset_that_comes_late_does_not_undo_the_r
         seed=3300048,
     )  # fmt: skip
     assert sum("reached the brokers late, and had undone it for t-0" in line for line in run.world.story) == 1
+
+
+def test_a_driver_whose_commit_was_not_answered_says_that_a_reset_may_be_undone() -> None:
+    run = told(
+        "spark-solr", Step(0, "start", ("h1",)), Step(6, "put", (3, 0)), Step(0.2, "put", (2, 0)),
+        Step(4, "reset", ("earliest",)), faults=(Fault("driver-1", "kafka.commit", 3, Kind.LATE, 15.0),), seed=5,
+    )  # fmt: skip
+    assert UNDONE in "\n".join(run.world.story)
