@@ -53,9 +53,8 @@ def main() -> None:
             if not arguments.keep_going:
                 break
         took, used = time.monotonic() - started, time.process_time() - used
-    print(
-        f"{ran} schedules in {took:.1f} s, {60 * ran / took:.0f} a minute, {60 * ran / used:.0f} of the processor's"
-    )
+    rates = f"{60 * ran / took:.0f} a minute, {60 * ran / used:.0f} a minute of processor time"
+    print(f"{ran} schedules in {took:.1f} s, {rates}")
     print(f"{ran - failed} passed, {failed} failed")
     sys.exit(bool(failed))
 

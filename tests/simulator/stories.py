@@ -461,8 +461,7 @@ class Run:
         return agent
 
     def _check_drained(self, topic: str, wanted: dict[bytes, list[tuple[int, int]]]) -> None:
-        # A transaction that a killed agent left open hides those after it until it times out.
-        while self.brokers.end_offset(OUT, 0, read_committed=True) < self.brokers.end_offset(OUT, 0):
+        while self._hidden():
             self.world.sleep(5)
         if TOPIC not in self.brokers.topics or topic != self._topic_id():
             return
@@ -767,8 +766,14 @@ class Run:
             f"{p}: {self.brokers.committed(GROUP, TOPIC, p)} of {self.brokers.end_offset(TOPIC, p)}" for p in parts
         )
 
+    def _hidden(self) -> bool:
+        """Whether a transaction that a killed agent left open hides those after it, until it times out."""
+        return self.brokers.end_offset(OUT, 0, read_committed=True) < self.brokers.end_offset(OUT, 0)
+
     def _delivered(self) -> bool:
         if self.feed.waiting or any(+self.feed.sending[one.process] for one in self.agents.values() if one.running):
+            return False
+        if self._hidden():
             return False
         for partition in range(self.brokers.count(TOPIC)):
             records = self.brokers.records(TOPIC, partition)
