@@ -85,6 +85,13 @@ class KafkaBackedChannel(Channel[C]):
         """
 
     @abstractmethod
+    def restore(self, positions: Mapping[Claim, int]) -> None:
+        """Commit those positions that an earlier owner has undone, and say so: its commit reached the brokers late.
+
+        What other programs have committed stays, and so does it that there is no position. Raises as `record` does.
+        """
+
+    @abstractmethod
     def decode(self, records: Iterator[Record], claim: Claim) -> Taken | None:
         """The next records of one partition, decoded; None when there are no more.
 

@@ -90,6 +90,16 @@ def overtaken(claim: Claim, said: OffsetMetadata) -> str:
     return ""
 
 
+def undone(claim: Claim, said: OffsetMetadata) -> bool:
+    """Whether an owner from before that claim's, of an earlier epoch or of a deleted topic, has committed last, late.
+
+    A position that says nothing, as of another program or a group that was deleted, is none of an owner's.
+    """
+    if said.topic_id not in ("", claim.topic_id):
+        return True
+    return said.epoch < claim.epoch and (said.epoch, said.topic_id) != (0, "")
+
+
 def names_topic(claim: Claim) -> bool:
     """Whether what is committed for that claim says which topic it is of."""
     return bool(OffsetMetadata.parse(OffsetMetadata.of(claim).text()).topic_id)

@@ -38,13 +38,15 @@ from plugins import (
     Taken,
 )
 from plugins.kafkaclient import CONSUMER, NO_BROKERS, QUIET, client_properties, committed, metadata_of, reason
-from plugins.offsets import OffsetMetadata, overtaken
+from plugins.offsets import OffsetMetadata, overtaken, undone
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
 CONNECT_SECONDS = 10.0
 ASLEEP_SECONDS = 10.0
 """A look at offsets and a commit of them take milliseconds, unless the process is stopped in between."""
+UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
+"""It is not known whether brokers did what they were asked for."""
 _UUID = re.compile("-[0-9a-f-]{36}$")
 """What brokers put behind the name of a member."""
 
@@ -249,6 +251,23 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         Without a member nothing fences an owner that was overtaken: what the group says now is looked at before, and
         within an epoch no position goes back. An owner that slept between the two may undo a reset, and says so.
         """
+        self._record(positions, lambda claim, said: True)
+
+    def restore(self, positions: Mapping[Claim, int]) -> None:
+        """Commit again what a commit that was on its way during a reset has undone."""
+
+        def late(claim: Claim, said: OffsetMetadata) -> bool:
+            if found := undone(claim, said):
+                self.log.warning(
+                    "group %s: a commit from before its latest reset reached the brokers late, and had undone it for "
+                    "%s-%d: the group's position is %d again",
+                    claim.group, claim.topic, claim.partition, positions[claim],
+                )  # fmt: skip
+            return found
+
+        self._record(positions, late)
+
+    def _record(self, positions: Mapping[Claim, int | None], wanted: Callable[[Claim, OffsetMetadata], bool]) -> None:
         for group in {claim.group for claim in positions}:
             claims = {claim.partition: claim for claim in positions if claim.group == group}
             consumer = self._onlooker(group)
@@ -265,21 +284,35 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                     elif why := overtaken(claim, said):
                         raise Conflict(why)
                     same = (said.epoch, said.topic_id) == (claim.epoch, claim.topic_id)
-                    if same and at.offset > offsets[at.partition].offset:
+                    if (same and at.offset > offsets[at.partition].offset) or not wanted(claim, said):
                         del offsets[at.partition]
                 if offsets:
-                    consumer.commit(offsets=[*offsets.values()], asynchronous=False)
-                    if (took := time.monotonic() - looked) > ASLEEP_SECONDS:
-                        self.log.warning(
-                            "group %s: %.0f s passed between a look at its offsets and a commit of them, as where "
-                            "this process was asleep: if agent group reset moved the group in that time, this was "
-                            "undone, and it is to be run again",
-                            *(group, took),
-                        )
+                    self._commit(consumer, group, [*offsets.values()], looked)
             except KafkaException as e:
                 raise Retry(f"group {group}: committing offsets failed: {e.args[0].str()}") from e
             finally:
                 consumer.close()
+
+    def _commit(self, consumer: Consumer, group: str, offsets: list[TopicPartition], looked: float) -> None:
+        why = ""
+        try:
+            consumer.commit(offsets=offsets, asynchronous=False)
+            if (took := time.monotonic() - looked) > ASLEEP_SECONDS:
+                why = (
+                    f"{took:.0f} s passed between a look at its offsets and a commit of them, as where this process "
+                    "was asleep"
+                )
+        except KafkaException as e:
+            if e.args[0].code() in UNANSWERED:
+                why = "a commit of its offsets was not answered, and may come late"
+            raise
+        finally:
+            if why:
+                self.log.warning(
+                    "group %s: %s: if agent group reset moved the group in that time, this was undone, and it is to "
+                    "be run again",
+                    *(group, why),
+                )
 
     def confirm(self, claim: Claim) -> None:
         """Ask the brokers for the topic's id."""

@@ -96,7 +96,7 @@ class Kafka(KafkaBackedChannel[KafkaConfig]):
     type_name = "kafka"
     aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
     put = reader = positions = starts = ends = vacant = holders = NotImplemented  # type: ignore[assignment]
-    confirm = record = decode = redelivery = NotImplemented  # type: ignore[assignment]
+    confirm = record = restore = decode = redelivery = NotImplemented  # type: ignore[assignment]
     replication = 3  # type: ignore[assignment]
     holds_batches = True  # type: ignore[assignment]
 

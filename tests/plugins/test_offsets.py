@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins import Claim, FlafkaError
-from plugins.offsets import NUL, OffsetMetadata, known_to_older, next_epoch, truncated
+from plugins.offsets import NUL, OffsetMetadata, known_to_older, next_epoch, truncated, undone
 
 MILLIS = 10**12
 EPOCHS = st.one_of(st.integers(1, 9), st.integers(MILLIS, 10 * MILLIS))
@@ -120,3 +120,25 @@ def test_ids_are_others_where_records_took_the_place_of_lost_ones() -> None:
         FlafkaError, match=r"records 20 to 39, 20 in all, .* others from 20 to 24 now\. .* --to 20 --new-ids$"
     ):
         raise truncated(claim, 40, 20, 25)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("epoch=2&topic=i", True),
+        ("topic=i&ids=2", True),
+        ("epoch=2", True),
+        ("topic=j", True),
+        ("epoch=9&topic=j", True),
+        ("epoch=3&topic=i", False),
+        ("epoch=4&topic=i", False),
+        ("epoch=04", False),
+        ("", False),
+        (None, False),
+        ("epoch=0", False),
+        ("of another program", False),
+    ],
+)
+def test_only_an_owner_of_an_earlier_epoch_or_topic_has_undone_a_position(text: str | None, found: bool) -> None:
+    claim = Claim("c", "t", "i", "g", 3, 0)
+    assert undone(claim, OffsetMetadata.parse(text)) is found

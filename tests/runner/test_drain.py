@@ -21,7 +21,7 @@ class Kept(KafkaBackedChannel[Config]):
     type_name = "kept"
     replication = 3  # type: ignore[assignment]
     holds_batches = True  # type: ignore[assignment]
-    starts = confirm = record = decode = redelivery = NotImplemented  # type: ignore[assignment]
+    starts = confirm = record = restore = decode = redelivery = NotImplemented  # type: ignore[assignment]
 
     def __init__(self, config: Config, name: str = "") -> None:
         super().__init__(config, name)

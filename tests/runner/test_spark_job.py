@@ -249,6 +249,27 @@ class Idle:
         pass
 
 
+@pytest.mark.parametrize("answer", [None, Retry("the group has members")])
+def test_a_position_of_an_earlier_epoch_is_made_that_of_the_query_again(
+    answer: Retry | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, channel = overtaken()
+    query.claims = {0: CLAIM._replace(epoch=2)}
+    restored = []
+
+    def restore(positions: Mapping[Claim, int]) -> None:
+        restored.append(dict(positions))
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(channel, "restore", restore)
+    query._look()
+    assert restored == [{query.claims[0]: 3}]
+    channel.found = query.claims[0]
+    query._look()
+    assert len(restored) == 1
+
+
 def test_a_query_that_spark_ends_says_what_was_behind_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,7 +53,7 @@ def exchange(
     if kind is Kind.REFUSED and refuse is not None:
         return refuse(number)
     if kind is Kind.LATE:
-        here.later(timeout + fault.seconds, lambda: _ignored(execute))
+        here.late(timeout + fault.seconds, lambda: _ignored(execute))
         here.sleep(timeout)
         raise lost(False)
     if kind in (Kind.LOST, Kind.UNANSWERED):

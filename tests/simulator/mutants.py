@@ -41,6 +41,7 @@ class Outdated(Exception):
 HDFS, KAFKA, SOLR = ("hdfs",), ("kafka",), ("solr",)
 EXACTLY_ONCE = ("hdfs", "kafka")
 ALL = ("hdfs", "kafka", "solr")
+SPARK = ("spark-hdfs", "spark-kafka", "spark-solr")
 CHAIN, HDFS_SINK, KAFKA_SINK = "sinks/hdfs/chain.py", "sinks/hdfs/sink.py", "sinks/kafka/sink.py"
 READER, RUNNER, LETTERS = "channels/kafka/reader.py", "agent/runner/local/sinks.py", "agent/runner/deadletters.py"
 DELIVERY = "agent/runner/delivery.py"
@@ -447,6 +448,48 @@ MUTANTS = (
         "                committed = None  # it belongs to an earlier epoch\n",
         "                pass\n",
     ),
+    Mutant(
+        "kafka-letters-aborted",
+        "a transaction that holds letters alone is aborted, too",
+        KAFKA,
+        KAFKA_SINK,
+        "if writer is not None and (writer.events or writer.began):",
+        "if writer is not None and writer.events:",
+    ),
+    # --- the driver on Spark
+    Mutant(
+        "driver-overtaken",
+        "a driver that was overtaken commits no offset",
+        SPARK,
+        "channels/kafka/__init__.py",
+        "elif why := overtaken(claim, said):",
+        "elif why := '':",
+    ),
+    Mutant(
+        "driver-of-old-topic",
+        "a driver of a topic that was deleted commits no offset for the one made again",
+        SPARK,
+        "channels/kafka/__init__.py",
+        "                        self.confirm(claim)  # one of the two topics is gone\n",
+        "                        pass\n",
+    ),
+    Mutant(
+        "reset-restored",
+        "a reset that a late commit has undone is made good",
+        SPARK,
+        "agent/runner/spark/query.py",
+        "            if found.epoch < ours.epoch:\n",
+        "            if False:\n",
+    ),
+    # --- a drain
+    Mutant(
+        "drain-end",
+        "a drain ends when nothing is left to deliver",
+        ALL,
+        "agent/runner/drain.py",
+        "        self._over = not self._ends\n",
+        "        self._over = True\n",
+    ),
 )
 
 
@@ -456,7 +499,7 @@ def made(mutant: Mutant, directory: Path) -> None:
     if (found := text.count(mutant.old)) != 1:
         raise Outdated(f"mutant {mutant.name}: {mutant.file} has {found} times, not once:\n{mutant.old}")
     for name in COPIED:
-        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, directory / name)  # with what is compiled: nothing else is as slow to begin
     (directory / mutant.file).write_text(text.replace(mutant.old, mutant.new))
 
 

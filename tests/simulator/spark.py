@@ -31,8 +31,10 @@ ORPHAN_SECONDS = 2.0
 """Executors outlive their driver, and tasks their query, by so long."""
 IDLE_SECONDS = 1.0
 """Between two tellings that there is nothing new, as our sessions are set."""
-LOOKS_SECONDS = 1.0
+LOOKS_SECONDS = 5.0
 """Who waits for the end of a query again and again looks around only so often."""
+LONGEST_IDLE_SECONDS = 10.0
+"""A query that finds nothing new, again and again, is spared triggers for so long."""
 ROWS_PER_BATCH = 10_000
 """Of Arrow."""
 EARLIEST = -2
@@ -360,6 +362,7 @@ class Query:
 
     def _loop(self, here: World) -> None:
         position: dict[int, int] = {}
+        idle = 0.0
         while not self.stopping and not self.ended:
             self.status["isTriggerActive"] = True
             began = here.wall()
@@ -371,8 +374,11 @@ class Query:
             # The first one comes in any case: there is no earlier one that it could be the same as.
             if end != position or not self.batches:
                 self._batch(position, end, latest, began)
-                position = end
-            elif here.now - self._idle_told >= IDLE_SECONDS:
+                position, idle = end, 0.0
+            else:
+                idle = min(2 * idle + self.interval, LONGEST_IDLE_SECONDS)
+                next_one += idle // self.interval * self.interval - self.interval if self.interval else 0.0
+            if idle and here.now - self._idle_told >= IDLE_SECONDS:
                 self._idle_told = here.now
                 self.spark.tell("onQueryIdle", SimpleNamespace(id=self.id))
             self.status["isTriggerActive"] = False

@@ -8,9 +8,12 @@ import json
 import logging
 import random
 import re
+import shutil
 import tempfile
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import confluent_kafka
@@ -19,7 +22,7 @@ from plugins.offsets import OffsetMetadata
 from tests.simulator.kafka import Brokers
 from tests.simulator.program import AgentProcess, command, configured, in_process, logged, seeded
 from tests.simulator.webhdfs import Hdfs
-from tests.simulator.world import Chances, Fault, Signal, World, simulation
+from tests.simulator.world import Chances, Fault, Process, Signal, World, simulation
 
 COLLECTED = 20
 """After so many runs the garbage is collected."""
@@ -106,6 +109,8 @@ THEMES = (
     ("bad", "replay", "kill"),
 )
 """What goes wrong most easily when it follows closely upon one another."""
+LENGTHS = (0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 5, 8)
+"""How many steps a plan has besides its beginning and its theme: most of what goes wrong takes few."""
 LOCAL = {"swap", "drain", "abandon", "retention", "truncate", "away"}
 """What does not happen to agents on Spark."""
 OLD_METADATA = ("", "epoch=0", "epoch=3", "epoch=", "epoch=x&topic", '{"a": 1}', "%%&&==;\u2028", "x" * 4000)
@@ -114,6 +119,8 @@ ADVICE = re.compile(r"To accept the loss: agent (group reset \S+ --topic (\S+):(
 REMOVED = re.compile(r"stands at offset \d+ of \S+-(\d+), .* records (\d+) to (\d+), .* were removed")
 UNKNOWN = re.compile(r"has no position in \S+-(\d+), and begins with record (\d+), the first that is left")
 LAST_DRAIN_SECONDS = 300
+SETTLE_SECONDS = 30
+"""What had been asleep, or late, has its effects within so long."""
 GOOD = {"place": "x", "to": "0", "row": "r", "number": "1"}
 """Headers of an event that can be delivered."""
 
@@ -172,6 +179,8 @@ class Feed:
     """Events on their way in."""
 
     waiting: deque[list[Any]] = field(default_factory=deque)
+    sending: dict[Process, Counter[bytes]] = field(default_factory=lambda: defaultdict(Counter))
+    """What each agent has taken from it and not yet stored."""
     stored: list[bytes] = field(default_factory=list)
     changed: Any = None
     in_flight: int = 1
@@ -196,7 +205,7 @@ def plan_of(seed: int, sinks: tuple[str, ...] = tuple(SINKS), also: tuple[str, .
     if not spark and chance.random() < 0.2:
         steps.append(Step(0, "in-flight", (4,)))
     steps += [Step(0, "start", ("h1",)), Step(2, "put", (chance.randint(1, 6), 0))]
-    if chance.random() < 0.6:
+    if chance.random() < 0.4:
         steps.append(Step(chance.choice([0, 3, 8]), "start", ("h2",)))
     if not spark and chance.random() < 0.1:
         steps.append(Step(chance.choice([0, 3, 8]), "start", ("h3",)))
@@ -205,16 +214,16 @@ def plan_of(seed: int, sinks: tuple[str, ...] = tuple(SINKS), also: tuple[str, .
         from tests.simulator import spark_stories
 
         kinds = {what: often for what, often in KINDS.items() if what not in LOCAL} | spark_stories.KINDS
-    whats = [*chance.choices(list(kinds), list(kinds.values()), k=chance.randint(3, 10)), *also]
+    whats = [*chance.choices(list(kinds), list(kinds.values()), k=chance.choice(LENGTHS)), *also]
     if also:
         chance.shuffle(whats)
     steps += [_step(what, chance) for what in whats]
-    if chance.random() < 0.5:
+    if chance.random() < (0.5 if len(whats) < 3 else 0.1):
         place = chance.randint(2, len(steps))
         steps[place:place] = [
             _step(what, chance)._replace(after=chance.choice([0.0, 0.5, 2.0])) for what in chance.choice(THEMES)
         ]
-    return Plan(seed, sink, steps, share=chance.choice([0.001, 0.005, 0.02]))
+    return Plan(seed, sink, steps, share=chance.choice([0.002, 0.01, 0.03]))
 
 
 def _step(what: str, chance: random.Random) -> Step:
@@ -452,8 +461,7 @@ class Run:
         return agent
 
     def _check_drained(self, topic: str, wanted: dict[bytes, list[tuple[int, int]]]) -> None:
-        # A transaction that a killed agent left open hides those after it until it times out.
-        while self.brokers.end_offset(OUT, 0, read_committed=True) < self.brokers.end_offset(OUT, 0):
+        while self._hidden():
             self.world.sleep(5)
         if TOPIC not in self.brokers.topics or topic != self._topic_id():
             return
@@ -677,14 +685,14 @@ class Run:
         for root in {*self.roots.values()}:
             if f"/{root}/x" in self.hdfs.tree.files:
                 self.hdfs.remove(f"/{root}/x")
-        self.world.sleep(max(90, self.brokers.away_until - self.world.now))
+        self.world.sleep(max(self._longest_pause() + SETTLE_SECONDS, self.brokers.away_until - self.world.now))
         deadline = self.world.now + 900
         while True:
             if self._advice_followed():
                 deadline = self.world.now + 900
             if not self.watching:
-                self.do_start("h1")
-                self.do_start("h2")
+                for host in {"h1": None} | self.agents:
+                    self.do_start(host)
                 if self._delivered():
                     self.world.sleep(10)  # what was on its way in comes into the channel
                     if self._delivered() and not self._advised():
@@ -700,6 +708,10 @@ class Run:
             if self.world.now > deadline + 300:
                 raise Failure("an agent does not stop")
             self.world.sleep(2)
+
+    def _longest_pause(self) -> float:
+        """Until the last of those that sleep goes on, in seconds, or what is late comes."""
+        return max(0.0, self.world.delayed_until - self.world.now)
 
     def _advised(self) -> set[tuple[str, ...]]:
         """What the log has said must be done, and nobody has looked at yet."""
@@ -754,8 +766,14 @@ class Run:
             f"{p}: {self.brokers.committed(GROUP, TOPIC, p)} of {self.brokers.end_offset(TOPIC, p)}" for p in parts
         )
 
+    def _hidden(self) -> bool:
+        """Whether a transaction that a killed agent left open hides those after it, until it times out."""
+        return self.brokers.end_offset(OUT, 0, read_committed=True) < self.brokers.end_offset(OUT, 0)
+
     def _delivered(self) -> bool:
-        if self.feed.waiting:
+        if self.feed.waiting or any(+self.feed.sending[one.process] for one in self.agents.values() if one.running):
+            return False
+        if self._hidden():
             return False
         for partition in range(self.brokers.count(TOPIC)):
             records = self.brokers.records(TOPIC, partition)
@@ -891,19 +909,28 @@ class Run:
 _attempts = itertools.count(1)
 
 
+@cache
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="simulated-", dir="/dev/shm")
+
+
 def attempt(plan: Plan, *, verbose: bool = False) -> tuple[Any, BaseException | None]:
     """Carry it out: what was run, and what went wrong."""
     run = plan.run(verbose=verbose)
-    with tempfile.TemporaryDirectory(prefix="simulated-", dir="/dev/shm") as directory:
-        before, tempfile.tempdir = tempfile.tempdir, directory
-        try:
-            run.go()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as e:
-            return run, e
-        finally:
-            tempfile.tempdir = before
-            if next(_attempts) % COLLECTED == 0:
-                gc.collect()
+    before, tempfile.tempdir = tempfile.tempdir, _directory().name
+    try:
+        run.go()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:
+        return run, e
+    finally:
+        for entry in Path(_directory().name).iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        tempfile.tempdir = before
+        number = next(_attempts)
+        if number % COLLECTED == 0:
+            gc.collect()
+            if number == COLLECTED:
+                gc.freeze()  # what has been imported since, and is looked at no more
     return run, None

@@ -42,6 +42,17 @@ def test_a_seed_tells_the_same_story_each_time(what):
     assert len(told) > 10
 
 
+def test_a_seed_tells_the_same_story_whatever_ran_before():
+    alone, after = (
+        simulate("--seeds", str(seeds), "--first", str(first), "--sink", "solr", "--tell").stdout.splitlines()
+        for seeds, first in ((1, 2), (2, 1))
+    )
+    assert any("--- in-flight 4" in line for line in after[: -len(alone)])  # what the other one is about
+    told = [line for line in alone if "schedules in" not in line and "passed" not in line]
+    assert told == after[-len(alone) :][: len(told)]
+    assert len(told) > 5
+
+
 def test_each_mutant_can_be_made_of_the_present_code():
     assert [m.name for m in MUTANTS if (ROOT / m.file).read_text().count(m.old) != 1] == []
     assert len({m.name for m in MUTANTS}) == len(MUTANTS)

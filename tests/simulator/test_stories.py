@@ -132,3 +132,21 @@ def test_a_leader_that_lacks_records_loses_those_and_delivers_none_twice() -> No
         Step(10, "truncate", (0, 2)),
     )  # fmt: skip
     assert "t-0 ends at" in "\n".join(run.world.story)
+
+
+def test_a_commit_of_a_driver_before_a_reset_that_comes_late_does_not_undo_the_reset() -> None:
+    run = told(
+        "spark-solr", Step(0, "start", ("h1",)), Step(2, "put", (2, 0)), Step(0, "start", ("h2",)),
+        Step(20, "put", (6, 0)), Step(0.5, "recreate", (1, 7)), Step(6, "kill-driver", ("h1",)),
+        Step(2, "reset", ("earliest",)), faults=(Fault("driver-1", "kafka.commit", 4, Kind.LATE, 15.0),),
+        seed=3300048,
+    )  # fmt: skip
+    assert sum("reached the brokers late, and had undone it for t-0" in line for line in run.world.story) == 1
+
+
+def test_a_driver_whose_commit_was_not_answered_says_that_a_reset_may_be_undone() -> None:
+    run = told(
+        "spark-solr", Step(0, "start", ("h1",)), Step(6, "put", (3, 0)), Step(0.2, "put", (2, 0)),
+        Step(4, "reset", ("earliest",)), faults=(Fault("driver-1", "kafka.commit", 3, Kind.LATE, 15.0),), seed=5,
+    )  # fmt: skip
+    assert UNDONE in "\n".join(run.world.story)

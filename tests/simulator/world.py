@@ -94,6 +94,7 @@ class Process:
         """None of its threads runs for so long, of simulated time."""
         self.world.told(f"{self.name} sleeps for {seconds:.0f} s")
         self.paused_until = max(self.paused_until, self.world.now + seconds)
+        self.world.delayed_until = max(self.world.delayed_until, self.paused_until)
         if self.world.process is self:
             self.world.sleep(0)
 
@@ -202,6 +203,8 @@ class World:
         self._fate = random.Random(~seed)
         self.now = 0.0
         """Seconds since the simulation began."""
+        self.delayed_until = 0.0
+        """When all are awake that were paused, and all is there that was late."""
         self.skew = 0.0
         """How wrong the clock on the wall goes, in seconds."""
         self.chances = chances or Chances()
@@ -237,12 +240,19 @@ class World:
             thread.parked = True
             self.wake(thread)
             self.switch()
-        else:
+        elif self._runnable or (self._timers and self._timers[0][0] <= self.now + seconds) or self.over:
             self.park(seconds)
+        else:  # nobody else has a turn meanwhile
+            self.now += seconds
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Have something done at that time, by nobody's thread: it must not wait."""
         heapq.heappush(self._timers, (self.now + seconds, next(self._numbers), None, call))
+
+    def late(self, seconds: float, call: Callable[[], None]) -> None:
+        """The same of what was asked for now, and comes late."""
+        self.delayed_until = max(self.delayed_until, self.now + seconds)
+        self.later(seconds, call)
 
     # --- threads
 
@@ -319,6 +329,8 @@ class World:
             for one in self._threads:
                 if not one.dead:
                     one.throw()
+            self._threads.clear()
+            self._timers.clear()
         if self.failures:
             raise self.failures[0]
         return outcome[0]

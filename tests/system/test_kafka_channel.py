@@ -5,11 +5,12 @@ import time
 import uuid
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from channels.kafka import KafkaChannel, KafkaChannelConfig
 from plugins import Batch, Conflict, Event, FlafkaError, Rejected
+from plugins.offsets import OffsetMetadata
 
 
 class Owner:
@@ -195,6 +196,26 @@ def test_positions_told_from_outside_never_go_back_within_an_epoch(channel):
         assert set(channel.positions(None).values()) == {2}
     channel.record({claim._replace(epoch=10**12 + 1): 1 for claim in claims})
     assert set(channel.positions(None).values()) == {1}
+
+
+def test_a_position_is_restored_where_an_owner_of_an_earlier_epoch_has_committed_and_nobody_else(
+    channel, topic, kafka_cluster, caplog
+):
+    claims = [claim._replace(epoch=10**12) for claim in channel.positions(None)]
+    channel.restore(dict.fromkeys(claims, 3))
+    assert set(channel.positions(None).values()) == {None}
+    with_group = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": topic}
+    consumer = Consumer(with_group)
+    for said, position in ((OffsetMetadata.of(claims[0]._replace(epoch=3)).text(), 3), ("of another program", 1)):
+        for claim in claims:
+            consumer.commit(offsets=[TopicPartition(topic, claim.partition, 1, said)], asynchronous=False)
+        channel.restore(dict.fromkeys(claims, 3))
+        assert set(channel.positions(None).values()) == {position}
+    consumer.close()
+    assert caplog.text.count("had undone it for") == len(claims)
+    channel.record(dict.fromkeys(claims, 2))
+    with pytest.raises(Conflict, match="was reset"):
+        channel.restore({claim._replace(epoch=3): 1 for claim in claims})
 
 
 def test_records_that_retention_took_stop_the_reader_with_the_way_out(channel, kafka_cluster):

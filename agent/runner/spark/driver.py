@@ -45,6 +45,8 @@ GONE = "failOnDataLoss"
 """What Spark speaks of where records that it was to read are gone."""
 EXECUTOR_SECONDS = 30.0
 """So long a cluster may give no executor before the sinks are told to fail."""
+WATCH_SECONDS = 1.0
+"""So often this process looks whether its Spark is still there, and has executors."""
 
 
 def main() -> None:
@@ -128,8 +130,8 @@ class Watch:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Look every second."""
-        while not self._done.wait(1):
+        """Look again and again."""
+        while not self._done.wait(WATCH_SECONDS):
             self.look()
 
     def look(self) -> None:
@@ -223,7 +225,7 @@ def _end_with_the_agent(job: Job, done: threading.Event) -> None:
 def _miss_executors(spark: Any, job: Job, done: threading.Event) -> None:
     """Say it where the cluster gives no executor: Spark itself waits without end, and says so in its log alone."""
     tracker, since = spark.sparkContext._jsc.sc().statusTracker(), time.monotonic()
-    while not done.wait(1):
+    while not done.wait(WATCH_SECONDS):
         try:
             executors = len(tracker.getExecutorInfos()) - 1  # the driver is one of them
         except Exception:  # noqa: BLE001  # py4j's, many; Spark is ending

@@ -147,7 +147,11 @@ class Query:
 
     def _look(self) -> None:
         """Raises Conflict where the topic was made again, the group was reset, or another sink's record has taken the
-        place of this one's: the query has to begin anew."""
+        place of this one's: the query has to begin anew.
+
+        Where a commit of an earlier epoch came late, the group's position is made this query's again.
+        """
+        earlier = []
         for found in self.channel.positions(self.job.sink.group):
             ours = self.claims.get(found.partition)
             if ours is None:
@@ -156,6 +160,12 @@ class Query:
                 raise Conflict(self._made_again(ours))
             if why := overtaken(ours, OffsetMetadata.of(found)):
                 raise Conflict(why)
+            if found.epoch < ours.epoch:
+                earlier.append(ours)
+        with self._lock, suppress(Retry):  # as where the group has members
+            known = {claim: at for claim in earlier if (at := self.expected[claim.partition]) is not None}
+            if known:
+                self.channel.restore(known)
 
     def _look_for_records(self) -> None:
         """Raises FlafkaError, with the way out, where the brokers do not have the records that come next."""

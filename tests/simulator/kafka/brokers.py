@@ -486,7 +486,7 @@ class Brokers:
             if kind is Kind.UNANSWERED:
                 _quietly(work)
             elif kind is Kind.LATE:
-                self.world.later(fault.seconds, lambda: _quietly(work))
+                self.world.late(fault.seconds, lambda: _quietly(work))
             self.world.sleep(patience)
             raise exception(KafkaError._TIMED_OUT)
         if kind is Kind.REFUSED:
