@@ -43,7 +43,6 @@ class HdfsConfig(Config):
 
     ignored = MappingProxyType(
         {
-            "hdfs.batchSize": "batches are as large as what the channel holds",
             "hdfs.inUsePrefix": "a file appears only when it is whole",
             "hdfs.inUseSuffix": "a file appears only when it is whole",
             "hdfs.emptyInUseSuffix": "a file appears only when it is whole",
@@ -171,6 +170,13 @@ class HdfsConfig(Config):
     )
     kerberos_principal: str | None = option(None, name="hdfs.kerberosPrincipal", description="Not built yet")
     kerberos_keytab: str | None = option(None, name="hdfs.kerberosKeytab", description="Not built yet")
+    batch_size: int = option(
+        100,
+        name="hdfs.batchSize",
+        unit="events",
+        gt=0,
+        description="Not used: a batch is as large as what the channel hands out",
+    )
 
     @property
     def location(self) -> Location:

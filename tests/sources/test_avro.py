@@ -531,7 +531,7 @@ def test_ip_filter():
     ("properties", "message"),
     [
         ({"ipFilter": "true"}, "needs ipFilterRules"),
-        ({"ipFilter": "true", "ipFilterRules": "permit:ip:*"}, "'permit:ip:*' is not"),
+        ({"ipFilter": "true", "ipFilterRules": "permit:ip:*"}, "'permit:ip:*' must be"),
         ({"ssl": "true"}, "needs a keystore"),
         ({"include-protocols": "TLSv9"}, "not 'TLSv9'"),
         ({"compression-type": "gzip"}, "must be 'none' or 'deflate'"),

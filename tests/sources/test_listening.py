@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.services.running import until
 from plugins import Batch, Source
 from sources.connections import Connection
 from sources.listening import Endpoint, HandshakeConfig, Listener
 from tests.plugins.certificates import certificate
-from tests.sources.syslog_running import eventually
 
 
 class Holder(Source[HandshakeConfig]):
@@ -80,7 +80,7 @@ def test_what_came_with_the_end_of_a_handshake_is_read_before_the_end(keystore: 
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.setblocking(False)
         assert not agreed(client)
-        eventually(lambda: not listener.ready(0) and select.select([client], [], [], 0)[0])  # it was answered
+        until(lambda: not listener.ready(0) and select.select([client], [], [], 0)[0])  # it was answered
         last = listener.last()
         assert next(last) == []
         assert agreed(client)
@@ -105,6 +105,6 @@ def test_who_takes_too_long_to_agree_on_tls_is_closed_and_counted(keystore: Path
     holder = Holder(config)
     with listening(holder, 0) as listener, connect(listener) as slow:
         slow.sendall(b"\x16\x03\x01")  # how a handshake begins
-        eventually(lambda: not listener.ready(0.01) and holder.metrics.get("TlsHandshakeFail") == 1)
+        until(lambda: not listener.ready(0.01) and holder.metrics.get("TlsHandshakeFail") == 1)
         assert len(listener.connections) == 0
         assert slow.recv(1) == b""
