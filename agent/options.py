@@ -31,7 +31,7 @@ class AgentOptions(Config):
     """What may stand directly under an agent's name, besides its lists."""
 
     runner: Literal["local", "spark"] = option(
-        "local", name="runner", description="Where sinks run that do not say it themselves."
+        "local", name="runner", description="Runner of all sinks that do not set their own with `runner`."
     )
     spark_master: str = option(
         "local[2]",
@@ -61,23 +61,34 @@ class AgentOptions(Config):
         description="Spark's own properties, as in spark.conf.spark.executor.memory = 2g. With spark.archives of "
         "yours nothing is packed for the executors; spark.pyspark.python names their Python.",
     )
-    monitoring_type: Literal["http"] = option("http", name="monitoring.type", description="How metrics are served.")
-    monitoring_host: str = option("127.0.0.1", name="monitoring.host", description="Address metrics are served on.")
+    monitoring_type: Literal["http"] = option(
+        "http", name="monitoring.type", description="Protocol by which metrics can be read."
+    )
+    monitoring_host: str = option(
+        "127.0.0.1", name="monitoring.host", description="Address on which metrics can be read."
+    )
     monitoring_port: int = option(
-        41414, name="monitoring.port", ge=0, le=65535, description="Port metrics are served on; 0 takes a free one."
+        41414,
+        name="monitoring.port",
+        ge=0,
+        le=65535,
+        description="Port on which metrics can be read; 0 takes a free one.",
     )
     monitoring_file: str | None = option(
-        None, name="monitoring.file", description="Where metrics are written, as JSON, when the agent stops."
+        None, name="monitoring.file", description="File that gets the metrics, as JSON, when the agent stops."
     )
     deadletters_directory: str | None = option(
-        None, name="deadletters.directory", description="Where dead letters lie that no channel in Kafka can take."
+        None,
+        name="deadletters.directory",
+        description="Directory for the dead letters of channels that are not in Kafka. Default: the agent's state "
+        "directory.",
     )
     audit_topic: str | None = option(
         None,
         name="audit.topic",
         min_length=1,
-        description="Topic, on the brokers of each Kafka channel, for how many events sources put into it and its "
-        "sinks took out, by minute, with a checksum: `agent audit` compares.",
+        description="Topic, on the brokers of each Kafka channel, that gets the number and a checksum of the events "
+        "that sources have put into the channel and sinks have taken out, by minute; `agent audit` compares them.",
     )
 
     @pydantic.field_validator("spark_master")

@@ -24,17 +24,25 @@ class MemoryConfig(Config):
         }
     )
     capacity: int = option(
-        10_000, name="capacity", unit="events", gt=0, description="Events it holds at most; a full channel blocks"
+        10_000,
+        name="capacity",
+        unit="events",
+        gt=0,
+        description="Most events in the channel; sources wait while it is full",
     )
     byte_capacity: int = option(
-        64 << 20, name="byteCapacity", unit="bytes", gt=0, description="Bytes it holds at most, headers included"
+        64 << 20,
+        name="byteCapacity",
+        unit="bytes",
+        gt=0,
+        description="Most bytes in the channel, headers included; sources wait while it is full",
     )
     transaction_capacity: int = option(
         10_000,
         name="transactionCapacity",
         unit="events",
         gt=0,
-        description="Larger batches are put in pieces of this size",
+        description="Most events that are put at once; a larger batch is put in pieces",
     )
 
     @pydantic.field_validator("transaction_capacity")

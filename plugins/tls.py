@@ -26,20 +26,26 @@ _IGNORED = {"SSLv2Hello", "SSLv3"}
 
 
 class _TlsConfig(Config):
-    tls: bool = option(False, name="ssl", description="Speak TLS.")
+    tls: bool = option(False, name="ssl", description="Whether connections use TLS.")
     exclude_protocols: list[str] = option(
-        ["SSLv3"], name="exclude-protocols", description="Versions not to speak. SSLv3 is never spoken."
+        ["SSLv3"], name="exclude-protocols", description="Versions of TLS that are not allowed. SSLv3 never is."
     )
     include_protocols: list[str] = option(
         [],
         name="include-protocols",
-        description="Versions to speak, less those excluded: TLSv1.2 and TLSv1.3 where it is empty.",
+        description="Versions of TLS that are allowed, except those in exclude-protocols. Default: TLSv1.2 and "
+        "TLSv1.3.",
     )
     exclude_cipher_suites: list[str] = option(
-        [], name="exclude-cipher-suites", description="Cipher suites of TLS 1.2 not to use, by Java's names."
+        [],
+        name="exclude-cipher-suites",
+        description="Cipher suites of TLS 1.2 that are not allowed, by Java's names.",
     )
     include_cipher_suites: list[str] = option(
-        [], name="include-cipher-suites", description="Cipher suites of TLS 1.2 to use, by Java's names."
+        [],
+        name="include-cipher-suites",
+        description="Cipher suites of TLS 1.2 that are allowed, by Java's names. Default: all that OpenSSL "
+        "considers safe.",
     )
 
     @pydantic.field_validator("exclude_protocols", "include_protocols")
@@ -92,10 +98,14 @@ class TlsServerConfig(_TlsConfig):
         "it, that of FLUME_SSL_KEYSTORE_PATH in the environment.",
     )
     keystore_password: SecretStr | None = option(
-        None, name="keystore-password", description="Its password; else FLUME_SSL_KEYSTORE_PASSWORD."
+        None,
+        name="keystore-password",
+        description="Password of the keystore. Default: FLUME_SSL_KEYSTORE_PASSWORD in the environment.",
     )
     keystore_type: str = option(
-        "JKS", name="keystore-type", description="JKS, PKCS12 or PEM; what the file is counts, not this."
+        "JKS",
+        name="keystore-type",
+        description="JKS, PKCS12 or PEM. It has no effect: the content of the file tells its type.",
     )
 
     truststore: str | None = option(
@@ -104,7 +114,9 @@ class TlsServerConfig(_TlsConfig):
         description="File with authorities, a Java keystore (JKS, PKCS12) or PEM: each client must then show a "
         "certificate that one of them signed.",
     )
-    truststore_password: SecretStr | None = option(None, name="truststore-password", description="Its password.")
+    truststore_password: SecretStr | None = option(
+        None, name="truststore-password", description="Password of the truststore."
+    )
 
     @pydantic.model_validator(mode="after")
     def _needs_a_key(self) -> Self:
@@ -154,7 +166,8 @@ class TlsClientConfig(_TlsConfig):
     trust_all_certs: bool = option(
         False,
         name="trust-all-certs",
-        description="Do not look at the server's certificate: anyone in between can then read and change the events.",
+        description="Whether any certificate of the server is accepted; anyone between the two can then read and "
+        "change the events.",
     )
     truststore: str | None = option(
         None,
@@ -163,15 +176,20 @@ class TlsClientConfig(_TlsConfig):
         "FLUME_SSL_TRUSTSTORE_PATH in the environment, else those of this machine.",
     )
     truststore_password: SecretStr | None = option(
-        None, name="truststore-password", description="Its password; else FLUME_SSL_TRUSTSTORE_PASSWORD."
+        None,
+        name="truststore-password",
+        description="Password of the truststore. Default: FLUME_SSL_TRUSTSTORE_PASSWORD in the environment.",
     )
     truststore_type: str = option(
-        "JKS", name="truststore-type", description="JKS, PKCS12 or PEM; what the file is counts, not this."
+        "JKS",
+        name="truststore-type",
+        description="JKS, PKCS12 or PEM. It has no effect: the content of the file tells its type.",
     )
     check_hostname: bool = option(
         True,
         name="check-hostname",
-        description="The server's certificate must be for the name or address it is reached by. Flume does not look.",
+        description="Whether the server's certificate must be for the name or address in `hostname`. Flume does "
+        "not check that.",
     )
 
     def context(self) -> ssl.SSLContext | None:

@@ -29,27 +29,36 @@ class AvroSinkConfig(TlsClientConfig):
     """Options of the avro sink."""
 
     ignored = MappingProxyType({"maxIoWorkers": "one thread is enough here"})
-    hostname: str = option(name="hostname", description="Where the avro source listens: a name or an address.")
-    port: int = option(name="port", description="Its port.", ge=1, le=65535)
-    batch_size: int = option(100, name="batch-size", description="Events per request, at most.", unit="events", ge=1)
+    hostname: str = option(name="hostname", description="Name or address of the host where the avro source listens.")
+    port: int = option(name="port", description="Port where the avro source listens.", ge=1, le=65535)
+    batch_size: int = option(100, name="batch-size", description="Most events in one request.", unit="events", ge=1)
     connect_timeout: int = option(
-        20_000, name="connect-timeout", description="For connecting and the first request.", unit="ms", ge=1
+        20_000,
+        name="connect-timeout",
+        description="Longest time for connecting and the first request.",
+        unit="ms",
+        ge=1,
     )
     request_timeout: int = option(
-        20_000, name="request-timeout", description="For any later request.", unit="ms", ge=1
+        20_000, name="request-timeout", description="Longest time for each later request.", unit="ms", ge=1
     )
     reset_connection_interval: int = option(
         0,
         name="reset-connection-interval",
-        description="Connect anew after so long, so that a load balancer can choose again; 0: never.",
+        description="Age after which a connection is replaced, so that a load balancer can choose another server; "
+        "0: never.",
         unit="s",
         ge=0,
     )
     compression_type: Literal["none", "deflate"] = option(
-        "none", name="compression-type", description="deflate where the source has compression-type = deflate."
+        "none", name="compression-type", description="Must be the same as on the avro source."
     )
     compression_level: int = option(
-        6, name="compression-level", description="0 is fastest, 9 is smallest.", ge=0, le=9
+        6,
+        name="compression-level",
+        description="Level of deflate: 0 is the fastest, 9 gives the smallest requests.",
+        ge=0,
+        le=9,
     )
 
     @pydantic.field_validator("compression_type", mode="before")

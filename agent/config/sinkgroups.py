@@ -21,28 +21,33 @@ class FailoverOptions(Config):
     priority: dict[str, str] = option(
         {},
         name="priority.",
-        description="`processor.priority.<sink>`: a whole number, another for each sink; the highest works.",
+        description="`processor.priority.<sink>`: a whole number, different for each sink; the sink with the "
+        "highest one works.",
     )
     longest_penalty: int = option(
         30_000,
         name="maxpenalty",
         unit="ms",
         ge=0,
-        description="Longest time a sink that failed is left alone: 2 s at first, then twice as long each time.",
+        description="Longest time for which a sink that failed is not tried; it is 2 s at first, and doubles with "
+        "each failure.",
     )
 
 
 class LoadBalanceOptions(Config):
     """Batches go to the sinks in turn; one that fails passes its batch on."""
 
-    selector: str = option("round_robin", name="selector", description="`round_robin` or `random`.")
-    backoff: bool = option(False, name="backoff", description="Leave a sink that failed alone for a while.")
+    selector: str = option(
+        "round_robin", name="selector", description="Order of the sinks: `round_robin` or `random`."
+    )
+    backoff: bool = option(False, name="backoff", description="Whether a sink that failed is not tried for a while.")
     longest_penalty: int = option(
         30_000,
         name="selector.maxTimeOut",
         unit="ms",
         ge=0,
-        description="For how long at most, with `backoff`: 2 s at first, then twice as long each time.",
+        description="Longest time for which a sink that failed is not tried, with `backoff`; it is 2 s at first, "
+        "and doubles with each failure.",
     )
 
 

@@ -20,13 +20,14 @@ class KafkaChannelConfig(KafkaEndConfig):
     bootstrap_servers: str | None = option(
         None,
         name="kafka.bootstrap.servers",
-        description="host:port of brokers, separated by commas; none means the cluster of `agent cluster start`",
+        description="Addresses of brokers, host:port, separated by commas. Default: the cluster of `agent cluster "
+        "start`",
     )
-    topic: str = option("flafka", name="kafka.topic", description="The topic that holds the events", min_length=1)
+    topic: str = option("flafka", name="kafka.topic", description="Topic that contains the events", min_length=1)
     group_id: str = option(
         "flafka",
         name="kafka.consumer.group.id",
-        description="Consumer group of the sinks that have none of their own",
+        description="Consumer group of all sinks that do not set their own with `group`",
     )
     format: Format = option(
         "arrow",
@@ -37,29 +38,34 @@ class KafkaChannelConfig(KafkaEndConfig):
     parse_as_flume_event: bool = option(
         True,
         name="parseAsFlumeEvent",
-        description="Whether records that name no format are Flume's; false takes each as one body",
+        description="Whether records that do not name their format are Flume's events; false takes the value of "
+        "each as a body",
     )
     partition_id_header: str | None = option(
-        None, name="partitionIdHeader", description="Header that holds the number of the partition to write to"
+        None, name="partitionIdHeader", description="Header that contains the number of the partition to write to"
     )
     default_partition_id: int | None = option(
         None,
         name="defaultPartitionId",
         ge=0,
-        description="Partition to write to where that header is absent, instead of any, or that of the header `key`",
+        description="Partition for events without the header partitionIdHeader. Default: that of the header "
+        "`key`, or else any",
     )
     partitions: int = option(
-        6, name="partitions", gt=0, description="Partitions of the topic, where it has to be created"
+        6, name="partitions", gt=0, description="Number of partitions of the topic, if it has to be created"
     )
     replication: int = option(
-        3, name="replication", gt=0, description="Replicas of each partition, where the topic has to be created"
+        3,
+        name="replication",
+        gt=0,
+        description="Number of replicas of each partition, if the topic has to be created",
     )
     retention: int = option(
         168,
         name="retention",
         unit="h",
         gt=0,
-        description="How long the topic keeps events, where it has to be created",
+        description="Time for which the topic keeps events, if it has to be created",
     )
     batch_events: int = option(10_000, name="batchEvents", unit="events", gt=0, description="Most events in a record")
     batch_bytes: int = option(
@@ -67,17 +73,17 @@ class KafkaChannelConfig(KafkaEndConfig):
         name="batchBytes",
         unit="bytes",
         gt=0,
-        description="Most bytes in a record, before compression; one larger event is a record of its own",
+        description="Most bytes in a record, before compression; a larger event becomes a record of its own",
     )
     producer: dict[str, str] = option(
         {},
         name="kafka.producer.",
-        description="Client properties of the producer, by librdkafka's names or Java's",
+        description="Properties of the Kafka producer, by librdkafka's names or Java's",
     )
     consumer: dict[str, str] = option(
         {},
         name="kafka.consumer.",
-        description="Client properties of the consumers, by librdkafka's names or Java's",
+        description="Properties of the Kafka consumers, by librdkafka's names or Java's",
     )
 
     @classmethod
@@ -132,17 +138,21 @@ class FlumeKafkaChannelConfig(KafkaChannelConfig):
         {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "kafka.consumer.group.id": "groupId"}
     )
     bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers")
-    topic: str = option("flume-channel", name="kafka.topic", description="The topic that holds the events")
-    group_id: str = option("flume", name="kafka.consumer.group.id", description="Consumer group of the sinks")
+    topic: str = option("flume-channel", name="kafka.topic", description="Topic that contains the events")
+    group_id: str = option(
+        "flume",
+        name="kafka.consumer.group.id",
+        description="Consumer group of the sinks that do not set their own with `group`",
+    )
     format: Format = option(
         "flume",
         name="format",
         description="How events are written: flume, as Flume's channel does; raw, bodies alone, which is the default "
         "with parseAsFlumeEvent = false; arrow, many a record, which Flume cannot read. All three are read",
     )
-    old_topic: str | None = option(None, name="topic", description="The older name of kafka.topic")
-    broker_list: str | None = option(None, name="brokerList", description="The older name of the brokers")
-    old_group_id: str | None = option(None, name="groupId", description="The older name of kafka.consumer.group.id")
+    old_topic: str | None = option(None, name="topic", description="Older name of kafka.topic")
+    broker_list: str | None = option(None, name="brokerList", description="Older name of kafka.bootstrap.servers")
+    old_group_id: str | None = option(None, name="groupId", description="Older name of kafka.consumer.group.id")
     ignored = MappingProxyType(
         {
             "kafka.pollTimeout": "events are handed on as soon as they come",

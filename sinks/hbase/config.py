@@ -37,9 +37,9 @@ class HBaseConfig(Config):
             "serializer.incrementRow": "nothing is incremented, since a redelivery would be counted twice",
         }
     )
-    table: str = option(name="table", min_length=1, description="Name of the table, as `namespace:table` or `table`")
+    table: str = option(name="table", min_length=1, description="Name of the table: `table` or `namespace:table`")
     column_family: str = option(
-        name="columnFamily", min_length=1, pattern="^[^:/]+$", description="Column family that is written to"
+        name="columnFamily", min_length=1, pattern="^[^:/]+$", description="Column family that gets the cells"
     )
     zookeeper_quorum: str | None = option(
         None, name="zookeeperQuorum", description="Not used: HBase is reached through its Thrift server"
@@ -52,24 +52,27 @@ class HBaseConfig(Config):
         None,
         name="thrift",
         validate_default=True,
-        description="`host:port` of HBase's Thrift server (version 1, port 9090); of several, with commas between",
+        description="Addresses of HBase's Thrift servers (of version 1, usually port 9090), host:port, separated "
+        "by commas",
     )
     thrift_transport: Literal["buffered", "framed"] = option(
         "buffered",
         name="thriftTransport",
-        description="`framed` where the server has hbase.regionserver.thrift.framed",
+        description="Must be `framed` where the server has hbase.regionserver.thrift.framed = true",
     )
     thrift_protocol: Literal["binary", "compact"] = option(
         "binary",
         name="thriftProtocol",
-        description="`compact` where the server has hbase.regionserver.thrift.compact",
+        description="Must be `compact` where the server has hbase.regionserver.thrift.compact = true",
     )
     connections: int = option(
-        4, name="connections", ge=1, le=64, description="Connections, on which records are written side by side"
+        4, name="connections", ge=1, le=64, description="Number of connections, which write at the same time"
     )
-    timeout: int = option(60_000, name="timeout", unit="ms", ge=100, description="Longest wait for an answer")
+    timeout: int = option(60_000, name="timeout", unit="ms", ge=100, description="Longest time to wait for an answer")
     create_table: bool = option(
-        False, name="createTable", description="Create the table, with columnFamily, where it is missing"
+        False,
+        name="createTable",
+        description="Whether the table is created, with columnFamily, where it does not exist",
     )
     row_key: str | None = option(
         None,
@@ -78,10 +81,17 @@ class HBaseConfig(Config):
         "Events with the same key share a row. Default: serializer.rowPrefix and `%[id]`",
     )
     batch_size: int = option(
-        1000, name="batchSize", unit="events", gt=0, description="Events per flush, at least; Flume's default is 100"
+        1000,
+        name="batchSize",
+        unit="events",
+        gt=0,
+        description="Number of events after which they are written; Flume's default is 100",
     )
     enable_wal: bool = option(
-        True, name="enableWal", description="`false` skips HBase's write-ahead log: faster, and lost with a server"
+        True,
+        name="enableWal",
+        description="Whether HBase's write-ahead log is used; false is faster, but what a server has not written "
+        "to disk is lost with it",
     )
     serializer: str = option(
         "simple",
@@ -90,7 +100,7 @@ class HBaseConfig(Config):
         "Flume's class names of the two work too",
     )
     payload_column: str = option(
-        "pCol", name="serializer.payloadColumn", min_length=1, description="simple: column that holds the body"
+        "pCol", name="serializer.payloadColumn", min_length=1, description="With `simple`: column that gets the body"
     )
     row_prefix: str = option("", name="serializer.rowPrefix", description="Start of the default row key")
     suffix: str = option(
@@ -107,7 +117,8 @@ class HBaseConfig(Config):
     allow_backtracking: bool = option(
         False,
         name="serializer.allowBacktracking",
-        description="regex: run the pattern event by event, with look-around and no bound on its time",
+        description="With `regex`: use Python's regular expressions, which know look-around, but may take very "
+        "long for some texts",
     )
     regex: str = option(
         "(.*)",
@@ -116,22 +127,31 @@ class HBaseConfig(Config):
         "not match are rejected",
     )
     regex_ignore_case: bool = option(
-        False, name="serializer.regexIgnoreCase", description="regex: upper and lower case are the same"
+        False, name="serializer.regexIgnoreCase", description="With `regex`: ignore the case of letters"
     )
     col_names: str = option(
         "payload",
         name="serializer.colNames",
-        description="regex: a column for each group, with commas between; ROW_KEY for the one that is the row's key",
+        description="With `regex`: name of the column for each group, separated by commas; ROW_KEY stands for the "
+        "key of the row",
     )
     row_key_index: int = option(
-        -1, name="serializer.rowKeyIndex", description="regex: which of colNames is ROW_KEY, from 0; -1: none"
+        -1,
+        name="serializer.rowKeyIndex",
+        description="With `regex`: position of ROW_KEY in colNames, from 0; -1: there is none",
     )
     deposit_headers: bool = option(
-        False, name="serializer.depositHeaders", description="Write each header into the column of its name, too"
+        False,
+        name="serializer.depositHeaders",
+        description="Whether each header is written as well, into the column of its name",
     )
-    charset: str = option("UTF-8", name="serializer.charset", description="`UTF-8`")
-    kerberos_principal: str | None = option(None, name="kerberosPrincipal", description="Not built yet")
-    kerberos_keytab: str | None = option(None, name="kerberosKeytab", description="Not built yet")
+    charset: str = option("UTF-8", name="serializer.charset", description="Only `UTF-8` is possible")
+    kerberos_principal: str | None = option(
+        None, name="kerberosPrincipal", description="Refused: Kerberos is not supported yet"
+    )
+    kerberos_keytab: str | None = option(
+        None, name="kerberosKeytab", description="Refused: Kerberos is not supported yet"
+    )
 
     @property
     def hosts(self) -> list[tuple[str, int]]:

@@ -20,43 +20,68 @@ class KafkaSinkConfig(KafkaEndConfig):
     bootstrap_servers: str | None = option(
         None,
         name="kafka.bootstrap.servers",
-        description="host:port of brokers, separated by commas; none means the cluster of `agent cluster start`.",
+        description="Addresses of brokers, host:port, separated by commas. Default: the cluster of `agent cluster "
+        "start`.",
     )
     topic: str = option(
-        name="kafka.topic", description="Topic to write to, with Flume's escapes: logs-%{host}.", min_length=1
+        name="kafka.topic",
+        description="Topic to write to. It may contain Flume's escapes, as in logs-%{host}.",
+        min_length=1,
     )
     allow_topic_override: bool = option(
-        True, name="allowTopicOverride", description="Events whose topicHeader names a topic go there."
+        True,
+        name="allowTopicOverride",
+        description="Whether an event goes to the topic that its header topicHeader names, where it has that header.",
     )
-    topic_header: str = option("topic", name="topicHeader", description="That header.", min_length=1)
+    topic_header: str = option(
+        "topic",
+        name="topicHeader",
+        description="Header that names the topic of an event; see allowTopicOverride.",
+        min_length=1,
+    )
     batch_size: int = option(
-        10_000, name="flumeBatchSize", unit="events", ge=1, description="A transaction ends after so many events,"
+        10_000,
+        name="flumeBatchSize",
+        unit="events",
+        ge=1,
+        description="Number of events after which a transaction ends.",
     )
     flush_interval: int = option(
-        200, name="flushInterval", unit="ms", ge=1, description="and at the latest after so long."
+        200,
+        name="flushInterval",
+        unit="ms",
+        ge=1,
+        description="Time after which a transaction ends, however few events it has.",
     )
     use_flume_event_format: bool = option(
-        False, name="useFlumeEventFormat", description="Write Flume's Avro events, headers included, not bare bodies."
+        False,
+        name="useFlumeEventFormat",
+        description="Whether records are Flume's Avro events, which include headers; false writes bodies alone.",
     )
     partition_id_header: str | None = option(
-        None, name="partitionIdHeader", description="Header that holds the number of the partition to write to."
+        None, name="partitionIdHeader", description="Header that contains the number of the partition to write to."
     )
     default_partition_id: int | None = option(
         None,
         name="defaultPartitionId",
         ge=0,
-        description="Partition to write to where that header is absent, instead of any, or that of the header `key`.",
+        description="Partition for events without the header partitionIdHeader. Default: that of the header "
+        "`key`, or else any.",
     )
     timestamp_header: str | None = option(
-        None, name="timestampHeader", description="Header that holds the record's time, in ms since the epoch."
+        None,
+        name="timestampHeader",
+        description="Header that contains the time of the record, in milliseconds since the epoch.",
     )
     headers: dict[str, str] = option(
-        {}, name="header.", description="header.NAME = the record header that the event's header NAME becomes."
+        {},
+        name="header.",
+        description="`header.<name>`: name of the record header that gets the value of the event's header <name>.",
     )
     producer: dict[str, str] = option(
         {},
         name="kafka.producer.",
-        description="Client properties, by librdkafka's names or Java's. acks is always all.",
+        description="Properties of the Kafka producer, by librdkafka's names or Java's. `acks` is always `all`.",
     )
 
     @classmethod
@@ -99,9 +124,13 @@ class FlumeKafkaSinkConfig(KafkaSinkConfig):
     bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers.")
     topic: str = option("default-flume-topic", name="kafka.topic", description="Topic to write to.", min_length=1)
     batch_size: int = option(
-        100, name="flumeBatchSize", unit="events", ge=1, description="A transaction ends after so many events."
+        100,
+        name="flumeBatchSize",
+        unit="events",
+        ge=1,
+        description="Number of events after which a transaction ends.",
     )
-    old_topic: str | None = option(None, name="topic", description="The older name of kafka.topic.")
-    broker_list: str | None = option(None, name="brokerList", description="The older name of the brokers.")
-    old_batch_size: int | None = option(None, name="batchSize", description="The older name of flumeBatchSize.")
+    old_topic: str | None = option(None, name="topic", description="Older name of kafka.topic.")
+    broker_list: str | None = option(None, name="brokerList", description="Older name of kafka.bootstrap.servers.")
+    old_batch_size: int | None = option(None, name="batchSize", description="Older name of flumeBatchSize.")
     ignored = MappingProxyType({"requiredAcks": "all in-sync replicas always acknowledge"})

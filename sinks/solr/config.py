@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from plugins import Config, option
 from sinks.templates import Template
 
-_MORPHLINE = "Morphlines do not run here"
+_MORPHLINE = "Refused, with the way out: there are no morphlines here"
 
 
 class SolrConfig(Config):
@@ -20,14 +20,20 @@ class SolrConfig(Config):
         None,
         name="url",
         validate_default=True,
-        description="The collection or core: `http://host:8983/solr/<collection>`; `https` too",
+        description="Address of the collection or core: `http://host:8983/solr/<collection>`, or with `https`",
     )
-    id_field: str = option("id", name="idField", min_length=1, description="The schema's unique key; it gets the id")
+    id_field: str = option(
+        "id",
+        name="idField",
+        min_length=1,
+        description="Unique key of the schema: the field that gets the document's id",
+    )
     document_id: str = option(
         "%[id]",
         name="documentId",
         min_length=1,
-        description="Id of an event's document: text as in field.<name>. Of events with the same the last counts",
+        description="Id of an event's document: text with escapes as in field.<name>. Of events with the same id "
+        "only the last one stays",
     )
     body_field: str = option(
         "body_t",
@@ -35,10 +41,14 @@ class SolrConfig(Config):
         description=r"Field of the body as text; a byte that is not UTF-8 becomes `\xff`. `none`: no field",
     )
     index_headers: bool = option(
-        True, name="indexHeaders", description="Every header in a field of its name, with headerSuffix behind"
+        True,
+        name="indexHeaders",
+        description="Whether each header becomes a field, named by the header and headerSuffix",
     )
     header_suffix: str = option(
-        "_s", name="headerSuffix", description="Ending of the headers' fields; Solr's own schemas know `_s` as text"
+        "_s",
+        name="headerSuffix",
+        description="End of the names of headers' fields; in Solr's default schemas `_s` stands for text",
     )
     fields: dict[str, str] = option(
         {},
@@ -47,20 +57,27 @@ class SolrConfig(Config):
         "and `%[timestamp]` (the same in ms); a document lacks the field where its event lacks the header",
     )
     commit_within: int = option(
-        1000, name="commitWithin", unit="ms", gt=0, description="Documents are found by searches after so long"
+        1000, name="commitWithin", unit="ms", gt=0, description="Time after which searches find new documents"
     )
     update_chain: str | None = option(
         None,
         name="updateChain",
-        description="Solr's update.chain; one with a TolerantUpdateProcessor spares the search for refused documents",
+        description="Name of the update chain in Solr. With a TolerantUpdateProcessor in it, refused documents "
+        "are found faster",
     )
-    batch_size: int = option(1000, name="batchSize", unit="events", gt=0, description="Events per flush, at least")
+    batch_size: int = option(
+        1000, name="batchSize", unit="events", gt=0, description="Number of events after which they are sent"
+    )
     batch_duration: int = option(
-        1000, name="batchDurationMillis", unit="ms", gt=0, description="Flush after so long, at the latest"
+        1000,
+        name="batchDurationMillis",
+        unit="ms",
+        gt=0,
+        description="Time after which events are sent, however few they are",
     )
-    timeout: int = option(30_000, name="timeout", unit="ms", ge=100, description="Longest wait for an answer")
-    username: str | None = option(None, name="username", description="User, where Solr asks for one")
-    password: SecretStr | None = option(None, name="password", description="The user's password")
+    timeout: int = option(30_000, name="timeout", unit="ms", ge=100, description="Longest time to wait for an answer")
+    username: str | None = option(None, name="username", description="Name of the user, where Solr requires one")
+    password: SecretStr | None = option(None, name="password", description="Password of the user")
     morphline_file: str | None = option(None, name="morphlineFile", description=_MORPHLINE)
     morphline_id: str | None = option(None, name="morphlineId", description=_MORPHLINE)
     handler_class: str | None = option(None, name="handlerClass", description=_MORPHLINE)
