@@ -44,8 +44,7 @@ class _TlsConfig(Config):
     include_cipher_suites: list[str] = option(
         [],
         name="include-cipher-suites",
-        description="Cipher suites of TLS 1.2 that are allowed, by Java's names. Default: all that OpenSSL "
-        "considers safe.",
+        description="Cipher suites of TLS 1.2 that are allowed, by Java's names. Default: those of Python's ssl.",
     )
 
     @pydantic.field_validator("exclude_protocols", "include_protocols")
