@@ -61,13 +61,17 @@ def _check_options(cls: type[T], properties: Properties) -> None:
 
 
 def _check_construction(cls: type[T], properties: Properties) -> None:
-    threads, files = _threads(), _files()
-    with _Watcher() as seen:
-        component = make(cls, properties)
-    assert not seen.events, f"{cls.__name__}.__init__ does I/O: {', '.join(seen.events)}; move it to open()"
-    assert _threads() <= threads, f"{cls.__name__}.__init__ starts threads; move it to open()"
-    assert _files() <= files, f"{cls.__name__}.__init__ opens {', '.join(_files() - files)}; move it to open()"
-    component.close()
+    for left in (2, 1, 0):  # other threads of this process may open something at the same time, once or twice
+        threads, files = _threads(), _files()
+        with _Watcher() as seen:
+            component = make(cls, properties)
+        opened = _files() - files
+        assert not seen.events, f"{cls.__name__}.__init__ does I/O: {', '.join(seen.events)}; move it to open()"
+        assert _threads() <= threads, f"{cls.__name__}.__init__ starts threads; move it to open()"
+        assert left or not opened, f"{cls.__name__}.__init__ opens {', '.join(opened)}; move it to open()"
+        component.close()
+        if not opened:
+            return
 
 
 def _check_life(cls: type[T], properties: Properties, failing: Properties | None) -> None:

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_ports
+from agent.services.running import RunningAgent, free_port
 from plugins import Batch, Event, Retry
 from sinks.avro import AvroSink, AvroSinkConfig
 from tests.system.running import in_topic, kafka_channel, unique
@@ -46,7 +46,7 @@ class Sender(threading.Thread):
 
 
 def test_what_was_answered_ok_survives_a_kill(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
-    topic, (port,) = unique("avro"), free_ports()
+    topic, port = unique("avro"), free_port()
     configuration = f"""
 a1.sources = s1
 a1.channels = c1

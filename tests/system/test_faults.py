@@ -220,11 +220,11 @@ class Run(Generic[S]):
         spec, found = load(file, components=Components([plugin]))
         assert spec is not None, found
         self.agent = Agent(spec)
-        self.sink = cast(S, self.agent.sinks[0].sink)
+        self.sink = cast(S, self.agent.sinks[0].members[0].sink)
 
     def __enter__(self) -> Self:
         self.agent.start()
-        until(lambda: self.agent.sinks[0].metrics.snapshot().get("Lag") == 0)
+        until(lambda: self.sink.metrics.snapshot().get("Lag") == 0)
         return self
 
     def __exit__(self, *_: object) -> None:
