@@ -61,6 +61,12 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.stash[SEED]} (FLAFKA_SEED={config.stash[SEED]} makes the same choices again)"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """All tests in these directories need servers: a quick run need not even import them."""
+    quick = config.getoption("--quick") and collection_path in (HERE / "system", HERE / "interop")
+    return True if quick else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = [item for item in items if bool(item.get_closest_marker("soak")) == config.getoption("--soak")]
     if config.getoption("--quick"):

@@ -169,6 +169,7 @@ def test_the_same_events_wherever_a_stream_is_cut(seed: int) -> None:
     same_events_wherever_cut(1000, seed)
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_healthy_senders_among_hostile_ones(tmp_path: Path, seed: int, figures: list[str]) -> None:
     line, _ = campaign(SHORT, tmp_path, seed)
     figures.append(line)
