@@ -100,12 +100,13 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             said = OffsetMetadata.parse(metadata_of(at))
             if said.topic_id in ("", claim.topic_id):
                 committed, claim = at.offset, claim._replace(epoch=said.epoch, record=said.record)
-        found, notes = committed, tuple[bytes, ...]()
+        # Of an earlier epoch, too: what its last transaction rejected is not delivered again after every reset.
+        found, notes = committed, (entry.note,) if entry is not None and entry.note else ()
         if entry is not None and entry.epoch >= claim.epoch:
             if entry.epoch > claim.epoch and claim.record:
                 committed = None  # it belongs to an earlier epoch
             found = max(committed or 0, entry.offset)
-            claim, notes = claim._replace(epoch=entry.epoch), (entry.note,) if entry.note else ()
+            claim = claim._replace(epoch=entry.epoch)
             if found != committed:
                 where = f"{claim.topic}-{claim.partition}"
                 text = "%s goes on at %d by topic %s (group %s is at %s)"

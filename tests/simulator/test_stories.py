@@ -150,3 +150,16 @@ def test_a_driver_whose_commit_was_not_answered_says_that_a_reset_may_be_undone(
         Step(4, "reset", ("earliest",)), faults=(Fault("driver-1", "kafka.commit", 3, Kind.LATE, 15.0),), seed=5,
     )  # fmt: skip
     assert UNDONE in "\n".join(run.world.story)
+
+
+@pytest.mark.parametrize("sink", ["hdfs", "kafka"])
+def test_letters_of_a_commit_are_kept_though_the_group_was_reset_before_its_owner_came_back(sink: str) -> None:
+    last = {"hdfs": "hdfs.rename", "kafka": "kafka.commit_transaction"}[sink]
+    run = told(
+        sink,
+        Step(0, "start", ("h1",)),
+        Step(0, "put", (2, 1)),
+        Step(20, "reset", ("same",)),
+        faults=(Fault("h1", last, 1, Kind.KILLED_AFTER, 0),),
+    )
+    assert run.world.faults
