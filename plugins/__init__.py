@@ -70,4 +70,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker only what is above exists
-    from plugins.deprecated import renamed as __getattr__  # noqa: F401
+    from plugins.deprecated import renamed as __getattr__  # noqa: F401  # Python asks it for names of before

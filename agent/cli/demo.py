@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import click
@@ -213,7 +214,7 @@ class _Run:
         """A sink that found its store away tries again after up to half a minute."""
         for sink in ("hdfs", "hbase", "solr", "counts"):
             self.agent.until(
-                lambda name=f"SINK.{sink}": self.agent.count(name, "EventDrainSuccessCount"),  # type: ignore[misc]
+                partial(self.agent.count, f"SINK.{sink}", "EventDrainSuccessCount"),
                 f"sink {sink} to deliver",
             )
 

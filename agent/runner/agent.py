@@ -71,7 +71,8 @@ class Agent:
             for s in remote:
                 self.registry.add("SINK", s.name, self.spark.metrics[s.name], s.cls.counters)
                 for i in s.interceptors:
-                    self._show_interceptor(s, i.name, self.spark.interceptors[s.name, i.name], i.cls.counters)
+                    if (counted := self.spark.interceptors.get((s.name, i.name))) is not None:
+                        self._show_interceptor(s, i.name, counted, i.cls.counters)
         self.server = MetricsServer(self.registry, spec.options.monitoring_host, spec.options.monitoring_port)
 
     def _show_interceptor(

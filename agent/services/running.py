@@ -110,7 +110,7 @@ class RunningAgent:
                 return 0, b""
             self._url = found[1]
         try:
-            with urllib.request.urlopen(self._url + path, timeout=5) as answer:  # noqa: S310 http, see above
+            with urllib.request.urlopen(self._url + path, timeout=5) as answer:  # noqa: S310  # http: the agent's own, as its log names it
                 return answer.status, answer.read()
         except urllib.error.HTTPError as e:
             return e.code, e.read()

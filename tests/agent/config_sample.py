@@ -95,10 +95,10 @@ class FlumeKafkaConfig(KafkaConfig):
 class Kafka(KafkaBackedChannel[KafkaConfig]):
     type_name = "kafka"
     aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
-    put = reader = positions = starts = ends = vacant = holders = NotImplemented  # type: ignore[assignment]
-    confirm = record = restore = decode = redelivery = NotImplemented  # type: ignore[assignment]
-    replication = 3  # type: ignore[assignment]
-    holds_batches = True  # type: ignore[assignment]
+    put = reader = positions = starts = ends = vacant = holders = NotImplemented
+    confirm = record = restore = decode = redelivery = NotImplemented
+    replication = 3
+    holds_batches = True
 
     def stream(self, group: str | None) -> KafkaStream:
         return KafkaStream(self.config.servers, self.config.topic, group or "flafka")
@@ -114,7 +114,7 @@ class FilesConfig(Config):
 class Files(CommittingSink[FilesConfig]):
     type_name = "hdfs"
     aliases = ("org.apache.flume.sink.hdfs.HDFSEventSink",)
-    resume = due = stage = commit = noted = reset = write = NotImplemented  # type: ignore[assignment]
+    resume = due = stage = commit = noted = reset = write = NotImplemented
 
 
 class IndexConfig(Config):

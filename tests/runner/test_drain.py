@@ -19,9 +19,9 @@ class Kept(KafkaBackedChannel[Config]):
     """A durable channel, of which the test says where it ends and how far its one group is."""
 
     type_name = "kept"
-    replication = 3  # type: ignore[assignment]
-    holds_batches = True  # type: ignore[assignment]
-    starts = confirm = record = restore = decode = redelivery = NotImplemented  # type: ignore[assignment]
+    replication = 3
+    holds_batches = True
+    starts = confirm = record = restore = decode = redelivery = NotImplemented
 
     def __init__(self, config: Config, name: str = "") -> None:
         super().__init__(config, name)
@@ -39,7 +39,7 @@ class Kept(KafkaBackedChannel[Config]):
     def put(self, batch: Any) -> None:
         raise AssertionError
 
-    reader = put  # type: ignore[assignment]
+    reader = put
 
     def ends(self) -> Mapping[int, int]:
         return dict(self.end)

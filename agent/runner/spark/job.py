@@ -88,10 +88,6 @@ class _Task:
             while (taken := channel.decode(records, claim)) is not None:
                 yield claim, taken
 
-    def interceptors(self) -> list[Interceptor[Any]]:
-        """New ones of the sink's."""
-        return [spec.make() for spec in self.job.sink.interceptors]
-
 
 class PartitionTask(_Task):
     """Runs a sink over one partition's records on an executor: decode, intercept, write, and stage or flush."""
@@ -163,7 +159,7 @@ class EventsTask(_Task):
         letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
         opened: list[Interceptor[Any]] = []
         try:
-            for interceptor in self.interceptors():
+            for interceptor in (spec.make() for spec in self.job.sink.interceptors):
                 opened.append(interceptor)
                 interceptor.open()
             for claim, taken in self.taken(batches, channel):

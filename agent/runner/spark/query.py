@@ -163,7 +163,7 @@ class Query:
             if found.epoch < ours.epoch:
                 earlier.append(ours)
         with self._lock, suppress(Retry):  # as where the group has members
-            known = {claim: at for claim in earlier if (at := self.expected[claim.partition]) is not None}
+            known = {claim: at for claim in earlier if (at := self.expected.get(claim.partition)) is not None}
             if known:
                 self.channel.restore(known)
 
