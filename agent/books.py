@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, cast
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from plugins import Claim, EventId, KafkaBackedChannel, Record, Retry, Taken, require
+from plugins.kafkaclient import read_up_to, reason
 
 READ_SECONDS = 20.0
 
@@ -70,24 +71,16 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
         claim = Claim(metadata.cluster_id or "", topic, str(described.topic_id), "", 0, -1, ids=2)
         partitions = sorted(metadata.topics[topic].partitions)
         records: dict[int, list[Taken]] = {p: [] for p in partitions}
-        left = set(partitions)
-        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in left])
-        while left:
-            message = consumer.poll(READ_SECONDS)
-            if message is None:
-                raise Retry(f"topic {topic} could not be read to its end")
-            error, partition, offset = message.error(), message.partition(), message.offset()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise Retry(f"topic {topic} could not be read to its end: {error.str()}")
-            assert partition is not None
-            assert offset is not None
-            if error is not None:
-                left.discard(partition)
-                continue
-            headers: Any = message.headers() or ()
-            record = Record(offset, message.timestamp()[1], message.key(), message.value(), headers)
-            records[partition] += filter(None, [decode(iter([record]), claim._replace(partition=partition))])
+        for partition in partitions:
+            at = TopicPartition(topic, partition, OFFSET_BEGINNING)
+            _, end = consumer.get_watermark_offsets(at, timeout=READ_SECONDS)
+            for message in read_up_to(consumer, at, end, READ_SECONDS):
+                offset, headers = cast("int", message.offset()), cast("Any", message.headers() or ())
+                record = Record(offset, message.timestamp()[1], message.key(), message.value(), headers)
+                records[partition] += filter(None, [decode(iter([record]), claim._replace(partition=partition))])
         return records
+    except KafkaException as e:
+        raise Retry(f"topic {topic} could not be read to its end: {reason(e)}") from e
     finally:
         consumer.close()
 

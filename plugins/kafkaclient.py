@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pydantic import PrivateAttr
 
@@ -169,6 +170,35 @@ def raising(callback: Callable[[Consumer, list[TopicPartition]], None]) -> Calla
             raise Retry(reason(e)) from e
 
     return wrapped
+
+
+def read_up_to(
+    consumer: Consumer, at: TopicPartition, end: int, seconds: float, *, wait: bool = False
+) -> Iterator[Message]:
+    """The records of one partition from `at` up to, not including, offset `end`; the consumer tells of its end.
+
+    What cannot be read yet, as a transaction is open, is left out, or waited for. Raises Retry where nothing comes
+    for so many seconds, and KafkaException.
+    """
+    consumer.assign([at])
+    position, deadline = max(at.offset, 0), time.monotonic() + seconds
+    while position < end:
+        message = consumer.poll(0.1)
+        if message is None:
+            if time.monotonic() > deadline:
+                why = "; a transaction may be open in it" if wait else ""
+                raise Retry(f"topic {at.topic} does not come to its end within {seconds:.0f} s{why}")
+            continue
+        error, offset = message.error(), cast("int", message.offset())
+        if error is None:
+            position, deadline = offset + 1, time.monotonic() + seconds
+            yield message
+        elif error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        elif not wait:
+            return
+        else:
+            position = offset
 
 
 def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: float) -> list[TopicPartition]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from agent.runner.deadletters import DeadLetters, FileDeadLetters, KafkaDeadLetters
 from plugins import Event, EventId, KafkaStream, Retry
-from plugins.kafkaclient import QUIET, client_properties
+from plugins.kafkaclient import QUIET, client_properties, read_up_to
 
 ANSWER_SECONDS = 10.0
 
@@ -117,7 +117,7 @@ def records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[i
 
     Raises Retry while brokers are away.
     """
-    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     consumer = Consumer(
         {
@@ -135,17 +135,9 @@ def records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[i
         for partition in found.partitions if found is not None else ():
             (at,) = consumer.offsets_for_times([TopicPartition(topic, partition, since)], timeout=ANSWER_SECONDS)
             _, end = consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
-            position = at.offset if at.offset >= 0 else end  # negative: there is nothing so new
-            consumer.assign([at])
-            while position < end:
-                message = consumer.poll(ANSWER_SECONDS)
-                if message is None:
-                    raise Retry(f"topic {topic} does not come to its end within {ANSWER_SECONDS:.0f} s")
-                if (error := message.error()) is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        break
-                    raise Retry(f"topic {topic}: {error.str()}")
-                position = int(message.offset() or 0) + 1
+            if at.offset < 0:  # there is nothing so new
+                continue
+            for message in read_up_to(consumer, at, end, ANSWER_SECONDS):
                 pairs = cast("list[tuple[str, bytes | None]]", message.headers() or [])
                 yield message.timestamp()[1], {name: value or b"" for name, value in pairs}, message.value() or b""
     except KafkaException as e:

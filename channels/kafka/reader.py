@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from channels.kafka.positions import Log, TopicIds, claims_of
-from plugins import Claim, FlafkaError, Metrics, Owner, Reader, Record, Retry, Taken
-from plugins.kafkaclient import CONSUMER, committed, raising
+from plugins import Claim, Metrics, Owner, Reader, Record, Retry, Taken
+from plugins.kafkaclient import CONSUMER, committed
 from plugins.offsets import OffsetMetadata, begins_late, made_again, names_topic, out_of_range, truncated
+from plugins.polling import Poller, weight
 
-QUEUE_BYTES = 32 << 20
-"""Partitions are paused once so much waits undelivered."""
-MESSAGE_BYTES = 512
-"""What a waiting record takes beside its value."""
 COMMITTED_SECONDS = 10.0
 ONE_RECORD = {"isolation.level": "read_uncommitted", "fetch.message.max.bytes": 4096, "fetch.wait.max.ms": 10}
 """For a look at single records: the brokers send at least one, whatever its size."""
@@ -42,11 +38,9 @@ OWNER_SECONDS = 240.0
 log = logging.getLogger(__name__)
 
 
-class KafkaReader(Reader):
-    """Polls on a thread of its own, so that a slow sink is never thrown out of its group.
-
-    Partitions come and go on that thread; `take` carries the news to the owner, on the owner's thread. Every call to
-    the client is made on the polling thread: while it is in a rebalance callback, a call from another never returns.
+class KafkaReader(Poller, Reader):
+    """Reads for one sink. Partitions come and go on the polling thread; `take` carries the news to the owner, on the
+    owner's thread.
 
     What was fetched is handed out once the brokers, asked after the fetch, still name the topic by the id that the
     claims have: a topic that was deleted and made again under its name would go on at offsets of the old one, which
@@ -63,7 +57,8 @@ class KafkaReader(Reader):
         topic_ids: TopicIds,
         join_anew: Callable[[], None] = lambda: None,
     ) -> None:
-        self._claim, self._owner, self._metrics, self._decode = claim, owner, metrics, decode
+        super().__init__(properties, f"{claim.group}-consumer", POLL_SECONDS, metrics)
+        self._claim, self._owner, self._decode = claim, owner, decode
         self._topic_ids, self._join_anew = topic_ids, join_anew
         self._unread = frozenset[int]()
         """Partitions that nobody had when that was last looked at."""
@@ -80,38 +75,32 @@ class KafkaReader(Reader):
         """Received before the topic's id was asked for, which is not answered yet."""
         self._asked_at = float("-inf")
         self._asking = False
-        self._changed = threading.Condition()
         self._news: deque[Callable[[], None]] = deque()
         self._requests: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._queues: dict[int, deque[Message]] = {}
-        self._queued = 0
         self._seeks: dict[int, int] = {}
         self._next: dict[int, int] = {}
         """The offset to be received next of each partition, or OFFSET_BEGINNING."""
         self._leaders: dict[int, list[tuple[int, int]]] = {}
         """By partition: from which offset on what was received had which leader epoch, in order."""
-        self._error: Exception | None = None
-        self._closing = False
-        self._paused = self._assigning = False
+        self._assigning = False
         self._properties = {n: value for n, value in properties.items() if n != "group.instance.id"}
-        self._consumer = Consumer({**CONSUMER, **properties})
-        self._thread = threading.Thread(target=self._run, name=f"{claim.group}-consumer", daemon=True)
-        self._thread.start()
+        self.start()
 
     # --- the owner's thread
 
     def take(self, timeout: float) -> Taken | None:
         """The next records of one partition, small ones joined."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._news or any(self._queues.values()) or self._error, timeout)
+        with self.changed:
+            self.changed.wait_for(lambda: self._news or any(self._queues.values()) or self.error, timeout)
             news = list(self._news)
             self._news.clear()
-            error = self._error
+            error = self.error
         if error is not None:
             raise error
         for tell in news:
             tell()
-        with self._changed:
+        with self.changed:
             partition = next((p for p, queue in self._queues.items() if queue), None)
             if partition is None:
                 return None
@@ -125,11 +114,11 @@ class KafkaReader(Reader):
 
     def _records(self, queue: deque[Message]) -> Iterator[Record]:
         """Take records out of a queue, one by one, which the polling thread may empty meanwhile."""
-        weight = 0
+        size = 0
         try:
             while queue:
                 message = queue.popleft()
-                weight += _weight(message)
+                size += weight(message)
                 yield Record(
                     cast("int", message.offset()),
                     message.timestamp()[1],
@@ -140,8 +129,8 @@ class KafkaReader(Reader):
         except IndexError:
             return
         finally:
-            with self._changed:
-                self._queued -= weight
+            with self.changed:
+                self.queued -= size
 
     def commit(self, positions: Mapping[Claim, int]) -> None:
         """Commit to the group, with what the claims say, what is owned now. Raises Retry."""
@@ -169,19 +158,19 @@ class KafkaReader(Reader):
             )
             for claim, end in positions.items()
         ]
-        for at in self._consumer.commit(offsets=offsets, asynchronous=False):
+        for at in self.consumer.commit(offsets=offsets, asynchronous=False):
             if at.error is not None:
                 raise KafkaException(at.error)
 
     def _leader_epoch(self, partition: int, end: int) -> int:
         """That of the latest record before `end`; negative where it is not known."""
-        with self._changed:
+        with self.changed:
             return max((epoch for first, epoch in self._leaders.get(partition, ()) if first < end), default=-1)
 
     def rewind(self, positions: Mapping[int, int]) -> None:
         """Seek, on the polling thread, and drop what was fetched past it."""
         self._metrics.add("RollbackCount")
-        with self._changed:
+        with self.changed:
             for partition in positions:
                 self._forget(partition)
             seeks = {p: offset for p, offset in positions.items() if p in self._queues}
@@ -194,7 +183,7 @@ class KafkaReader(Reader):
             fetchable = self._ask(self._fetchable)
         except (KafkaException, Retry):
             return None
-        with self._changed:
+        with self.changed:
             waiting = len(self._fetched) + len(self._asked)
             return int(fetchable) + waiting + sum(map(len, self._queues.values()))
 
@@ -204,9 +193,9 @@ class KafkaReader(Reader):
         total = 0
         for partition, position in self._next.items():
             at = TopicPartition(self._claim.topic, partition)
-            low, high = self._consumer.get_watermark_offsets(at, cached=True)
+            low, high = self.consumer.get_watermark_offsets(at, cached=True)
             if high < 0:  # nothing fetched yet
-                low, high = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
+                low, high = self.consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
             self._ends[partition] = high
             total += max(0, high - (position if position >= 0 else low))
         return total
@@ -214,8 +203,8 @@ class KafkaReader(Reader):
     def _ask(self, work: Callable[[], Any]) -> Any:
         """The result of a call made on the polling thread. Raises Retry where there is none in time."""
         answer: Future[Any] = Future()
-        with self._changed:
-            if self._closing:
+        with self.changed:
+            if self.closing:
                 raise Retry(f"group {self._claim.group}: the consumer is closed")
             self._requests.append((work, answer))
         try:
@@ -223,47 +212,26 @@ class KafkaReader(Reader):
         except TimeoutError:
             raise Retry(f"group {self._claim.group}: no answer from Kafka for {ASK_SECONDS:.0f} s") from None
 
-    def close(self) -> None:
-        """Stop polling. A static member keeps its partitions until the session times out."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join()
-
     # --- the polling thread
 
-    def _run(self) -> None:
-        consumer = self._consumer
-        try:
-            consumer.subscribe(
-                [self._claim.topic],
-                on_assign=raising(self._on_assign),
-                on_revoke=raising(self._on_revoke),
-                on_lost=raising(self._on_lost),
-            )
-            while not self._closing:
-                self._serve()
-                self._apply_seeks()
-                self._throttle()
-                with self._metrics.timed("KafkaEventGetTimer"):
-                    message = consumer.poll(POLL_SECONDS)
-                    more = consumer.consume(500, timeout=0) if message is not None else []
-                if message is not None:
-                    self._receive([message, *more])
-                self._confirm()
-                self._look_for_unread()
-        except Exception as e:  # noqa: BLE001  # carried to the owner's thread, which retries
-            self._fail(e)
-        finally:
-            with self._changed:
-                self._closing = True
-            self._serve()
-            with contextlib.suppress(FlafkaError):  # of a callback that was still due: it is of no use any more
-                consumer.close()
+    def begin(self) -> None:
+        """Read the channel's topic."""
+        self.subscribe([self._claim.topic])
+
+    def turn(self) -> None:
+        """Do what the owner's thread asks for, and ask the brokers what is to be asked."""
+        self._confirm()
+        self._look_for_unread()
+        self._serve()
+        self._apply_seeks()
+
+    def ended(self) -> None:
+        """Answer what was asked for meanwhile."""
+        self._serve()
 
     def _serve(self) -> None:
         while True:
-            with self._changed:
+            with self.changed:
                 if not self._requests:
                     return
                 work, answer = self._requests.popleft()
@@ -272,9 +240,10 @@ class KafkaReader(Reader):
             except Exception as e:  # noqa: BLE001  # belongs to who asked
                 answer.set_exception(e)
 
-    def _receive(self, messages: Iterable[Message]) -> None:
+    def received(self, messages: Sequence[Message]) -> None:
+        """Keep records until the topic's id is confirmed."""
         failed: list[tuple[Message, KafkaError]] = []
-        with self._changed:
+        with self.changed:
             for message in messages:
                 error = message.error()
                 at_end = error is not None and error.code() == KafkaError._PARTITION_EOF
@@ -295,7 +264,7 @@ class KafkaReader(Reader):
                 if leader_epoch is not None and (not known or known[-1][1] < leader_epoch):
                     known.append((offset, leader_epoch))
                 self._fetched.append(message)
-                self._queued += _weight(message)
+                self.queued += weight(message)
         for message, error in failed:  # without the lock: the client's thread that answers may be waiting for it
             self._on_error(message, error)
 
@@ -304,25 +273,25 @@ class KafkaReader(Reader):
         wait = CONFIRM_SECONDS if self._fetched else LOOK_SECONDS
         if self._asking or not self._claim.topic_id or time.monotonic() - self._asked_at < wait:
             return
-        with self._changed:
+        with self.changed:
             self._asked, self._fetched = self._fetched, []
         self._asking, self._asked_at = True, time.monotonic()
         self._topic_ids.ask(self._confirmed)
 
     def _confirmed(self, topic_id: str | None) -> None:
         """On a thread of the client's. None: there is no answer; what waits goes on waiting for the next one."""
-        with self._changed:
+        with self.changed:
             if topic_id == self._claim.topic_id:
                 for message in self._asked:
                     self._queues[cast("int", message.partition())].append(message)
                 self._asked = []
-                self._changed.notify_all()
+                self.changed.notify_all()
             elif topic_id is None:
                 self._asked, self._fetched = [], self._asked + self._fetched
         if topic_id == "":
-            self._fail(Retry(f"topic {self._claim.topic}, which group {self._claim.group} reads, was deleted"))
+            self.fail(Retry(f"topic {self._claim.topic}, which group {self._claim.group} reads, was deleted"))
         elif topic_id not in (None, self._claim.topic_id):
-            self._fail(self._made_again())
+            self.fail(self._made_again())
         self._asking = False
 
     def _look_for_unread(self) -> None:
@@ -366,55 +335,41 @@ class KafkaReader(Reader):
                 raise self._made_again()
             partition, offset = cast("int", message.partition()), cast("int", message.offset())
             at = TopicPartition(claim.topic, partition)
-            marks = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
+            marks = self.consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
             claim = claim._replace(partition=partition)
             self._refuse_truncated({claim: (offset, self._leader_epoch(partition, offset))})
             raise out_of_range(claim, offset, *marks) or Retry(error.str())
-        if error.fatal() or error.code() in _FENCED:
-            raise Retry(f"group {claim.group}: {error.str()}; does another agent run with this name on this host?", 5)
+        self.refuse_fenced(error)
         log.warning("group %s: %s", claim.group, error.str())
 
     def _apply_seeks(self) -> None:
-        with self._changed:
+        with self.changed:
             seeks, self._seeks = self._seeks, {}
         for partition, offset in seeks.items():
-            self._consumer.seek(TopicPartition(self._claim.topic, partition, offset))
-
-    def _throttle(self) -> None:
-        full = self._queued > QUEUE_BYTES
-        if full != self._paused:
-            self._paused = full
-            (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
+            self.consumer.seek(TopicPartition(self._claim.topic, partition, offset))
 
     def _forget(self, partition: int) -> None:
         queue = self._queues.get(partition)
         if queue:
-            self._queued -= sum(map(_weight, queue))
+            self.queued -= sum(map(weight, queue))
             queue.clear()
         for waiting in (self._asked, self._fetched):
             dropped = [message for message in waiting if message.partition() == partition]
             if dropped:
-                self._queued -= sum(map(_weight, dropped))
+                self.queued -= sum(map(weight, dropped))
                 waiting[:] = [message for message in waiting if message.partition() != partition]
-
-    def _fail(self, error: Exception) -> None:
-        if not isinstance(error, FlafkaError):
-            text = error.args[0].str() if isinstance(error, KafkaException) else repr(error)
-            error = Retry(f"group {self._claim.group}: {text}")
-        with self._changed:
-            self._error = self._error or error
-            self._changed.notify_all()
 
     # --- partitions come and go
 
-    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
+        """Have the owner take them over; begin where it says."""
         self._assigning = True
         try:
-            self._assign(consumer, partitions)
+            return self._assigned(partitions)
         finally:
             self._assigning = False
 
-    def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
         # Not by this consumer's `list_topics`: in a callback that has the next callback of the same `poll` abort the
         # process, for the Python binding takes the polling thread for one that is not polling.
         topic_id, count = self._topic_ids.look()
@@ -426,7 +381,7 @@ class KafkaReader(Reader):
         if older:
             self._older_at = time.monotonic()
         everything = [TopicPartition(self._claim.topic, partition) for partition in range(count)]
-        at = committed(consumer, everything, COMMITTED_SECONDS)
+        at = committed(self.consumer, everything, COMMITTED_SECONDS)
         found = claims_of(self._claim, at, log, mixed=bool(older))
         claims = {claim: offset for claim, offset in found.items() if claim.partition in numbers}
         starts: dict[Claim, int | None] = {}
@@ -448,15 +403,13 @@ class KafkaReader(Reader):
         }
         self._refuse_truncated(read)
         positions = {c.partition: OFFSET_BEGINNING if at is None else at for c, at in starts.items()}
-        with self._changed:
+        with self.changed:
             self._claims.update({claim.partition: claim for claim in starts})
             self._queues.update({partition: deque() for partition in positions})
             self._next.update(positions)
             self._leaders.update({claim.partition: [(end - 1, epoch)] for claim, (end, epoch) in read.items()})
         self._register({claim: at for claim, at in starts.items() if at is None or claims.get(claim) != at})
-        consumer.incremental_assign([TopicPartition(self._claim.topic, *at) for at in positions.items()])
-        if self._paused:
-            consumer.pause(partitions)  # as those that were ours before, which stay so
+        return [TopicPartition(self._claim.topic, *at) for at in positions.items()]
 
     def _refuse_truncated(self, read: Mapping[Claim, tuple[int, int]]) -> None:
         """Raise FlafkaError, with the way out, where the brokers have lost what was read before a position.
@@ -481,26 +434,27 @@ class KafkaReader(Reader):
         for claim, start in starts.items():
             if start is None:
                 at = TopicPartition(claim.topic, claim.partition)
-                start, _ = self._consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
+                start, _ = self.consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
                 if start:
                     log.warning("%s", begins_late(claim, start))
             positions[claim] = start
         if positions:
             self._commit(positions)
 
-    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def revoked(self, partitions: list[TopicPartition]) -> None:
+        """Have the owner deliver what it took of them."""
         numbers = {tp.partition for tp in partitions}
         self._tell_and_wait(lambda: self._owner.revoked(numbers))
         self._drop(numbers)
-        consumer.incremental_unassign(partitions)
 
-    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def lost(self, partitions: list[TopicPartition]) -> None:
+        """Drop what was fetched of them, and have the owner do so."""
         numbers = {tp.partition for tp in partitions}
         self._drop(numbers)
         self._tell_and_wait(lambda: self._owner.lost(numbers))
 
     def _drop(self, partitions: set[int]) -> None:
-        with self._changed:
+        with self.changed:
             for partition in partitions:
                 self._forget(partition)
                 self._queues.pop(partition, None)
@@ -523,26 +477,19 @@ class KafkaReader(Reader):
             finally:
                 done.set()
 
-        with self._changed:
-            if self._closing:
+        with self.changed:
+            if self.closing:
                 return True
             self._news.append(run)
-            self._changed.notify_all()
+            self.changed.notify_all()
         deadline = time.monotonic() + OWNER_SECONDS
-        while not done.wait(0.005) and not self._closing and time.monotonic() < deadline:
+        while not done.wait(0.005) and not self.closing and time.monotonic() < deadline:
             self._serve()
         if failure:
             raise failure[0]
-        return done.is_set() or self._closing
+        return done.is_set() or self.closing
 
 
 def _unread_seconds() -> float:
     """Not the same for all members: one that joins anew is enough."""
     return random.uniform(20, 40)
-
-
-def _weight(message: Message) -> int:
-    return len(message) + MESSAGE_BYTES
-
-
-_FENCED = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})

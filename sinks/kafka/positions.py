@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs forget it
 
 from plugins import Claim, Retry
-from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, reason
+from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, read_up_to, reason
 from sinks.kafka.writers import Writer
 
 SUFFIX = ".positions"
@@ -71,19 +71,8 @@ class Positions:
         at = TopicPartition(self.name, partition, OFFSET_BEGINNING)
         try:
             _, high = consumer.get_watermark_offsets(at, timeout=CONNECT_SECONDS)
-            consumer.assign([at])
-            deadline, position = time.monotonic() + READ_SECONDS, 0
-            while position < high:
-                message = consumer.poll(0.1)
-                if message is None:
-                    if time.monotonic() > deadline:
-                        raise Retry(f"topic {self.name} cannot be read to its end: a transaction is open in it")
-                    continue
-                position = int(message.offset() or 0) + (message.error() is None)
-                if (error := message.error()) is None:
-                    yield (message.key() or b"").decode(errors="replace"), json.loads(message.value() or b"null")
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    raise KafkaException(error)
+            for message in read_up_to(consumer, at, high, READ_SECONDS, wait=True):
+                yield (message.key() or b"").decode(errors="replace"), json.loads(message.value() or b"null")
         except KafkaException as e:
             raise Retry(f"topic {self.name} cannot be read: {reason(e)}") from e
         finally:

@@ -77,10 +77,9 @@ class KafkaSource(Source[KafkaSourceConfig]):
         consumer, config = self._consumer, self.config
         assert consumer is not None
         while not self.stopping.is_set():
-            with self.metrics.timed("KafkaEventGetTimer"):
-                messages, positions = consumer.take(
-                    config.batch_size, MAX_BYTES, config.batch_duration / 1000, IDLE_SECONDS
-                )
+            messages, positions = consumer.take(
+                config.batch_size, MAX_BYTES, config.batch_duration / 1000, IDLE_SECONDS
+            )
             if not messages:
                 self.metrics.add("KafkaEmptyCount")
             else:

@@ -1,0 +1,148 @@
+"""A member of a Kafka consumer group, polled on a thread of its own: who takes slowly does not lose its group."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from plugins.errors import FlafkaError, Retry
+from plugins.kafkaclient import CONSUMER, raising, reason
+from plugins.metrics import Metrics
+
+QUEUE_BYTES = 32 << 20
+"""Partitions are paused once so much waits, until half of it was taken."""
+MESSAGE_BYTES = 512
+"""What a waiting record takes beside its value."""
+AT_ONCE = 500
+"""Records that are fetched with one call, at most."""
+_FENCED = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})
+
+
+class Poller(ABC):
+    """Polls, and tells subclasses what comes, all on one thread; what others read of it is guarded by `changed`.
+
+    Every call to the client is made on that thread: while it is in a rebalance callback, a call from another never
+    returns. What fails there ends the thread, and is in `error` for whoever takes from it.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], name: str, poll_seconds: float, metrics: Metrics) -> None:
+        """`metrics` get the time that polls take, as `KafkaEventGetTimer`."""
+        self.group = str(properties["group.id"])
+        self.changed = threading.Condition()
+        """Notified when something can be taken, when that fails, and when this closes."""
+        self.error: Exception | None = None
+        self.closing = False
+        self.queued = 0
+        """Bytes that wait to be taken: see `weight`."""
+        self.consumer = Consumer({**CONSUMER, **properties})
+        self._poll_seconds, self._metrics, self._paused = poll_seconds, metrics, False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to poll."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop polling. A static member keeps its partitions until its session times out."""
+        with self.changed:
+            self.closing = True
+            self.changed.notify_all()
+        self._thread.join()
+
+    def fail(self, error: Exception) -> None:
+        """Have whoever takes see it. The first one counts."""
+        with self.changed:
+            if not isinstance(error, FlafkaError):
+                text = reason(error) if isinstance(error, KafkaException) else repr(error)
+                error = Retry(f"group {self.group}: {text}")
+            self.error = self.error or error
+            self.changed.notify_all()
+
+    # --- on the polling thread
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Before the first poll: subscribe."""
+
+    @abstractmethod
+    def turn(self) -> None:
+        """Between two polls."""
+
+    @abstractmethod
+    def received(self, messages: Sequence[Message]) -> None:
+        """Records, and what the client tells in their stead."""
+
+    @abstractmethod
+    def assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
+        """These are ours now; answers where to begin each. What it raises is raised by the poll."""
+
+    @abstractmethod
+    def revoked(self, partitions: list[TopicPartition]) -> None:
+        """These go to another member once this returns."""
+
+    @abstractmethod
+    def lost(self, partitions: list[TopicPartition]) -> None:
+        """These are gone."""
+
+    @abstractmethod
+    def ended(self) -> None:
+        """Nothing is polled any more; whether that failed is in `error`."""
+
+    def subscribe(self, topics: list[str]) -> None:
+        """Read these topics from now on."""
+        self.consumer.subscribe(
+            topics,
+            on_assign=raising(self._on_assign),
+            on_revoke=raising(self._on_revoke),
+            on_lost=raising(lambda _, partitions: self.lost(partitions)),
+        )
+
+    def refuse_fenced(self, error: KafkaError) -> None:
+        """Raise Retry where another member has this one's name, or the client cannot go on."""
+        if error.fatal() or error.code() in _FENCED:
+            raise Retry(f"group {self.group}: {error.str()}; does another agent run with this name on this host?", 5)
+
+    def _run(self) -> None:
+        try:
+            self.begin()
+            while not self.closing:
+                self.turn()
+                self._throttle()
+                with self._metrics.timed("KafkaEventGetTimer"):
+                    message = self.consumer.poll(self._poll_seconds)
+                    more = self.consumer.consume(AT_ONCE, timeout=0) if message is not None else []
+                if message is not None:
+                    self.received([message, *more])
+        except Exception as e:  # noqa: BLE001  # carried to the thread that takes
+            self.fail(e)
+        finally:
+            with self.changed:
+                self.closing = True
+            self.ended()
+            with contextlib.suppress(FlafkaError):  # of a callback that was still due: it is of no use any more
+                self.consumer.close()
+
+    def _throttle(self) -> None:
+        full = self.queued > (QUEUE_BYTES // 2 if self._paused else QUEUE_BYTES)
+        if full != self._paused:
+            self._paused = full
+            (self.consumer.pause if full else self.consumer.resume)(self.consumer.assignment())
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign(list(self.assigned(partitions)))
+        if self._paused:
+            consumer.pause(partitions)  # as those that were ours before, which stay so
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.revoked(partitions)
+        consumer.incremental_unassign(partitions)
+
+
+def weight(message: Message) -> int:
+    """What a waiting record takes, in bytes."""
+    return len(message) + MESSAGE_BYTES
