@@ -10,7 +10,7 @@ from agent.services import ServiceError
 from agent.services.kafka import KafkaCluster
 from agent.topology import AgentSpec, ComponentSpec
 from plugins import FlafkaError
-from plugins.kafkaclient import KafkaEndConfig
+from plugins.shared.kafkaclient import KafkaEndConfig
 
 Spec = TypeVar("Spec", bound=ComponentSpec)
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from agent.options import AgentOptions
 from agent.runner.spark.session import start_session, stop_session
 from plugins import Batch, Event, Origin, require
-from plugins.frames import EVENTS, to_arrow
+from plugins.shared.frames import EVENTS, to_arrow
 
 TOPIC = "test"
 

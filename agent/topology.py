@@ -12,7 +12,7 @@ from plugins import Component, Config
 Runner = Literal["local", "spark"]
 SelectorKind = Literal["replicating", "multiplexing", "load_balancing"]
 Policy = Literal["round_robin", "random"]
-ProcessorKind = Literal["default", "failover", "load_balance"]
+SinkProcessorKind = Literal["default", "failover", "load_balance"]
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ class SinkSpec(ComponentSpec):
 
 
 @dataclass(frozen=True)
-class ProcessorSpec:
+class SinkProcessorSpec:
     """How a sink group chooses among its sinks."""
 
-    kind: ProcessorKind
+    kind: SinkProcessorKind
     priorities: Mapping[str, int] = field(default_factory=dict)
     """Of `failover`, by sink, no two alike: the highest works."""
     policy: Policy = "round_robin"
@@ -134,7 +134,7 @@ class SinkGroupSpec:
     place: Place
     sinks: tuple[str, ...]
     """Names, in the order of the file."""
-    processor: ProcessorSpec
+    processor: SinkProcessorSpec
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from agent.books import read_topic
+from agent.audit.reconciliation import read_topic
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from bench.intake import Figure, cpu_seconds, run_producer
 from plugins import Batch, Components, Event
-from plugins.avrorpc import Frames, Status, array, frame, opening, read_answer
-from plugins.flumeevent import encode
+from plugins.shared.avrorpc import Frames, Status, array, frame, opening, read_answer
+from plugins.shared.flumeevent import encode
 
 BATCH = 1000
 CLIENTS = 4

@@ -30,7 +30,7 @@ from rich.table import Table
 
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
-from plugins import Claim, Components, Record
+from plugins import Components, PartitionClaim, Record
 
 LINE = b"<134>%s web-1 sshd[4721]: Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 id=%09d\n"
 BODY = b"sshd[4721]: Failed password for invalid user admin from *** port 4022 ssh2 id=%09d"
@@ -131,7 +131,7 @@ def check(servers: str, topic: str, events: int) -> None:
     while int(seen.sum()) < events:
         message = consumer.poll(10)
         assert message is not None, f"{events - int(seen.sum()):,} events are missing"
-        claim = Claim("", topic, "", "", 0, message.partition() or 0)
+        claim = PartitionClaim("", topic, "", "", 0, message.partition() or 0)
         record = Record(message.offset() or 0, 0, None, message.value(), message.headers())  # type: ignore[arg-type]
         batch = decode(iter([record]), claim).batch
         numbers = pc.binary_slice(batch.bodies, -9).cast(pa.string()).cast(pa.int64())

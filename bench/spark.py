@@ -31,11 +31,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from agent.books import HdfsReader
+from agent.audit.reconciliation import HdfsReader
 from agent.config import load
 from agent.options import AgentOptions
-from agent.runner.deadletters import dead_letters_of
-from agent.runner.rejections import Rejections
+from agent.runner.deadletters.letters import dead_letters_of
+from agent.runner.deadletters.rejections import Rejections
 from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session

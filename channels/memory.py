@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import pydantic
 
-from plugins import Batch, Channel, Claim, Config, Origin, Owner, Reader, Retry, Taken, option
+from plugins import Batch, Channel, Config, Origin, PartitionClaim, Reader, RebalanceListener, Retry, Taken, option
 
 
 class MemoryConfig(Config):
@@ -85,7 +85,7 @@ class MemoryChannel(Channel[MemoryConfig]):
                 self._count(len(piece), piece.nbytes)
             self.metrics.add("EventPutSuccessCount", len(piece))
 
-    def reader(self, owner: Owner, *, group: str | None, member: str) -> Reader:
+    def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
         """A consumer; each has a partition of its own, and all compete."""
         with self._changed:
             self._readers += 1
@@ -106,9 +106,9 @@ class MemoryChannel(Channel[MemoryConfig]):
 
 
 class _MemoryReader(Reader):
-    def __init__(self, channel: MemoryChannel, owner: Owner, partition: int, member: str) -> None:
+    def __init__(self, channel: MemoryChannel, owner: RebalanceListener, partition: int, member: str) -> None:
         self._channel, self._owner, self._partition = channel, owner, partition
-        self._claim = Claim("memory", channel.name, channel.run, member, 0, partition)
+        self._claim = PartitionClaim("memory", channel.name, channel.run, member, 0, partition)
         self._assigned = False
         self._offset = 0
         self._held: deque[tuple[int, int, Batch]] = deque()  # taken, not committed: (offset, arrival, events)
@@ -139,7 +139,7 @@ class _MemoryReader(Reader):
         self._held.append(held)
         return held
 
-    def commit(self, positions: Mapping[Claim, int]) -> None:
+    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
         end = max((end for claim, end in positions.items() if claim.partition == self._partition), default=0)
         events = size = 0
         while self._held and self._held[0][0] < end:

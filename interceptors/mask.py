@@ -32,7 +32,7 @@ import pydantic
 from plugins import Batch, Config, Interceptor, option
 from plugins.batch import Array
 from plugins.options import suggestion
-from plugins.regex import Regex
+from plugins.shared.regex import Regex
 
 # Small classes on purpose: RE2 compiles a pattern anew for each batch, and \p{L} alone takes it 5 ms.
 _LETTER = r"A-Za-z\x{c0}-\x{1fff}\x{3041}-\x{d7ff}"

@@ -11,9 +11,9 @@ import pydantic
 
 from plugins import Batch, Config, Interceptor, option
 from plugins.batch import Array
-from plugins.jodatime import TimePattern
 from plugins.options import suggestion
-from plugins.regex import Regex
+from plugins.shared.jodatime import TimePattern
+from plugins.shared.regex import Regex
 
 _PACKAGE = "org.apache.flume.interceptor."
 _AS_IT_IS = ("DEFAULT", f"{_PACKAGE}RegexExtractorInterceptorPassThroughSerializer")

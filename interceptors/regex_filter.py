@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 import pydantic
 
 from plugins import Batch, Config, Interceptor, option
-from plugins.regex import Regex
+from plugins.shared.regex import Regex
 
 
 class RegexFilterConfig(Config):

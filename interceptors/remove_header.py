@@ -8,8 +8,8 @@ import pyarrow as pa
 import pydantic
 
 from plugins import Batch, Config, Interceptor, option
-from plugins.javaregex import JavaPattern
-from plugins.regex import Regex
+from plugins.shared.javaregex import JavaPattern
+from plugins.shared.regex import Regex
 
 
 class RemoveHeaderConfig(Config):

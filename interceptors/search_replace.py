@@ -10,7 +10,7 @@ import pydantic
 
 from plugins import Batch, Config, Interceptor, option
 from plugins.batch import Array
-from plugins.regex import Regex
+from plugins.shared.regex import Regex
 
 
 class SearchReplaceConfig(Config):

@@ -15,7 +15,7 @@ A plugin is a module with a `components()` hook, named by an entry point of the 
 from typing import TYPE_CHECKING
 
 from plugins.batch import MAX_HEADER_COLUMNS, Batch, Origin
-from plugins.channel import Channel, Claim, Owner, Reader, Record, Taken, Undecodable
+from plugins.channel import Channel, PartitionClaim, Reader, RebalanceListener, Record, Taken, Undecodable
 from plugins.component import Caution, Component, require
 from plugins.errors import Conflict, FlafkaError, MissingExtra, Rejected, Retry
 from plugins.event import Event, EventId
@@ -33,7 +33,6 @@ __all__ = [
     "Batch",
     "Caution",
     "Channel",
-    "Claim",
     "CommittingSink",
     "Component",
     "Components",
@@ -49,10 +48,11 @@ __all__ = [
     "MissingExtra",
     "Option",
     "Origin",
-    "Owner",
+    "PartitionClaim",
     "PlainSink",
     "Problem",
     "Reader",
+    "RebalanceListener",
     "Receipt",
     "Record",
     "Rejected",

@@ -38,7 +38,7 @@ class Origin:
     timestamps: npt.NDArray[np.int64]
     """Time of arrival of each record in the channel, milliseconds since the epoch."""
     stem: str = ""
-    """What ids begin with, where that is not the topic's bare name: `Claim.stem`."""
+    """What ids begin with, where that is not the topic's bare name: `PartitionClaim.stem`."""
 
     @classmethod
     def of_records(

@@ -15,7 +15,7 @@ from plugins.component import C, Component
 from plugins.event import EventId
 
 
-class Claim(NamedTuple):
+class PartitionClaim(NamedTuple):
     """One partition as one consumer group sees it: what a commit record belongs to."""
 
     cluster_id: str
@@ -83,10 +83,10 @@ class Taken:
         return self.batch.where(pa.array(origin.offsets >= self.start))
 
 
-class Owner(Protocol):
+class RebalanceListener(Protocol):
     """The runner, as a `Reader` calls it when partitions come and go; always within `Reader.take`."""
 
-    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[Claim, int | None]:
+    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
         """These partitions are ours now; answer where to start each, and under which claim.
 
         Given the group's committed position of each (None where it has none, for the earliest record), with the
@@ -109,7 +109,7 @@ class Reader(ABC):
         """The next records, or None after `timeout` seconds without any. Calls the owner when partitions change."""
 
     @abstractmethod
-    def commit(self, positions: Mapping[Claim, int]) -> None:
+    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
         """Record, by claim, the offset of the next record to deliver; only partitions owned now."""
 
     @abstractmethod
@@ -140,7 +140,7 @@ class Channel(Component[C]):
         """
 
     @abstractmethod
-    def reader(self, owner: Owner, *, group: str | None, member: str) -> Reader:
+    def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
         """A consumer. Readers of one `group` share the events; each group sees all. None is the channel's own group.
 
         `member` names this consumer across restarts (host, agent and sink).

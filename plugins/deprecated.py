@@ -11,9 +11,15 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-MODULES = {"plugins.components": "plugins"}
+SHARED = "avrorpc flumeevent javaregex jodatime regex tls keystore kafkaclient offsets frames"
+MODULES = {
+    "plugins.components": "plugins",
+    **{f"plugins.{name}": f"plugins.shared.{name}" for name in SHARED.split()},
+    "plugins.bucketpath": "sinks.bucketpath",
+    "plugins.audit": "agent.audit.sums",
+}
 """Modules that moved."""
-NAMES: dict[str, str] = {}
+NAMES = {"Claim": "PartitionClaim", "Owner": "RebalanceListener"}
 """Names of `plugins` that changed."""
 
 

@@ -21,7 +21,8 @@ class EventId(NamedTuple):
     """Where an event lies in its channel: unique for ever, and the same on every redelivery."""
 
     topic: str
-    """The topic, and what tells it from others of that name, in other clusters or made before: `Claim.stem`."""
+    """The topic, and what tells it from others of that name, in other clusters or made before: see
+    `PartitionClaim.stem`."""
     partition: int
     offset: int
     """Offset of the record that holds the event."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from plugins.channel import Channel, Claim, Record, Taken
+from plugins.channel import Channel, PartitionClaim, Record, Taken
 from plugins.component import C
 from plugins.event import Event, EventId
 
@@ -46,7 +46,7 @@ class KafkaBackedChannel(Channel[C]):
         """How another engine reads it, in that consumer group; None is the channel's own."""
 
     @abstractmethod
-    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
         """Every partition, with the group's committed position."""
 
     @abstractmethod
@@ -70,14 +70,14 @@ class KafkaBackedChannel(Channel[C]):
         """Who reads each partition in that group at present, in words; those that nobody reads are left out."""
 
     @abstractmethod
-    def confirm(self, claim: Claim) -> None:
+    def confirm(self, claim: PartitionClaim) -> None:
         """Return when records read before this call are known to be of the claim's topic.
 
         Raises Retry where the topic was deleted and made again: what was read may be of the other one.
         """
 
     @abstractmethod
-    def record(self, positions: Mapping[Claim, int | None]) -> None:
+    def record(self, positions: Mapping[PartitionClaim, int | None]) -> None:
         """Commit positions (None: the earliest record) for a group that no reader is a member of.
 
         Raises Retry, also while one is; Conflict where the group was reset since, or another sink's record has taken
@@ -85,14 +85,14 @@ class KafkaBackedChannel(Channel[C]):
         """
 
     @abstractmethod
-    def restore(self, positions: Mapping[Claim, int]) -> None:
+    def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
         """Commit those positions that an earlier owner has undone, and say so: its commit reached the brokers late.
 
         What other programs have committed stays, and so does it that there is no position. Raises as `record` does.
         """
 
     @abstractmethod
-    def decode(self, records: Iterator[Record], claim: Claim) -> Taken | None:
+    def decode(self, records: Iterator[Record], claim: PartitionClaim) -> Taken | None:
         """The next records of one partition, decoded; None when there are no more.
 
         Small records are joined. What is undecodable comes back as such.

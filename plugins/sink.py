@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from plugins.batch import Batch
-from plugins.channel import Claim
+from plugins.channel import PartitionClaim
 from plugins.component import C, Component
 
 
@@ -40,7 +40,7 @@ class Sink(Component[C]):
 class Receipt:
     """What one partition has staged, ready to be committed. Picklable: it travels from executor to driver."""
 
-    claim: Claim
+    claim: PartitionClaim
     start: int
     end: int
     """Records `start` up to, not including, `end` are in it, or were dropped on purpose."""
@@ -53,7 +53,7 @@ class Receipt:
 class Resumed:
     """Where a committing sink goes on with one partition."""
 
-    claim: Claim
+    claim: PartitionClaim
     """With the epoch and the place of the sink's own record."""
     position: int | None
     """The next record to deliver; None: the earliest."""
@@ -77,7 +77,7 @@ class CommittingSink(Sink[C]):
     """Its form for Spark, where `remote` is false, and for sink groups; None where it has none."""
 
     @abstractmethod
-    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         """Finish what a crash left of the last commit and answer where to go on by the sink's own record.
 
         Without a record: `committed`, the group's position (None: from the earliest). Whoever had the partition
@@ -89,7 +89,7 @@ class CommittingSink(Sink[C]):
         """Partitions whose written events should be committed now: by size, count, age or idleness."""
 
     @abstractmethod
-    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
         """Make all that was written of this partition, and the note, durable but invisible.
 
         May raise Conflict, as `commit`.
@@ -104,7 +104,7 @@ class CommittingSink(Sink[C]):
         """
 
     @abstractmethod
-    def noted(self, claim: Claim) -> None:
+    def noted(self, claim: PartitionClaim) -> None:
         """The note of the newest commit is needed no longer. May be called without one. May raise Retry."""
 
     @abstractmethod
@@ -116,7 +116,7 @@ class PlainSink(Sink[C]):
     """The form of a committing sink that only writes and flushes, at least once: it runs where that one cannot."""
 
     @abstractmethod
-    def take_over(self, claim: Claim) -> None:
+    def take_over(self, claim: PartitionClaim) -> None:
         """End what the committing form may have left under way of that partition when it was killed.
 
         Called on Spark's driver for each partition before the first event. Needs no `open`.

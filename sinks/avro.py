@@ -14,9 +14,9 @@ from typing import Literal
 import pydantic
 
 from plugins import Batch, Retry, Sink, option
-from plugins.avrorpc import Frames, Status, array, frame, opening, read_answer
-from plugins.flumeevent import encode
-from plugins.tls import TlsClientConfig
+from plugins.shared.avrorpc import Frames, Status, array, frame, opening, read_answer
+from plugins.shared.flumeevent import encode
+from plugins.shared.tls import TlsClientConfig
 
 WINDOW = 8
 """Requests sent ahead of their answers."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from plugins import Retry, Source, option
-from plugins.tls import TlsServerConfig, handshake, refusal
+from plugins.shared.tls import TlsServerConfig, handshake, refusal
 from sources.connections import AT_ONCE, Connection, Connections, ConnectionsConfig, unread
 
 MAX_BYTES = 768 * 1024

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from plugins import Batch, Retry, Source
-from plugins.tls import TlsServerConfig, refusal
+from plugins.shared.tls import TlsServerConfig, refusal
 from sources.connections import Connection, Connections
 from sources.listening import MAX_BYTES, TICK, Endpoint, TcpConfig
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from plugins import Batch, Component, Components, Event, conformance
-from plugins.avrorpc import array, frame, opening
-from plugins.flumeevent import encode
+from plugins.shared.avrorpc import array, frame, opening
+from plugins.shared.flumeevent import encode
 from tests.fixtures.kit import ON_SERVERS
 from tests.sources.test_avro import Running
 

@@ -16,9 +16,9 @@ from agent.cli.output import json_option, show
 from plugins import FlafkaError, KafkaBackedChannel, StreamingSink
 
 if TYPE_CHECKING:
+    from agent.audit.sums import Ledger, Sum
     from agent.topology import AgentSpec
     from plugins import KafkaStream
-    from plugins.audit import Ledger, Sum
 
 COLUMNS = ("topic", "minute", "stage", "events", "checksum", "difference")
 Row = tuple[str, str, str, int, str, str | None]
@@ -42,13 +42,13 @@ def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: boo
 
     From the reports in the topic `audit.topic`. Ends with code 1 where events are missing, too many or altered.
     """
+    from agent.audit.publishing import OPTION
     from agent.own_cluster import with_own_cluster
-    from agent.runner.audit import OPTION
 
     spec = with_own_cluster(load_or_exit(chosen), ask=True)
     topic = spec.options.audit_topic
     if topic is None:
-        raise FlafkaError(f"agent {spec.name} keeps no books: add {spec.name}.{OPTION} = <topic>")
+        raise FlafkaError(f"agent {spec.name} is not audited: add {spec.name}.{OPTION} = <topic>")
     quiet_since = int((time.time() - grace) * 1000)
     first = 0 if everything else int(time.time() - hours * 3600) * 1000
     rows: list[Row] = []
@@ -79,9 +79,9 @@ def _channels(spec: AgentSpec) -> Iterator[tuple[KafkaStream, set[str]]]:
 
 
 def _ledger(stream: KafkaStream, topic: str, since: int) -> Ledger:
-    """The books of a channel, from reports since that time."""
-    from agent.runner.kept import records
-    from plugins.audit import Ledger, read
+    """The audit of a channel, from reports since that time."""
+    from agent.audit.sums import Ledger, read
+    from agent.runner.deadletters.stored import records
 
     ledger = Ledger()
     for at, _, value in records(stream, topic, since):
@@ -92,7 +92,7 @@ def _ledger(stream: KafkaStream, topic: str, since: int) -> Ledger:
 
 
 def _rows(topic: str, minute: int, stages: Mapping[str, Sum], differences: Mapping[str, str]) -> Iterable[Row]:
-    from plugins.audit import PUT, Sum
+    from agent.audit.sums import PUT, Sum
 
     start = datetime.fromtimestamp(minute / 1000, UTC).strftime("%Y-%m-%dT%H:%MZ") if minute else "none"
     for stage in (PUT, *differences):

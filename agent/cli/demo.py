@@ -1,4 +1,4 @@
-"""`agent demo`: the whole pipeline on one machine, with real servers and real logs, and the books at the end."""
+"""`agent demo`: the whole pipeline on one machine, with real servers and logs, and a reconciliation at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.books import HdfsReader, audit, differences, hbase_rows, lines, read_topic, solr_documents, stored
+from agent.audit.reconciliation import (
+    HdfsReader,
+    differences,
+    hbase_rows,
+    lines,
+    read_topic,
+    reconcile,
+    solr_documents,
+    stored,
+)
 from agent.services import ServiceError
 from agent.services.cluster import Cluster
 from agent.services.hbase import HBaseCluster
@@ -53,7 +62,9 @@ console = Console(highlight=False)
 
 
 @click.command()
-@click.option("--exit", "leave", is_flag=True, help="Stop everything afterwards; exit 0 only if the books balance.")
+@click.option(
+    "--exit", "leave", is_flag=True, help="Stop everything afterwards; exit 0 only if nothing was lost or repeated."
+)
 @click.option("--seconds", default=10, show_default=True, help="How long the servers go on logging.")
 @click.option(
     "--runner",
@@ -234,7 +245,7 @@ class _Run:
         events = [event for takes in records.values() for taken in takes for event in taken.batch]
         channel = stored(records)
         reader = HdfsReader(self.hdfs.webhdfs)
-        hdfs = audit(records, reader, ROOT)
+        hdfs = reconcile(records, reader, ROOT)
         rows, documents = hbase_rows(self.hbase.address, TABLE), solr_documents(f"{self.solr.address}/{CORE}")
         found = _Found(self.counters, len(channel), self.to_send)
         found.counts = _counts(hbase_rows(self.hbase.address, COUNTS))
@@ -311,7 +322,7 @@ class _Found:
             self.wrong.append(f"received − dropped = {received - filtered:,}, the channel holds {self.channel:,}")
         if arrived + dropped != self.to_send:
             self.wrong.append(f"logger sent {self.to_send:,}: {arrived:,} arrived, the kernel dropped {dropped:,}")
-        table = Table(title="\nThe books", title_justify="left", title_style="bold", box=None, show_header=False)
+        table = Table(title="\nReconciliation", title_justify="left", title_style="bold", box=None, show_header=False)
         table.add_column(justify="right", style="bold")
         table.add_column(style="cyan")
         table.add_column(style="dim")
@@ -332,7 +343,7 @@ class _Found:
             console.print(Text("  " + text), no_wrap=True, overflow="ellipsis")
         for text in self.wrong:
             console.print(f"[red]{text}")
-        verdict = "[green]The books balance" if self.balanced else "[red]The books do not balance"
+        verdict = "[green]All events were delivered once" if self.balanced else "[red]Events were lost or repeated"
         console.print(f"\n{verdict}[/] [dim]after {seconds:.0f} s; the servers use {self.memory_mb:,} MB.")
 
 

@@ -19,7 +19,7 @@ from agent.cli.kafka_admin import confirm
 from agent.cli.output import json_option, show
 
 if TYPE_CHECKING:
-    from agent.runner.kept import Kept
+    from agent.runner.deadletters.stored import StoredDeadLetter
     from agent.topology import AgentSpec
 
 
@@ -38,7 +38,7 @@ class Selection:
     since: datetime | None
     until: datetime | None
 
-    def __call__(self, kept: Kept) -> bool:
+    def __call__(self, kept: StoredDeadLetter) -> bool:
         """Whether this is one of them."""
         time = datetime.fromtimestamp(kept.time / 1000, UTC)
         return (
@@ -98,7 +98,7 @@ def list_letters(chosen: Chosen, selection: Selection, as_json: bool) -> None:
 @json_option
 def show_letters(chosen: Chosen, selection: Selection, limit: int, as_json: bool) -> None:
     """Show dead letters whole: reason, headers, bytes. In JSON the body is in base64."""
-    shown: list[tuple[str, Kept]] = []
+    shown: list[tuple[str, StoredDeadLetter]] = []
     for channel, kept in _letters(_spec(chosen), selection):
         if len(shown) < limit:
             shown.append((channel, kept))
@@ -131,16 +131,16 @@ def replay_letters(
     What a sink rejected comes to that sink again, with its bytes, its headers and its id; other sinks do not see it.
     A letter that is rejected again is a new one. The agents may go on running meanwhile.
     """
-    from agent.runner.replay import replay, way_of
+    from agent.runner.deadletters.replay import replay, replayer_of
 
     spec = _spec(chosen)
-    ways = {channel.name: way_of(spec, channel) for channel in spec.channels}
+    replayers = {channel.name: replayer_of(spec, channel) for channel in spec.channels}
     plan: Counter[tuple[str, str, str, str | None]] = Counter()
-    names: dict[str, set[str]] = {name: set() for name in ways}
+    names: dict[str, set[str]] = {name: set() for name in replayers}
     for channel, kept in _letters(spec, selection):
         if (kept.replayed and not again) or sum(map(len, names.values())) == limit:
             continue
-        destination = ways[channel].destination(kept)
+        destination = replayers[channel].destination(kept)
         plan[channel, kept.component, kept.reason, destination] += 1
         if destination is not None:
             names[channel].add(kept.letter)
@@ -156,7 +156,7 @@ def replay_letters(
     outcome: Counter[str] = Counter()
     for name, some in names.items():
         if some:
-            outcome += replay(ways[name], some, again=again)
+            outcome += replay(replayers[name], some, again=again)
     click.echo(f"{outcome.pop('', 0)} letters replayed", err=True)
     for reason, events in outcome.items():
         click.echo(f"{events} stay dead letters: {reason}", err=True)
@@ -170,9 +170,9 @@ def _spec(chosen: Chosen) -> AgentSpec:
     return with_own_cluster(load_or_exit(chosen), ask=True)
 
 
-def _letters(spec: AgentSpec, selection: Selection) -> Iterator[tuple[str, Kept]]:
-    from agent.runner.deadletters import dead_letters_of
-    from agent.runner.kept import read
+def _letters(spec: AgentSpec, selection: Selection) -> Iterator[tuple[str, StoredDeadLetter]]:
+    from agent.runner.deadletters.letters import dead_letters_of
+    from agent.runner.deadletters.stored import read
 
     for channel in spec.channels:
         for kept in read(dead_letters_of(spec.name, channel, channel.make(), spec.options)):
@@ -184,7 +184,7 @@ def _time(millis: int) -> str:
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _as_json(channel: str, kept: Kept) -> dict[str, object]:
+def _as_json(channel: str, kept: StoredDeadLetter) -> dict[str, object]:
     return {
         "channel": channel,
         "component": kept.component,

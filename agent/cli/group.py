@@ -11,7 +11,7 @@ import click
 
 from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
 from agent.cli.output import json_option, show
-from plugins.offsets import NUL, OffsetMetadata, known_to_older, next_epoch
+from plugins.shared.offsets import NUL, OffsetMetadata, known_to_older, next_epoch
 
 if TYPE_CHECKING:
     from kafka import TopicPartition

@@ -29,8 +29,8 @@ from agent.topology import (
     Tolerance,
 )
 from plugins import Channel, CommittingSink, Components, Interceptor, KafkaBackedChannel, Sink, StreamingSink
-from plugins.kafkaclient import KafkaEndConfig
 from plugins.options import suggestion
+from plugins.shared.kafkaclient import KafkaEndConfig
 
 KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroups": "sink group"}
 

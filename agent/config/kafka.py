@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
 from plugins import Config, StreamingSink
-from plugins.kafkaclient import KafkaEndConfig
+from plugins.shared.kafkaclient import KafkaEndConfig
 
 Warning = tuple[ComponentSpec, str]
 _IN_ITS_OWN = "writes to topic {}, in which its own channel lies: it takes it out again for ever"

@@ -10,7 +10,7 @@ from agent.config.diagnostics import Report
 from agent.config.flume import java_order
 from agent.config.parts import Part, names_in, unfinished
 from agent.config.properties import Property
-from agent.topology import Policy, ProcessorKind, ProcessorSpec, SinkGroupSpec, SinkSpec
+from agent.topology import Policy, SinkGroupSpec, SinkProcessorKind, SinkProcessorSpec, SinkSpec
 from plugins import CommittingSink, Config, option
 from plugins.options import suggestion
 
@@ -55,7 +55,7 @@ class DefaultOptions(Config):
     """One sink, as if there were no group."""
 
 
-OPTIONS: dict[ProcessorKind, type[Config]] = {
+OPTIONS: dict[SinkProcessorKind, type[Config]] = {
     "default": DefaultOptions,
     "failover": FailoverOptions,
     "load_balance": LoadBalanceOptions,
@@ -125,26 +125,26 @@ class SinkGroupReader:
                 self._report.error(listed.place, self.part.path, message, otherwise="the group has the others")
         return tuple(found)
 
-    def _kind(self) -> ProcessorKind | None:
+    def _kind(self) -> SinkProcessorKind | None:
         written = self.part.take("processor.type")
         if written is None:
             message = "processor.type is missing: Flume then runs none of the group's sinks; choose failover, "
             self._wrong(self.part, f"{message}load_balance or default")
             return None
         if flume := catalogue.find("sink processor", written.value):
-            return cast(ProcessorKind, flume.alias)
+            return cast(SinkProcessorKind, flume.alias)
         if not unfinished(written, self._report):
             near = suggestion(written.value, list(OPTIONS)) or f"; built are: {', '.join(OPTIONS)}"
             self._wrong(written, f"unknown sink processor {written.value!r}{near}")
         return None
 
-    def _processor(self, kind: ProcessorKind, options: Mapping[str, Property]) -> ProcessorSpec | None:
+    def _processor(self, kind: SinkProcessorKind, options: Mapping[str, Property]) -> SinkProcessorSpec | None:
         config = self._options(kind, options)
         if config is None:
             return None
         if isinstance(config, FailoverOptions):
             priorities = self._priorities(config.priority, options)
-            return ProcessorSpec(kind, priorities, longest_penalty=config.longest_penalty / 1000)
+            return SinkProcessorSpec(kind, priorities, longest_penalty=config.longest_penalty / 1000)
         if isinstance(config, LoadBalanceOptions):
             policy = config.selector.lower()
             if policy not in ("round_robin", "random"):
@@ -155,10 +155,10 @@ class SinkGroupReader:
                 return None
             # Flume takes 0 as not set.
             longest = (config.longest_penalty or 30_000) / 1000
-            return ProcessorSpec(kind, {}, cast(Policy, policy), config.backoff, longest)
-        return ProcessorSpec(kind)
+            return SinkProcessorSpec(kind, {}, cast(Policy, policy), config.backoff, longest)
+        return SinkProcessorSpec(kind)
 
-    def _options(self, kind: ProcessorKind, options: Mapping[str, Property]) -> Config | None:
+    def _options(self, kind: SinkProcessorKind, options: Mapping[str, Property]) -> Config | None:
         texts = {name: prop.value for name, prop in options.items()}
         config, problems = OPTIONS[kind].parse(texts)
         for problem in problems:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from agent.audit.publishing import audit_of
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
-from agent.runner.audit import audit_of
-from agent.runner.deadletters import dead_letters_of
+from agent.runner.deadletters.letters import dead_letters_of
 from agent.runner.drain import Drain
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agent.runner.deadletters import DeadLetter, DeadLetters, letters_of, letters_of_records, to_note
-from agent.runner.rejections import Rejections
+from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records, to_note
+from agent.runner.deadletters.rejections import Rejections
 from agent.runner.supervise import close
 from agent.topology import SinkSpec
-from plugins import Batch, Claim, CommittingSink, Interceptor, Receipt, Rejected, Sink, Taken
+from plugins import Batch, CommittingSink, Interceptor, PartitionClaim, Receipt, Rejected, Sink, Taken
 
 FEW = 100
 """So many events are offered first while a sink is paused."""
@@ -29,7 +29,7 @@ EMPTY_RANGE_SECONDS = 30.0
 class Range:
     """Records `start` up to, not including, `end` of one partition: taken, and not committed."""
 
-    claim: Claim
+    claim: PartitionClaim
     start: int | None
     """None: from the earliest record, which is not known before it is taken."""
     end: int | None = None
@@ -69,7 +69,7 @@ class Ranges(dict[int, Range]):
 class Listener(Protocol):
     """Hears what becomes of the events of a delivery. The audit does."""
 
-    def taken(self, claim: Claim, taken: Taken) -> None:
+    def taken(self, claim: PartitionClaim, taken: Taken) -> None:
         """These come next."""
 
     def dropped(self, partitions: Collection[int]) -> None:
@@ -99,7 +99,7 @@ class Delivery:
             component.stopping = stopping
         self.rejections = Rejections(letters, spec.tolerance)
         self.is_open = False
-        self._unflushed: list[tuple[Claim, Taken]] = []
+        self._unflushed: list[tuple[PartitionClaim, Taken]] = []
         """As the channel held the events, for dead letters; kept only where a flush may still reject some."""
         self._written = 0
         """Events that a simple sink has got since it was last flushed."""
@@ -144,7 +144,7 @@ class Delivery:
         for part in filter(len, (batch.slice(0, few), batch.slice(few))):
             self._write(part, pending.claim, taken)
 
-    def _write(self, part: Batch, claim: Claim, taken: Taken) -> None:
+    def _write(self, part: Batch, claim: PartitionClaim, taken: Taken) -> None:
         self.rejections.offered(len(part))
         if self.committing is None:
             self._unflushed.append((claim, taken))
@@ -156,7 +156,7 @@ class Delivery:
         if self.rejections.paused and self.committing is None:
             self.flush()
 
-    def _reject(self, claim: Claim, rejected: Rejected, taken: Taken) -> None:
+    def _reject(self, claim: PartitionClaim, rejected: Rejected, taken: Taken) -> None:
         letters = letters_of(self.path, claim, rejected.reasons, [taken])
         if (pending := self.ranges.get(claim.partition)) is not None:
             pending.events -= len(letters)
@@ -189,7 +189,7 @@ class Delivery:
         self._unflushed.clear()
         self._written = 0
 
-    def stage(self, claim: Claim, start: int, end: int) -> tuple[Receipt, list[DeadLetter]]:
+    def stage(self, claim: PartitionClaim, start: int, end: int) -> tuple[Receipt, list[DeadLetter]]:
         """Have a committing sink make one partition's events durable, invisible yet, with the dead letters that came
         of them."""
         assert self.committing is not None

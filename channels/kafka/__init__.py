@@ -24,21 +24,21 @@ from channels.kafka.records import decode, encode_event, readdressed
 from plugins import (
     Batch,
     Caution,
-    Claim,
     Conflict,
     Event,
     EventId,
     FlafkaError,
     KafkaBackedChannel,
     KafkaStream,
-    Owner,
+    PartitionClaim,
     Reader,
+    RebalanceListener,
     Record,
     Retry,
     Taken,
 )
-from plugins.kafkaclient import CONSUMER, NO_BROKERS, QUIET, client_properties, committed, metadata_of, reason
-from plugins.offsets import OffsetMetadata, overtaken, undone
+from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, QUIET, client_properties, committed, metadata_of, reason
+from plugins.shared.offsets import OffsetMetadata, overtaken, undone
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
@@ -67,7 +67,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         self._topic_ids: TopicIds | None = None
         self._joined = Counter[str]()
         """How often a member had to join its group under another name."""
-        self._told = set[tuple[Claim, int]]()
+        self._told = set[tuple[PartitionClaim, int]]()
         """Positions of deleted topics that were logged: a drain asks for positions again and again."""
 
     # --- life
@@ -145,7 +145,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     # --- out
 
-    def reader(self, owner: Owner, *, group: str | None, member: str) -> Reader:
+    def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
         """A consumer of the topic, a static member of its group."""
         config = self.config
         name = f"{member}.{config.topic}"
@@ -174,7 +174,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             config.bootstrap_servers or "", config.topic, group or config.group_id, client=config.consumer
         )
 
-    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
         """The group's committed offsets, with what their metadata says."""
         claim = self._claim(group)._replace(topic_id=self._ids().get())
         consumer = self._onlooker(group)
@@ -245,7 +245,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             for partition in assigned(member.assignment, self.config.topic)
         }
 
-    def record(self, positions: Mapping[Claim, int | None]) -> None:
+    def record(self, positions: Mapping[PartitionClaim, int | None]) -> None:
         """Commit offsets from outside the group, which works while the group has no members.
 
         Without a member nothing fences an owner that was overtaken: what the group says now is looked at before, and
@@ -253,10 +253,10 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """
         self._record(positions, lambda claim, said: True)
 
-    def restore(self, positions: Mapping[Claim, int]) -> None:
+    def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
         """Commit again what a commit that was on its way during a reset has undone."""
 
-        def late(claim: Claim, said: OffsetMetadata) -> bool:
+        def late(claim: PartitionClaim, said: OffsetMetadata) -> bool:
             if found := undone(claim, said):
                 self.log.warning(
                     "group %s: a commit from before its latest reset reached the brokers late, and had undone it for "
@@ -267,7 +267,9 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
         self._record(positions, late)
 
-    def _record(self, positions: Mapping[Claim, int | None], wanted: Callable[[Claim, OffsetMetadata], bool]) -> None:
+    def _record(
+        self, positions: Mapping[PartitionClaim, int | None], wanted: Callable[[PartitionClaim, OffsetMetadata], bool]
+    ) -> None:
         for group in {claim.group for claim in positions}:
             claims = {claim.partition: claim for claim in positions if claim.group == group}
             consumer = self._onlooker(group)
@@ -314,7 +316,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                     *(group, why),
                 )
 
-    def confirm(self, claim: Claim) -> None:
+    def confirm(self, claim: PartitionClaim) -> None:
         """Ask the brokers for the topic's id."""
         if self._ids().get() != claim.topic_id:
             raise Retry(
@@ -322,7 +324,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                 "of the new one; what the old one still held is lost"
             )
 
-    def decode(self, records: Iterator[Record], claim: Claim) -> Taken | None:
+    def decode(self, records: Iterator[Record], claim: PartitionClaim) -> Taken | None:
         """The next records of the topic, of any format."""
         return decode(records, claim, parse_as_flume_event=self.config.parse_as_flume_event)
 
@@ -334,15 +336,15 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     # --- within
 
     @staticmethod
-    def _offset(consumer: Consumer, claim: Claim, end: int | None) -> TopicPartition:
+    def _offset(consumer: Consumer, claim: PartitionClaim, end: int | None) -> TopicPartition:
         if end is None:
             at = TopicPartition(claim.topic, claim.partition)
             end, _ = consumer.get_watermark_offsets(at, timeout=CONNECT_SECONDS)
         return TopicPartition(claim.topic, claim.partition, end, metadata=OffsetMetadata.of(claim).text())
 
-    def _claim(self, group: str | None) -> Claim:
+    def _claim(self, group: str | None) -> PartitionClaim:
         config = self.config
-        return Claim(self._cluster_id, config.topic, "", group or config.group_id, 0, -1)
+        return PartitionClaim(self._cluster_id, config.topic, "", group or config.group_id, 0, -1)
 
     def _ids(self) -> TopicIds:
         if self._topic_ids is None:

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 
 from channels.kafka.records import Format
 from plugins import Config, Problem, option
-from plugins.kafkaclient import CONSUMER, QUIET, KafkaEndConfig, client_properties, ignored
+from plugins.shared.kafkaclient import CONSUMER, QUIET, KafkaEndConfig, client_properties, ignored
 
 
 class KafkaChannelConfig(KafkaEndConfig):

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from plugins import Claim, Retry
-from plugins.kafkaclient import metadata_of, reason
-from plugins.offsets import OffsetMetadata, known_to_older
+from plugins import PartitionClaim, Retry
+from plugins.shared.kafkaclient import metadata_of, reason
+from plugins.shared.offsets import OffsetMetadata, known_to_older
 
 ANSWER_SECONDS = 10.0
 LIST_SECONDS = 2.0
@@ -118,7 +118,7 @@ class TopicIds:
 class Log:
     """One partition as the brokers have it now, seen by a consumer that is nobody's otherwise."""
 
-    def __init__(self, consumer: Consumer, claim: Claim) -> None:
+    def __init__(self, consumer: Consumer, claim: PartitionClaim) -> None:
         self._consumer, self._topic, self._partition = consumer, claim.topic, claim.partition
 
     def truncated(self, position: int, leader_epoch: int) -> tuple[int | None, int]:
@@ -181,13 +181,13 @@ def assigned(assignment: bytes, topic: str) -> Iterator[int]:
 
 
 def claims_of(
-    claim: Claim,
+    claim: PartitionClaim,
     committed: Iterable[TopicPartition],
     log: logging.Logger,
-    told: set[tuple[Claim, int]] | None = None,
+    told: set[tuple[PartitionClaim, int]] | None = None,
     *,
     mixed: bool = False,
-) -> dict[Claim, int | None]:
+) -> dict[PartitionClaim, int | None]:
     """That claim for each partition, with the group's position; all partitions of the topic have to be given.
 
     A position of another topic of that name counts as none, and is logged, but for those in `told`, where it is
@@ -196,8 +196,8 @@ def claims_of(
     `mixed`: members of version 0.1 read the group as well, so that whatever begins now does so as they know it.
     """
     told = set() if told is None else told
-    found: dict[Claim, int | None] = {}
-    silent: dict[Claim, int | None] = {}
+    found: dict[PartitionClaim, int | None] = {}
+    silent: dict[PartitionClaim, int | None] = {}
     older = mixed
     for tp in committed:
         said = OffsetMetadata.parse(text := metadata_of(tp))

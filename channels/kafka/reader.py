@@ -14,10 +14,10 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from channels.kafka.positions import Log, TopicIds, claims_of
-from plugins import Claim, Metrics, Owner, Reader, Record, Retry, Taken
-from plugins.kafkaclient import CONSUMER, committed
-from plugins.offsets import OffsetMetadata, begins_late, made_again, names_topic, out_of_range, truncated
-from plugins.polling import Poller, weight
+from plugins import Metrics, PartitionClaim, Reader, RebalanceListener, Record, Retry, Taken
+from plugins.shared.kafkaclient import CONSUMER, committed
+from plugins.shared.offsets import OffsetMetadata, begins_late, made_again, names_topic, out_of_range, truncated
+from plugins.shared.polling import Poller, weight
 
 COMMITTED_SECONDS = 10.0
 ONE_RECORD = {"isolation.level": "read_uncommitted", "fetch.message.max.bytes": 4096, "fetch.wait.max.ms": 10}
@@ -50,10 +50,10 @@ class KafkaReader(Poller, Reader):
     def __init__(
         self,
         properties: Mapping[str, Any],
-        claim: Claim,
-        owner: Owner,
+        claim: PartitionClaim,
+        owner: RebalanceListener,
         metrics: Metrics,
-        decode: Callable[[Iterator[Record], Claim], Taken | None],
+        decode: Callable[[Iterator[Record], PartitionClaim], Taken | None],
         topic_ids: TopicIds,
         join_anew: Callable[[], None] = lambda: None,
     ) -> None:
@@ -65,7 +65,7 @@ class KafkaReader(Poller, Reader):
         self._unread_due = time.monotonic() + _unread_seconds()
         self._older_at = time.monotonic()
         """When a member of version 0.1 was seen last, or may have been."""
-        self._claims: dict[int, Claim] = {}
+        self._claims: dict[int, PartitionClaim] = {}
         """Of the partitions that are ours."""
         self._ends: dict[int, int] = {}
         """Where each partition ended, when that was last asked."""
@@ -132,7 +132,7 @@ class KafkaReader(Poller, Reader):
             with self.changed:
                 self.queued -= size
 
-    def commit(self, positions: Mapping[Claim, int]) -> None:
+    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
         """Commit to the group, with what the claims say, what is owned now. Raises Retry."""
         owned = {claim: end for claim, end in positions.items() if claim.partition in self._queues}
         if not owned:
@@ -143,7 +143,7 @@ class KafkaReader(Poller, Reader):
         except KafkaException as e:
             raise Retry(f"group {self._claim.group}: committing offsets failed: {e.args[0].str()}") from e
 
-    def _commit(self, positions: Mapping[Claim, int]) -> None:
+    def _commit(self, positions: Mapping[PartitionClaim, int]) -> None:
         if time.monotonic() - self._older_at > ALONE_SECONDS:
             positions = {claim._replace(shared_epoch=0): end for claim, end in positions.items()}
         if any(not names_topic(claim) for claim in positions) and self._topic_ids.get() != self._claim.topic_id:
@@ -384,7 +384,7 @@ class KafkaReader(Poller, Reader):
         at = committed(self.consumer, everything, COMMITTED_SECONDS)
         found = claims_of(self._claim, at, log, mixed=bool(older))
         claims = {claim: offset for claim, offset in found.items() if claim.partition in numbers}
-        starts: dict[Claim, int | None] = {}
+        starts: dict[PartitionClaim, int | None] = {}
         if not self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims))):
             raise Retry(
                 f"group {self._claim.group}: its sink was at work for {OWNER_SECONDS:.0f} s without a pause", 1
@@ -411,7 +411,7 @@ class KafkaReader(Poller, Reader):
         self._register({claim: at for claim, at in starts.items() if at is None or claims.get(claim) != at})
         return [TopicPartition(self._claim.topic, *at) for at in positions.items()]
 
-    def _refuse_truncated(self, read: Mapping[Claim, tuple[int, int]]) -> None:
+    def _refuse_truncated(self, read: Mapping[PartitionClaim, tuple[int, int]]) -> None:
         """Raise FlafkaError, with the way out, where the brokers have lost what was read before a position.
 
         Given that position and the leader epoch of the record before it, negative where that is not known.
@@ -428,7 +428,7 @@ class KafkaReader(Poller, Reader):
         finally:
             onlooker.close()
 
-    def _register(self, starts: Mapping[Claim, int | None]) -> None:
+    def _register(self, starts: Mapping[PartitionClaim, int | None]) -> None:
         """Commit where each begins, and under which claim, before anything is taken."""
         positions = {}
         for claim, start in starts.items():

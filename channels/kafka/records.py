@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins import Batch, Claim, Event, EventId, Origin, Record, Taken, Undecodable, flumeevent
+from plugins import Batch, Event, EventId, Origin, PartitionClaim, Record, Taken, Undecodable, flumeevent
 from plugins.batch import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
 
 Format = Literal["arrow", "flume", "raw"]
@@ -92,7 +92,7 @@ def readdressed(record: Record, id: EventId, arrival: int, group: str) -> Record
     return record._replace(headers=[*own, *headers[:named], *headers[named + 1 :]])
 
 
-def decode(records: Iterator[Record], claim: Claim, *, parse_as_flume_event: bool) -> Taken | None:
+def decode(records: Iterator[Record], claim: PartitionClaim, *, parse_as_flume_event: bool) -> Taken | None:
     """The next records of one partition, joined up to a good size; None when there are no more.
 
     Each is read by the format it names; one that names none is Flume's, or a mere body without
@@ -118,7 +118,7 @@ def format_of(record: Record) -> bytes | None:
 class _Gathered:
     """Records of one partition on their way to one batch."""
 
-    def __init__(self, claim: Claim, unnamed: bytes) -> None:
+    def __init__(self, claim: PartitionClaim, unnamed: bytes) -> None:
         self.claim, self.unnamed = claim, unnamed
         self.events = self.size = 0
         self._start, self._end = -1, -1

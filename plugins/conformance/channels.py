@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from plugins.batch import Batch
-from plugins.channel import Channel, Claim, Reader
+from plugins.channel import Channel, PartitionClaim, Reader
 from plugins.conformance.components import Properties, check_component, make
 from plugins.conformance.samples import PATIENCE_SECONDS, sample_events
 from plugins.event import Event, EventId
@@ -52,9 +52,9 @@ class _Owner:
     """Lets every partition start where the group has committed."""
 
     def __init__(self) -> None:
-        self.claims: dict[int, Claim] = {}
+        self.claims: dict[int, PartitionClaim] = {}
 
-    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[Claim, int | None]:
+    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
         self.claims.update({claim.partition: claim for claim in committed})
         return committed
 
@@ -68,7 +68,7 @@ class _Owner:
         """The first offset of each partition."""
         return {id.partition: id.offset for id in sorted(ids, reverse=True)}
 
-    def ends(self, ids: Iterable[EventId]) -> dict[Claim, int]:
+    def ends(self, ids: Iterable[EventId]) -> dict[PartitionClaim, int]:
         """The offset after the last of each partition."""
         return {self.claims[id.partition]: id.offset + 1 for id in sorted(ids)}
 

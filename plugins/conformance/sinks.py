@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from plugins.batch import Batch
-from plugins.channel import Claim
+from plugins.channel import PartitionClaim
 from plugins.conformance.components import Properties, check_component, make
 from plugins.conformance.samples import batch_of, sample_events, some_of
 from plugins.errors import Conflict
@@ -23,7 +23,7 @@ def check_sink(
     delivered: Callable[[], Iterable[bytes]] | None = None,
     *,
     failing: Properties | None = None,
-    claim: Claim | None = None,
+    claim: PartitionClaim | None = None,
 ) -> None:
     """A sink: what it was flushed is delivered, whatever failed in between; a `CommittingSink`, exactly once.
 
@@ -75,11 +75,11 @@ def _check_flushes(cls: type[Sink[Any]], properties: Properties, batches: list[B
         sink.close()
 
 
-_CLAIM = Claim("conformance", "conformance", "conformance-id", "", 0, 0)
+_CLAIM = PartitionClaim("conformance", "conformance", "conformance-id", "", 0, 0)
 
 
 def _check_commits(
-    cls: type[CommittingSink[Any]], properties: Properties, batches: list[Batch], claim: Claim
+    cls: type[CommittingSink[Any]], properties: Properties, batches: list[Batch], claim: PartitionClaim
 ) -> None:
     name = cls.__name__
 
@@ -91,7 +91,7 @@ def _check_commits(
         assert start == expected, f"{name}.resume answers {start} where it should go on at {expected}"
         return sink, found
 
-    def stage(sink: CommittingSink[Any], claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(sink: CommittingSink[Any], claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
         for batch in batches[start:end]:
             sink.write(batch)
         receipt = sink.stage(claim, start, end, note)

@@ -9,7 +9,7 @@ from typing import Literal
 import pydantic
 
 from plugins import Config, option
-from plugins.regex import Regex
+from plugins.shared.regex import Regex
 from sinks.templates import Template
 
 _SERIALIZERS = {

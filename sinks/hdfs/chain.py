@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from plugins import Claim, Conflict, FlafkaError, Retry
+from plugins import Conflict, FlafkaError, PartitionClaim, Retry
 from sinks.hdfs.webhdfs import WebHdfs
 
 VERSION = 2
@@ -83,7 +83,7 @@ class Chain:
     committed in the same way: an owner that sleeps while the group is reset cannot commit when it wakes.
     """
 
-    def __init__(self, hdfs: WebHdfs, state: str, claim: Claim, log: logging.Logger) -> None:
+    def __init__(self, hdfs: WebHdfs, state: str, claim: PartitionClaim, log: logging.Logger) -> None:
         self._hdfs, self.state, self.claim, self._log = hdfs, state, claim, log
         self.directory = posixpath.join(_epochs(state, claim), str(claim.epoch), str(claim.partition))
         self.last: Manifest | None = None
@@ -347,7 +347,7 @@ class Chain:
         return posixpath.join(self.directory, name)
 
 
-def newest(hdfs: WebHdfs, state: str, claim: Claim, log: logging.Logger) -> tuple[Chain, int | None]:
+def newest(hdfs: WebHdfs, state: str, claim: PartitionClaim, log: logging.Logger) -> tuple[Chain, int | None]:
     """The chain in which that claim's record goes on, looked at: of this epoch or a later one, there or where it was
     moved to; and where it was sealed before it was moved. Where there is none, the answer is one that has not begun.
     """
@@ -362,7 +362,7 @@ def newest(hdfs: WebHdfs, state: str, claim: Claim, log: logging.Logger) -> tupl
         state, claim = successor.state, claim._replace(epoch=successor.epoch)
 
 
-def latest(hdfs: WebHdfs, state: str, claim: Claim) -> int:
+def latest(hdfs: WebHdfs, state: str, claim: PartitionClaim) -> int:
     """The latest epoch in which that partition has a chain there; the claim's own where there is no later one."""
     for epoch in epochs(hdfs, state, claim):
         if epoch <= claim.epoch:
@@ -372,28 +372,28 @@ def latest(hdfs: WebHdfs, state: str, claim: Claim) -> int:
     return claim.epoch
 
 
-def epochs(hdfs: WebHdfs, state: str, claim: Claim) -> list[int]:
+def epochs(hdfs: WebHdfs, state: str, claim: PartitionClaim) -> list[int]:
     """Those in which the claim's group has chains, of any partition; the latest first."""
     return sorted((int(s.name) for s in hdfs.list(_epochs(state, claim)) if s.name.isdecimal()), reverse=True)
 
 
-def _epochs(state: str, claim: Claim) -> str:
+def _epochs(state: str, claim: PartitionClaim) -> str:
     keys = map(safe_name, (claim.cluster_id, claim.topic_id, claim.group))
     return posixpath.join(state, "chain", *keys)
 
 
-def claim_hash(claim: Claim) -> str:
+def claim_hash(claim: PartitionClaim) -> str:
     """Tells apart the claims of two groups, epochs, clusters, or topics of the same name."""
     parts = (claim.cluster_id, claim.topic_id, claim.group, str(claim.epoch))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def temporary(state: str, claim: Claim) -> str:
+def temporary(state: str, claim: PartitionClaim) -> str:
     """The directory of everything that this claim has uploaded and not committed."""
     return posixpath.join(state, "tmp", f"{claim_hash(claim)[:16]}-{claim.partition}")
 
 
-def stage_directory(state: str, claim: Claim, start: int, id: str) -> str:
+def stage_directory(state: str, claim: PartitionClaim, start: int, id: str) -> str:
     """The directory of what one stage has uploaded; its name tells the start, and so when it may go."""
     return posixpath.join(temporary(state, claim), f"{start:020d}-{id}")
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pydantic
 
 from plugins import Config, Problem, option
-from plugins.bucketpath import BucketPath, known_zone
 from plugins.options import suggestion
 from sinks import serializers
+from sinks.bucketpath import BucketPath, known_zone
 from sinks.hdfs import codecs
 from sinks.hdfs.hadoop import Hadoop
 

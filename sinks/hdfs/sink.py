@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from plugins import Batch, Claim, CommittingSink, EventId, FlafkaError, Receipt, Rejected, Resumed, Retry
-from plugins.bucketpath import BucketPath
-from plugins.offsets import next_epoch
+from plugins import Batch, CommittingSink, EventId, FlafkaError, PartitionClaim, Receipt, Rejected, Resumed, Retry
+from plugins.shared.offsets import next_epoch
 from sinks import serializers
+from sinks.bucketpath import BucketPath
 from sinks.hdfs.chain import (
     VERSION,
     Chain,
@@ -76,8 +76,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._hdfs: WebHdfs | None = None
         self._staging: Staging | None = None
         self._full: set[int] = set()  # partitions with a file of rollSize or rollCount
-        self._chains: dict[Claim, Chain] = {}
-        self._noting: dict[Claim, list[Chain]] = {}
+        self._chains: dict[PartitionClaim, Chain] = {}
+        self._noting: dict[PartitionClaim, list[Chain]] = {}
         """Those of which notes were handed out."""
 
     # --- life
@@ -215,7 +215,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
 
     # --- delivering
 
-    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
         """Upload the partition's files, and the note, to a hidden directory."""
         assert self._staging is not None
         assert self._hdfs is not None
@@ -245,7 +245,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             manifest = msgspec.structs.replace(manifest, version=VERSION, note=path)
         return Receipt(claim, start, end, events, manifest)
 
-    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         """Finish the last commit, and go on where the record on HDFS ends.
 
         The record is found wherever it is: of a later epoch than the group's, when the group was deleted or others
@@ -288,13 +288,13 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._noting[claim] = [one for one, _ in found]
         return Resumed(claim, position, tuple(note for _, note in found))
 
-    def noted(self, claim: Claim) -> None:
+    def noted(self, claim: PartitionClaim) -> None:
         """Delete the note."""
         chain = self._chains.get(claim)
         for one in (*self._noting.pop(claim, ()), *([chain] if chain is not None else ())):
             one.noted()
 
-    def _chain(self, claim: Claim) -> Chain:
+    def _chain(self, claim: PartitionClaim) -> Chain:
         assert self._hdfs is not None
         return Chain(self._hdfs, self.state, claim, self.log)
 
@@ -341,7 +341,7 @@ def _bucket(path: str, root: str, longest: int) -> str:
     return bucket
 
 
-def _place(claim: Claim) -> str:
+def _place(claim: PartitionClaim) -> str:
     return f"{claim.topic}-{claim.partition}"
 
 

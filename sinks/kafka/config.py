@@ -10,8 +10,8 @@ import pydantic
 from confluent_kafka import KafkaException, Producer
 
 from plugins import Config, Problem, option
-from plugins.bucketpath import BucketPath
-from plugins.kafkaclient import QUIET, KafkaEndConfig, client_properties, ignored
+from plugins.shared.kafkaclient import QUIET, KafkaEndConfig, client_properties, ignored
+from sinks.bucketpath import BucketPath
 
 
 class KafkaSinkConfig(KafkaEndConfig):

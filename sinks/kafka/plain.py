@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException
 
-from plugins import Batch, Claim, Conflict, PlainSink, Rejected, Retry
+from plugins import Batch, Conflict, PartitionClaim, PlainSink, Rejected, Retry
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.records import KafkaRecords
 from sinks.kafka.writers import TransactionalWriter, Writer
@@ -55,7 +55,7 @@ class PlainKafkaSink(KafkaRecords, PlainSink[KafkaSinkConfig]):
         """Give up what is not flushed; the next producer is a new one."""
         self._drop()
 
-    def take_over(self, claim: Claim) -> None:
+    def take_over(self, claim: PartitionClaim) -> None:
         """End the transaction of the committing form: its topics' readers would wait until it times out."""
         if claim.cluster_id and claim.cluster_id == self._find_cluster():
             try:

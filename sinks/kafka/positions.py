@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs forget it
 
-from plugins import Claim, Retry
-from plugins.kafkaclient import CONNECT_SECONDS, CONSUMER, read_up_to, reason
+from plugins import PartitionClaim, Retry
+from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, read_up_to, reason
 from sinks.kafka.writers import Writer
 
 SUFFIX = ".positions"
@@ -44,18 +44,18 @@ class Positions:
         self._client, self._channel, self._log = dict(client), topic, log
         self._partitions = 0
 
-    def write(self, writer: Writer, claim: Claim, offset: int, note: bytes) -> None:
+    def write(self, writer: Writer, claim: PartitionClaim, offset: int, note: bytes) -> None:
         """Add an entry to the writer's transaction. Conflict where it was fenced."""
         pieces = [note[at : at + PIECE_BYTES] for at in range(0, len(note), PIECE_BYTES)]
         for number, piece in enumerate(pieces):
             self._produce(writer, claim, f"{_key(claim)}/{number}", base64.b64encode(piece).decode())
         self._produce(writer, claim, _key(claim), [claim.epoch, offset, len(pieces)])
 
-    def _produce(self, writer: Writer, claim: Claim, key: str, value: Any) -> None:
+    def _produce(self, writer: Writer, claim: PartitionClaim, key: str, value: Any) -> None:
         data = json.dumps(value).encode()
         writer.produce(self.name, value=data, key=key, partition=self._partition(claim), counted=False)
 
-    def read(self, claim: Claim) -> Position | None:
+    def read(self, claim: PartitionClaim) -> Position | None:
         """The newest entry up to now, but for transactions that did not come about. Retry where it is not reached."""
         key, found = _key(claim), dict[str, Any]()
         for name, value in self._records(self._partition(claim)):
@@ -78,7 +78,7 @@ class Positions:
         finally:
             consumer.close()
 
-    def _partition(self, claim: Claim) -> int:
+    def _partition(self, claim: PartitionClaim) -> int:
         return claim.partition % self._partitions
 
     def open(self) -> bool:
@@ -126,5 +126,5 @@ class Positions:
             time.sleep(0.05)
 
 
-def _key(claim: Claim) -> str:
+def _key(claim: PartitionClaim) -> str:
     return f"{claim.group}/{claim.topic_id}/{claim.partition}"

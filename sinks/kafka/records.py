@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from plugins import Batch, Conflict, EventId, FlafkaError, Retry, Sink, flumeevent
-from plugins.bucketpath import BucketPath
-from plugins.kafkaclient import CONNECT_SECONDS, NO_BROKERS, QUIET, client_properties, missing, reason
+from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, QUIET, client_properties, missing, reason
+from sinks.bucketpath import BucketPath
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.topics import BATCH_BYTES, Topics
 from sinks.kafka.writers import Writer

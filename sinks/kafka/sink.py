@@ -9,22 +9,22 @@ from confluent_kafka.admin import AdminClient
 
 from plugins import (
     Batch,
-    Claim,
     CommittingSink,
     Conflict,
+    PartitionClaim,
     Receipt,
     Rejected,
     Resumed,
     Retry,
 )
-from plugins.kafkaclient import (
+from plugins.shared.kafkaclient import (
     CONNECT_SECONDS,
     CONSUMER,
     committed,
     metadata_of,
     reason,
 )
-from plugins.offsets import OffsetMetadata, names_topic
+from plugins.shared.offsets import OffsetMetadata, names_topic
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.plain import PlainKafkaSink
 from sinks.kafka.positions import Positions
@@ -76,7 +76,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
 
     # --- partitions
 
-    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         """Fence whoever wrote this partition before, and go on where the last transaction ended.
 
         The group's offset says so, and a compacted topic does where that offset is lost.
@@ -114,16 +114,16 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         record = f"kafka:{positions.name}" if positions is not None else ""
         return Resumed(claim._replace(record=record), found, notes)
 
-    def noted(self, claim: Claim) -> None:
+    def noted(self, claim: PartitionClaim) -> None:
         """The next transaction replaces it."""
 
-    def _record_of(self, claim: Claim) -> Positions | None:
+    def _record_of(self, claim: PartitionClaim) -> Positions | None:
         if claim.topic not in self._positions:
             positions = Positions(self._client(), claim.topic, self.log)
             self._positions[claim.topic] = positions if positions.open() else None
         return self._positions[claim.topic]
 
-    def _committed(self, claim: Claim) -> TopicPartition:
+    def _committed(self, claim: PartitionClaim) -> TopicPartition:
         """The group's position, once its coordinator, which may be moving or be very new, can tell."""
         deadline = time.monotonic() + 2 * CONNECT_SECONDS
         while True:
@@ -154,7 +154,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
                 if not writer.abort():
                     self._drop(number)
 
-    def _writer(self, claim: Claim) -> Writer:
+    def _writer(self, claim: PartitionClaim) -> Writer:
         """That of the partition. Conflict where its last transaction is in doubt."""
         writer = self._writers.get(claim.partition)
         if writer is None:
@@ -189,7 +189,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         if rejected:
             raise Rejected(rejected)
 
-    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
         """Return when all records are stored, those of a transaction invisibly."""
         writer = self._writer(claim)
         positions = self._positions.get(claim.topic)
@@ -213,7 +213,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
             raise
         self._since.pop(claim.partition, None)
 
-    def _confirm(self, claim: Claim) -> None:
+    def _confirm(self, claim: PartitionClaim) -> None:
         """Raise Retry unless the channel's topic is still the one of the claim."""
         topics = TopicCollection([claim.topic])
         request = AdminClient(self._client()).describe_topics(topics, request_timeout=CONNECT_SECONDS)

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
 )
 
 from plugins import Retry
-from plugins.kafkaclient import CONNECT_SECONDS, reason
+from plugins.shared.kafkaclient import CONNECT_SECONDS, reason
 from sinks.kafka.config import KafkaSinkConfig
 
 KNOWN_SECONDS = 60.0

@@ -8,9 +8,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from plugins import Claim, Conflict, Retry
-from plugins.kafkaclient import PRODUCER, reason
-from plugins.offsets import OffsetMetadata
+from plugins import Conflict, PartitionClaim, Retry
+from plugins.shared.kafkaclient import PRODUCER, reason
+from plugins.shared.offsets import OffsetMetadata
 
 ANSWER_SECONDS = 30.0
 FLUSH_SECONDS = 60.0
@@ -49,7 +49,7 @@ class Writer:
             failure = Conflict if error.fatal() or error.code() in _FENCED else Retry
             raise failure(f"Kafka did not store what was sent: {error.str()}")
 
-    def commit(self, claim: Claim, end: int, group_metadata: Any) -> None:
+    def commit(self, claim: PartitionClaim, end: int, group_metadata: Any) -> None:
         """What is settled counts."""
         self.events = 0
 
@@ -93,7 +93,7 @@ class TransactionalWriter(Writer):
     Its making fences the writer that had the same partition before, and ends that one's transaction.
     """
 
-    def __init__(self, properties: Mapping[str, Any], claim: Claim) -> None:
+    def __init__(self, properties: Mapping[str, Any], claim: PartitionClaim) -> None:
         name = f"flafka.{claim.group}.{claim.topic}.{claim.topic_id}.{claim.partition}"
         super().__init__({**properties, "transactional.id": name})
         try:
@@ -108,7 +108,7 @@ class TransactionalWriter(Writer):
             self.began = True
         super().produce(topic, counted=counted, **record)
 
-    def commit(self, claim: Claim, end: int, group_metadata: Any) -> None:
+    def commit(self, claim: PartitionClaim, end: int, group_metadata: Any) -> None:
         """Make the records and the channel's offset count, both or neither.
 
         Conflict where it is not known whether they do, or another owner was faster; Retry where they do not.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plugins import FlafkaError, KafkaStream, StreamingSink, require
-from plugins.kafkaclient import java_properties
+from plugins.shared.kafkaclient import java_properties
 from sinks.spark.config import ConsoleOutput, KafkaOutput, ParquetOutput, SparkSinkConfig
 from sinks.spark.loading import load, place_in
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 from plugins import Source
-from plugins.avrorpc import Frames, Greeting, Status, answer, complaint, frame
+from plugins.shared.avrorpc import Frames, Greeting, Status, answer, complaint, frame
 from sources.avro.config import AvroConfig, Rule, admitted
 from sources.listening import Endpoint
 from sources.serving import Admission, Arrivals, Client, Reception

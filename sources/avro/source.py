@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plugins import Batch
-from plugins.avrorpc import Events, Status
+from plugins.shared.avrorpc import Events, Status
 from sources.avro.config import AvroConfig
 from sources.avro.server import Request, Server
 from sources.listening import Endpoint

@@ -11,8 +11,8 @@ import pydantic
 from confluent_kafka import Consumer, KafkaException
 
 from plugins import Config, Problem, option
-from plugins.javaregex import JavaPattern
-from plugins.kafkaclient import CONSUMER, QUIET, KafkaEndConfig, client_properties, ignored
+from plugins.shared.javaregex import JavaPattern
+from plugins.shared.kafkaclient import CONSUMER, QUIET, KafkaEndConfig, client_properties, ignored
 
 RESET = "auto.offset.reset"
 INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})

@@ -12,8 +12,8 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from plugins import FlafkaError, Metrics
-from plugins.kafkaclient import CONNECT_SECONDS, committed, reason
-from plugins.polling import Poller, weight
+from plugins.shared.kafkaclient import CONNECT_SECONDS, committed, reason
+from plugins.shared.polling import Poller, weight
 
 POLL_SECONDS = 0.02
 COMMIT_SECONDS = 0.5

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from plugins import Batch, Event, FlafkaError, Retry, Source, flumeevent
-from plugins.kafkaclient import NO_BROKERS, QUIET, client_properties, missing
+from plugins.shared.kafkaclient import NO_BROKERS, QUIET, client_properties, missing
 from sources.kafka.config import KafkaSourceConfig
 from sources.kafka.consumer import Place, Position, TopicConsumer
 

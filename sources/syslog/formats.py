@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins import Batch
-from plugins.jodatime import TimePattern
 from plugins.options import suggestion
-from plugins.regex import Regex
+from plugins.shared.jodatime import TimePattern
+from plugins.shared.regex import Regex
 from sources.syslog.columns import Array, Bytes, numbers, slices, unpack
 from sources.syslog.parser import REST, STATUS, Reading, parse, priorities, statuses, without_newline
 

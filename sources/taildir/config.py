@@ -8,7 +8,7 @@ from typing import Literal, Self
 import pydantic
 
 from plugins import MAX_HEADER_COLUMNS, Config, option
-from plugins.regex import Regex
+from plugins.shared.regex import Regex
 from sources.taildir.groups import Group
 from sources.taildir.multiline import Multiline
 from sources.taildir.tail import MAX_LINE

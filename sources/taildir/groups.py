@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plugins.javaregex import JavaPattern
+from plugins.shared.javaregex import JavaPattern
 from sources.taildir.troubles import Troubles
 
 _SETTLED = 2_000_000_000

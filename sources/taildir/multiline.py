@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plugins.regex import Regex
+from plugins.shared.regex import Regex
 
 
 class Multiline:

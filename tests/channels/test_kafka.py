@@ -14,11 +14,11 @@ from channels.kafka.positions import Members
 from channels.kafka.producing import ChannelProducer
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode
-from plugins import Batch, Claim, Event, Metrics, Rejected, Retry
-from plugins.offsets import OffsetMetadata
+from plugins import Batch, Event, Metrics, PartitionClaim, Rejected, Retry
+from plugins.shared.offsets import OffsetMetadata
 
 
-class Owner:
+class RebalanceListener:
     """Has partitions begin at a certain offset."""
 
     def __init__(self, start):
@@ -66,7 +66,7 @@ def reading(brokers, topic, owner, ids=None):
     session = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 500}
     return KafkaReader(
         {"bootstrap.servers": brokers, "group.id": topic, "log_level": 0, **session},
-        Claim("cluster", topic, "", topic, 0, -1),
+        PartitionClaim("cluster", topic, "", topic, 0, -1),
         owner,
         Metrics(),
         lambda records, claim: decode(records, claim, parse_as_flume_event=False),
@@ -120,7 +120,7 @@ def commit_to(brokers, group, topic, offset, metadata):
 def test_nothing_is_handed_out_before_the_brokers_say_that_it_is_the_same_topic(brokers):
     numbered(brokers, "confirmed", range(10))
     ids = Ids(held=True)
-    consumer = reading(brokers, "confirmed", Owner(start=None), ids)
+    consumer = reading(brokers, "confirmed", RebalanceListener(start=None), ids)
     try:
         waiting(consumer, ids)
         ids.answer(None)  # no broker answered: it is asked again, and nothing is lost or overtaken
@@ -136,7 +136,7 @@ def test_nothing_is_handed_out_before_the_brokers_say_that_it_is_the_same_topic(
 def test_a_rewind_drops_what_waits_to_be_confirmed(brokers):
     numbered(brokers, "rewound", range(10))
     ids = Ids(held=True)
-    consumer = reading(brokers, "rewound", Owner(start=None), ids)
+    consumer = reading(brokers, "rewound", RebalanceListener(start=None), ids)
     try:
         waiting(consumer, ids)
         consumer.rewind({0: 4})
@@ -150,7 +150,7 @@ def test_a_rewind_drops_what_waits_to_be_confirmed(brokers):
 def test_records_of_a_topic_made_again_are_not_taken_for_those_of_the_old_one(brokers):
     numbered(brokers, "again", range(10))
     ids = Ids(held=True)
-    consumer = reading(brokers, "again", Owner(start=None), ids)
+    consumer = reading(brokers, "again", RebalanceListener(start=None), ids)
     try:
         waiting(consumer, ids)
         ids.answer("second")
@@ -164,7 +164,7 @@ def test_records_of_a_topic_made_again_are_not_taken_for_those_of_the_old_one(br
 def test_a_group_begins_under_the_claim_that_it_commits(brokers):
     numbered(brokers, "begins", range(10))
 
-    class Further(Owner):
+    class Further(RebalanceListener):
         """Knows by a record of its own where partition 0 goes on."""
 
         def assigned(self, committed):
@@ -178,7 +178,7 @@ def test_a_group_begins_under_the_claim_that_it_commits(brokers):
     finally:
         consumer.close()
     (claim,) = (claim for claim in owner.committed if claim.partition == 0)
-    assert claim == Claim("cluster", "begins", "first", "begins", 0, 0, ids=2)
+    assert claim == PartitionClaim("cluster", "begins", "first", "begins", 0, 0, ids=2)
     assert offsets_of(brokers, "begins", "begins") == (3, OffsetMetadata.of(claim))
 
 
@@ -196,7 +196,7 @@ def test_a_group_goes_on_where_it_stands_in_this_very_topic(brokers, metadata, f
     numbered(brokers, topic, range(10))
     commit_to(brokers, topic, topic, 4, metadata)
 
-    class Here(Owner):
+    class Here(RebalanceListener):
         def assigned(self, committed):
             super().assigned(committed)
             return committed
@@ -217,7 +217,7 @@ def test_nothing_is_handed_out_from_where_a_busy_sink_did_not_say(brokers, monke
     for number in range(10):
         producer.produce("busy", b"%d" % number, partition=0)
     assert not producer.flush(180)
-    consumer = reading(brokers, "busy", Owner(start=5))
+    consumer = reading(brokers, "busy", RebalanceListener(start=5))
     try:
         until(lambda: consumer.error or consumer._queues)  # the sink is at work, and takes nothing
         taken = []
@@ -283,7 +283,7 @@ def test_beside_members_of_version_0_1_a_group_says_no_more_than_they_know(broke
     numbered(brokers, "beside", range(10))
     commit_to(brokers, "beside", "beside", 4, "epoch=7")
 
-    class Further(Owner):
+    class Further(RebalanceListener):
         def assigned(self, committed):
             super().assigned(committed)
             return {claim._replace(record="hdfs:/logs"): 5 for claim in committed if claim.partition == 0}
@@ -309,7 +309,7 @@ def test_names_that_members_of_version_0_1_do_not_know_are_not_mixed_with_theirs
     numbered(brokers, "names", range(10))
     commit_to(brokers, "names", "names", 4, "topic=first&ids=2")
 
-    class Simple(Owner):
+    class Simple(RebalanceListener):
         def assigned(self, committed):
             super().assigned(committed)
             return committed
@@ -351,5 +351,5 @@ def test_a_callback_that_fails_while_the_reader_closes_is_no_failure_of_its_thre
     failures = []
     monkeypatch.setattr(reader, "Consumer", Closing)
     monkeypatch.setattr(threading, "excepthook", failures.append)
-    reading("nobody:1", "closing", Owner(start=None)).close()
+    reading("nobody:1", "closing", RebalanceListener(start=None)).close()
     assert failures == []

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.kafka import KafkaChannel, KafkaChannelConfig, records
-from plugins import Batch, Claim, Event, EventId, Record, flumeevent
+from plugins import Batch, Event, EventId, PartitionClaim, Record, flumeevent
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
 EVENTS = st.builds(Event, st.binary(max_size=200), st.dictionaries(TEXT, TEXT, max_size=4))
-CLAIM = Claim("", "topic", "", "", 0, 2)
+CLAIM = PartitionClaim("", "topic", "", "", 0, 2)
 
 
 def read(given: list[Record], *, parse: bool = True, group: str = "") -> list[records.Taken]:

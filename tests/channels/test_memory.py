@@ -8,7 +8,7 @@ from channels.memory import MemoryChannel, MemoryConfig
 from plugins import Batch, Event, Retry
 
 
-class Owner:
+class RebalanceListener:
     def __init__(self):
         self.claims = {}
 
@@ -44,7 +44,7 @@ def test_what_is_put_is_taken_in_order():
     memory = channel()
     memory.put(events(1, 2))
     memory.put(events(3))
-    owner = Owner()
+    owner = RebalanceListener()
     reader = memory.reader(owner, group=None, member="k")
     assert bodies(reader.take(0)) == [b"1", b"2"]
     assert bodies(reader.take(0)) == [b"3"]
@@ -55,7 +55,7 @@ def test_rewind_offers_the_same_events_with_the_same_ids():
     memory = channel()
     memory.put(events(1, 2))
     memory.put(events(3))
-    owner = Owner()
+    owner = RebalanceListener()
     reader = memory.reader(owner, group=None, member="k")
     first, second = reader.take(0), reader.take(0)
     reader.rewind({first.partition: second.start})
@@ -67,7 +67,7 @@ def test_rewind_offers_the_same_events_with_the_same_ids():
 def test_commit_makes_room_and_only_for_what_it_covers():
     memory = channel(capacity="2", transactionCapacity="1")
     memory.put(events(1, 2))
-    owner = Owner()
+    owner = RebalanceListener()
     reader = memory.reader(owner, group=None, member="k")
     first = reader.take(0)
     done = threading.Event()
@@ -85,19 +85,19 @@ def test_a_reader_that_closes_gives_back_what_it_did_not_commit():
     memory = channel()
     for n in (1, 2, 3):
         memory.put(events(n))
-    owner = Owner()
+    owner = RebalanceListener()
     reader = memory.reader(owner, group=None, member="k")
     first = reader.take(0)
     reader.take(0)
     reader.commit(owner.ends(first))
     reader.close()
-    other = memory.reader(Owner(), group=None, member="k")
+    other = memory.reader(RebalanceListener(), group=None, member="k")
     assert [bodies(other.take(0)), bodies(other.take(0))] == [[b"2"], [b"3"]]
 
 
 def test_a_batch_larger_than_the_channel_goes_through_in_pieces():
     memory = channel(capacity="10")
-    owner = Owner()
+    owner = RebalanceListener()
     reader = memory.reader(owner, group=None, member="k")
     thread = threading.Thread(target=lambda: memory.put(events(*range(100))))
     thread.start()
@@ -123,7 +123,7 @@ def test_two_readers_compete_and_their_positions_do_not_mix():
     memory = channel()
     for n in range(4):
         memory.put(events(n))
-    one, two = (memory.reader(Owner(), group=None, member="k") for _ in range(2))
+    one, two = (memory.reader(RebalanceListener(), group=None, member="k") for _ in range(2))
     taken = [one.take(0), two.take(0), one.take(0), two.take(0)]
     assert sorted(b for t in taken for b in bodies(t)) == [b"0", b"1", b"2", b"3"]
     assert taken[0].partition != taken[1].partition

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.kafka.positions import Log, TopicIds, claims_of, reader_id
-from plugins import Claim
+from plugins import PartitionClaim
 
-CLAIM = Claim("cluster", "t", "now", "group", 0, -1)
+CLAIM = PartitionClaim("cluster", "t", "now", "group", 0, -1)
 LOG = logging.getLogger()
 
 

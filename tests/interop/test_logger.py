@@ -13,7 +13,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from plugins import Event
-from tests.system.running import books, hdfs_sink, in_hdfs, in_topic, kafka_channel, unique
+from tests.system.running import hdfs_sink, in_hdfs, in_topic, kafka_channel, reconciliation, unique
 
 MESSAGES = [
     "plain",
@@ -77,7 +77,7 @@ a1.sources.udp.channels = c1
         check(way, by_way.pop(tag(*way)), began, ended)
     assert not by_way
 
-    audited = books(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
+    audited = reconciliation(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
     assert audited.balanced, audited.differences
     whole = [event.body for event in events if event.headers["Facility"] == "4"]
     assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}/4/3")) == Counter(whole)

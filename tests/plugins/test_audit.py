@@ -1,4 +1,4 @@
-"""The books: sums that order and batches do not change, and everything else does; reports that replace others."""
+"""The audit: sums that order and batches do not change, and everything else does; reports that replace others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.audit.sums import DAY, KEPT, MINUTE, PUT, Ledger, Report, Sum, add, read, tally
 from plugins import Batch, Event
-from plugins.audit import DAY, KEPT, MINUTE, PUT, Ledger, Report, Sum, add, read, tally
 
 VALUES = st.sampled_from(["", "a", "b", "é", "60001", "120001"])
 EVENTS = st.builds(
@@ -140,7 +140,7 @@ def test_a_minute_is_forgotten_after_a_day() -> None:
     assert ledger.news(3 * DAY) == []
 
 
-def test_what_others_write_is_in_no_books() -> None:
+def test_what_others_write_is_in_no_report() -> None:
     ledger = Ledger()
     ledger.add(Report("t", "g", sums(1), "p", 0, 1), 0)
     assert differences(ledger) == []

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugins import Batch, Event
-from plugins.bucketpath import BucketPath, known_zone, round_down, zone
+from sinks.bucketpath import BucketPath, known_zone, round_down, zone
 from tests.fixtures.examples import examples
 
 ZONES = ["UTC", "Asia/Kolkata", "America/St_Johns", "Australia/Lord_Howe", "PST", "GMT+5:30", "Africa/Monrovia"]

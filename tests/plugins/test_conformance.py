@@ -18,12 +18,12 @@ from channels.memory import MemoryChannel
 from plugins import (
     Batch,
     Channel,
-    Claim,
     CommittingSink,
     Config,
     Conflict,
     Event,
     Interceptor,
+    PartitionClaim,
     Problem,
     Receipt,
     Resumed,
@@ -518,7 +518,7 @@ class Once(CommittingSink[DirectoryConfig]):
     def write(self, batch: Batch) -> None:
         self.buffer += batch.bodies.to_pylist()
 
-    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         newest = self._newest()
         if newest is None:
             return Resumed(claim, committed)
@@ -529,14 +529,14 @@ class Once(CommittingSink[DirectoryConfig]):
         found = [file for file in self.directory.iterdir() if file.name[0] != "."]
         return max(found, key=_end, default=None)
 
-    def noted(self, claim: Claim) -> None:
+    def noted(self, claim: PartitionClaim) -> None:
         if (newest := self._newest()) is not None:
             newest.write_text(json.dumps({**json.loads(newest.read_text()), "note": ""}))
 
     def due(self) -> set[int]:
         return set()
 
-    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
         self.next += 1
         staged = self.directory / f".{id(self)}-{self.next}"
         staged.write_text(json.dumps({"bodies": [body.hex() for body in self.buffer], "note": note.hex()}))
@@ -583,24 +583,24 @@ class Twice(Once):
 class NoRecord(Once):
     """Exactly once, while it lives."""
 
-    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         return Resumed(claim, committed)
 
 
 class NoNotes(Once):
     """Exactly once; but what it rejected before a crash is nowhere."""
 
-    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
         return super().stage(claim, start, end)
 
 
 class OldNotes(Once):
     """Exactly once; hands out again what is taken care of."""
 
-    def noted(self, claim: Claim) -> None:
+    def noted(self, claim: PartitionClaim) -> None:
         pass
 
-    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
         return super().stage(claim, start, end, b"a note")
 
 
@@ -614,7 +614,7 @@ class NoGuard(Once):
 class Careless2(Once):
     """Exactly once; forgets what it is asked to stage."""
 
-    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
         receipt = super().stage(claim, start, end, note)
         return Receipt(claim, start, start, receipt.events, receipt.staged)
 

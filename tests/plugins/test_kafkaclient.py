@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from channels.kafka import KafkaChannelConfig
 from plugins import Retry
-from plugins.kafkaclient import PRODUCER, client_properties, committed, java_properties
+from plugins.shared.kafkaclient import PRODUCER, client_properties, committed, java_properties
 from sinks.kafka import KafkaSinkConfig
 
 BROKERS = {"kafka.bootstrap.servers": "h:1"}

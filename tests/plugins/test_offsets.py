@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins import Claim, FlafkaError
-from plugins.offsets import NUL, OffsetMetadata, known_to_older, next_epoch, truncated, undone
+from plugins import FlafkaError, PartitionClaim
+from plugins.shared.offsets import NUL, OffsetMetadata, known_to_older, next_epoch, truncated, undone
 
 MILLIS = 10**12
 EPOCHS = st.one_of(st.integers(1, 9), st.integers(MILLIS, 10 * MILLIS))
@@ -89,7 +89,7 @@ def test_nothing_to_say_is_written_as_nothing() -> None:
 
 
 def test_it_is_that_of_a_claim() -> None:
-    claim = Claim("cluster", "t", "id", "group", MILLIS, 3, 2, "kafka:t.positions")
+    claim = PartitionClaim("cluster", "t", "id", "group", MILLIS, 3, 2, "kafka:t.positions")
     assert OffsetMetadata.of(claim) == OffsetMetadata(MILLIS, "id", 2, "kafka:t.positions")
 
 
@@ -101,7 +101,7 @@ def test_an_epoch_is_later_than_the_one_before_and_than_any_from_before_now() ->
 
 
 def test_ids_begin_with_what_is_said_of_topics_of_one_name() -> None:
-    claim = Claim("cluster", "t", "id", "group", 0, 0, ids=2)
+    claim = PartitionClaim("cluster", "t", "id", "group", 0, 0, ids=2)
     assert claim._replace(ids=1).stem == "t"
     stems = {one.stem for one in (claim, claim._replace(topic_id="new"), claim._replace(cluster_id="other"))}
     assert len(stems) == 3
@@ -110,7 +110,7 @@ def test_ids_begin_with_what_is_said_of_topics_of_one_name() -> None:
 
 
 def test_ids_are_others_where_records_took_the_place_of_lost_ones() -> None:
-    claim = Claim("cluster", "t", "id", "group", MILLIS, 0, ids=2)
+    claim = PartitionClaim("cluster", "t", "id", "group", MILLIS, 0, ids=2)
     later = claim._replace(ids=MILLIS)
     assert later.stem != claim.stem
     assert later._replace(epoch=MILLIS + 1).stem == later.stem
@@ -140,5 +140,5 @@ def test_ids_are_others_where_records_took_the_place_of_lost_ones() -> None:
     ],
 )
 def test_only_an_owner_of_an_earlier_epoch_or_topic_has_undone_a_position(text: str | None, found: bool) -> None:
-    claim = Claim("c", "t", "i", "g", 3, 0)
+    claim = PartitionClaim("c", "t", "i", "g", 3, 0)
     assert undone(claim, OffsetMetadata.parse(text)) is found

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plugins.regex import Regex
+from plugins.shared.regex import Regex
 
 PATTERNS = [
     "é.",

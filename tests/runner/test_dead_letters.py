@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.runner.deadletters import (
+from agent.runner.deadletters.letters import (
     DeadLetter,
     FileDeadLetters,
     letters_of,
@@ -16,10 +16,10 @@ from agent.runner.deadletters import (
     of_notes,
     to_note,
 )
-from agent.runner.kept import read
-from plugins import Batch, Claim, Event, EventId, Origin, Record, Taken, Undecodable
+from agent.runner.deadletters.stored import read
+from plugins import Batch, Event, EventId, Origin, PartitionClaim, Record, Taken, Undecodable
 
-CLAIM = Claim("cluster", "t", "id", "group", 0, 3, ids=2)
+CLAIM = PartitionClaim("cluster", "t", "id", "group", 0, 3, ids=2)
 IDS = st.builds(EventId, st.text(), st.integers(0, 9), st.integers(0), st.integers(0, 9))
 LETTERS = st.builds(
     DeadLetter,
@@ -47,7 +47,7 @@ def taken() -> Taken:
     return Taken(3, 7, 9, batch, (broken,))
 
 
-def names(path: str, claim: Claim, one: Taken) -> list[str]:
+def names(path: str, claim: PartitionClaim, one: Taken) -> list[str]:
     letters = letters_of(path, claim, dict.fromkeys(one.batch.ids(), "why"), [one])
     return [letter.name for letter in (*letters, *letters_of_records(path, claim, one))]
 

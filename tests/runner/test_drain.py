@@ -12,7 +12,7 @@ from agent.config import load
 from agent.runner import drain
 from agent.runner.agent import Agent
 from agent.runner.drain import Stuck
-from plugins import Claim, Component, Components, Config, KafkaBackedChannel, KafkaStream, Retry, hookimpl
+from plugins import Component, Components, Config, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, hookimpl
 
 
 class Kept(KafkaBackedChannel[Config]):
@@ -44,10 +44,10 @@ class Kept(KafkaBackedChannel[Config]):
     def ends(self) -> Mapping[int, int]:
         return dict(self.end)
 
-    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
         if self.away:
             raise Retry("no broker answers")
-        return {Claim("", self.name, self.topic_id, "g", 0, p): self.at.get(p) for p in self.end}
+        return {PartitionClaim("", self.name, self.topic_id, "g", 0, p): self.at.get(p) for p in self.end}
 
     def vacant(self, partition: int, start: int | None, end: int) -> bool:
         return partition in self.nothing_from and self.nothing_from[partition] == start

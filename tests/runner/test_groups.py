@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.processors import Failover, LoadBalance, processor_of
+from agent.runner.local.sinkprocessors import Failover, LoadBalance, sink_processor_of
 from agent.runner.local.sinks import SinkRunner
 from agent.services.running import until
-from agent.topology import Place, ProcessorSpec, SinkGroupSpec, SinkSpec
+from agent.topology import Place, SinkGroupSpec, SinkProcessorSpec, SinkSpec
 from channels.memory import MemoryChannel, MemoryConfig
 from plugins import Batch, Config, Event, Rejected, Retry, Sink
 from tests.fixtures.examples import examples
@@ -21,8 +21,8 @@ from tests.runner.test_sinks import Letters
 
 PLACE = Place("test.conf", 1)
 NAMES = ("k1", "k2", "k3")
-FAILOVER = ProcessorSpec("failover", {"k1": 3, "k2": 2, "k3": 1})
-BALANCE = ProcessorSpec("load_balance", backoff=False)
+FAILOVER = SinkProcessorSpec("failover", {"k1": 3, "k2": 2, "k3": 1})
+BALANCE = SinkProcessorSpec("load_balance", backoff=False)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ class Store(Sink[Config]):
 class Group:
     """A group of three stores on a memory channel, turned by hand or by its thread."""
 
-    def __init__(self, processor: ProcessorSpec) -> None:
+    def __init__(self, processor: SinkProcessorSpec) -> None:
         self.now = 0.0
         self.channel = MemoryChannel(MemoryConfig(), "m")
         runner = ChannelRunner("a.channels.m", "m", self.channel)
@@ -82,7 +82,7 @@ class Group:
         specs = [SinkSpec(n, f"a.sinks.{n}", Store, Config(), {}, PLACE, channel="m") for n in NAMES]
         group = SinkGroupSpec("g", "a.sinkgroups.g", PLACE, NAMES, processor)
         self.runner = SinkRunner(specs, runner, self.letters, "member", group)
-        self.runner.processor = processor_of(processor, NAMES, lambda: self.now)
+        self.runner.processor = sink_processor_of(processor, NAMES, lambda: self.now)
         self.sinks: dict[str, Any] = {member.name: member.sink for member in self.runner.members}
 
     def put(self, *bodies: bytes) -> None:
@@ -165,10 +165,10 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize(
     "processor",
-    [FAILOVER, BALANCE, ProcessorSpec("load_balance", policy="random", longest_penalty=10)],
+    [FAILOVER, BALANCE, SinkProcessorSpec("load_balance", policy="random", longest_penalty=10)],
     ids=["failover", "round_robin", "random"],
 )
-def test_nothing_is_lost_whatever_fails(processor: ProcessorSpec) -> None:
+def test_nothing_is_lost_whatever_fails(processor: SinkProcessorSpec) -> None:
     machine = type("Case", (Machine,), {"processor": processor})
     run_state_machine_as_test(machine, settings=settings(max_examples=examples(40), stateful_step_count=30))
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.runner.deadletters import DeadLetter, DeadLetters
-from agent.runner.rejections import HELD_BYTES, LETTER_BYTES, Rejections
+from agent.runner.deadletters.letters import DeadLetter, DeadLetters
+from agent.runner.deadletters.rejections import HELD_BYTES, LETTER_BYTES, Rejections
 from agent.topology import Tolerance
 from plugins import Event, EventId, Retry
 

@@ -14,11 +14,11 @@ from agent.topology import Place, SinkSpec
 from channels.memory import MemoryChannel, MemoryConfig
 from plugins import (
     Batch,
-    Claim,
     CommittingSink,
     Config,
     Conflict,
     Event,
+    PartitionClaim,
     Receipt,
     Rejected,
     Resumed,
@@ -429,7 +429,7 @@ def test_a_flush_that_fails_while_partitions_go_has_the_others_taken_again():
 
         def reader(self, owner, *, group, member):
             self.rewound = []
-            claims = [Claim("cluster", "t", "id", "g", 0, partition) for partition in (0, 1)]
+            claims = [PartitionClaim("cluster", "t", "id", "g", 0, partition) for partition in (0, 1)]
             owner.assigned(dict.fromkeys(claims, 5))
             return types.SimpleNamespace(rewind=self.rewound.append, close=lambda: None)
 

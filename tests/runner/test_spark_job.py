@@ -14,18 +14,18 @@ import pyarrow as pa
 import pytest
 
 from agent.options import AgentOptions
-from agent.runner.rejections import Rejections
+from agent.runner.deadletters.rejections import Rejections
 from agent.runner.spark import query as query_module
 from agent.runner.spark.job import EventsTask, Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.query import Clock, Query, most_records, read_topic
 from agent.testing import session
 from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
 from channels.kafka import KafkaChannel, KafkaChannelConfig
-from plugins import Batch, Claim, Config, Conflict, FlafkaError, KafkaStream, Rejected, Resumed, Retry, Sink
+from plugins import Batch, Config, Conflict, FlafkaError, KafkaStream, PartitionClaim, Rejected, Resumed, Retry, Sink
 from tests.runner.test_rejections import Letters
 
 PLACE = Place("test.conf", 1)
-CLAIM = Claim("c", "t", "i", "g", 0, 0)
+CLAIM = PartitionClaim("c", "t", "i", "g", 0, 0)
 
 
 class Picky(Sink[Config]):
@@ -42,12 +42,12 @@ class Picky(Sink[Config]):
 class Recording(KafkaChannel):
     """Keeps the positions that Kafka would; its topic is the claim's."""
 
-    recorded: Mapping[Claim, int | None]
+    recorded: Mapping[PartitionClaim, int | None]
 
-    def record(self, positions: Mapping[Claim, int | None]) -> None:
+    def record(self, positions: Mapping[PartitionClaim, int | None]) -> None:
         self.recorded = dict(positions)
 
-    def confirm(self, claim: Claim) -> None:
+    def confirm(self, claim: PartitionClaim) -> None:
         assert claim == CLAIM
 
     def starts(self) -> Mapping[int, int]:
@@ -57,7 +57,7 @@ class Recording(KafkaChannel):
 class MadeAgain(Recording):
     """Its topic is another one by now."""
 
-    def confirm(self, claim: Claim) -> None:
+    def confirm(self, claim: PartitionClaim) -> None:
         raise Retry("topic t was deleted and made again")
 
 
@@ -123,7 +123,7 @@ class Away(Recording):
     def open(self) -> None:
         pass
 
-    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
         return {CLAIM: None}
 
 
@@ -185,7 +185,7 @@ class Overtaken(Recording):
     def open(self) -> None:
         pass
 
-    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
         return {self.found: 3}
 
     def starts(self) -> Mapping[int, int]:
@@ -257,7 +257,7 @@ def test_a_position_of_an_earlier_epoch_is_made_that_of_the_query_again(
     query.claims = {0: CLAIM._replace(epoch=2)}
     restored = []
 
-    def restore(positions: Mapping[Claim, int]) -> None:
+    def restore(positions: Mapping[PartitionClaim, int]) -> None:
         restored.append(dict(positions))
         if answer is not None:
             raise answer
@@ -324,7 +324,7 @@ class Joined(Recording):
 
     members = 1
 
-    def record(self, positions: Mapping[Claim, int | None]) -> None:
+    def record(self, positions: Mapping[PartitionClaim, int | None]) -> None:
         if self.members:
             raise Retry("the group has members")
         super().record(positions)
@@ -333,7 +333,7 @@ class Joined(Recording):
 class Ahead(Recording):
     """A group behind the sink's own record."""
 
-    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
         return {CLAIM: 3}
 
 
@@ -394,7 +394,7 @@ def test_the_driver_keeps_letters_before_it_commits_and_pauses_over_micro_batche
     letters = Letters()
     rejections = Rejections(letters, tolerance)
 
-    def commit(*bodies: bytes) -> Mapping[Claim, int | None]:
+    def commit(*bodies: bytes) -> Mapping[PartitionClaim, int | None]:
         """One micro-batch, on a query of its own, as after a failure."""
         query = Query(job, sink, rejections)
         query.claims = {0: CLAIM}

@@ -15,11 +15,11 @@ from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.processing import OWNER_FILE, Processing, await_end, done
 from agent.testing import session
 from agent.topology import AgentSpec
-from plugins import Claim, Components, FlafkaError
+from plugins import Components, FlafkaError, PartitionClaim
 from sinks.spark import SparkSink, SparkSinkConfig
 from tests.processors import logins
 
-CLAIM = Claim("cluster-1", "logs", "topic-id", "group", 0, 0)
+CLAIM = PartitionClaim("cluster-1", "logs", "topic-id", "group", 0, 0)
 
 
 def read(directory: Path, *more: str, processor: str = "both") -> tuple[AgentSpec | None, list[Diagnostic]]:
@@ -40,7 +40,7 @@ a1.sinks.p.output.rows.type = console
     return load(file, components=Components())
 
 
-def processing(directory: Path, processor: str = "both", claim: Claim = CLAIM) -> Processing:
+def processing(directory: Path, processor: str = "both", claim: PartitionClaim = CLAIM) -> Processing:
     """The processing of a sink whose checkpoint is in that directory, as if its channel had told that claim."""
     spec, found = read(directory, f"a1.sinks.p.checkpoint = {directory}/checkpoint", processor=processor)
     assert spec is not None, found

@@ -43,7 +43,8 @@ EXACTLY_ONCE = ("hdfs", "kafka")
 ALL = ("hdfs", "kafka", "solr")
 SPARK = ("spark-hdfs", "spark-kafka", "spark-solr")
 CHAIN, HDFS_SINK, KAFKA_SINK = "sinks/hdfs/chain.py", "sinks/hdfs/sink.py", "sinks/kafka/sink.py"
-READER, RUNNER, LETTERS = "channels/kafka/reader.py", "agent/runner/local/sinks.py", "agent/runner/deadletters.py"
+READER, RUNNER = "channels/kafka/reader.py", "agent/runner/local/sinks.py"
+LETTERS = "agent/runner/deadletters/letters.py"
 DELIVERY = "agent/runner/delivery.py"
 
 MUTANTS = (
@@ -183,7 +184,7 @@ MUTANTS = (
         "epoch-by-clock",
         "no epoch is used twice, though the group was deleted",
         HDFS,
-        "plugins/offsets.py",
+        "plugins/shared/offsets.py",
         "return max(epoch + 1, int(time.time() * 1000))",
         "return epoch + 1",
     ),
@@ -297,7 +298,7 @@ MUTANTS = (
         "letters-count-once",
         "letters of one name count once",
         EXACTLY_ONCE,
-        "agent/runner/kept.py",
+        "agent/runner/deadletters/stored.py",
         "        if kept.letter not in seen:\n",
         "        if True:\n",
     ),
@@ -305,7 +306,7 @@ MUTANTS = (
         "replay-noted",
         "what is replayed is noted",
         ALL,
-        "agent/runner/replay.py",
+        "agent/runner/deadletters/replay.py",
         "**marker(kept.letter for kept, _ in lot)",
         "**marker(())",
     ),
@@ -313,7 +314,7 @@ MUTANTS = (
         "replay-committed",
         "a replay ends its transaction",
         ALL,
-        "agent/runner/replay.py",
+        "agent/runner/deadletters/replay.py",
         "            producer.commit_transaction(ANSWER_SECONDS)\n",
         "",
     ),
@@ -429,8 +430,8 @@ MUTANTS = (
         "the record is read to its end",
         KAFKA,
         "sinks/kafka/positions.py",
-        "                    if time.monotonic() > deadline:\n",
-        "                    break\n                    if time.monotonic() > deadline:\n",
+        "high, READ_SECONDS, wait=True)",
+        "high, READ_SECONDS)",
     ),
     Mutant(
         "kafka-settled",

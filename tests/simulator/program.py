@@ -25,7 +25,7 @@ import kafka
 import requests
 
 from plugins import Batch
-from plugins.offsets import OffsetMetadata
+from plugins.shared.offsets import OffsetMetadata
 from tests.simulator import driver, http, threads
 from tests.simulator import kafka as model
 from tests.simulator.stores import happybase as model_of_happybase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from plugins.offsets import OffsetMetadata
+from plugins.shared.offsets import OffsetMetadata
 from tests.simulator.driver import Popen, of_process
 from tests.simulator.stories import GROUP, SINKS, TOPIC, Failure, Plan, Run
 

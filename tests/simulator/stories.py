@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import confluent_kafka
 
-from plugins.offsets import OffsetMetadata
+from plugins.shared.offsets import OffsetMetadata
 from tests.simulator.kafka import Brokers
 from tests.simulator.program import AgentProcess, command, configured, in_process, logged, seeded
 from tests.simulator.webhdfs import Hdfs
@@ -647,14 +647,14 @@ class Run:
             self.world.told(f"replay: {e}")
 
     def _replay(self) -> None:
-        from agent.runner.kept import read
-        from agent.runner.replay import replay, way_of
+        from agent.runner.deadletters.replay import replay, replayer_of
+        from agent.runner.deadletters.stored import read
 
         spec = self.spec("h1")
-        way = way_of(spec, spec.channels[0])
-        names = {kept.letter for kept in read(way.letters) if not kept.replayed and way.destination(kept)}
+        replayer = replayer_of(spec, spec.channels[0])
+        names = {kept.letter for kept in read(replayer.letters) if not kept.replayed and replayer.destination(kept)}
         if names:
-            replay(way, names, again=False)
+            replay(replayer, names, again=False)
 
     # --- the end
 
@@ -843,8 +843,8 @@ class Run:
         return again
 
     def _letters(self) -> Counter[bytes]:
-        from agent.runner.deadletters import dead_letters_of
-        from agent.runner.kept import read
+        from agent.runner.deadletters.letters import dead_letters_of
+        from agent.runner.deadletters.stored import read
 
         def look() -> Counter[bytes]:
             spec = self.spec("h1")

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from agent.options import AgentOptions
-from agent.runner import rejections
-from agent.runner.rejections import Rejections
+from agent.runner.deadletters import rejections
+from agent.runner.deadletters.rejections import Rejections
 from agent.runner.spark import query as query_module
 from agent.runner.spark.driver import reason
 from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.query import Query
 from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
 from channels.kafka import KafkaChannel, KafkaChannelConfig
-from plugins import Batch, Claim, Config, Record, Retry, Sink
+from plugins import Batch, Config, PartitionClaim, Record, Retry, Sink
 from tests.simulator import threads
 from tests.simulator.running import replaced, run_in
 from tests.simulator.spark import Spark, limited
@@ -80,12 +80,12 @@ class Positions(KafkaChannel):
     def open(self) -> None:
         pass
 
-    def confirm(self, claim: Claim) -> None:
+    def confirm(self, claim: PartitionClaim) -> None:
         pass
 
-    def positions(self, group: str | None) -> Mapping[Claim, int | None]:
+    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
         here = world().models
-        claims = [Claim("c", "t", "i", "g", 0, partition) for partition in here["log"].partitions("t")]
+        claims = [PartitionClaim("c", "t", "i", "g", 0, partition) for partition in here["log"].partitions("t")]
         return {claim: here["positions"].get(claim.partition) for claim in claims}
 
     def starts(self) -> Mapping[int, int]:
@@ -95,7 +95,7 @@ class Positions(KafkaChannel):
     def ends(self) -> Mapping[int, int]:
         raise Retry("no broker answers")  # at once, rather than after ten seconds of real time
 
-    def record(self, positions: Mapping[Claim, int | None]) -> None:
+    def record(self, positions: Mapping[PartitionClaim, int | None]) -> None:
         known = {claim.partition: end for claim, end in positions.items() if end is not None}
         world().models["positions"].update(known)
 

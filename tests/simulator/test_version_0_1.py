@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Uuid
 
 from channels.kafka.records import ARROW, FORMAT, decode, encode
-from plugins import Batch, Claim, Event, EventId, Record
-from plugins.offsets import OffsetMetadata
+from plugins import Batch, Event, EventId, PartitionClaim, Record
+from plugins.shared.offsets import OffsetMetadata
 from tests.simulator.kafka import Brokers
 from tests.simulator.program import AgentProcess, command, configured, in_process, installed, logged, seeded
 from tests.simulator.stores import HBase, Solr
@@ -134,8 +134,8 @@ class Left:
 
     def letters(self, sink: str) -> Counter[tuple[bytes, bool]]:
         """Bodies, and whether they were replayed."""
-        from agent.runner.deadletters import dead_letters_of
-        from agent.runner.kept import read
+        from agent.runner.deadletters.letters import dead_letters_of
+        from agent.runner.deadletters.stored import read
 
         def look() -> Counter[tuple[bytes, bool]]:
             spec = self.spec(sink)
@@ -269,17 +269,17 @@ def test_letters_are_replayed_once_and_those_replayed_before_are_not() -> None:
         config = left.spec("solr")
 
         def replay() -> None:
-            from agent.runner.kept import read
-            from agent.runner.replay import replay, way_of
+            from agent.runner.deadletters.replay import replay, replayer_of
+            from agent.runner.deadletters.stored import read
 
-            way = way_of(config, config.channels[0])
-            chosen = {kept.letter for kept in read(way.letters) if kept.component == "a1.sinks.solr"}
-            replay(way, chosen, again=False)
+            replayer = replayer_of(config, config.channels[0])
+            chosen = {kept.letter for kept in read(replayer.letters) if kept.component == "a1.sinks.solr"}
+            replay(replayer, chosen, again=False)
 
         end = left.brokers.end_offset(TOPIC, 0)
         in_process(left.world, "replay", replay)
         fresh = [entry for entry in left.brokers.records(TOPIC, 0) if entry.offset >= end]
-        claim = Claim(STATE["cluster"], TOPIC, STATE["topic"], "solr", 0, 0)
+        claim = PartitionClaim(STATE["cluster"], TOPIC, STATE["topic"], "solr", 0, 0)
         records = [Record(e.offset, e.timestamp, e.key, e.value, e.headers) for e in fresh]
         taken = decode(iter(records), claim, parse_as_flume_event=True)
         assert taken is not None
@@ -290,7 +290,7 @@ def test_letters_are_replayed_once_and_those_replayed_before_are_not() -> None:
 
 
 def test_events_of_each_form_have_the_ids_that_they_had() -> None:
-    claim = Claim(STATE["cluster"], TOPIC, STATE["topic"], "hdfs", 0, 0)
+    claim = PartitionClaim(STATE["cluster"], TOPIC, STATE["topic"], "hdfs", 0, 0)
     records = [
         Record(
             r["offset"], r["time"], decoded(r["key"]), decoded(r["value"]), [(n, decoded(v)) for n, v in r["headers"]]
@@ -317,7 +317,7 @@ def test_what_version_0_1_replayed_is_offered_to_its_group_alone_under_its_ids()
     replays = [record for record in records if record.offset > last]
     assert len(replays) == 2, "the fixture"
     for group, found in (("solr", 2), ("hdfs", 0)):
-        claim = Claim(STATE["cluster"], TOPIC, STATE["topic"], group, 0, 0)
+        claim = PartitionClaim(STATE["cluster"], TOPIC, STATE["topic"], group, 0, 0)
         taken = decode(iter(replays), claim, parse_as_flume_event=True)
         assert taken is not None
         assert len(taken.batch) == found

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from plugins import Batch, Event, Origin, Retry
-from plugins.avrorpc import Status, answer, complaint, frame
+from plugins.shared.avrorpc import Status, answer, complaint, frame
 from sinks.avro import AvroSink, AvroSinkConfig
 from tests.plugins.certificates import certificate
 from tests.sources.test_avro import Running

@@ -21,14 +21,26 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plugins import Batch, Claim, Conflict, Event, FlafkaError, Origin, Receipt, Rejected, Resumed, Retry, conformance
+from plugins import (
+    Batch,
+    Conflict,
+    Event,
+    FlafkaError,
+    Origin,
+    PartitionClaim,
+    Receipt,
+    Rejected,
+    Resumed,
+    Retry,
+    conformance,
+)
 from sinks.hdfs import HdfsConfig, HdfsSink
 from sinks.hdfs import staging as staging_module
 from sinks.hdfs.chain import KEEP_MS, Manifest, safe_name
 from tests.fixtures.examples import examples, some
 from tests.sinks.fake_webhdfs import DATANODE, NAMENODE, STANDBY, Crash, FakeWebHdfs, error
 
-CLAIM = Claim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
+CLAIM = PartitionClaim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
 OWN = CLAIM._replace(record="hdfs:/logs/.flafka")
 """As the sink answers it."""
 NEVER = {"hdfs.rollInterval": "0", "hdfs.rollSize": "0", "hdfs.rollCount": "0"}
@@ -582,7 +594,7 @@ ACTION = st.tuples(
 )
 
 
-class Owner:
+class RebalanceListener:
     """One agent that believes, rightly or not, that the partition is its own."""
 
     def __init__(self, directory: Path) -> None:
@@ -628,7 +640,7 @@ def test_owners_who_do_not_know_of_each_other(tmp_path: Path, actions: list[Any]
     with pytest.MonkeyPatch.context() as patch:
         fake = FakeWebHdfs()
         fake.install(patch)
-        owners = [Owner(tmp_path) for _ in range(OWNERS)]
+        owners = [RebalanceListener(tmp_path) for _ in range(OWNERS)]
         for number, action, count, fault in actions:
             if fault is not None:
                 fake.lose(len(fake.calls) + fault[0], fault[1], fault[2], requests.ConnectionError)
@@ -636,7 +648,7 @@ def test_owners_who_do_not_know_of_each_other(tmp_path: Path, actions: list[Any]
             fake.heal()
             promised = {n for m in manifests(fake) for n in range(m.start, m.end)}
             assert set(delivered(fake)) <= promised
-        last = Owner(tmp_path)
+        last = RebalanceListener(tmp_path)
         last.act("take over", 0)
         assert delivered(fake) == Counter(range(last.position or 0))
         for owner in (*owners, last):

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from plugins import Batch, Claim, Conflict, Event, Origin, Rejected, Retry
+from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Rejected, Retry
 from sinks.kafka import KafkaSink, KafkaSinkConfig, positions
 from sinks.kafka.plain import PlainKafkaSink
 from sinks.kafka.topics import BATCH_BYTES, Topics
 from sinks.kafka.writers import Writer
 
-CLAIM = Claim("", "channel", "", "g", 0, 0)
+CLAIM = PartitionClaim("", "channel", "", "g", 0, 0)
 NOW = int(time.time() * 1000)
 HOUR = 3_600_000
 
@@ -244,7 +244,7 @@ def test_the_plain_form_needs_no_right_to_transactions(monkeypatch):
     plain = PlainKafkaSink(sink(Admin()).config)
     monkeypatch.setattr("sinks.kafka.plain.TransactionalWriter", Refused)
     monkeypatch.setattr(plain, "_find_cluster", lambda: "c")
-    plain.take_over(Claim("c", "t", "i", "g", 0, 0))
+    plain.take_over(PartitionClaim("c", "t", "i", "g", 0, 0))
     refused = KafkaError.REQUEST_TIMED_OUT
     with pytest.raises(Retry):
-        plain.take_over(Claim("c", "t", "i", "g", 0, 0))
+        plain.take_over(PartitionClaim("c", "t", "i", "g", 0, 0))

@@ -18,7 +18,7 @@ import pytest
 from agent import testing
 from agent.testing import run_processor, session
 from plugins import Event, FlafkaError
-from plugins.frames import avro_body
+from plugins.shared.frames import avro_body
 from sinks.spark import SparkSink, SparkSinkConfig
 from sinks.spark.loading import load
 from sinks.spark.sink import checked, records

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from agent.books import HdfsReader, audit, differences, hbase_rows, read_topic, solr_documents
-from agent.books import stored as by_id
+from agent.audit.reconciliation import HdfsReader, differences, hbase_rows, read_topic, reconcile, solr_documents
+from agent.audit.reconciliation import stored as by_id
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
@@ -159,7 +159,7 @@ a1.sinks.k3.group = {topic}-hdfs
         assert [id for id in sample if len(table.cells(id, b"f:pCol", versions=10)) != 1] == []
     documents = {id: document["body_t"].encode() for id, document in solr_documents(url).items()}
     assert differences(channel, documents) == []
-    books = audit(records, reader, root)
+    books = reconcile(records, reader, root)
     assert books.differences == []
     assert books.delivered_events == len(channel)
     assert kills == KILLS
@@ -243,7 +243,7 @@ a1.sinks.k3.group = {topic}-hdfs
     channel = by_id(records)
     documents = {id: document["body_t"].encode() for id, document in solr_documents(url).items()}
     assert differences(channel, documents) == []
-    books = audit(records, reader, root)
+    books = reconcile(records, reader, root)
     assert books.differences == []
     assert books.delivered_events == len(channel) == feed.stored
     assert asleep

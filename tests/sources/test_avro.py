@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from agent.services.running import until
 from plugins import Batch, Event, Retry, avrorpc
-from plugins.avrorpc import PROTOCOL_HASH, Events, Frames, Status, array, frame, opening, read_answer
-from plugins.flumeevent import encode, varint
+from plugins.shared.avrorpc import PROTOCOL_HASH, Events, Frames, Status, array, frame, opening, read_answer
+from plugins.shared.flumeevent import encode, varint
 from sources.avro import AvroConfig, AvroSource
 from sources.avro.config import Rule, admitted
 from tests.fixtures.examples import examples

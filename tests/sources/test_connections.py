@@ -22,8 +22,8 @@ import pytest
 from agent.monitoring.registry import Registry
 from agent.services.running import until
 from plugins import Batch, Components, Event, Source
-from plugins.avrorpc import array, frame, opening
-from plugins.flumeevent import encode
+from plugins.shared.avrorpc import array, frame, opening
+from plugins.shared.flumeevent import encode
 from tests.plugins.certificates import certificate
 
 TYPES = ("syslogtcp", "multiport_syslogtcp", "netcat", "log4j", "avro", "http")

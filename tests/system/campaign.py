@@ -15,7 +15,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
-from agent.books import HdfsReader, read_topic
+from agent.audit.reconciliation import HdfsReader, read_topic
 from agent.services.hdfs import NAMENODE, HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from agent.books import HdfsReader, audit, lines
+from agent.audit.reconciliation import HdfsReader, lines, reconcile
 from plugins import Taken
 
 _WITHIN_A_LINE = bytes.maketrans(b"\r\n", b"rn")
@@ -59,7 +59,7 @@ class Evidence:
 
     def differences(self) -> list[str]:
         """Everything that is not as promised, in words."""
-        books = audit(self.records, self.hdfs, self.root)
+        books = reconcile(self.records, self.hdfs, self.root)
         found = list(books.differences)
         if books.channel_events != books.delivered_events:
             found.append(f"the channel holds {books.channel_events} events, {books.delivered_events} were delivered")

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from agent.books import Books, HdfsReader, audit, lines, read_topic
+from agent.audit.reconciliation import HdfsReader, Reconciliation, lines, read_topic, reconcile
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from plugins import Channel, Components, Event
@@ -85,9 +85,9 @@ def in_hdfs(hdfs: HdfsCluster, root: str) -> list[bytes]:
     return [line for path in sorted(reader.visible(root)) for line in lines(reader.read(path))]
 
 
-def books(kafka: KafkaCluster, topic: str, hdfs: HdfsCluster, root: str) -> Books:
+def reconciliation(kafka: KafkaCluster, topic: str, hdfs: HdfsCluster, root: str) -> Reconciliation:
     """The audit: what the topic holds against what lies below that directory."""
-    return audit(read_topic(kafka.bootstrap_servers, topic, KAFKA), HdfsReader(hdfs.webhdfs), root)
+    return reconcile(read_topic(kafka.bootstrap_servers, topic, KAFKA), HdfsReader(hdfs.webhdfs), root)
 
 
 @contextlib.contextmanager

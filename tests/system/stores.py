@@ -16,8 +16,8 @@ from pathlib import Path
 
 import happybase
 
-from agent.books import differences, hbase_rows, read_topic, solr_documents
-from agent.books import stored as by_id
+from agent.audit.reconciliation import differences, hbase_rows, read_topic, solr_documents
+from agent.audit.reconciliation import stored as by_id
 from agent.services.cluster import Cluster
 from agent.services.hbase import MASTER, THRIFT, HBaseCluster
 from agent.services.kafka import KafkaCluster

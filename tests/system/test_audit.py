@@ -1,4 +1,4 @@
-"""The audit of agents that are killed: what is delivered again is in the books once, on both runners."""
+"""The audit of agents that are killed: what is delivered again is in the audit once, on both runners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.system.test_kafka_ends import create
 LINES = 3000
 
 
-def test_the_books_balance_after_kills(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+def test_the_audit_balances_after_kills(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
     topic = unique("audited")
     create(kafka_cluster, f"{topic}-copy")
     channel = kafka_channel(kafka_cluster.bootstrap_servers, topic) + f"\na1.audit.topic = {topic}.audit\n"

@@ -21,7 +21,7 @@ from agent.cli.group import group
 from agent.cli.topic import topic
 from agent.services.kafka import KafkaCluster
 from agent.services.process import await_ready
-from plugins.offsets import OffsetMetadata
+from plugins.shared.offsets import OffsetMetadata
 
 agent = click.Group(commands=[cluster, topic, group])
 Run = Callable[..., Result]

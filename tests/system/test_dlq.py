@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runner.deadletters import PART_BYTES, DeadLetter, FileDeadLetters, KafkaDeadLetters
+from agent.runner.deadletters.letters import PART_BYTES, DeadLetter, FileDeadLetters, KafkaDeadLetters
 from agent.services.kafka import KafkaCluster
 from plugins import Event, EventId, KafkaStream
 from tests.system.running import agent_command, kafka_channel, unique

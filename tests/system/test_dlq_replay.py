@@ -12,7 +12,7 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
-from agent.runner.deadletters import DeadLetter, FileDeadLetters, KafkaDeadLetters
+from agent.runner.deadletters.letters import DeadLetter, FileDeadLetters, KafkaDeadLetters
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
@@ -25,7 +25,7 @@ from tests.system.test_solr_sink import documents
 DIES_IN_THE_THIRD_LOT = """
 import itertools, os, signal, sys
 from confluent_kafka import Consumer, TopicPartition
-import agent.runner.replay as replay
+import agent.runner.deadletters.replay as replay
 from agent.cli import main
 
 servers, topic = sys.argv.pop(1), sys.argv.pop(1)

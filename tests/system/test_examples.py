@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from agent.books import HdfsReader
+from agent.audit.reconciliation import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_port

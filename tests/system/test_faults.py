@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer
 from kafka import KafkaAdminClient
 
-from agent.books import audit
+from agent.audit.reconciliation import reconcile
 from agent.config import load
 from agent.runner.agent import Agent
 from agent.services.hdfs import HdfsCluster
@@ -22,11 +22,11 @@ from agent.services.kafka import KafkaCluster
 from agent.services.running import until
 from plugins import (
     Batch,
-    Claim,
     CommittingSink,
     Components,
     Config,
     Conflict,
+    PartitionClaim,
     Receipt,
     Resumed,
     Retry,
@@ -71,7 +71,7 @@ def test_every_line_is_on_hdfs_whatever_is_killed(campaign: Campaign, evidence: 
     assert list(campaign.temporary.glob("flafka-spark-*")) == []
 
 
-# --- whether the books would show it, if it were otherwise
+# --- whether a reconciliation would show it, if it were otherwise
 
 
 def _files(evidence: Evidence) -> tuple[str, str]:
@@ -151,7 +151,7 @@ def commit_twice(evidence: Evidence) -> Evidence:
 )
 def test_the_audit_finds(evidence: Evidence, tamper: Callable[[Evidence], Evidence], shown: str) -> None:
     tampered = tamper(evidence)
-    books = audit(tampered.records, tampered.hdfs, tampered.root)
+    books = reconcile(tampered.records, tampered.hdfs, tampered.root)
     assert not books.balanced
     assert any(shown in difference for difference in books.differences), books.differences
     assert set(books.differences) <= set(tampered.differences())
@@ -309,7 +309,7 @@ class HalfSink(CommittingSink[Config]):
         self.commits: list[Receipt] = []
         self.conflicts = self.failures = 0
 
-    def resume(self, claim: Claim, committed: int | None) -> Resumed:
+    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         ends = (receipt.end for receipt in self.commits if receipt.claim.partition == claim.partition)
         return Resumed(claim, max(ends, default=committed))
 
@@ -320,7 +320,7 @@ class HalfSink(CommittingSink[Config]):
     def due(self) -> set[int]:
         return set(self.held) if len(self.held) > 1 or self.failures else set()
 
-    def stage(self, claim: Claim, start: int, end: int, note: bytes = b"") -> Receipt:
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
         events = self.held.pop(claim.partition)
         return Receipt(claim, start, end, len(events), events)
 
@@ -333,7 +333,7 @@ class HalfSink(CommittingSink[Config]):
             raise Retry("away for a moment")
         self.commits.append(receipt)
 
-    def noted(self, claim: Claim) -> None:
+    def noted(self, claim: PartitionClaim) -> None:
         pass
 
     def reset(self, partition: int | None = None) -> None:

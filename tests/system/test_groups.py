@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from agent.books import solr_documents
+from agent.audit.reconciliation import solr_documents
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
-from plugins.offsets import OffsetMetadata
+from plugins.shared.offsets import OffsetMetadata
 from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.test_drain import create, put
 

@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 from agent.services.hdfs import HdfsCluster
 from agent.services.jars import ensure_all
 from agent.services.java import find_java
-from plugins import Batch, Claim, Event, Origin
+from plugins import Batch, Event, Origin, PartitionClaim
 from sinks.hdfs import HdfsConfig, HdfsSink
 
-CLAIM = Claim("cluster", "formats", "t0p1c", "group", 0, 0)
+CLAIM = PartitionClaim("cluster", "formats", "t0p1c", "group", 0, 0)
 EVENTS = 30_000
 """So many that every format writes several blocks."""
 SCHEMA = '{"type": "string"}'

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 from agent.services.hdfs import HdfsCluster
-from plugins import Batch, Claim, Conflict, Event, Origin, Receipt, Retry, conformance
+from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Receipt, Retry, conformance
 from sinks.hdfs import HdfsConfig, HdfsSink
 from sinks.hdfs.webhdfs import WebHdfs
 from tests.fixtures.kit import exercises
 
-CLAIM = Claim("cluster", "app.logs", "t0p1c", "a group/with signs", 0, 3)
+CLAIM = PartitionClaim("cluster", "app.logs", "t0p1c", "a group/with signs", 0, 3)
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -86,7 +86,7 @@ def records(start: int, end: int) -> Batch:
     return Batch.of((Event(b"%d" % n, {"host": f"h{n % 2}"}) for n in range(start, end)), origin)
 
 
-def _own(sink: HdfsSink) -> Claim:
+def _own(sink: HdfsSink) -> PartitionClaim:
     """The claim, as `resume` answers it."""
     return CLAIM._replace(record=f"hdfs:{sink.state}")
 

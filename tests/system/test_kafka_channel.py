@@ -10,10 +10,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from channels.kafka import KafkaChannel, KafkaChannelConfig
 from plugins import Batch, Conflict, Event, FlafkaError, Rejected
-from plugins.offsets import OffsetMetadata
+from plugins.shared.offsets import OffsetMetadata
 
 
-class Owner:
+class RebalanceListener:
     """Follows its reader's partitions; starts where the group stands."""
 
     def __init__(self):
@@ -87,24 +87,24 @@ def contents(taken) -> list[tuple]:
 def test_what_is_put_is_taken_once_and_again_after_an_uncommitted_close(channel):
     for start in range(0, 1000, 100):
         channel.put(events(*range(start, start + 100)))
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     first = take(reader, 1000)
     assert sorted(int(body.split()[0]) for *_, body in contents(first)) == list(range(1000))
     reader.close()
-    owner = Owner()
+    owner = RebalanceListener()
     reader = channel.reader(owner, group=None, member="h.a.k")
     again = take(reader, 1000)
     assert contents(again) == contents(first)
     reader.commit(owner.ends(again))
     reader.close()
     channel.put(events(1000))
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     assert [body for *_, body in contents(take(reader, 1))] == [b"1000 \xff"]
     reader.close()
 
 
 def test_what_is_left_is_not_known_while_partitions_are_being_assigned(channel):
-    class Curious(Owner):
+    class Curious(RebalanceListener):
         def assigned(self, claims):
             self.lag = reader.lag()
             return super().assigned(claims)
@@ -121,7 +121,7 @@ def test_what_is_left_is_not_known_while_partitions_are_being_assigned(channel):
 def test_rewind_offers_the_same_ids_and_nothing_past_them_first(channel):
     for n in range(300):
         channel.put(events(n))
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     first = take(reader, 300)
     starts = {t.partition: min(o.start for o in first if o.partition == t.partition) for t in first}
     reader.rewind(starts)
@@ -140,7 +140,7 @@ def test_rewind_offers_the_same_ids_and_nothing_past_them_first(channel):
 
 
 def test_a_second_member_takes_partitions_over_and_each_event_comes_to_one_of_them(channel):
-    owners = [Owner(), Owner()]
+    owners = [RebalanceListener(), RebalanceListener()]
     one = channel.reader(owners[0], group=None, member="h.a.one")
     channel.put(events(0))
     first = take(one, 1)
@@ -165,7 +165,7 @@ def test_a_second_member_takes_partitions_over_and_each_event_comes_to_one_of_th
 
 def test_groups_do_not_share(channel):
     channel.put(events(1, 2, 3))
-    readers = [channel.reader(Owner(), group=group, member=f"h.a.{group}") for group in ("g1-x", "g2-x")]
+    readers = [channel.reader(RebalanceListener(), group=group, member=f"h.a.{group}") for group in ("g1-x", "g2-x")]
     for reader in readers:
         assert len(contents(take(reader, 3))) == 3
         reader.close()
@@ -177,7 +177,7 @@ def test_positions_carry_the_epoch_of_a_deliberate_reset(channel):
     assert set(positions.values()) == {None}
     channel.record({claim._replace(epoch=3): 0 for claim in positions})
     assert {(claim.epoch, position) for claim, position in channel.positions(None).items()} == {(3, 0)}
-    owner = Owner()
+    owner = RebalanceListener()
     reader = channel.reader(owner, group=None, member="h.a.k")
     taken = take(reader, 3)
     assert {claim.epoch for claim, _ in owner.claims.values()} == {3}
@@ -229,7 +229,7 @@ def test_records_that_retention_took_stop_the_reader_with_the_way_out(channel, k
     topic = channel.config.topic
     for future in admin.delete_records([TopicPartition(topic, claim.partition, 1) for claim in claims]).values():
         future.result(60)
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     with pytest.raises(FlafkaError, match=f"agent group reset {topic} --topic {topic}"):
         take(reader, 1)
     reader.close()
@@ -241,7 +241,7 @@ def test_a_record_in_no_known_format_comes_back_with_its_bytes(channel, kafka_cl
     producer.produce(channel.config.topic, b"\xff\xff\xff", partition=0, headers=[("flafka.format", b"arrow/1")])
     producer.flush()
     channel.put(events(1))
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     taken, deadline = [], time.monotonic() + 60
     while sum(len(t.undecodable) for t in taken) < 2 or not any(len(t.batch) for t in taken):
         assert time.monotonic() < deadline
@@ -260,7 +260,7 @@ def test_an_event_too_large_for_any_record_is_rejected_and_the_rest_stored(chann
     with pytest.raises(Rejected) as rejected:
         channel.put(batch)
     assert [id.index for id in rejected.value.reasons] == [1]
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     assert sorted(event.body for t in take(reader, 2) for event in t.batch) == [b"also small", b"small"]
     reader.close()
 
@@ -275,7 +275,7 @@ def test_formats_change_on_a_live_topic(kafka_cluster, topic):
         for channel in channels:
             channel.put(events(*(next(numbers) for _ in range(size))))
     for channel in channels:
-        reader = channel.reader(Owner(), group=f"{topic}-{channel.config.format}", member="h.a.k")
+        reader = channel.reader(RebalanceListener(), group=f"{topic}-{channel.config.format}", member="h.a.k")
         taken = take(reader, 900)
         reader.close()
         assert not any(one.undecodable for one in taken)
@@ -296,7 +296,7 @@ def test_formats_change_on_a_live_topic(kafka_cluster, topic):
 def test_one_event_a_record_is_taken_again_with_the_same_ids(kafka_cluster, topic, form):
     channel = open_channel(kafka_cluster, topic, format=form)
     channel.put(events(*range(3000)))
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     first = take(reader, 3000)
     assert {(one.batch.id(0).offset, one.batch.id(len(one.batch) - 1).offset + 1) for one in first} == {
         (one.start, one.end) for one in first
@@ -326,7 +326,7 @@ def test_events_choose_their_partition_by_header_key_or_default(kafka_cluster, t
     channel.close()
     channel = open_channel(kafka_cluster, topic, format=form, defaultPartitionId="1")
     channel.put(Batch.of([Event(b"by default"), Event(b"by default", {"key": "a"})]))
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     got = {(event.body, one.partition) for one in take(reader, 8) for event in one.batch}
     reader.close()
     channel.close()
@@ -347,7 +347,7 @@ def test_a_full_producer_queue_delays_a_put_and_loses_nothing(kafka_cluster, top
         **{"kafka.producer.queue.buffering.max.messages": "100"},
     )
     channel.put(events(*range(1500)))
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     assert sorted(int(body.split()[0]) for *_, body in contents(take(reader, 1500))) == list(range(1500))
     reader.close()
     channel.close()
@@ -364,7 +364,7 @@ def test_a_topic_that_takes_less_rejects_earlier(kafka_cluster, topic, form):
     with pytest.raises(Rejected) as rejected:
         channel.put(Batch.of([Event(body, {"n": "1"}) for body in bodies]))
     assert {id.index: "more than a record" in text for id, text in rejected.value.reasons.items()} == {1: True}
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     got = {event.body for one in take(reader, 3) for event in one.batch}
     assert got == {bodies[0], *bodies[2:]}
     reader.close()
@@ -377,7 +377,7 @@ def test_what_does_not_compress_is_divided_until_the_topic_takes_it(kafka_cluste
     channel = open_channel(kafka_cluster, topic)
     bodies = [b"%02d" % n + os.urandom(60_000) for n in range(20)]
     channel.put(Batch.of([Event(body, {"n": str(n)}) for n, body in enumerate(bodies)]))
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     assert sorted(event.body for one in take(reader, 20) for event in one.batch) == bodies
     reader.close()
     channel.close()
@@ -390,7 +390,7 @@ def test_any_topic_is_read_as_bodies(kafka_cluster, topic):
     producer.produce(topic, b"\0\0")
     assert producer.flush(30) == 0
     channel.put(Batch.of([Event(b"ours", {"h": "x"})]))
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     got = {event.body: event.headers for one in take(reader, 3) for event in one.batch}
     assert got == {b"plain text \xff": {"key": "k", "trace": "1"}, b"\0\0": {}, b"ours": {"h": "x"}}
     reader.close()
@@ -408,7 +408,7 @@ def test_a_put_returns_only_when_two_replicas_have_it(channel, kafka_cluster):
             channel.put(events(n))
     finally:
         kafka_cluster.start()
-    reader = channel.reader(Owner(), group=None, member="h.a.k")
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     numbers = sorted(int(body.split()[0]) for *_, body in contents(take(reader, 20, seconds=60)))
     assert numbers == list(range(20))
     reader.close()

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
-from plugins import Batch, Claim, Conflict, Event, Origin, conformance
+from plugins import Batch, Conflict, Event, Origin, PartitionClaim, conformance
 from sinks.kafka import KafkaSink
 from sinks.kafka.plain import PlainKafkaSink
 from sources.kafka import KafkaSource
@@ -92,7 +92,7 @@ def test_conformance_of_the_sink(kafka_cluster: KafkaCluster) -> None:
         properties,
         lambda: bodies(kafka_cluster, topic),
         failing=properties | {"kafka.bootstrap.servers": "127.0.0.1:1"},
-        claim=Claim(cluster_id, channel, "id", unique("group"), 0, 0),
+        claim=PartitionClaim(cluster_id, channel, "id", unique("group"), 0, 0),
     )
 
 
@@ -102,7 +102,7 @@ def test_on_spark_it_ends_the_transaction_of_an_agent_that_was_killed(kafka_clus
     cluster_id = (
         AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=20).cluster_id
     )
-    claim = Claim(cluster_id, channel, "id", unique("group"), 0, 0)
+    claim = PartitionClaim(cluster_id, channel, "id", unique("group"), 0, 0)
     config, problems = KafkaSink.config_class.parse(
         {"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, "kafka.topic": topic}
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.books import HdfsReader
+from agent.audit.reconciliation import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent

@@ -12,7 +12,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from plugins import Batch, Event
-from tests.system.running import KAFKA, books, hdfs_sink, in_hdfs, kafka_channel, unique
+from tests.system.running import KAFKA, hdfs_sink, in_hdfs, kafka_channel, reconciliation, unique
 
 
 def put(kafka: KafkaCluster, topic: str, form: str, bodies: list[bytes]) -> None:
@@ -47,6 +47,6 @@ a1.spark.triggerInterval = 2
         assert agent.ended() == 0, agent.log[-4000:]
         assert "Traceback" not in agent.log
     assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == written
-    found = books(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
+    found = reconciliation(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
     assert found.differences == []
     assert found.channel_events == found.delivered_events == 4500

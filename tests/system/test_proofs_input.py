@@ -11,7 +11,7 @@ import pytest
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
-from tests.system.running import books, connected, hdfs_sink, in_topic, kafka_channel, send, unique
+from tests.system.running import connected, hdfs_sink, in_topic, kafka_channel, reconciliation, send, unique
 
 STATUS = "flume.syslog.status"
 HEAD = b"<13>Oct 11 22:14:15 web-1 "
@@ -129,6 +129,6 @@ def test_all_of_it_is_in_hdfs(kafka_cluster: KafkaCluster, hdfs_cluster: HdfsClu
     sent = len(in_topic(kafka_cluster, topic))
     agent.until(lambda: agent.count("SINK.k1", "EventDrainAttemptCount") >= sent, "all events to be staged")
     assert agent.stop() == 0
-    audited = books(kafka_cluster, topic, hdfs_cluster, root)
+    audited = reconciliation(kafka_cluster, topic, hdfs_cluster, root)
     assert audited.balanced, audited.differences
     assert "Traceback" not in agent.log

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.books import HdfsReader
+from agent.audit.reconciliation import HdfsReader
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
-from tests.system.running import ROOT, books, hdfs_sink, in_topic, kafka_channel, unique
+from tests.system.running import ROOT, hdfs_sink, in_topic, kafka_channel, reconciliation, unique
 
 LOGS = ROOT.parent / "shared" / "data" / "loghub"
 NAMES = ("HDFS", "Hadoop", "Linux", "OpenSSH")
@@ -56,7 +56,7 @@ a1.sources.s1.backoffSleepIncrement = 100
         agent.until(lambda: agent.count("SOURCE.s1", "EventAcceptedCount") >= events, "the last lines")
         assert agent.stop() == 0
 
-    audited = books(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
+    audited = reconciliation(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
     assert audited.differences == []
     assert (audited.channel_events, audited.delivered_events) == (events, events)
     held = in_topic(kafka_cluster, topic)

@@ -8,13 +8,13 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from tests.system.running import (
-    books,
     fill,
     hdfs_sink,
     in_hdfs,
     in_topic,
     kafka_channel,
     read_only,
+    reconciliation,
     send,
     small_disk,
     unique,
@@ -158,5 +158,5 @@ a1.sinks.k2.sink.directory = {out}
     assert sorted(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == sorted(expected)
     written = [line for file in out.iterdir() for line in file.read_bytes().splitlines()]
     assert sorted(written) == sorted(expected)
-    audited = books(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
+    audited = reconciliation(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
     assert audited.balanced, audited.differences

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from agent.books import HdfsReader
+from agent.audit.reconciliation import HdfsReader
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
-from tests.system.running import books, hdfs_sink, kafka_channel, unique
+from tests.system.running import hdfs_sink, kafka_channel, reconciliation, unique
 from tests.system.stores import hbase_sink, solr_sink, stored, table_of
 from tests.system.test_kafka_ends import consumed, create
 from tests.system.test_proofs_dead_letters import dead_letters
@@ -169,7 +169,7 @@ a1.sinks.k4.kafka.topic = {out}
         rows = {key.decode(): b"good " + cells[b"f:text"] for key, cells in table.scan()}
         assert rows == wanted
         assert not [id for id in list(rows)[::20] if len(table.cells(id, b"f:text", versions=10)) > 1]
-    found = books(kafka_cluster, topic, hdfs_cluster, root)
+    found = reconciliation(kafka_cluster, topic, hdfs_cluster, root)
     assert found.differences == []
     assert found.channel_events == found.delivered_events == len(channel)
 

@@ -24,7 +24,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
-from plugins.kafkaclient import QUIET
+from plugins.shared.kafkaclient import QUIET
 from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.stores import solr_sink
 from tests.system.test_proofs_formats import put

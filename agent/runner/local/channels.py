@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from agent.runner.audit import ALIVE_SECONDS, Audit
+from agent.audit.publishing import ALIVE_SECONDS, Audit
 from agent.runner.supervise import Worker
 from plugins import Channel
 

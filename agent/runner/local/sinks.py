@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from agent.runner.audit import Tallies
-from agent.runner.deadletters import DeadLetter, DeadLetters, of_notes
+from agent.audit.publishing import Tallies
+from agent.runner.deadletters.letters import DeadLetter, DeadLetters, of_notes
 from agent.runner.delivery import Delivery, Range, Ranges
 from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.processors import Alone, Processor, processor_of
+from agent.runner.local.sinkprocessors import Alone, SinkProcessor, sink_processor_of
 from agent.runner.retries import LONGEST_SECONDS, Retries
 from agent.topology import SinkGroupSpec, SinkSpec
-from plugins import Claim, Conflict, FlafkaError, Reader, Retry, Taken
+from plugins import Conflict, FlafkaError, PartitionClaim, Reader, Retry, Taken
 
 TAKE_SECONDS = 0.1
 QUIET_SECONDS = 3.0
@@ -35,7 +35,7 @@ class Member:
 
 
 class SinkRunner:
-    """One reader of a channel and the sinks that get what it reads. It is the `Owner` of the reader's partitions.
+    """One reader of a channel and the sinks that get what it reads: the `RebalanceListener` of its partitions.
 
     A batch is what is taken from one commit of the channel to the next. The processor says which sink gets it: of
     several, one that fails shows that until it has delivered a batch again, and what it did not deliver is taken once
@@ -63,15 +63,15 @@ class SinkRunner:
         self.members = tuple(
             Member(Delivery(spec, letters, self.ranges, self.stopping, listeners), longest) for spec in sinks
         )
-        self.processor: Processor = (
-            Alone(sinks[0].name) if group is None else processor_of(group.processor, group.sinks)
+        self.processor: SinkProcessor = (
+            Alone(sinks[0].name) if group is None else sink_processor_of(group.processor, group.sinks)
         )
         self.committing = self.members[0].delivery.committing
         """The sink, where it has a commit record of its own; it is the only one then."""
         self.reader: Reader | None = None
-        self.notes: dict[int, tuple[Claim, list[DeadLetter]]] = {}
+        self.notes: dict[int, tuple[PartitionClaim, list[DeadLetter]]] = {}
         """By partition: dead letters that a committing sink's record has, to be kept where an operator finds them."""
-        self.untold: dict[Claim, int] = {}
+        self.untold: dict[PartitionClaim, int] = {}
         """Delivered, and the channel was not told yet."""
         self.log = logging.getLogger(self.path)
         self.thread = threading.Thread(target=self.run, name=self.path, daemon=True)
@@ -295,7 +295,7 @@ class SinkRunner:
         self.notes[partition] = (pending.claim, letters)
         return True
 
-    def _resume(self, claim: Claim, position: int | None) -> tuple[Claim, int | None]:
+    def _resume(self, claim: PartitionClaim, position: int | None) -> tuple[PartitionClaim, int | None]:
         """Go on where the sink's own record says; with the dead letters that its newest commit has."""
         assert self.committing is not None
         partition = claim.partition
@@ -344,11 +344,11 @@ class SinkRunner:
         """They are others', or have another claim."""
         self.untold = {claim: end for claim, end in self.untold.items() if claim.partition not in partitions}
 
-    # --- Owner
+    # --- RebalanceListener
 
-    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[Claim, int | None]:
+    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
         """Take partitions over, from the sink's own record where it keeps one."""
-        starts: dict[Claim, int | None] = {}
+        starts: dict[PartitionClaim, int | None] = {}
         for claim, position in committed.items():
             if self.committing is not None:
                 claim, position = self._resume(claim, position)

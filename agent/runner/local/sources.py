@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.runner.deadletters import DeadLetter, DeadLetters
+from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.delivery import intercepted
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.optional import PATIENCE_SECONDS, OptionalPuts

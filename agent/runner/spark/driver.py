@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.options import is_local
-from agent.runner.deadletters import dead_letters_of
-from agent.runner.rejections import Rejections
+from agent.runner.deadletters.letters import dead_letters_of
+from agent.runner.deadletters.rejections import Rejections
 from agent.runner.retries import Retries
 from agent.runner.spark.gateway import Gateway, kill_gateway
 from agent.runner.spark.job import GAVE_UP, Job, SinkJob

@@ -11,15 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from agent.audit.publishing import Tallies, audit_of
+from agent.audit.sums import Sum
 from agent.monitoring.registry import GAUGES
 from agent.options import AgentOptions
-from agent.runner.audit import Tallies, audit_of
-from agent.runner.deadletters import DeadLetter, dead_letters_of, letters_of_records
+from agent.runner.deadletters.letters import DeadLetter, dead_letters_of, letters_of_records
 from agent.runner.delivery import Delivery, Range, Ranges, intercepted
 from agent.topology import ChannelSpec, SinkSpec
-from plugins import Claim, Interceptor, KafkaBackedChannel, Metrics, Receipt, Record, StreamingSink, Taken
-from plugins.audit import Sum
-from plugins.frames import to_arrow
+from plugins import Interceptor, KafkaBackedChannel, Metrics, PartitionClaim, Receipt, Record, StreamingSink, Taken
+from plugins.shared.frames import to_arrow
 
 GAVE_UP = 3
 """A driver's exit code where it ends by itself, as there is no Spark (any more): it has said why."""
@@ -73,11 +73,13 @@ class _Task:
     """What runs on an executor over the records of one Kafka partition: (partition, offset, timestamp in ms, key,
     value, headers)."""
 
-    def __init__(self, job: Job, sink: SinkJob, claims: Mapping[int, Claim], template: Claim) -> None:
+    def __init__(
+        self, job: Job, sink: SinkJob, claims: Mapping[int, PartitionClaim], template: PartitionClaim
+    ) -> None:
         self.agent, self.options, self.job = job.agent, job.options, sink
         self.claims, self.template = dict(claims), template
 
-    def taken(self, batches: Iterator[Any], channel: KafkaBackedChannel) -> Iterator[tuple[Claim, Taken]]:
+    def taken(self, batches: Iterator[Any], channel: KafkaBackedChannel) -> Iterator[tuple[PartitionClaim, Taken]]:
         """The records decoded, small ones joined."""
         for batch in batches:
             if not batch.num_rows:
@@ -147,13 +149,19 @@ class EventsTask(_Task):
     """Makes events of one partition's records: decode and intercept."""
 
     def __init__(
-        self, job: Job, sink: SinkJob, claims: Mapping[int, Claim], template: Claim, *, keep_dead_letters: bool
+        self,
+        job: Job,
+        sink: SinkJob,
+        claims: Mapping[int, PartitionClaim],
+        template: PartitionClaim,
+        *,
+        keep_dead_letters: bool,
     ) -> None:
         super().__init__(job, sink, claims, template)
         self.keep_dead_letters = keep_dead_letters
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """From records to events, columns as `plugins.frames.EVENTS` says."""
+        """From records to events, columns as `plugins.shared.frames.EVENTS` says."""
         logging.basicConfig(level=logging.INFO)
         channel: KafkaBackedChannel = self.job.channel.make()
         letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)

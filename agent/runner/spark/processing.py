@@ -12,8 +12,8 @@ from typing import Any
 from agent.runner.spark.job import EventsTask, Job, SinkJob
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report
 from agent.runner.spark.query import Clock, most_records, read_topic
-from plugins import Claim, Conflict, FlafkaError, KafkaBackedChannel, KafkaStream, Retry, StreamingSink
-from plugins.frames import EVENTS
+from plugins import Conflict, FlafkaError, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, StreamingSink
+from plugins.shared.frames import EVENTS
 
 log = logging.getLogger("spark")
 
@@ -28,7 +28,7 @@ class Processing:
         self.agent, self.job, self.options = job, sink, job.options
         self.sink: StreamingSink = sink.sink.make()
         self.channel: KafkaBackedChannel = sink.channel.make()
-        self.claims: dict[int, Claim] = {}
+        self.claims: dict[int, PartitionClaim] = {}
         self._ends: dict[str, Offsets] = {}
         self._gauges: dict[str, dict[str, float]] = {}
 

@@ -15,25 +15,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from agent.audit.publishing import audit_of
 from agent.options import AgentOptions
-from agent.runner.audit import audit_of
-from agent.runner.deadletters import DeadLetter, of_notes
-from agent.runner.rejections import Rejections
+from agent.runner.deadletters.letters import DeadLetter, of_notes
+from agent.runner.deadletters.rejections import Rejections
 from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
 from plugins import (
-    Claim,
     CommittingSink,
     Conflict,
     FlafkaError,
     KafkaBackedChannel,
     KafkaStream,
+    PartitionClaim,
     PlainSink,
     Retry,
     Sink,
 )
-from plugins.kafkaclient import java_properties
-from plugins.offsets import OffsetMetadata, begins_late, made_again, out_of_range, overtaken
+from plugins.shared.kafkaclient import java_properties
+from plugins.shared.offsets import OffsetMetadata, begins_late, made_again, out_of_range, overtaken
 
 log = logging.getLogger("spark")
 
@@ -55,10 +55,10 @@ class Query:
         self.channel: KafkaBackedChannel = sink.channel.make()
         self.audit = audit_of(self.channel, job.options)
         self.expected: dict[int, int | None] = {}
-        self.claims: dict[int, Claim] = {}
+        self.claims: dict[int, PartitionClaim] = {}
         self._counted: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._unrecorded: dict[Claim, int] = {}
+        self._unrecorded: dict[PartitionClaim, int] = {}
         self._latest: Offsets = {}
         """Where the topic ended when Spark last looked."""
         self._told_lost = False
@@ -104,7 +104,7 @@ class Query:
 
     def _resume(self) -> None:
         positions = self.channel.positions(self.job.sink.group)
-        begun: dict[Claim, int | None] = {}
+        begun: dict[PartitionClaim, int | None] = {}
         for claim, committed in positions.items():
             if self.committing is not None:
                 found = self.committing.resume(claim, committed)
@@ -125,7 +125,7 @@ class Query:
             self.channel.record(begun)
         self._record({})
 
-    def _say_where_it_begins(self, claims: Iterable[Claim]) -> None:
+    def _say_where_it_begins(self, claims: Iterable[PartitionClaim]) -> None:
         starts = self.channel.starts()
         for claim in claims:
             if start := starts.get(claim.partition, 0):
@@ -176,7 +176,7 @@ class Query:
                 if error is not None:
                     raise error
 
-    def _made_again(self, claim: Claim) -> str:
+    def _made_again(self, claim: PartitionClaim) -> str:
         """What to say where another topic has the claim's name now; and it is counted."""
         known = {p: end for p, end in self._latest.items() if self.expected.get(p) is not None}
         left = sum(max(0, end - (self.expected[p] or 0)) for p, end in known.items())
@@ -214,7 +214,7 @@ class Query:
             self.channel.confirm(results[0].receipt.claim)
         self._judge(results)
         rejected = self.rejections.keep() if self.committing is None else 0
-        ends: dict[Claim, int] = {}
+        ends: dict[PartitionClaim, int] = {}
         if self.audit is not None:
             self.audit.taken((r.receipt.claim, r.receipt.start, r.receipt.end, r.minutes) for r in results)
         for result in results:
@@ -237,7 +237,7 @@ class Query:
         if self._stopping.is_set():
             self._over.set()
 
-    def _keep_noted(self, claim: Claim, letters: list[DeadLetter]) -> int:
+    def _keep_noted(self, claim: PartitionClaim, letters: list[DeadLetter]) -> int:
         """Make dead letters durable that belong to what a committing sink has committed. How many they are."""
         assert self.committing is not None
         if letters:
@@ -245,7 +245,7 @@ class Query:
             self.committing.noted(claim)
         return len(letters)
 
-    def _record(self, ends: Mapping[Claim, int]) -> None:
+    def _record(self, ends: Mapping[PartitionClaim, int]) -> None:
         """Tell the group, and what it could not be told before.
 
         Nothing that is delivered depends on it while this process lives. A group that has members yet, as those of an

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from plugins import Batch, Event
-from plugins.avrorpc import PROTOCOL_HASH
+from plugins.shared.avrorpc import PROTOCOL_HASH
 from sinks.avro import AvroSink, AvroSinkConfig
 from tests.sources.test_avro import Running
 

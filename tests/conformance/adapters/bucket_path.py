@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from plugins.bucketpath import BucketPath
+from sinks.bucketpath import BucketPath
 
 
 def op_bucket_path(input: dict[str, Any]) -> Any:

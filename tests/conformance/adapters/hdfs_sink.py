@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from plugins import Batch, Claim, Event, Origin, Rejected
+from plugins import Batch, Event, Origin, PartitionClaim, Rejected
 from sinks.hdfs import HdfsConfig, HdfsSink
 from tests.sinks.fake_webhdfs import NAMENODE, FakeWebHdfs
 
-CLAIM = Claim("cluster", "topic", "id", "group", 0, 0)
+CLAIM = PartitionClaim("cluster", "topic", "id", "group", 0, 0)
 _OURS = re.compile(r"topic-0-\d{10}-\d{10}-[0-9a-f]{8}")
 """What stands for Flume's counter in the names of our files."""
 

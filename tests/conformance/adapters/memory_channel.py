@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from channels.memory import MemoryChannel, MemoryConfig
-from plugins import Batch, Claim, Event, Retry, Taken
+from plugins import Batch, Event, PartitionClaim, Retry, Taken
 
 
 class _Owner:
-    def assigned(self, committed: Mapping[Claim, int | None]) -> Mapping[Claim, int | None]:
+    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
         (self.claim,) = committed
         return committed
 

@@ -9,7 +9,7 @@ from agent.config.parts import Part
 from agent.config.properties import Property
 from agent.config.sinkgroups import SinkGroupReader
 from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.processors import processor_of
+from agent.runner.local.sinkprocessors import sink_processor_of
 from agent.runner.local.sinks import SinkRunner
 from agent.topology import Place, SinkSpec
 from channels.memory import MemoryChannel, MemoryConfig
@@ -45,7 +45,7 @@ def op_sink_group(input: dict[str, Any]) -> Any:
     letters: Any = None
     runner = SinkRunner([specs[name] for name in group.sinks], channel, letters, "member", group)
     now = 0.0
-    runner.processor = processor_of(group.processor, group.sinks, lambda: now)
+    runner.processor = sink_processor_of(group.processor, group.sinks, lambda: now)
     runner.open()
     handled: list[str] = []
     for step in input["steps"]:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import happybase
+from agent.books import HdfsReader, hbase_rows, read_topic, solr_documents
 from confluent_kafka import Consumer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agent.books import HdfsReader, hbase_rows, read_topic, solr_documents
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster

@@ -24,7 +24,7 @@ from kafka.errors import NoError, UnknownMemberIdError, UnknownTopicOrPartitionE
 from kafka.structs import OffsetAndMetadata
 
 from channels.kafka.positions import assigned
-from plugins.kafkaclient import metadata_of
+from plugins.shared.kafkaclient import metadata_of
 from tests.simulator.contract.sides import Side, on_both, refused
 from tests.simulator.kafka.producer import murmur2
 

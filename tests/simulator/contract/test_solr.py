@@ -10,7 +10,7 @@ from typing import Any
 import pysolr
 import pytest
 
-from agent.books import solr_documents
+from agent.audit.reconciliation import solr_documents
 from sinks.solr import sink as sink_module
 from sinks.solr.config import SolrConfig
 from sinks.solr.sink import SolrSink, _Refused

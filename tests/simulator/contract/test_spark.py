@@ -20,7 +20,7 @@ from agent.runner.spark.driver import reason
 from agent.runner.spark.query import read_topic
 from agent.testing import session
 from plugins import KafkaStream, Retry
-from plugins.kafkaclient import QUIET
+from plugins.shared.kafkaclient import QUIET
 from tests.simulator.contract.conftest import made
 from tests.simulator.spark import Spark
 from tests.simulator.test_spark_model import Log

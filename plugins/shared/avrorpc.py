@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from plugins import flumeevent
 from plugins.batch import Batch
-from plugins.flumeevent import varint
+from plugins.shared.flumeevent import varint
 
 PROTOCOL_HASH = bytes.fromhex("86aadae2c45474c0fe93ffd0f2350a65")
 """MD5 of Flume's own text of the protocol, comments included: what its clients and servers know it by."""

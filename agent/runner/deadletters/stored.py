@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from agent.runner.deadletters import DeadLetters, FileDeadLetters, KafkaDeadLetters
+from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters
 from plugins import Event, EventId, KafkaStream, Retry
-from plugins.kafkaclient import QUIET, client_properties, read_up_to
+from plugins.shared.kafkaclient import QUIET, client_properties, read_up_to
 
 ANSWER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredDeadLetter:
     """One dead letter."""
 
     letter: str
@@ -36,7 +36,7 @@ class Kept:
     replayed: bool
 
 
-def read(letters: DeadLetters) -> Iterator[Kept]:
+def read(letters: DeadLetters) -> Iterator[StoredDeadLetter]:
     """All of them, oldest first in each partition, each name once. Raises Retry while brokers are away."""
     found = (
         _of_file(letters) if isinstance(letters, FileDeadLetters) else _of_topic(cast("KafkaDeadLetters", letters))
@@ -48,7 +48,7 @@ def read(letters: DeadLetters) -> Iterator[Kept]:
             yield kept
 
 
-def _of_file(letters: FileDeadLetters) -> Iterator[Kept]:
+def _of_file(letters: FileDeadLetters) -> Iterator[StoredDeadLetter]:
     replayed = {name for fields in _lines(letters) for name in fields.get("replayed", ())}
     for fields in _lines(letters):
         if "body" in fields:
@@ -66,7 +66,7 @@ def _lines(letters: FileDeadLetters) -> Iterator[dict[str, Any]]:
                 continue  # cut off by a crash: it was never acknowledged
 
 
-def _of_topic(letters: KafkaDeadLetters) -> Iterator[Kept]:
+def _of_topic(letters: KafkaDeadLetters) -> Iterator[StoredDeadLetter]:
     marked = (
         json.loads(value)
         for _, headers, value in records(letters.stream, letters.topic)
@@ -94,11 +94,11 @@ def _of_topic(letters: KafkaDeadLetters) -> Iterator[Kept]:
             yield _kept(fields, body, replayed)
 
 
-def _kept(fields: Mapping[str, Any], body: bytes, replayed: set[str]) -> Kept:
+def _kept(fields: Mapping[str, Any], body: bytes, replayed: set[str]) -> StoredDeadLetter:
     time, id = int(fields["time"] or 0), None
     if fields["id"] not in (None, "null"):
         id = EventId.parse(fields["id"])
-    return Kept(
+    return StoredDeadLetter(
         fields["letter"],
         time,
         fields["component"],

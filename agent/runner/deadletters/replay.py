@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import Any, Protocol
+from typing import Any
 
-from agent.runner.audit import audit_of
-from agent.runner.deadletters import DeadLetters, FileDeadLetters, KafkaDeadLetters, dead_letters_of, marker
-from agent.runner.kept import Kept, read
+from agent.audit.publishing import audit_of
+from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters, dead_letters_of, marker
+from agent.runner.deadletters.stored import StoredDeadLetter, read
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
 from agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from plugins import Batch, Components, KafkaBackedChannel, Record, Rejected, Retry
-from plugins.kafkaclient import PRODUCER, QUIET, client_properties, reason
+from plugins.shared.kafkaclient import PRODUCER, QUIET, client_properties, reason
 
 LOT, LOT_BYTES = 500, 4 << 20
 """Letters are replayed by so many, or so many bytes; a larger one is a lot of its own."""
@@ -36,21 +37,7 @@ Outcome = Counter[str]
 """Letters that could not be replayed, by the reason; under the empty text those that were."""
 
 
-class Way(Protocol):
-    """How the letters of one channel go back."""
-
-    @property
-    def letters(self) -> DeadLetters:
-        """Where they are kept."""
-
-    def destination(self, kept: Kept) -> str | None:
-        """Where this one goes, in words; None where the configuration no longer has the component."""
-
-    def replay(self, lots: Iterator[list[Kept]]) -> Outcome:
-        """Replay them, lot by lot. FlafkaError, which says what to do, where the rest has to wait."""
-
-
-def way_of(spec: AgentSpec, channel: ChannelSpec) -> Way:
+def replayer_of(spec: AgentSpec, channel: ChannelSpec) -> Replayer:
     """The one for this channel."""
     letters = dead_letters_of(spec.name, channel, channel.make(), spec.options)
     if isinstance(letters, FileDeadLetters):
@@ -59,9 +46,9 @@ def way_of(spec: AgentSpec, channel: ChannelSpec) -> Way:
     return ThroughTopic(spec, channel, letters)
 
 
-def lots(letters: DeadLetters, chosen: Collection[str], *, again: bool) -> Iterator[list[Kept]]:
+def lots(letters: DeadLetters, chosen: Collection[str], *, again: bool) -> Iterator[list[StoredDeadLetter]]:
     """The chosen letters, each lot of one component, without those replayed meanwhile."""
-    waiting: dict[str, list[Kept]] = {}
+    waiting: dict[str, list[StoredDeadLetter]] = {}
     for kept in read(letters):
         if kept.letter not in chosen or (kept.replayed and not again):
             continue
@@ -73,26 +60,38 @@ def lots(letters: DeadLetters, chosen: Collection[str], *, again: bool) -> Itera
     yield from waiting.values()
 
 
-class _Way:
-    def __init__(self, spec: AgentSpec, channel: ChannelSpec) -> None:
+class Replayer(ABC):
+    """How the letters of one channel go back."""
+
+    def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: DeadLetters) -> None:
         self.spec, self.channel = spec, channel
+        self.letters = letters
+        """Where they are kept."""
         self.sinks = {sink.path: sink for sink in spec.sinks if sink.channel == channel.name}
         self.sources = {source.path for source in spec.sources if channel.name in source.channels}
 
+    @abstractmethod
+    def destination(self, kept: StoredDeadLetter) -> str | None:
+        """Where this one goes, in words; None where the configuration no longer has the component."""
 
-class ThroughTopic(_Way):
+    @abstractmethod
+    def replay(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
+        """Replay them, lot by lot. FlafkaError, which says what to do, where the rest has to wait."""
+
+
+class ThroughTopic(Replayer):
     """Into the topic of a channel that lies in Kafka."""
 
     def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: KafkaDeadLetters) -> None:
-        super().__init__(spec, channel)
-        self.letters = letters
+        super().__init__(spec, channel, letters)
+        self._stream, self._topic = letters.stream, letters.topic
         self._made: KafkaBackedChannel = channel.make()
         self._audit = audit_of(self._made, spec.options)
         self._outcome: Outcome = Counter()
         self._partitions = 0
         self._opened = False
 
-    def destination(self, kept: Kept) -> str | None:
+    def destination(self, kept: StoredDeadLetter) -> str | None:
         """A group, or all of them."""
         if (sink := self.sinks.get(kept.component)) is not None:
             return f"group {self._group(sink)}"
@@ -101,7 +100,7 @@ class ThroughTopic(_Way):
     def _group(self, sink: SinkSpec) -> str:
         return self._made.stream(sink.group).group
 
-    def replay(self, lots: Iterator[list[Kept]]) -> Outcome:
+    def replay(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
         """Begin by ending what another replay of this channel has under way; lots are read after that."""
         producer = self._producer()
         try:
@@ -121,7 +120,7 @@ class ThroughTopic(_Way):
     def _producer(self) -> Any:
         from confluent_kafka import KafkaException, Producer
 
-        stream = self.letters.stream
+        stream = self._stream
         properties = {
             **PRODUCER,
             "bootstrap.servers": stream.bootstrap_servers,
@@ -139,7 +138,7 @@ class ThroughTopic(_Way):
         self._partitions = len(topics[stream.topic].partitions)
         return producer
 
-    def _put(self, producer: Any, lot: list[Kept]) -> None:
+    def _put(self, producer: Any, lot: list[StoredDeadLetter]) -> None:
         """A transaction; one that holds a record too large for the topic is divided until that one is alone."""
         group = self._group(self.sinks[lot[0].component])
         try:
@@ -152,7 +151,7 @@ class ThroughTopic(_Way):
             self._put(producer, lot[:middle])
             self._put(producer, lot[middle:])
 
-    def _again(self, kept: Kept, group: str) -> Record:
+    def _again(self, kept: StoredDeadLetter, group: str) -> Record:
         assert kept.id is not None
         event = kept.event
         if not kept.undecodable:
@@ -162,7 +161,7 @@ class ThroughTopic(_Way):
         record = Record(-1, -1, key.encode() if key is not None else None, event.body, headers)
         return self._made.redelivery(record, kept.id, kept.arrival, group)
 
-    def _store(self, producer: Any, lot: list[Kept]) -> None:
+    def _store(self, producer: Any, lot: list[StoredDeadLetter]) -> None:
         """As the source did; what the channel still refuses stays as it is."""
         if not self._opened:
             self._opened = True
@@ -180,7 +179,9 @@ class ThroughTopic(_Way):
                 self._audit.put(Batch.of(kept.event for kept, _ in stored))
             self._transaction(producer, stored)
 
-    def _transaction(self, producer: Any, lot: list[tuple[Kept, Record]] | list[tuple[Kept, None]]) -> None:
+    def _transaction(
+        self, producer: Any, lot: list[tuple[StoredDeadLetter, Record]] | list[tuple[StoredDeadLetter, None]]
+    ) -> None:
         """The records, and the note that these letters were replayed: both or neither."""
         from confluent_kafka import KafkaError, KafkaException
 
@@ -196,14 +197,14 @@ class ThroughTopic(_Way):
                 if record is not None:
                     partition = kept.id.partition if kept.id is not None else -1
                     producer.produce(
-                        self.letters.stream.topic,
+                        self._stream.topic,
                         record.value,
                         key=record.key,
                         headers=list(record.headers),
                         partition=partition if partition < self._partitions else -1,
                         on_delivery=heard,
                     )
-            producer.produce(self.letters.topic, **marker(kept.letter for kept, _ in lot), on_delivery=heard)
+            producer.produce(self._topic, **marker(kept.letter for kept, _ in lot), on_delivery=heard)
             left = producer.flush(ANSWER_SECONDS)
             if errors:
                 raise KafkaException(errors[0])
@@ -215,7 +216,7 @@ class ThroughTopic(_Way):
                 producer.abort_transaction(ANSWER_SECONDS)
             known = next((error for error in (*errors, *e.args) if isinstance(error, KafkaError)), None)
             if known is not None and known.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                raise _TooLarge(f"it is more than a record of topic {self.letters.stream.topic} holds") from e
+                raise _TooLarge(f"it is more than a record of topic {self._stream.topic} holds") from e
             why = known.str() if known is not None else str(e.__cause__ or e)
             stored = (
                 "" if lot[0][1] is not None else f"; {len(lot)} letters of {lot[0][0].component} would come twice"
@@ -228,18 +229,18 @@ class _TooLarge(Exception):
     """A record of a transaction is more than the topic takes."""
 
 
-class ThroughSink(_Way):
+class ThroughSink(Replayer):
     """Into a sink that is run for it, of a channel inside an agent."""
 
     def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: FileDeadLetters) -> None:
-        super().__init__(spec, channel)
-        self.letters = letters
+        super().__init__(spec, channel, letters)
+        self._file = letters
 
-    def destination(self, kept: Kept) -> str | None:
+    def destination(self, kept: StoredDeadLetter) -> str | None:
         """The sink."""
         return f"sink {self.sinks[kept.component].name}, run here" if kept.component in self.sinks else None
 
-    def replay(self, lots: Iterator[list[Kept]]) -> Outcome:
+    def replay(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
         """Have the sinks deliver, one after the other."""
         outcome: Outcome = Counter()
         sink: SinkRunner | None = None
@@ -250,7 +251,7 @@ class ThroughSink(_Way):
                     sink = self._start(self.sinks[lot[0].component])
                 sink.channel.channel.put(Batch.of(kept.event for kept in lot))
                 self._await(sink)
-                self.letters.mark(kept.letter for kept in lot)
+                self._file.mark(kept.letter for kept in lot)
                 outcome[""] += len(lot)
         finally:
             self._stop(sink)
@@ -287,9 +288,9 @@ class ThroughSink(_Way):
             sink.thread.join(PATIENCE_SECONDS)
 
 
-def replay(way: Way, chosen: Collection[str], *, again: bool) -> Outcome:
+def replay(replayer: Replayer, chosen: Collection[str], *, again: bool) -> Outcome:
     """Replay these letters, by name."""
     try:
-        return way.replay(lots(way.letters, chosen, again=again))
+        return replayer.replay(lots(replayer.letters, chosen, again=again))
     finally:
-        way.letters.close()
+        replayer.letters.close()

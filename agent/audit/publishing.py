@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
+from agent.audit.sums import PUT, Minutes, Report, Sum, add, tally
 from agent.options import AgentOptions
-from agent.runner.deadletters import producer_to
-from plugins import Batch, Channel, Claim, KafkaBackedChannel, KafkaStream, Retry, Taken
-from plugins.audit import PUT, Minutes, Report, Sum, add, tally
-from plugins.kafkaclient import BROKEN, QUIET, is_broken
+from agent.runner.deadletters.letters import producer_to
+from plugins import Batch, Channel, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
+from plugins.shared.kafkaclient import BROKEN, QUIET, is_broken
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ HEADERS = [("flafka.format", b"raw/1")]
 
 
 class Audit:
-    """The books of one channel, on a topic of its brokers.
+    """The audit reports of one channel, on a topic of its brokers.
 
     Events are put before their report is published, and reported before they are committed: what a kill leaves out is
     too many of the others, never a loss that is not seen. No event waits for the audit for longer than half a minute.
@@ -60,7 +60,7 @@ class Audit:
         if len(batch):
             self._publish([Report(self.stream.topic, PUT, tally(batch))])
 
-    def taken(self, ranges: Iterable[tuple[Claim, int, int, Minutes]]) -> None:
+    def taken(self, ranges: Iterable[tuple[PartitionClaim, int, int, Minutes]]) -> None:
         """These are delivered, filtered out or kept as dead letters, and about to be committed: records from
         `start` up to, not including, `end` of a partition."""
         self._publish(
@@ -130,7 +130,7 @@ class Tallies:
         self._audit = audit
         self._minutes: defaultdict[int, dict[int, Sum]] = defaultdict(dict)
 
-    def taken(self, claim: Claim, taken: Taken) -> None:
+    def taken(self, claim: PartitionClaim, taken: Taken) -> None:
         """Add them, but for those that are replayed."""
         add(self._minutes[claim.partition], tally(taken.fresh()))
 
@@ -143,7 +143,7 @@ class Tallies:
         """What was taken of it."""
         return dict(self._minutes[partition])
 
-    def report(self, ranges: Iterable[tuple[Claim, int, int]]) -> None:
+    def report(self, ranges: Iterable[tuple[PartitionClaim, int, int]]) -> None:
         """Tell the audit what is about to be committed: records `start` up to, not including, `end` of each claim."""
         if self._audit is not None:
             self._audit.taken((claim, start, end, self.of(claim.partition)) for claim, start, end in ranges)

@@ -17,8 +17,8 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from plugins import Claim, EventId, KafkaBackedChannel, Record, Retry, Taken, require
-from plugins.kafkaclient import read_up_to, reason
+from plugins import EventId, KafkaBackedChannel, PartitionClaim, Record, Retry, Taken, require
+from plugins.shared.kafkaclient import read_up_to, reason
 
 READ_SECONDS = 20.0
 
@@ -34,7 +34,7 @@ class Manifest:
 
 
 @dataclass
-class Books:
+class Reconciliation:
     """What was compared, and every difference found. They balance when there is none."""
 
     channel_events: int = 0
@@ -60,7 +60,7 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
-            "group.id": "flafka-books",
+            "group.id": "flafka-audit",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
         }
@@ -68,7 +68,7 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
     try:
         metadata = consumer.list_topics(topic, timeout=READ_SECONDS)
         described = admin.describe_topics(TopicCollection([topic]))[topic].result(READ_SECONDS)
-        claim = Claim(metadata.cluster_id or "", topic, str(described.topic_id), "", 0, -1, ids=2)
+        claim = PartitionClaim(metadata.cluster_id or "", topic, str(described.topic_id), "", 0, -1, ids=2)
         partitions = sorted(metadata.topics[topic].partitions)
         records: dict[int, list[Taken]] = {p: [] for p in partitions}
         for partition in partitions:
@@ -128,11 +128,11 @@ class HdfsReader:
         return found
 
 
-def audit(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -> Books:
+def reconcile(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -> Reconciliation:
     """Compare a topic with what lies below a directory: every id in exactly one commit, every body unchanged."""
-    books = Books(channel_events=sum(len(taken.batch) for takes in records.values() for taken in takes))
+    found = Reconciliation(channel_events=sum(len(taken.batch) for takes in records.values() for taken in takes))
     manifests = hdfs.manifests(root)
-    books.differences += _ranges(records, manifests)
+    found.differences += _ranges(records, manifests)
     visible, committed = set(hdfs.visible(root)), set[str]()
     for manifest in manifests:
         committed.update(manifest.files)
@@ -144,16 +144,16 @@ def audit(records: Mapping[int, list[Taken]], hdfs: HdfsReader, root: str) -> Bo
         ]
         expected = Counter(line for body in bodies for line in body.split(b"\n"))  # a stack trace has several
         delivered = Counter(line for path in manifest.files if path in visible for line in lines(hdfs.read(path)))
-        books.delivered_events += len(bodies) + delivered.total() - expected.total()
+        found.delivered_events += len(bodies) + delivered.total() - expected.total()
         where = f"partition {manifest.partition}, records {manifest.start} to {manifest.end - 1}"
         for what, difference in (("lost", expected - delivered), ("too many", delivered - expected)):
             if difference:
                 example = next(iter(difference))[:80]
-                books.differences.append(f"{where}: {difference.total()} events {what}, one of them {example!r}")
-    books.files = len(visible)
-    books.differences += [f"{path} is in no commit" for path in sorted(visible - committed)]
-    books.differences += [f"{path} was committed and is not there" for path in sorted(committed - visible)]
-    return books
+                found.differences.append(f"{where}: {difference.total()} events {what}, one of them {example!r}")
+    found.files = len(visible)
+    found.differences += [f"{path} is in no commit" for path in sorted(visible - committed)]
+    found.differences += [f"{path} was committed and is not there" for path in sorted(committed - visible)]
+    return found
 
 
 def _ranges(records: Mapping[int, list[Taken]], manifests: Iterable[Manifest]) -> Iterator[str]:
@@ -204,7 +204,7 @@ def solr_documents(url: str, query: str = "*:*") -> dict[str, dict[str, Any]]:
 
 
 def differences(channel: Mapping[str, bytes], store: Mapping[str, bytes]) -> list[str]:
-    """What a store that keeps ids has lost, has too much of, or has changed; empty when the books balance."""
+    """What a store that keeps ids has lost, has too much of, or has changed; empty where nothing differs."""
     found = []
     for what, ids in (
         ("lost", channel.keys() - store.keys()),

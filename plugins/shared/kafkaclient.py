@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from pydantic import PrivateAttr
 
 from plugins.errors import Retry
-from plugins.keystore import Keystore, read_keystore
 from plugins.options import Config, Problem
+from plugins.shared.keystore import Keystore, read_keystore
 
 CONNECT_SECONDS = 5.0
 """How long brokers may take for an answer before they count as away."""

@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from plugins.errors import FlafkaError, Retry
-from plugins.kafkaclient import CONSUMER, raising, reason
 from plugins.metrics import Metrics
+from plugins.shared.kafkaclient import CONSUMER, raising, reason
 
 QUEUE_BYTES = 32 << 20
 """Partitions are paused once so much waits, until half of it was taken."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from agent.topology import Policy, ProcessorSpec
+from agent.topology import Policy, SinkProcessorSpec
 
 FIRST_PENALTY = 2.0
 MOST_DOUBLINGS = 16
@@ -17,7 +17,7 @@ FORGET_SECONDS = 3600.0
 Clock = Callable[[], float]
 
 
-class Processor(Protocol):
+class SinkProcessor(Protocol):
     """Chooses by name. It is told how each attempt ended."""
 
     def attempts(self) -> Iterator[str]:
@@ -30,7 +30,7 @@ class Processor(Protocol):
         """It did."""
 
 
-def processor_of(spec: ProcessorSpec, sinks: Sequence[str], clock: Clock = time.monotonic) -> Processor:
+def sink_processor_of(spec: SinkProcessorSpec, sinks: Sequence[str], clock: Clock = time.monotonic) -> SinkProcessor:
     """The processor of a group with these sinks."""
     if spec.kind == "failover":
         return Failover({sink: spec.priorities[sink] for sink in sinks}, spec.longest_penalty, clock)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins.batch import Array
-from plugins.javaregex import JavaPattern
+from plugins.shared.javaregex import JavaPattern
 
 Replacement = tuple[str | int, ...]
 """What takes the place of a match: texts as they are, and numbers of groups (0 is the whole match)."""

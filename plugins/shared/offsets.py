@@ -7,7 +7,7 @@ import time
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from plugins.channel import Claim
+from plugins.channel import PartitionClaim
 from plugins.errors import FlafkaError
 
 _OLDER = re.compile(r"epoch=\d+", re.ASCII)
@@ -33,11 +33,11 @@ class OffsetMetadata(NamedTuple):
     topic_id: str = ""
     """Of the topic that the offset belongs to; empty where it is not known."""
     ids: int = 1
-    """How the group's events are named: see `Claim.ids`; 0 after a reset, where the next owner decides that."""
+    """How the group's events are named: see `PartitionClaim.ids`. 0 after a reset: the next owner decides that."""
     record: str = ""
     """Where the sink that committed it keeps a commit record of its own; empty where it keeps none."""
     shared_epoch: int = 0
-    """See `Claim.shared_epoch`; never read from a text."""
+    """See `PartitionClaim.shared_epoch`; never read from a text."""
 
     @classmethod
     def parse(cls, text: str | None) -> OffsetMetadata:
@@ -53,7 +53,7 @@ class OffsetMetadata(NamedTuple):
         )
 
     @classmethod
-    def of(cls, claim: Claim) -> OffsetMetadata:
+    def of(cls, claim: PartitionClaim) -> OffsetMetadata:
         """What is to be written for that claim."""
         return cls(claim.epoch, claim.topic_id, claim.ids, claim.record, claim.shared_epoch)
 
@@ -79,7 +79,7 @@ def _written(text: str | None) -> str:
     return alone[0] if alone and not text.startswith("&", alone.end()) else text
 
 
-def overtaken(claim: Claim, said: OffsetMetadata) -> str:
+def overtaken(claim: PartitionClaim, said: OffsetMetadata) -> str:
     """Why an owner with that claim has to give it up, in words, given what the group's position says; empty where it
     need not. A position that says nothing, as of another program or a group that was deleted, overtakes nothing.
     """
@@ -90,7 +90,7 @@ def overtaken(claim: Claim, said: OffsetMetadata) -> str:
     return ""
 
 
-def undone(claim: Claim, said: OffsetMetadata) -> bool:
+def undone(claim: PartitionClaim, said: OffsetMetadata) -> bool:
     """Whether an owner from before that claim's, of an earlier epoch or of a deleted topic, has committed last, late.
 
     A position that says nothing, as of another program or a group that was deleted, is none of an owner's.
@@ -100,12 +100,12 @@ def undone(claim: Claim, said: OffsetMetadata) -> bool:
     return said.epoch < claim.epoch and (said.epoch, said.topic_id) != (0, "")
 
 
-def names_topic(claim: Claim) -> bool:
+def names_topic(claim: PartitionClaim) -> bool:
     """Whether what is committed for that claim says which topic it is of."""
     return bool(OffsetMetadata.parse(OffsetMetadata.of(claim).text()).topic_id)
 
 
-def out_of_range(claim: Claim, offset: int, low: int, high: int) -> FlafkaError | None:
+def out_of_range(claim: PartitionClaim, offset: int, low: int, high: int) -> FlafkaError | None:
     """What to say, with the way out, where the brokers do not have the offset a group stands at; None if they do."""
     place = f"{claim.topic}-{claim.partition}"
     if offset < low:
@@ -125,7 +125,7 @@ def out_of_range(claim: Claim, offset: int, low: int, high: int) -> FlafkaError 
     )
 
 
-def truncated(claim: Claim, offset: int, start: int, high: int) -> FlafkaError:
+def truncated(claim: PartitionClaim, offset: int, start: int, high: int) -> FlafkaError:
     """What to say, with the way out, where a group stands at `offset`, has read from `start` on what the brokers have
     lost since, and they perhaps hold other records there, up to `high`.
     """
@@ -138,11 +138,11 @@ def truncated(claim: Claim, offset: int, start: int, high: int) -> FlafkaError:
     )
 
 
-def _reset(claim: Claim, to: str) -> str:
+def _reset(claim: PartitionClaim, to: str) -> str:
     return f"agent group reset {claim.group} --topic {claim.topic}:{claim.partition} --to {to}"
 
 
-def begins_late(claim: Claim, start: int) -> str:
+def begins_late(claim: PartitionClaim, start: int) -> str:
     """What to say where a group without a position begins behind records that are gone."""
     return (
         f"group {claim.group} has no position in {claim.topic}-{claim.partition}, and begins with record {start}, "
@@ -150,7 +150,7 @@ def begins_late(claim: Claim, start: int) -> str:
     )
 
 
-def made_again(claim: Claim, left: int, unknown: int) -> str:
+def made_again(claim: PartitionClaim, left: int, unknown: int) -> str:
     """What to say where another topic has the claim's name now; `unknown` partitions' loss is not known."""
     more = f" (of {unknown} partitions that is not known)" if unknown else ""
     return (

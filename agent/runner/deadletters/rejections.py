@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from agent.runner.deadletters import DeadLetter, DeadLetters
+from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.topology import Tolerance
 from plugins import Retry
 

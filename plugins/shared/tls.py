@@ -12,8 +12,8 @@ import pydantic
 from pydantic import SecretStr
 
 from plugins.errors import Retry
-from plugins.keystore import Keystore, read_keystore
 from plugins.options import Config, option
+from plugins.shared.keystore import Keystore, read_keystore
 
 _VERSIONS = {
     "TLSv1": ssl.TLSVersion.TLSv1,

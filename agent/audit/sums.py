@@ -1,4 +1,4 @@
-"""The books of a pipeline: how many events each stage had, minute by minute, and a checksum of what they were.
+"""The audit of a pipeline: how many events each stage had, minute by minute, and a checksum of what they were.
 
 Events are added up, so that neither their order nor how they are put in batches matters: a stage that lost an event,
 had one twice or had another one in its place has another sum. Counts alone would miss a loss beside a duplicate.
@@ -191,7 +191,7 @@ class Ledger(msgspec.Struct):
 
     def compared(self, groups: Iterable[str] = ()) -> Iterator[Difference]:
         """Every minute and group; also groups that must be there and were never heard of. Nothing before
-        anything was put: what another program writes into a topic is in no books."""
+        anything was put: what another program writes into a topic is in no report."""
         if PUT not in self.stages:
             return
         expected = sorted({*self.stages, *groups} - {PUT})

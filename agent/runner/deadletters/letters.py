@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from agent.options import AgentOptions
 from agent.state import state_directory
 from agent.topology import ChannelSpec
-from plugins import Batch, Channel, Claim, Event, EventId, KafkaBackedChannel, KafkaStream, Retry, Taken
-from plugins.kafkaclient import BROKEN, client_properties, reason
+from plugins import Batch, Channel, Event, EventId, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
+from plugins.shared.kafkaclient import BROKEN, client_properties, reason
 
 PART_BYTES = 900_000
 """A larger body is kept in parts of this size."""
@@ -173,7 +173,9 @@ def dead_letters_of(
     return FileDeadLetters(directory / f"{agent}.{spec.name}.deadletters.jsonl")
 
 
-def letters_of(path: str, claim: Claim, reasons: Mapping[EventId, str], held: Iterable[Taken]) -> list[DeadLetter]:
+def letters_of(
+    path: str, claim: PartitionClaim, reasons: Mapping[EventId, str], held: Iterable[Taken]
+) -> list[DeadLetter]:
     """Dead letters of the rejected events, with the bytes in which the channel held them."""
     letters = []
     for taken in held:
@@ -190,7 +192,7 @@ def letters_of(path: str, claim: Claim, reasons: Mapping[EventId, str], held: It
     return letters
 
 
-def letters_of_records(path: str, claim: Claim, taken: Taken) -> list[DeadLetter]:
+def letters_of_records(path: str, claim: PartitionClaim, taken: Taken) -> list[DeadLetter]:
     """Dead letters of its records that are in no format of the channel's: as they are, with headers and key."""
     letters = []
     for one in taken.undecodable:
@@ -203,7 +205,7 @@ def letters_of_records(path: str, claim: Claim, taken: Taken) -> list[DeadLetter
     return letters
 
 
-def _name(path: str, claim: Claim, id: EventId, taken: Taken) -> str:
+def _name(path: str, claim: PartitionClaim, id: EventId, taken: Taken) -> str:
     """One for each delivery of an event: a reset of the group, or a replay, makes another one of it."""
     delivery = (path, claim.group, str(claim.epoch), str(id), str(taken.replays.get(id, "")))
     return hashlib.sha256("\0".join(delivery).encode()).hexdigest()[:32]

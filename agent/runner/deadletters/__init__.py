@@ -1,0 +1,1 @@
+"""Events that can never be delivered: made, kept with a reason, found again, and replayed."""

@@ -1,0 +1,1 @@
+"""What several components share, and the contract does not know."""
