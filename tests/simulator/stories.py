@@ -393,7 +393,7 @@ class Run:
         if store is not None and not store.away:
             self.world.told(f"{self.plan.sink} is away for {seconds:.0f} s")
             store.away = True
-            self.world.later(seconds, lambda: setattr(store, "away", False))
+            self.world.late(seconds, lambda: setattr(store, "away", False))
 
     def do_root(self, host: str) -> None:
         """The operator writes another hdfs.path, and starts the agent anew if it runs."""
