@@ -2,7 +2,7 @@
 
 import base64
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,7 +40,10 @@ def list_groups(bootstrap_server: str | None, command_config: Path | None, as_js
 @connection_options
 @json_option
 def describe(name: str, bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
-    """Show, per partition, the committed offset, the lag in records and the member that reads it."""
+    """Show, per partition, the committed offset, the lag in records and the member that reads it.
+
+    An offset that was committed for a topic of that name which was deleted since counts as none.
+    """
     from kafka.admin import OffsetSpec
 
     with connect(bootstrap_server, command_config) as admin:
@@ -50,9 +53,10 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
             raise click.ClickException(f"no group {name}")
         keys = sorted({*committed, *owners})
         end = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST)) if keys else {}
+        ids = _topic_ids(admin, keys)
     rows = []
     for key in keys:
-        offset = committed[key].offset if key in committed else None
+        offset = _offset(committed.get(key), ids[key.topic])
         lag = None if offset is None else max(end[key].offset - offset, 0)
         member = owners.get(key, {})
         epoch = _said(committed.get(key)).epoch or None
@@ -105,10 +109,11 @@ def reset(
         keys = _selected(admin, topics) if topics else sorted(committed)
         if not keys:
             raise click.ClickException(f"group {name} has committed nothing yet: name a --topic")
-        moves = _plan(admin, keys, position, committed)
+        ids = _topic_ids(admin, keys)
+        moves = _plan(admin, keys, position, committed, ids)
         show(_Move._fields, moves, as_json=as_json)
         confirm(f"move group {name} on {len(moves)} partitions?", yes)
-        _commit(admin, name, moves, committed, new_ids=new_ids)
+        _commit(admin, name, moves, committed, ids, new_ids=new_ids)
 
 
 class _Move(NamedTuple):
@@ -155,6 +160,7 @@ def _plan(
     keys: "list[TopicPartition]",
     position: "int | datetime | str",
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
+    ids: Mapping[str, str],
 ) -> list[_Move]:
     from kafka.admin import OffsetSpec
 
@@ -177,7 +183,7 @@ def _plan(
             )
         now = committed.get(key)
         epoch = next_epoch(_said(now).epoch)
-        moves.append(_Move(key.topic, key.partition, now.offset if now else None, target[key], epoch))
+        moves.append(_Move(key.topic, key.partition, _offset(now, ids[key.topic]), target[key], epoch))
     return moves
 
 
@@ -186,6 +192,7 @@ def _commit(
     name: str,
     moves: list[_Move],
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
+    ids: Mapping[str, str],
     *,
     new_ids: bool,
 ) -> None:
@@ -193,7 +200,6 @@ def _commit(
     from kafka.errors import NoError
     from kafka.structs import OffsetAndMetadata
 
-    ids = {topic: _topic_id(admin, topic) for topic in {move.topic for move in moves}}
     older = any(known_to_older(at.metadata) for at in committed.values())
     if older and new_ids:
         raise click.ClickException(
@@ -221,11 +227,18 @@ def _said(committed: "OffsetAndMetadata | None") -> OffsetMetadata:
     return OffsetMetadata.parse(committed.metadata if committed else None)
 
 
-def _topic_id(admin: Any, topic: str) -> str:
-    """As librdkafka writes it."""
-    (found,) = admin.describe_topics([topic])
-    refuse_errors([found])
-    return base64.b64encode(uuid.UUID(str(found["topic_id"])).bytes).decode().rstrip("=")
+def _offset(committed: "OffsetAndMetadata | None", topic_id: str) -> int | None:
+    """Where the group is; None where that is a position in a topic of the same name that was deleted."""
+    return committed.offset if committed and _said(committed).topic_id in ("", topic_id) else None
+
+
+def _topic_ids(admin: Any, keys: "Iterable[TopicPartition]") -> dict[str, str]:
+    """By topic, as librdkafka writes them."""
+    found = admin.describe_topics(sorted({key.topic for key in keys}))
+    refuse_errors(found)
+    return {
+        one["name"]: base64.b64encode(uuid.UUID(str(one["topic_id"])).bytes).decode().rstrip("=") for one in found
+    }
 
 
 def _committed(admin: Any, name: str) -> "dict[TopicPartition, OffsetAndMetadata]":

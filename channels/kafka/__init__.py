@@ -249,7 +249,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """Commit offsets from outside the group, which works while the group has no members.
 
         Without a member nothing fences an owner that was overtaken: what the group says now is looked at before, and
-        within an epoch no position goes back. An owner that slept between the two may undo a reset, and says so.
+        within an epoch no position goes back. Where it does not say the claim's topic, the brokers have to. An owner
+        that slept between the two may undo a reset, and says so.
         """
         self._record(positions, lambda claim, said: True)
 
@@ -281,8 +282,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                 }
                 for at in committed(consumer, [*offsets.values()], CONNECT_SECONDS):
                     claim, said = claims[at.partition], OffsetMetadata.parse(metadata_of(at))
-                    if said.topic_id not in ("", claim.topic_id):
-                        self.confirm(claim)  # one of the two topics is gone
+                    if said.topic_id != claim.topic_id:  # of another topic, or gone with that
+                        self.confirm(claim)
                     elif why := overtaken(claim, said):
                         raise Conflict(why)
                     same = (said.epoch, said.topic_id) == (claim.epoch, claim.topic_id)

@@ -56,7 +56,8 @@ class TopicIds:
         except (KafkaException, TimeoutError) as e:
             self._unanswered = True
             raise Retry(f"topic {self._topic} cannot be looked at: {reason(e)}") from e
-        return str(found.topic_id), len(found.partitions)
+        self._partitions = len(found.partitions)
+        return str(found.topic_id), self._partitions
 
     def ask(self, answer: Callable[[str | None], None]) -> None:
         """Have it called, on a thread of the client's, with the id; with none where there is no answer.

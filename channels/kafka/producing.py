@@ -13,7 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers
-from plugins import Batch, Component, EventId, Rejected, Retry, flumeevent
+from plugins import Batch, Component, EventId, Rejected, Retry
+from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, PRODUCER, is_broken, reason
 
 MAX_RECORD_BYTES = 8 << 20

@@ -377,7 +377,8 @@ class KafkaReader(Poller, Reader):
             raise self._made_again()
         self._claim = self._claim._replace(topic_id=topic_id)
         numbers = {tp.partition for tp in partitions}
-        older = self._topic_ids.members(self._claim.group).older
+        self._unread, older = self._topic_ids.members(self._claim.group)
+        self._unread_due = time.monotonic() + _unread_seconds()
         if older:
             self._older_at = time.monotonic()
         everything = [TopicPartition(self._claim.topic, partition) for partition in range(count)]
@@ -491,5 +492,6 @@ class KafkaReader(Poller, Reader):
 
 
 def _unread_seconds() -> float:
-    """Not the same for all members: one that joins anew is enough."""
-    return random.uniform(20, 40)
+    """Not the same for all members: one that joins anew is enough. With the session of the member that it was before,
+    it has what nobody read within the minute after which a drain is given up."""
+    return random.uniform(15, 30)

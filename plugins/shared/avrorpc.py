@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from plugins import flumeevent
 from plugins.batch import Batch
+from plugins.shared import flumeevent
 from plugins.shared.flumeevent import varint
 
 PROTOCOL_HASH = bytes.fromhex("86aadae2c45474c0fe93ffd0f2350a65")

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from plugins import Batch, Conflict, EventId, FlafkaError, Retry, Sink, flumeevent
+from plugins import Batch, Conflict, EventId, FlafkaError, Retry, Sink
+from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, QUIET, client_properties, missing, reason
 from sinks.bucketpath import BucketPath
 from sinks.kafka.config import KafkaSinkConfig

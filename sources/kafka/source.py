@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from plugins import Batch, Event, FlafkaError, Retry, Source, flumeevent
+from plugins import Batch, Event, FlafkaError, Retry, Source
+from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import NO_BROKERS, QUIET, client_properties, missing
 from sources.kafka.config import KafkaSourceConfig
 from sources.kafka.consumer import Place, Position, TopicConsumer

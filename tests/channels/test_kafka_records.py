@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.kafka import KafkaChannel, KafkaChannelConfig, records
-from plugins import Batch, Event, EventId, PartitionClaim, Record, flumeevent
+from plugins import Batch, Event, EventId, PartitionClaim, Record
+from plugins.shared import flumeevent
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
 EVENTS = st.builds(Event, st.binary(max_size=200), st.dictionaries(TEXT, TEXT, max_size=4))

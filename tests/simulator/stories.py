@@ -393,7 +393,7 @@ class Run:
         if store is not None and not store.away:
             self.world.told(f"{self.plan.sink} is away for {seconds:.0f} s")
             store.away = True
-            self.world.later(seconds, lambda: setattr(store, "away", False))
+            self.world.late(seconds, lambda: setattr(store, "away", False))
 
     def do_root(self, host: str) -> None:
         """The operator writes another hdfs.path, and starts the agent anew if it runs."""
@@ -545,7 +545,13 @@ class Run:
 
     def do_reset(self, to: str) -> None:
         committed = {p: self.brokers.committed(GROUP, TOPIC, p) for p in range(self.brokers.count(TOPIC))}
-        positions = {p: at.offset for p, at in committed.items() if at is not None and at.offset >= 0}
+        positions = {  # as `agent group describe` shows them
+            p: at.offset
+            for p, at in committed.items()
+            if at is not None
+            and at.offset >= 0
+            and OffsetMetadata.parse(at.metadata).topic_id in ("", self._topic_id())
+        }
         if not positions:
             return
         self._read_log()

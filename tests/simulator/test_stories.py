@@ -163,3 +163,13 @@ def test_letters_of_a_commit_are_kept_though_the_group_was_reset_before_its_owne
         faults=(Fault("h1", last, 1, Kind.KILLED_AFTER, 0),),
     )
     assert run.world.faults
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_drain_does_not_give_up_a_partition_that_was_added_while_its_agent_was_away(seed: int) -> None:
+    run = told(
+        "kafka", Step(0, "start", ("h1",)), Step(20, "put", (4, 0)), Step(20, "stop", ("h1",)),
+        Step(1, "partitions", (3,)), Step(1, "drain", ("h1", "runs", 6)), seed=seed,
+    )  # fmt: skip
+    assert "no member reads partitions [2] of t" in "\n".join(run.world.story)
+    assert sum("the drain on h1 ended with 0: no complaint" in line for line in run.world.story) == 2

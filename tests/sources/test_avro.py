@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.services.running import until
-from plugins import Batch, Event, Retry, avrorpc
+from plugins import Batch, Event, Retry
+from plugins.shared import avrorpc
 from plugins.shared.avrorpc import PROTOCOL_HASH, Events, Frames, Status, array, frame, opening, read_answer
 from plugins.shared.flumeevent import encode, varint
 from sources.avro import AvroConfig, AvroSource

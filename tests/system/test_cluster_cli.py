@@ -169,6 +169,14 @@ def test_group_describe_shows_lag_and_who_reads(run: Run, kafka_cluster: KafkaCl
     assert run("group describe nobody", code=1).stderr == "Error: no group nobody\n"
 
 
+def test_an_offset_of_a_topic_that_was_deleted_is_shown_as_none(
+    run: Run, kafka_cluster: KafkaCluster, log: str
+) -> None:
+    commit(kafka_cluster, "made-again", log, 4, metadata=OffsetMetadata(7, "another").text())
+    assert rows(run("group describe made-again"))[0][2:6] == ["-", "10", "-", "7"]
+    assert rows(run("group reset made-again --to 2", code=2))[0][:4] == [log, "0", "-", "2"]
+
+
 def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
     commit(kafka_cluster, "by-offset", log, 4, 1)
     before = int(time.time() * 1000)

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from channels.kafka import KafkaChannel, KafkaChannelConfig
-from plugins import Batch, Conflict, Event, FlafkaError, Rejected
+from plugins import Batch, Conflict, Event, FlafkaError, Rejected, Retry
 from plugins.shared.offsets import OffsetMetadata
 
 
@@ -196,6 +196,13 @@ def test_positions_told_from_outside_never_go_back_within_an_epoch(channel):
         assert set(channel.positions(None).values()) == {2}
     channel.record({claim._replace(epoch=10**12 + 1): 1 for claim in claims})
     assert set(channel.positions(None).values()) == {1}
+
+
+def test_positions_of_a_topic_that_was_made_again_are_not_told_where_its_group_says_nothing_any_more(channel):
+    claims = [claim._replace(topic_id="of-the-topic-before") for claim in channel.positions(None)]
+    with pytest.raises(Retry, match="was deleted and made again"):
+        channel.record(dict.fromkeys(claims, 1))
+    assert set(channel.positions(None).values()) == {None}
 
 
 def test_a_position_is_restored_where_an_owner_of_an_earlier_epoch_has_committed_and_nobody_else(
