@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
+import msgspec
+
 from plugins import Batch, Event
 from sources.log4j import times, traces
 from sources.log4j.encoders import LEVELS, Names, extended
@@ -51,7 +53,20 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return first
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_object)
+_fast = msgspec.json.Decoder()
+_exact = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _decoded(text: bytes) -> Any:
+    """ValueError for what is no JSON."""
+    try:
+        fields = _fast.decode(text)
+        # A name that is there twice is lost. That is rare, and looking for it takes long.
+        if text.count(b'":') + text.count(b'" :') <= msgspec.json.encode(fields).count(b'":'):
+            return fields
+    except (ValueError, OverflowError):
+        pass  # half a character, perhaps, or a number that is not a number
+    return _exact.decode(text.decode())
 
 
 class Reader:
@@ -77,7 +92,7 @@ class Reader:
 
     def event(self, text: bytes) -> Event:
         """One event. ValueError for what is no JSON object."""
-        fields = _decoder.decode(text.decode())
+        fields = _decoded(text)
         if not isinstance(fields, dict):
             raise ValueError("no object")
         again = fields.again if isinstance(fields, _Object) else ()
@@ -95,7 +110,7 @@ class Reader:
         body = _body(fields, names)
         context = [entry for name in names["mdc"] for entry in _take(fields, (name,), _entries) or ()]
         for name in names["ignored"]:
-            _take(fields, (name,), _text)
+            _take(fields, (name,), bool)
         prefix = "".join(names["prefix"])
         for name, value in (*fields.items(), *again, *context):
             if value is not None:
@@ -151,8 +166,12 @@ def _filled(message: str, arguments: list[Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text if text.isascii() else text.encode(errors="replace").decode()  # half a character is no UTF-8
+    if not isinstance(value, str):
+        try:
+            return msgspec.json.encode(value).decode()
+        except (ValueError, OverflowError):  # what `_exact` alone can read
+            value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return value if value.isascii() else value.encode(errors="replace").decode()  # half a character is no UTF-8
 
 
 def _scalar(value: Any) -> str | None:

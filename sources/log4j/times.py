@@ -37,21 +37,25 @@ def millis(value: Any, zone: tzinfo | None) -> int | None:
         second, nano = value.get("epochSecond"), value.get("nanoOfSecond", 0)
         return second * 1000 + nano // 1_000_000 if isinstance(second, int) and isinstance(nano, int) else None
     text = str(value).strip()
-    with contextlib.suppress(ValueError, OverflowError):
+    try:
+        if text[4:5] == "-":
+            return _written(_REGION.sub("", text), zone)
         if _COMPACT.fullmatch(text):
             return _millis(datetime.strptime(text, "%Y%m%d%H%M%S%f"), zone)  # noqa: DTZ007
         if _NUMBER.fullmatch(text):
             number = Decimal(text)
             return next((int(number * unit) for least, unit in _UNITS if number >= least), None)
-        if isinstance(value, str):
-            return _written(_REGION.sub("", text), zone)
-    return None
+        return _written(text, zone) if isinstance(value, str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _written(text: str, zone: tzinfo | None) -> int:
     """ValueError for what is no time."""
-    with contextlib.suppress(ValueError):
+    try:
         return _millis(datetime.fromisoformat(text), zone)
+    except ValueError:
+        pass  # perhaps it is one of the patterns
     fraction, offset = _FRACTION.search(text), _OFFSET.search(text)
     text = _OFFSET.sub("", _FRACTION.sub("", text))
     for pattern in _PATTERNS:
