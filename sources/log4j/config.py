@@ -18,8 +18,8 @@ class EncodingConfig(Config):
     field: dict[str, str] = option(
         {},
         name="field.",
-        description="Where encoders with names of their own put what becomes body and headers: `field.<part> = NAME …`, "
-        "of which the first that is there counts, before the known names. A dot leads into an object: `event.level`. "
+        description="Where encoders with names of their own put what becomes body and headers: `field.<part> = "
+        "NAME …`. The first that is there counts, before the known names. A dot leads into an object: `event.level`. "
         f"Parts: {', '.join(f'`{part}`' for part in PARTS)}.",
     )
     time_zone: str | None = option(

@@ -13,7 +13,7 @@ Names = dict[str, tuple[str, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """Names of fields, separated by blanks; of several, the first that can be read counts. A dot leads into an object.
+    """Names of fields, separated by blanks: the first that can be read counts. A dot leads into an object.
 
     What is not named becomes a header of its own name.
     """
@@ -31,7 +31,7 @@ class Encoder:
     arguments: str = ""
     """Texts for the `{}` in the message."""
     mdc: str = ""
-    """The thread context, keys and values: all that are there. Without one, its entries are among the other fields."""
+    """The thread context, keys and values: all that are there. Without it, its entries are among other fields."""
     ignored: str = ""
     """What says nothing about the event."""
     prefix: str = ""
@@ -121,8 +121,19 @@ ENCODERS = (
 )
 
 LEVELS = {
-    **{"0": "FATAL", "1": "FATAL", "2": "FATAL", "3": "ERROR", "4": "WARN", "5": "INFO", "6": "INFO", "7": "DEBUG"},
-    **{"WARNING": "WARN", "EMERGENCY": "FATAL", "ALERT": "FATAL", "CRITICAL": "FATAL", "NOTICE": "INFO"},
+    "0": "FATAL",
+    "1": "FATAL",
+    "2": "FATAL",
+    "3": "ERROR",
+    "4": "WARN",
+    "5": "INFO",
+    "6": "INFO",
+    "7": "DEBUG",
+    "WARNING": "WARN",
+    "EMERGENCY": "FATAL",
+    "ALERT": "FATAL",
+    "CRITICAL": "FATAL",
+    "NOTICE": "INFO",
 }
 """Severities of syslog and of Google, which some encoders write instead of the level."""
 

@@ -17,15 +17,17 @@ class Cut(bytes):
 class Framer:
     """Cuts one connection's bytes into events: lines, or objects of JSON where those are not one a line.
 
-    JsonLayout writes objects over many lines, or many on one; ecs-logging-java writes stack traces over many lines; GELF
-    ends events with NUL. A line that begins an object ends what came before, so that what was never finished costs no
-    other event. `limit`: bytes of an event; the rest of a longer one is dropped.
+    JsonLayout writes objects over many lines, or many on one; ecs-logging-java writes stack traces over many lines;
+    GELF ends events with NUL. A line that begins an object ends what came before, so that what was never finished
+    costs no other event. `limit`: bytes of an event; the rest of a longer one is dropped.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = b""
         """The beginning of a line."""
+        self._incomplete = 0
+        """How long it was, and an eighth more, when it was last found to be no whole object: bytes may come singly."""
         self._skipping = False
         """Whether the line was cut, and its rest is dropped."""
         self._object: list[bytes] = []
@@ -37,15 +39,18 @@ class Framer:
         """The events that end in these bytes."""
         events: list[bytes] = []
         *lines, rest = (self._held + data.replace(b"\0", b"\n")).split(b"\n")
-        if lines and self._skipping:
-            self._skipping = False
-            del lines[0]
+        if lines:
+            self._incomplete = 0
+            if self._skipping:
+                self._skipping = False
+                del lines[0]
         for line in lines:
             self._line(line, events)
         if self._skipping:
             rest = b""
-        elif rest.endswith(b"}") or b"}{" in rest:
+        elif (rest.endswith(b"}") or b"}{" in rest) and len(rest) > self._incomplete:
             objects, rest = _objects(rest)
+            self._incomplete = len(rest) + len(rest) // 8
             for line in objects:
                 self._line(line, events)
         if len(rest) > self._limit:
@@ -100,11 +105,16 @@ def _depth(text: bytes) -> int:
 
 
 def _objects(text: bytes) -> tuple[list[bytes], bytes]:
-    """The objects it begins with, which no newline separates, and what is left."""
-    found, start = [], 0
-    for end in (*(match.start() + 1 for match in _BETWEEN.finditer(text)), len(text)):
-        candidate = text[start:end]
-        if _BEGINNING.match(candidate) and candidate.endswith(b"}") and _depth(candidate) == 0:
-            found.append(candidate)
+    """The objects it begins with, which no newline separates, and what is left. It takes time in proportion."""
+    found: list[bytes] = []
+    if not _BEGINNING.match(text):
+        return found, text
+    outside = _STRING.sub(lambda match: b"-" * len(match[0]), text)
+    start = looked = depth = 0
+    for end in (*(match.start() + 1 for match in _BETWEEN.finditer(outside)), len(text)):
+        depth += outside.count(b"{", looked, end) - outside.count(b"}", looked, end)
+        looked = end
+        if depth == 0 and outside[end - 1 : end] == b"}":
+            found.append(text[start:end])
             start = end
     return found, text[start:]

@@ -1,7 +1,7 @@
 """Events of what log4j 2, logback and others write as JSON.
 
-Encoders name the same things differently. What `encoders.py` knows becomes the body or a header of one name; the rest,
-such as what the application put into its thread context (MDC), becomes a header of its own.
+Encoders name the same things differently. What `encoders.py` knows becomes the body or a header of one name; the
+rest, such as what the application put into its thread context (MDC), becomes a header of its own.
 """
 
 from __future__ import annotations
@@ -70,8 +70,11 @@ def _decoded(text: bytes) -> Any:
 
 
 class Reader:
-    """Makes events of JSON. `fields`: names of fields by part, looked for before those that are known; `zone`: of times
-    that name none, else this machine's."""
+    """Makes events of JSON.
+
+    `fields`: names of fields by part, looked for before those that are known. `zone`: of times that name none, else
+    this machine's.
+    """
 
     def __init__(self, fields: Mapping[str, str] | None = None, zone: tzinfo | None = None) -> None:
         self._encoders = extended(fields or {})
@@ -110,15 +113,15 @@ class Reader:
         body = _body(fields, names)
         context = [entry for name in names["mdc"] for entry in _take(fields, (name,), _entries) or ()]
         for name in names["ignored"]:
-            _take(fields, (name,), bool)
+            _take(fields, (name,), bool)  # whatever it is
         prefix = "".join(names["prefix"])
         for name, value in (*fields.items(), *again, *context):
             if value is not None:
-                header = name.removeprefix(prefix)
+                header = _text(name.removeprefix(prefix))
                 while header in headers or header in _OURS:
                     header = CONTEXT + header
                 headers[header] = _text(value)
-        return Event(text if body is None else body.encode(), headers)
+        return Event(text if body is None else body.encode(errors="replace"), headers)
 
 
 def _take(fields: dict[str, Any], names: Iterable[str], read: Callable[[Any], Any]) -> Any:
@@ -166,12 +169,13 @@ def _filled(message: str, arguments: list[Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        try:
-            return msgspec.json.encode(value).decode()
-        except (ValueError, OverflowError):  # what `_exact` alone can read
-            value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return value if value.isascii() else value.encode(errors="replace").decode()  # half a character is no UTF-8
+    if isinstance(value, str):
+        # Half a character, which is no UTF-8, becomes a question mark.
+        return value if value.isascii() else value.encode(errors="replace").decode()
+    try:
+        return msgspec.json.encode(value).decode()
+    except (ValueError, OverflowError):  # what `_exact` alone can read
+        return _text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def _scalar(value: Any) -> str | None:

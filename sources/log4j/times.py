@@ -32,7 +32,10 @@ _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=
 
 
 def millis(value: Any, zone: tzinfo | None) -> int | None:
-    """Milliseconds since the epoch; None for what is no time. `zone`: of times that name none, else this machine's."""
+    """Milliseconds since the epoch; None for what is no time.
+
+    `zone`: of times that name none, else this machine's.
+    """
     if isinstance(value, dict):  # log4j's instant
         second, nano = value.get("epochSecond"), value.get("nanoOfSecond", 0)
         return second * 1000 + nano // 1_000_000 if isinstance(second, int) and isinstance(nano, int) else None
@@ -41,7 +44,7 @@ def millis(value: Any, zone: tzinfo | None) -> int | None:
         if text[4:5] == "-":
             return _written(_REGION.sub("", text), zone)
         if _COMPACT.fullmatch(text):
-            return _millis(datetime.strptime(text, "%Y%m%d%H%M%S%f"), zone)  # noqa: DTZ007
+            return _millis(datetime.strptime(text, "%Y%m%d%H%M%S%f"), zone)
         if _NUMBER.fullmatch(text):
             number = Decimal(text)
             return next((int(number * unit) for least, unit in _UNITS if number >= least), None)
@@ -60,7 +63,7 @@ def _written(text: str, zone: tzinfo | None) -> int:
     text = _OFFSET.sub("", _FRACTION.sub("", text))
     for pattern in _PATTERNS:
         with contextlib.suppress(ValueError):
-            moment = datetime.strptime(text, pattern)  # noqa: DTZ007  # the offset follows
+            moment = datetime.strptime(text, pattern)  # the offset follows
             if offset:
                 numeric = offset[1] if offset[1][0] in "+-" else "Z"
                 moment = moment.replace(tzinfo=datetime.strptime(numeric, "%z").tzinfo)

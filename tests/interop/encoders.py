@@ -14,7 +14,8 @@ DATA = Path(__file__).parents[1] / "data" / "encoders"
 
 _TEMPLATE = '<JsonTemplateLayout eventTemplateUri="classpath:{}.json"/>'
 _OWN = """<JsonTemplateLayout><EventTemplate><![CDATA[{
-  "when": {"$resolver": "timestamp", "epoch": {"unit": "secs"}}, "what": {"$resolver": "message", "stringified": true},
+  "when": {"$resolver": "timestamp", "epoch": {"unit": "secs"}},
+  "what": {"$resolver": "message", "stringified": true},
   "where": {"logger": {"$resolver": "logger", "field": "name"}, "thread": {"$resolver": "thread", "field": "name"}},
   "severity": {"$resolver": "level", "field": "severity", "severity": {"field": "code"}},
   "context": {"$resolver": "mdc"},
@@ -80,7 +81,8 @@ LOGBACK = {
     "logback-ecs": '<encoder class="co.elastic.logging.logback.EcsEncoder"><serviceName>shop</serviceName></encoder>',
     "logback-ecs-array": '<encoder class="co.elastic.logging.logback.EcsEncoder"><serviceName>shop</serviceName>'
     "<stackTraceAsArray>true</stackTraceAsArray><includeOrigin>true</includeOrigin></encoder>",
-    "logback-gelf": '<encoder class="de.siegmar.logbackgelf.GelfEncoder"><appendNewline>true</appendNewline></encoder>',
+    "logback-gelf": '<encoder class="de.siegmar.logbackgelf.GelfEncoder"><appendNewline>true</appendNewline>'
+    "</encoder>",
     "logstash": f'<encoder class="{_LOGSTASH}.LogstashEncoder"/>',
     "logstash-short": f'<encoder class="{_LOGSTASH}.LogstashEncoder">'
     '<fieldNames class="net.logstash.logback.fieldnames.ShortenedFieldNames"/></encoder>',
@@ -96,11 +98,12 @@ LOGBACK = {
 
 
 def log4j2(appender: str, names: list[str]) -> str:
-    """Settings with a logger and an appender for each of these layouts. `appender`: its element, without the layout."""
+    """Settings with a logger and an appender for each of these layouts. `appender`: its element without one."""
     kind = appender.split()[0]
     appenders = "".join(f'<{appender.format(name=name)} name="{name}">{LOG4J2[name]}</{kind}>' for name in names)
     loggers = "".join(
-        f'<Logger name="{name}" level="info" additivity="false"><AppenderRef ref="{name}"/></Logger>' for name in names
+        f'<Logger name="{name}" level="info" additivity="false"><AppenderRef ref="{name}"/></Logger>'
+        for name in names
     )
     return (
         f'<Configuration status="error" dest="err"><Appenders>{appenders}</Appenders>'
@@ -126,7 +129,7 @@ class Encoders(Application):
     name = "Encoders"
 
 
-def encoders(directory: Path, for_log4j2: str, for_logback: str) -> Encoders:
+def encoders(directory: Path, for_log4j2: str, for_logback: str, **properties: object) -> Encoders:
     """The program, with every encoder there is in an appender of these kinds."""
     (directory / "log4j2.xml").write_text(log4j2(for_log4j2, list(LOG4J2)))
     (directory / "logback.xml").write_text(logback(for_logback, list(LOGBACK)))
@@ -134,6 +137,7 @@ def encoders(directory: Path, for_log4j2: str, for_logback: str) -> Encoders:
         directory,
         log4j2_configurationFile=directory / "log4j2.xml",
         logback_configurationFile=directory / "logback.xml",
+        **properties,
     )
 
 
@@ -146,6 +150,7 @@ def main() -> None:
             Path(directory),
             f'File fileName="{DATA}/{{name}}.json" append="false"',
             f"ch.qos.logback.core.FileAppender <file>{DATA}/{{name}}.json</file><append>false</append>",
+            user_timezone="UTC",
         ) as program,
     ):
         for api, names in (("log4j2", LOG4J2), ("logback", LOGBACK)):

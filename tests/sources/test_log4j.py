@@ -7,10 +7,12 @@ import ssl
 import threading
 
 import pytest
+
 from agent.services.running import until
 from plugins import Event, Retry
 from sources.log4j import Log4jConfig, Log4jSource
 from tests.plugins.certificates import certificate
+
 
 @contextlib.contextmanager
 def running(**properties):

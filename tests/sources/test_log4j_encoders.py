@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugins import Event
@@ -14,6 +14,7 @@ from sources.log4j import Log4jConfig
 from sources.log4j.framing import Cut, Framer
 from sources.log4j.reading import Reader
 from sources.log4j.times import millis
+from tests.fixtures.examples import examples
 from tests.interop.encoders import DATA, LOG4J2, LOGBACK
 
 BEGIN = 1_795_369_515_000
@@ -46,23 +47,19 @@ CLASHING = {
     "mdc.timestamp": "never",
 }
 FIELDS = {
-    "template-own": {
-        "message": "what",
-        "timestamp": "when",
-        "logger": "where.logger",
-        "thread": "where.thread",
-        "stackTrace": "failure",
-    },
-    "composite": {"logger": "source", "thread": "task"},
-    "composite-pattern": {"logger": "class"},
+    "message": "what",
+    "timestamp": "when",
+    "logger": "where.logger source class",
+    "thread": "where.thread task",
+    "stackTrace": "failure",
 }
-"""What the configuration has to say about names that no table can know."""
+"""What a configuration has to say of templates and composites whose names no table can know."""
 OWN = {"service.name", "event.dataset", "host", "HOSTNAME", "source", "source_host", "log", "arguments"}
 """Headers of what encoders say of themselves."""
 
 
 def recorded(name, reader=None):
-    framer, reader = Framer(1 << 20), reader or Reader(FIELDS.get(name), UTC)
+    framer, reader = Framer(1 << 20), reader or Reader(FIELDS, UTC)
     objects = framer.feed((DATA / f"{name}.json").read_bytes()) + framer.end()
     batch, invalid = reader.batch(objects)
     assert not invalid
@@ -137,7 +134,9 @@ def event(reader=None, /, **fields):
 def test_fields_of_the_configuration_come_first():
     reader = Reader({"message": "event.text", "level": "lvl prio", "mdc": "tags", "ignored": "build"})
     fields = {"event": {"text": "hello", "id": 7}, "message": "no", "prio": "INFO", "tags": {"a": "b"}, "build": 1}
-    assert event(reader, **fields) == Event(b"hello", {"level": "INFO", "event": '{"id":7}', "message": "no", "a": "b"})
+    assert event(reader, **fields) == Event(
+        b"hello", {"level": "INFO", "event": '{"id":7}', "message": "no", "a": "b"}
+    )
 
 
 def test_the_options():
@@ -179,13 +178,16 @@ def test_odd_fields():
     assert event(message={"a": 1}, level=3, mdc={"level": "mine", "n": None}, x=[1.5], y=True) == Event(
         b'{"a":1}', {"level": "ERROR", "x": "[1.5]", "y": "true", "mdc.level": "mine"}
     )
-    assert event(message="half \ud83d", **{"half": "\ud83d"}) == Event(b"half ?", {"half": "?"})
+    assert event(message="half \ud83d", half="\ud83d") == Event(b"half ?", {"half": "?"})
+    assert event(**{"message": "x", "half\ud83d": 1, "stack_trace": "\ud83d\n\tat x\n"}) == (
+        Event(b"x\n?\n\tat x", {"half?": "1"})
+    )
     assert event() == Event(b"{}")
     assert event(message="") == Event(b"")
     assert event(thrown={"name": "E", "cause": {"name": "F"}}) == Event(b"E\nCaused by: F")
     assert event(message="{} \\{} {} {}", arguments=["a", 1], sequenceNumber=0).body == b"a {} 1 {}"
     assert event(message="x", arguments=["a"], nanoseconds=0) == Event(b"x", {"arguments": '["a"]'})
-    assert event(**{"level": "INFO", "message": "x", "mdc": {"level": "a", "mdc.level": "b", "log4j.status": "c"}}) == (
+    assert event(level="INFO", message="x", mdc={"level": "a", "mdc.level": "b", "log4j.status": "c"}) == (
         Event(b"x", {"level": "INFO", "mdc.level": "a", "mdc.mdc.level": "b", "mdc.log4j.status": "c"})
     )
 
@@ -284,6 +286,28 @@ def test_a_line_that_is_nested_deep_is_kept_as_it_is():
     batch, invalid = Reader().batch([line, b"{}"])
     assert list(batch) == [Event(line, {"log4j.status": "Invalid"}), Event(b"{}")]
     assert invalid == 1
+
+
+@pytest.mark.parametrize("beginning", [b'{"a": {', b'{"a": "', b"{}"])
+def test_braces_without_end_take_no_time_to_speak_of(beginning):
+    data = beginning + b"}{" * 200_000 + b"\n"
+    assert b"".join(frames(data, limit=1 << 20)) == data.rstrip()
+
+
+WORDS = st.sampled_from(["message", "level", "timestamp", "mdc", "thrown", "short_message", "ecs.version", "_level"])
+TEXT = st.text(st.characters(categories=None), max_size=5) | WORDS
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=examples(30))
+@given(st.dictionaries(TEXT, JSON, max_size=6))
+def test_any_object_is_an_event(fields):
+    batch, invalid = Reader().batch([json.dumps(fields).encode()])
+    assert (len(list(batch)), invalid) == (1, 0)
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5))
