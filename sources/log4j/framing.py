@@ -27,7 +27,7 @@ class Framer:
         self._held = b""
         """The beginning of a line."""
         self._incomplete = 0
-        """How long it was, and an eighth more, when it was last found to be no whole object: bytes may come singly."""
+        """How long it was, and an eighth more, when it was last found incomplete: bytes may come one by one."""
         self._skipping = False
         """Whether the line was cut, and its rest is dropped."""
         self._object: list[bytes] = []
