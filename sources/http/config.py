@@ -9,6 +9,7 @@ from typing import Literal
 import pydantic
 
 from plugins import Problem, option
+from sources.log4j.config import EncodingConfig
 from sources.serving import ServingConfig
 
 HANDLERS = {
@@ -23,18 +24,19 @@ HANDLERS = {
 _JETTY = "Ignored; kept for Flume files: a setting of Jetty, which is not used here."
 
 
-class HttpConfig(ServingConfig):
+class HttpConfig(ServingConfig, EncodingConfig):
     """Options of the HTTP source."""
 
     older = MappingProxyType(
         {"ssl": "enableSSL", "keystore-password": "keystorePassword", "exclude-protocols": "excludeProtocols"}
     )
     bind: str = option("0.0.0.0", name="bind", description="Address or name to listen on.")  # noqa: S104  # Flume's
-    handler: Literal["json", "ndjson", "blob"] = option(
+    handler: Literal["json", "ndjson", "log4j", "blob"] = option(
         "json",
         name="handler",
         description="How a request becomes events. `json`: an array of {headers, body}, as Flume's JSONHandler "
-        "reads it. `ndjson`: each line is an event in JSON. `blob`: the whole request is one event, "
+        "reads it. `ndjson`: each line is an event in JSON. `log4j`: what log4j 2 and logback write as JSON, read "
+        "as by the source `log4j`. `blob`: the whole request is one event, "
         "and the parameters of its URL are the headers.",
     )
     max_blob_length: int = option(
@@ -93,9 +95,9 @@ class HttpConfig(ServingConfig):
     @classmethod
     def _known_handler(cls, value: object) -> object:
         name = HANDLERS.get(str(value).lower(), value)
-        if name not in ("json", "ndjson", "blob"):
+        if name not in ("json", "ndjson", "log4j", "blob"):
             raise ValueError(
-                f"{value!r} is none of json, ndjson and blob: handlers in Java cannot be run here; use ndjson or "
-                "blob, and an interceptor that parses the bodies"
+                f"{value!r} is none of json, ndjson, log4j and blob: handlers in Java cannot be run here; use "
+                "ndjson or blob, and an interceptor that parses the bodies"
             )
         return name

@@ -9,6 +9,8 @@ import msgspec
 
 from plugins import Event
 from sources.http.gson import read_events
+from sources.log4j.framing import Framer
+from sources.log4j.reading import Reader
 
 Refused = tuple[int, str]
 """Status and reason."""
@@ -76,6 +78,17 @@ def ndjson(content: bytes, charset: str | None) -> list[Event]:
             except (msgspec.MsgspecError, UnicodeError, RecursionError) as e:
                 raise HandlerError(400, f"line {number} is not JSON: {e}") from None
             events.append(Event(line))
+    return events
+
+
+def log4j(content: bytes, reader: Reader) -> list[Event]:
+    """The events of layouts, one or many in a request."""
+    framer, events = Framer(len(content)), []
+    for number, text in enumerate([*framer.feed(content), *framer.end()], 1):
+        try:
+            events.append(reader.event(text))
+        except (ValueError, RecursionError) as e:
+            raise HandlerError(400, f"event {number} is not JSON: {e}") from None
     return events
 
 

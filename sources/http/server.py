@@ -54,6 +54,7 @@ class Server:
     def __init__(self, source: Source[HttpConfig], endpoint: Endpoint) -> None:
         config = self.config = source.config
         self.metrics = source.metrics
+        self._reader = config.reader()
         self._budget = max(BUDGET, config.largest)
         self._held = self._unfinished = 0
         self.arrivals: Arrivals[Request] = Arrivals()
@@ -184,6 +185,8 @@ class Server:
     def _events(self, scope: Any, content: bytes) -> list[Event]:
         if self.config.handler == "blob":
             return handlers.blob(content, scope["query_string"].decode("latin-1"))
+        if self.config.handler == "log4j":
+            return handlers.log4j(content, self._reader)
         named = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
         found = _CHARSET.search(named)
         charset = _WITHOUT_HYPHEN.sub("utf-", found[1].decode("latin-1").lower()) if found else None

@@ -1,116 +1,196 @@
-"""What log4j 2 and logback write as JSON, one event a line: JsonTemplateLayout, JsonLayout, logstash-logback-encoder.
+"""Events of what log4j 2, logback and others write as JSON.
 
-The layouts name the same things differently. What is known becomes a header of one name; the rest, such as what the
-application put into its thread context (MDC), becomes a header of its own.
+Encoders name the same things differently. What `encoders.py` knows becomes the body or a header of one name; the
+rest, such as what the application put into its thread context (MDC), becomes a header of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import tzinfo
 from typing import Any
 
 import msgspec
 
 from plugins import Batch, Event
+from sources.log4j import times, traces
+from sources.log4j.encoders import LEVELS, Names, extended
+from sources.log4j.framing import Cut
 
 STATUS = "log4j.status"
 """Header of what is no event in JSON: `Invalid`, or `Incomplete` where it was cut."""
-
-LEVEL = ("level", "log.level")
-LOGGER = ("loggerName", "logger_name", "log.logger", "logger")
-THREAD = ("thread", "thread_name", "process.thread.name", "threadName")
-TIME = ("instant", "timeMillis", "@timestamp", "timestamp")
-MESSAGE = ("message",)
-STACK = ("stack_trace", "error.stack_trace", "thrown", "exception")
-CONTEXT = ("contextMap", "mdc", "labels")
-NOISE = {"@version", "ecs.version", "endOfBatch", "loggerFqcn", "threadId", "threadPriority", "level_value"}
-"""What says nothing about the event."""
-
-_decoder = msgspec.json.Decoder(dict[str, Any])
+TIMESTAMP = "log4j.timestamp"
+"""Header of a field `timestamp` that is not understood."""
+CONTEXT = "mdc."
+"""What headers begin with that would have the name of another one."""
+_OURS = frozenset(("level", "logger", "thread", "timestamp", STATUS))
+"""Names that no other field's header has."""
+_PLACE = re.compile(r"(\\{0,2})\{\}")
 
 
-def parse(lines: Sequence[bytes], incomplete: set[int]) -> tuple[Batch, int]:
-    """The events of these lines, and how many lines are none. `incomplete`: rows of lines that were cut."""
-    events, invalid = [], 0
-    for row, line in enumerate(lines):
-        try:
-            if row in incomplete:
-                raise ValueError("cut")
-            events.append(read(line))
-        except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
-            invalid += 1
-            events.append(Event(line, {STATUS: "Incomplete" if row in incomplete else "Invalid"}))
-    return Batch.of(events), invalid
+class _Object(dict[str, Any]):
+    """A JSON object with the first of each member; those that repeat a name are beside it.
+
+    Encoders that put the thread context among their own fields write these first.
+    """
+
+    again: Sequence[tuple[str, Any]] = ()
 
 
-def read(line: bytes) -> Event:
-    """One event. ValueError where the line is no JSON object."""
-    fields = _decoder.decode(line)
-    headers: dict[str, str] = {}
-    known: dict[str, str] = {}
-    for header, names in (("level", LEVEL), ("logger", LOGGER), ("thread", THREAD)):
-        if (value := _take(fields, names)) is not None:
-            known[header] = _text(value)
-    if (millis := _millis(_take(fields, TIME))) is not None:
-        known["timestamp"] = str(millis)
-    message, stack = _take(fields, MESSAGE), _stack(_take(fields, STACK))
-    for name in CONTEXT:
-        if isinstance(fields.get(name), dict):
-            headers.update({key: _text(value) for key, value in fields.pop(name).items() if value is not None})
-    headers.update({key: _text(value) for key, value in fields.items() if value is not None and key not in NOISE})
-    body = "" if message is None else _text(message)
-    if stack:
-        body = f"{body}\n{stack}" if body else stack
-    return Event(body.encode(), headers | known)
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(members)
+    if len(fields) == len(members):
+        return fields
+    first, again = _Object(), []
+    for name, value in members:
+        if name in first:
+            again.append((name, value))
+        else:
+            first[name] = value
+    first.again = again
+    return first
 
 
-def _take(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """The value of the first of these names that is there; it is none of the rest any more."""
+_fast = msgspec.json.Decoder()
+_exact = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _decoded(text: bytes) -> Any:
+    """ValueError for what is no JSON."""
+    try:
+        fields = _fast.decode(text)
+        # A name that is there twice is lost. That is rare, and looking for it takes long.
+        if text.count(b'":') + text.count(b'" :') <= msgspec.json.encode(fields).count(b'":'):
+            return fields
+    except (ValueError, OverflowError):
+        pass  # half a character, perhaps, or a number that is not a number
+    return _exact.decode(text.decode())
+
+
+class Reader:
+    """Makes events of JSON.
+
+    `fields`: names of fields by part, looked for before those that are known. `zone`: of times that name none, else
+    this machine's.
+    """
+
+    def __init__(self, fields: Mapping[str, str] | None = None, zone: tzinfo | None = None) -> None:
+        self._encoders = extended(fields or {})
+        self._zone = zone
+
+    def batch(self, objects: Sequence[bytes]) -> tuple[Batch, int]:
+        """Their events, and how many of them are no JSON object."""
+        events, invalid = [], 0
+        for text in objects:
+            try:
+                if isinstance(text, Cut):
+                    raise ValueError("cut")
+                events.append(self.event(text))
+            except (ValueError, RecursionError):
+                invalid += 1
+                events.append(Event(bytes(text), {STATUS: "Incomplete" if isinstance(text, Cut) else "Invalid"}))
+        return Batch.of(events), invalid
+
+    def event(self, text: bytes) -> Event:
+        """One event. ValueError for what is no JSON object."""
+        fields = _decoded(text)
+        if not isinstance(fields, dict):
+            raise ValueError("no object")
+        again = fields.again if isinstance(fields, _Object) else ()
+        names = next(row for row in self._encoders if not row["marks"] or not fields.keys().isdisjoint(row["marks"]))
+        headers: dict[str, str] = {}
+        if (level := _take(fields, names["level"], _scalar)) is not None:
+            headers["level"] = LEVELS.get(level, level)
+        for part in ("logger", "thread"):
+            if (value := _take(fields, names[part], _scalar)) is not None:
+                headers[part] = value
+        if (millis := _take(fields, names["timestamp"], lambda value: times.millis(value, self._zone))) is not None:
+            headers["timestamp"] = str(millis)
+        elif "timestamp" in names["timestamp"] and "timestamp" in fields:
+            fields[TIMESTAMP] = fields.pop("timestamp")
+        body = _body(fields, names)
+        context = [entry for name in names["mdc"] for entry in _take(fields, (name,), _entries) or ()]
+        for name in names["ignored"]:
+            _take(fields, (name,), bool)  # whatever it is
+        prefix = "".join(names["prefix"])
+        for name, value in (*fields.items(), *again, *context):
+            if value is not None:
+                header = _text(name.removeprefix(prefix))
+                while header in headers or header in _OURS:
+                    header = CONTEXT + header
+                headers[header] = _text(value)
+        return Event(text if body is None else body.encode(errors="replace"), headers)
+
+
+def _take(fields: dict[str, Any], names: Iterable[str], read: Callable[[Any], Any]) -> Any:
+    """What is read of the first of these that can be read; it is none of the fields any more."""
     for name in names:
-        if (value := fields.pop(name, None)) is not None:
-            return value
+        if (value := fields.get(name)) is not None:
+            if (found := read(value)) is not None:
+                del fields[name]
+                return found
+        elif "." in name:
+            outer, _, inner = name.partition(".")
+            if isinstance(within := fields.get(outer), dict) and (found := _take(within, (inner,), read)) is not None:
+                if not within:
+                    del fields[outer]
+                return found
     return None
+
+
+def _body(fields: dict[str, Any], names: Names) -> str | None:
+    """Message and stack trace; None where there is neither."""
+    arguments = None if "formattedMessage" in fields else _take(fields, names["arguments"], _list)
+    message = _take(fields, names["message"], _text)
+    if message is not None and arguments:
+        message = _filled(message, arguments)
+    if arguments:  # there were more of them than places
+        fields["arguments"] = arguments
+    trace = _take(fields, names["stackTrace"], traces.text)
+    if whole := _take(fields, names["whole"], _text):
+        trace = whole.removeprefix(message or "").strip("\n")
+    if message and trace and message.rstrip().endswith(trace):  # it is there already
+        message = message.rstrip()[: -len(trace)].rstrip()
+    parts = [part for part in (message, trace) if part is not None]
+    return "\n".join(filter(None, parts)) if parts else None
+
+
+def _filled(message: str, arguments: list[Any]) -> str:
+    """The message with these in the places of their `{}`, as slf4j does it; they are taken from the list."""
+
+    def place(match: re.Match[str]) -> str:
+        if len(match[1]) == 1:
+            return "{}"
+        return match[1][1:] + _text(arguments.pop(0)) if arguments else match[0]
+
+    return _PLACE.sub(place, message)
 
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode()
-
-
-def _millis(value: Any) -> int | None:
-    """Milliseconds since the epoch; None for what is no time."""
-    if isinstance(value, dict):  # log4j's instant
-        second, nano = value.get("epochSecond"), value.get("nanoOfSecond", 0)
-        return second * 1000 + nano // 1_000_000 if isinstance(second, int) and isinstance(nano, int) else None
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+        # Half a character, which is no UTF-8, becomes a question mark.
+        return value if value.isascii() else value.encode(errors="replace").decode()
     try:
-        moment = datetime.fromisoformat(value)
-        return int(moment.timestamp() * 1000) if moment.tzinfo else None
-    except (TypeError, ValueError, OverflowError):
-        return None
+        return msgspec.json.encode(value).decode()
+    except (ValueError, OverflowError):  # what `_exact` alone can read
+        return _text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def _stack(value: Any) -> str:
-    """A stack trace as Java prints it, as far as the layout tells."""
-    if value is None:
-        return ""
+def _scalar(value: Any) -> str | None:
+    return None if isinstance(value, dict | list) else _text(value)
+
+
+def _list(value: Any) -> list[Any] | None:
+    return value if isinstance(value, list) else None
+
+
+def _entries(value: Any) -> list[tuple[str, Any]] | None:
+    """Keys and values of an object, of a list of objects, or of one of `key` and `value`."""
     if isinstance(value, dict):
-        for name in ("extendedStackTrace", "stacktrace", "stack_trace"):
-            if isinstance(trace := value.get(name), str) and trace:
-                return trace.rstrip()
-        what = [value.get(name) for name in ("name", "message", "exception_class", "exception_message")]
-        head = ": ".join(_text(part) for part in what if part)
-        frames = [_frame(frame) for frame in value.get("extendedStackTrace") or () if isinstance(frame, dict)]
-        cause = _stack(value.get("cause"))
-        return "\n".join([head, *frames, *([f"Caused by: {cause}"] if cause else [])])
-    return _text(value).rstrip()
-
-
-def _frame(frame: dict[str, Any]) -> str:
-    """One of JsonLayout's elements of a stack trace."""
-    place = frame.get("file") or "Unknown Source"
-    line = f":{frame['line']}" if frame.get("line") else ""
-    return f"\tat {frame.get('class')}.{frame.get('method')}({place}{line})"
+        return list(value.items())
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        return None
+    pairs = [[(one["key"], one["value"])] if one.keys() == {"key", "value"} else one.items() for one in value]
+    return [entry for pair in pairs for entry in pair]

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from plugins import Batch, Source, option
 from sources.connections import Connection
 from sources.listening import MAX_BYTES, TICK, Endpoint, HandshakeConfig, Listener, TcpConfig
-from sources.log4j.reading import parse
+from sources.log4j.config import EncodingConfig
+from sources.log4j.framing import Framer
 
 MAX_WAIT = 0.02
 """Seconds that a batch waits for more after its first line."""
@@ -17,13 +18,13 @@ SERIALISED, HELLO = b"\xac\xed\x00\x05", b"\x16\x03"
 """How a stream of Java objects begins, and one of TLS."""
 
 
-class Log4jConfig(TcpConfig, HandshakeConfig):
+class Log4jConfig(TcpConfig, HandshakeConfig, EncodingConfig):
     """Options of the source `log4j`."""
 
     max_line_bytes: int = option(
         1024 * 1024,
         name="maxLineBytes",
-        description="A longer line is cut at this size and marked Incomplete; the rest of it is dropped.",
+        description="A longer event is cut at this size and marked Incomplete; the rest of it is dropped.",
         unit="bytes",
         ge=1024,
         le=16 * 1024 * 1024,
@@ -33,18 +34,21 @@ class Log4jConfig(TcpConfig, HandshakeConfig):
 class _Application(Connection):
     """One of those that connected."""
 
-    def __init__(self, taken: socket.socket, address: tuple[str, int]) -> None:
+    def __init__(self, taken: socket.socket, address: tuple[str, int], limit: int) -> None:
         super().__init__(taken, address)
-        self.held = b""
-        """The beginning of a line."""
-        self.began = False
-        """Whether anything has come."""
-        self.skipping = False
-        """Whether the line was cut, and its rest is dropped."""
+        self.framer = Framer(limit)
+        self.first: bytes | None = b""
+        """The first bytes, until they tell what it speaks."""
 
 
 class Log4jSource(Source[Log4jConfig]):
-    """Receives JSON lines of log4j 2 and logback: what it has read is never dropped, and it waits for its channels.
+    """Receives JSON of log4j 2 and logback: what it has read is never dropped, and it waits for its channels.
+
+    The message and its stack trace become the body; level, logger, thread and time the headers `level`, `logger`,
+    `thread` and `timestamp`; the thread context (MDC) and all other fields headers of their own names, with `mdc.`
+    before a name that is taken. A time that is not understood stays in the header of its field, `log4j.timestamp` for
+    `timestamp`. Known are the Elastic Common Schema, GELF, logstash-logback-encoder, JsonLayout, JsonTemplateLayout
+    with its templates and logback's JsonEncoder; `field.<part>` adds names of templates and composites of one's own.
 
     Their socket appenders get no acknowledgement: what is on its way when either side dies is lost. The avro source
     with a Flume appender loses nothing.
@@ -55,10 +59,11 @@ class Log4jSource(Source[Log4jConfig]):
 
     def __init__(self, config: Log4jConfig, name: str = "") -> None:
         super().__init__(config, name)
+        self._reader = config.reader()
         self._listener: Listener[_Application] = Listener(
             self,
             Endpoint(config.bind, [config.port], config),
-            _Application,
+            lambda taken, address: _Application(taken, address, config.max_line_bytes),
             most=config.max_connections,
             handshake_timeout=config.handshake_timeout,
         )
@@ -83,92 +88,67 @@ class Log4jSource(Source[Log4jConfig]):
     def batches(self) -> Iterator[Batch]:
         """What the applications log; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            if gathered := self._gather(TICK):
-                yield self._batch(*gathered)
-        lines: list[bytes] = []
-        cut: set[int] = set()
+            if events := self._gather(TICK):
+                yield self._batch(events)
+        events = []
         for ready in self._listener.last():
-            self._read_all(ready, lines, cut)
-            if lines:
-                yield self._batch(lines, cut)
-                lines, cut = [], set()
+            self._read_all(ready, events)
+            if events:
+                yield self._batch(events)
+                events = []
         for connection in self._listener.connections:
-            self._line(connection.held, lines)
-        if lines:
-            yield self._batch(lines, cut)
+            events += connection.framer.end()
+        if events:
+            yield self._batch(events)
 
-    def _batch(self, lines: list[bytes], cut: set[int]) -> Batch:
-        batch, invalid = parse(lines, cut)
+    def _batch(self, events: list[bytes]) -> Batch:
+        batch, invalid = self._reader.batch(events)
         if invalid:
             self.metrics.add("EventReadFail", invalid)
             self.complain(
-                "json", "%d of %d lines are not JSON; the batch begins with %r", invalid, len(lines), lines[0][:60]
+                "json", "%d of %d events are not JSON; the batch begins with %r", invalid, len(events), events[0][:60]
             )
         return batch
 
-    def _gather(self, patience: float) -> tuple[list[bytes], set[int]] | None:
-        """Lines, as many as come within a moment of the first, and which of them were cut; None where none comes."""
-        lines: list[bytes] = []
-        cut: set[int] = set()
+    def _gather(self, patience: float) -> list[bytes]:
+        """Events, as many as come within a moment of the first; none where none comes."""
+        events: list[bytes] = []
         size, due = 0, time.monotonic() + patience
         while size < MAX_BYTES and (left := due - time.monotonic()) > 0:
-            size += self._read_all(self._listener.ready(left), lines, cut)
-            if lines:
+            size += self._read_all(self._listener.ready(left), events)
+            if events:
                 due = min(due, time.monotonic() + MAX_WAIT)
-        return (lines, cut) if lines else None
+        return events
 
-    def _read_all(self, ready: list[tuple[_Application, int]], lines: list[bytes], cut: set[int]) -> int:
-        """Read from each of these until a batch is full; how many bytes of lines came."""
+    def _read_all(self, ready: list[tuple[_Application, int]], events: list[bytes]) -> int:
+        """Read from each of these until a batch is full; how many bytes of events came."""
         size = 0
         for connection, _ in ready:
             if size >= MAX_BYTES:
                 break
-            before = len(lines)
-            self._read(connection, lines, cut)
-            size += sum(map(len, lines[before:]))
+            before = len(events)
+            self._read(connection, events)
+            size += sum(map(len, events[before:]))
         return size
 
-    def _read(self, connection: _Application, lines: list[bytes], cut: set[int]) -> None:
+    def _read(self, connection: _Application, events: list[bytes]) -> None:
         data = self._listener.read(connection)
         if data is None:
             return
         if not data:
-            if connection.held:
-                self._line(connection.held, lines)
+            events += connection.framer.feed(connection.first or b"") + connection.framer.end()
             self._listener.drop(connection)
             return
-        data = connection.held + data
-        if not connection.began:
+        if connection.first is not None:
+            data = connection.first + data
             if len(data) < len(SERIALISED) and SERIALISED.startswith(data):
-                connection.held = data
+                connection.first = data
                 return
             if data.startswith((SERIALISED, HELLO)):
                 self._misled(connection, data)
                 return
-        connection.began = True
-        *whole, rest = data.split(b"\n")
-        limit = self.config.max_line_bytes
-        if whole and connection.skipping:
-            connection.skipping = False
-            del whole[0]
-        for line in whole:
-            if len(line) > limit:
-                cut.add(len(lines))
-                lines.append(line[:limit])
-            else:
-                self._line(line, lines)
-        if connection.skipping:
-            rest = b""
-        elif len(rest) > limit:
-            cut.add(len(lines))
-            lines.append(rest[:limit])
-            connection.skipping, rest = True, b""
-        connection.held = rest
-
-    def _line(self, line: bytes, lines: list[bytes]) -> None:
-        # JsonLayout with complete = true makes an array of all events of its connection.
-        if (line := line.strip(b" \t\r\0,")) and line not in (b"[", b"]"):
-            lines.append(line)
+            connection.first = None
+        events += connection.framer.feed(data)
 
     def _misled(self, connection: _Application, data: bytes) -> None:
         """End a connection that speaks something else."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 from pathlib import Path
 
@@ -30,6 +31,12 @@ def java_keystore(path: Path, password: str = "changeit") -> Path:
     command += ["-dname", "CN=localhost", "-ext", "SAN=DNS:localhost,IP:127.0.0.1", "-validity", "30"]
     subprocess.run([find_java().path, *command], check=True, capture_output=True)
     return path
+
+
+def interceptors(settings: Path, source: str = "logs") -> str:
+    """Those that the comment of a file of conf/log4j names, for this source of the agent `a1`."""
+    found = re.findall(r"^ +agent\.sources\.logs\.(interceptors.*)$", settings.read_text(), re.MULTILINE)
+    return "".join(f"a1.sources.{source}.{line}\n" for line in found)
 
 
 class Application:

@@ -13,7 +13,7 @@ import pytest
 
 from agent.services.running import RunningAgent, free_port
 from plugins import Event
-from tests.interop.jvm import Application, java_keystore
+from tests.interop.jvm import Application, interceptors, java_keystore
 from tests.sources.test_avro import Running
 
 LOG4J = Path(__file__).parents[2] / "conf" / "log4j"
@@ -158,7 +158,7 @@ log4j.appender.stock.UnsafeMode = true
 def test_log4j_goes_on_whatever_the_agent_does(
     tmp_path: Path, application: Application, collector: Running, port: int
 ) -> None:
-    text = configuration(collector, {"logs": f"port = {port}"})
+    text = configuration(collector, {"logs": f"port = {port}"}) + interceptors(LOG4J / "log4j2.xml")
 
     def arrived(tag: str, count: int = COUNT) -> bool:
         wanted = {f"{tag}-{api}-{number}" for api in ("log4j1", "log4j2") for number in range(count)}
@@ -203,8 +203,10 @@ def check(events: list[Event]) -> None:
     assert one["flume.client.log4j.logger.name"] == "app.one"
     assert one["flume.client.log4j.log.level"] == "30000"
     assert int(one["flume.client.log4j.timestamp"]) > 1_600_000_000_000
-    assert two["user"] == "jane"
+    assert two["mdc.user"] == "jane"
     assert "guId" in two
+    assert [(headers["level"], headers["thread"]) for headers in (one, two)] == [("WARN", "main")] * 2
+    assert (one["logger"], two["logger"]) == ("app.one", "app.two")
 
 
 @contextlib.contextmanager

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
-from tests.interop.jvm import Log4jApplication
+from tests.interop.jvm import Log4jApplication, interceptors
 from tests.system.outage import all_brokers_silent
 from tests.system.running import ROOT, unique
 
@@ -29,8 +28,6 @@ def test_the_kafka_appender_and_what_the_agent_makes_of_it(tmp_path: Path, kafka
     application = Log4jApplication(
         tmp_path, log4j_configuration=SETTINGS.as_uri(), flafka_brokers=servers, flafka_topic=topic
     )
-    # The interceptors are those that the settings' own comment names.
-    interceptors = re.findall(r"^ +agent\.(sources\.logs\.interceptors.*)$", SETTINGS.read_text(), re.MULTILINE)
     configuration = f"""
 a1.sources = logs
 a1.channels = c1
@@ -40,7 +37,7 @@ a1.sources.logs.channels = c1
 a1.sources.logs.kafka.bootstrap.servers = {servers}
 a1.sources.logs.kafka.topics = {topic}
 a1.sources.logs.kafka.consumer.group.id = {topic}
-{"".join(f"a1.{line}{chr(10)}" for line in interceptors)}
+{interceptors(SETTINGS)}
 a1.channels.c1.type = memory
 a1.sinks.k1.type = file_roll
 a1.sinks.k1.channel = c1

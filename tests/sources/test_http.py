@@ -83,6 +83,16 @@ def test_lines_are_events_and_one_that_is_no_json_is_named():
         assert len(running.events) == 3
 
 
+def test_what_log4j_and_logback_write():
+    with Running(handler="log4j", **{"field.level": "lvl"}) as running:
+        pretty = b'{\n  "message" : "one",\n  "lvl" : "INFO"\n}\r\n{"message": "two", "mdc": {"user": "jane"}}\n'
+        assert running.post(pretty)[0] == 200
+        assert running.events == [Event(b"one", {"level": "INFO"}), Event(b"two", {"user": "jane"})]
+        status, text = running.post(b'{"message": "three"}\n{"message": ')
+        assert (status, "event 2" in text) == (400, True)
+        assert len(running.events) == 2
+
+
 def test_a_blob_is_one_event():
     with Running(handler="org.apache.flume.sink.solr.morphline.BlobHandler") as running:
         assert running.post(b"\xff\0", path="/?a=1&b=%C3%A9&a=2")[0] == 200

@@ -1,120 +1,17 @@
-"""The source `log4j`: lines as the layouts of log4j 2 and logback write them, over a real socket."""
+"""The source `log4j` over a real socket; `test_log4j_encoders.py` has what it makes of each encoder's JSON."""
 
 import contextlib
-import json
 import shutil
 import socket
 import ssl
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.services.running import until
 from plugins import Event, Retry
 from sources.log4j import Log4jConfig, Log4jSource
-from sources.log4j.reading import parse, read
 from tests.plugins.certificates import certificate
-
-STACK = "java.lang.IllegalStateException: no\n\tat app.Main.run(Main.java:7)\n"
-SAME = {"level": "WARN", "logger": "app.Main", "thread": "main", "timestamp": "1700000000123", "user": "jane"}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        pytest.param(
-            {
-                "@timestamp": "2023-11-14T22:13:20.123Z",
-                "ecs.version": "1.2.0",
-                "log.level": "WARN",
-                "message": "hello",
-                "process.thread.name": "main",
-                "log.logger": "app.Main",
-                "labels": {"user": "jane"},
-                "error.stack_trace": STACK,
-            },
-            id="JsonTemplateLayout",
-        ),
-        pytest.param(
-            {
-                "instant": {"epochSecond": 1700000000, "nanoOfSecond": 123456789},
-                "thread": "main",
-                "level": "WARN",
-                "loggerName": "app.Main",
-                "message": "hello",
-                "thrown": {"name": "java.lang.IllegalStateException", "message": "no", "extendedStackTrace": STACK},
-                "endOfBatch": False,
-                "loggerFqcn": "org.apache.logging.log4j.spi.AbstractLogger",
-                "contextMap": {"user": "jane"},
-                "threadId": 1,
-                "threadPriority": 5,
-            },
-            id="JsonLayout",
-        ),
-        pytest.param(
-            {
-                "timeMillis": 1700000000123,
-                "thread": "main",
-                "level": "WARN",
-                "loggerName": "app.Main",
-                "message": "hello",
-                "thrown": {
-                    "name": "java.lang.IllegalStateException",
-                    "message": "no",
-                    "extendedStackTrace": [{"class": "app.Main", "method": "run", "file": "Main.java", "line": 7}],
-                },
-                "contextMap": {"user": "jane"},
-            },
-            id="JsonLayout with its stack trace as objects",
-        ),
-        pytest.param(
-            {
-                "@timestamp": "2023-11-14T23:13:20.123456+01:00",
-                "@version": "1",
-                "message": "hello",
-                "logger_name": "app.Main",
-                "thread_name": "main",
-                "level": "WARN",
-                "level_value": 30000,
-                "user": "jane",
-                "stack_trace": STACK,
-            },
-            id="logstash-logback-encoder",
-        ),
-    ],
-)
-def test_every_layout_gives_the_same_event(fields):
-    assert read(json.dumps(fields).encode()) == Event(b"hello\n" + STACK.rstrip().encode(), SAME)
-
-
-def test_odd_fields():
-    fields = {
-        "message": {"a": 1},
-        "level": 3,
-        "@timestamp": "yesterday",
-        "mdc": {"level": "mine", "n": None},
-        "x": [1],
-    }
-    assert read(json.dumps(fields).encode()) == Event(b'{"a":1}', {"level": "3", "x": "[1]"})
-    assert read(b"{}") == Event(b"", {})
-    nested = b'{"thrown": {"name": "E", "cause": {"name": "F"}}}'
-    assert read(nested) == Event(b"E\nCaused by: F", {})
-
-
-def test_a_line_that_is_nested_deep_is_kept_as_it_is():
-    line = b'{"a": ' + b"[" * 100_000
-    batch, invalid = parse([line, b"{}"], set())
-    assert list(batch) == [Event(line, {"log4j.status": "Invalid"}), Event(b"")]
-    assert invalid == 1
-
-
-@given(st.lists(st.binary(max_size=50), max_size=5))
-def test_what_is_no_json_stays_as_it_is(lines):
-    batch, invalid = parse(lines, set())
-    assert len(batch) == len(lines)
-    assert invalid <= len(lines)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_ports
-from tests.interop.jvm import Application
+from tests.interop.jvm import Application, interceptors
 from tests.system.running import ROOT, in_topic, kafka_channel, unique
 
 SETTINGS = ROOT / "conf" / "log4j"
@@ -49,6 +49,7 @@ a1.sources.avro.type = avro
 a1.sources.avro.bind = 127.0.0.1
 a1.sources.avro.port = {avro}
 a1.sources.avro.channels = c1
+{interceptors(SETTINGS / "log4j2.xml", "avro")}
 a1.sources.lines.type = log4j
 a1.sources.lines.bind = 127.0.0.1
 a1.sources.lines.port = {lines}
@@ -60,6 +61,7 @@ a1.sources.lines.channels = c1
         "flafka_port": avro,
         "log4j_configuration": (SETTINGS / "log4j.xml").as_uri(),
         "log4j2_configurationFile": SETTINGS / "log4j2.xml",
+        "flafka_shutdownTimeout": 5000,
         "logback_configurationFile": logback,
     }
     application, another = (Application(directory / name, **settings) for name in ("one", "another"))

@@ -1,0 +1,144 @@
+"""Where the encoders of log4j 2, logback and others put the parts of an event: a table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+PARTS = ("message", "level", "logger", "thread", "timestamp", "stackTrace", "mdc", "ignored")
+"""What a configuration may name fields for."""
+Names = dict[str, tuple[str, ...]]
+"""An encoder's row, with its names apart."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """Names of fields, separated by blanks: the first that can be read counts. A dot leads into an object.
+
+    What is not named becomes a header of its own name.
+    """
+
+    marks: str
+    """Fields of which one is enough to recognise the encoder; empty: it is taken for any other."""
+    message: str
+    level: str
+    logger: str
+    thread: str
+    timestamp: str
+    stackTrace: str = ""  # noqa: N815  # as configurations spell it
+    whole: str = ""
+    """A stack trace that may have the message before it."""
+    arguments: str = ""
+    """Texts for the `{}` in the message."""
+    mdc: str = ""
+    """The thread context, keys and values: all that are there. Without it, its entries are among other fields."""
+    ignored: str = ""
+    """What says nothing about the event."""
+    prefix: str = ""
+    """What names of other fields begin with, which headers do not."""
+
+
+ENCODERS = (
+    Encoder(  # Elastic Common Schema: ecs-logging-java, EcsLayout of JsonTemplateLayout, Spring Boot
+        marks="ecs.version ecs",
+        message="message",
+        level="log.level",
+        logger="log.logger",
+        thread="process.thread.name",
+        timestamp="@timestamp",
+        stackTrace="error.stack_trace",
+        mdc="labels",
+        ignored="ecs.version",
+    ),
+    Encoder(  # logstash-logback-encoder, its ShortenedFieldNames, LogstashJsonEventLayoutV1 of JsonTemplateLayout
+        marks="@version",
+        message="message",
+        level="level",
+        logger="logger_name logger",
+        thread="thread_name thread",
+        timestamp="@timestamp",
+        stackTrace="stack_trace stacktrace exception",
+        mdc="mdc",
+        ignored="@version level_value levelVal",
+    ),
+    Encoder(  # GELF: GelfLayout of log4j 2 and of JsonTemplateLayout, logback-gelf
+        marks="short_message",
+        message="short_message",
+        level="level",
+        logger="_logger_name _logger _loggerName",
+        thread="_thread_name _thread _threadName",
+        timestamp="timestamp",
+        whole="full_message",
+        ignored="version",
+        prefix="_",
+    ),
+    Encoder(  # GcpLayout of JsonTemplateLayout
+        marks="logging.googleapis.com/insertId logging.googleapis.com/sourceLocation",
+        message="message",
+        level="severity",
+        logger="_logger",
+        thread="_thread",
+        timestamp="timestamp",
+        stackTrace="_exception",
+        mdc="logging.googleapis.com/labels",
+    ),
+    Encoder(  # JsonLayout of log4j 2 and of JsonTemplateLayout
+        marks="loggerFqcn",
+        message="message",
+        level="level",
+        logger="loggerName",
+        thread="thread",
+        timestamp="instant timeMillis",
+        stackTrace="thrown",
+        mdc="contextMap",
+        ignored="endOfBatch loggerFqcn threadId threadPriority",
+    ),
+    Encoder(  # logback's JsonEncoder
+        marks="sequenceNumber nanoseconds kvpList",
+        message="formattedMessage message",
+        level="level",
+        logger="loggerName",
+        thread="threadName",
+        timestamp="timestamp",
+        stackTrace="throwable",
+        arguments="arguments",
+        mdc="mdc kvpList",
+        ignored="sequenceNumber nanoseconds context",
+    ),
+    Encoder(  # templates, composites and others
+        marks="",
+        message="message msg formattedMessage text",
+        level="level log.level level.name severity levelName level_name logLevel lvl",
+        logger="logger loggerName logger_name log.logger logger.name",
+        thread="thread threadName thread_name process.thread.name thread.name",
+        timestamp="@timestamp timestamp instant timeMillis time ts datetime date epoch",
+        stackTrace="stack_trace stackTrace stacktrace error.stack_trace exception.stacktrace stack trace "
+        "exception thrown throwable error",
+        arguments="arguments",
+        mdc="mdc contextMap context labels ctx",
+        ignored="@version ecs.version endOfBatch loggerFqcn threadId threadPriority level_value",
+    ),
+)
+
+LEVELS = {
+    "0": "FATAL",
+    "1": "FATAL",
+    "2": "FATAL",
+    "3": "ERROR",
+    "4": "WARN",
+    "5": "INFO",
+    "6": "INFO",
+    "7": "DEBUG",
+    "WARNING": "WARN",
+    "EMERGENCY": "FATAL",
+    "ALERT": "FATAL",
+    "CRITICAL": "FATAL",
+    "NOTICE": "INFO",
+}
+"""Severities of syslog and of Google, which some encoders write instead of the level."""
+
+
+def extended(fields: Mapping[str, str]) -> list[Names]:
+    """The table, where these fields are looked for first: names by part."""
+    rows = [dataclasses.asdict(encoder) for encoder in ENCODERS]
+    return [{part: (*fields.get(part, "").split(), *names.split()) for part, names in row.items()} for row in rows]

@@ -1,0 +1,120 @@
+"""Where events begin and end in what an application sends."""
+
+from __future__ import annotations
+
+import re
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)')
+"""One in JSON; the last one may go on."""
+_BEGINNING = re.compile(rb"(?:[\[,]\s*)?\{")
+_BETWEEN = re.compile(rb"\}\{")
+
+
+class Cut(bytes):
+    """The beginning of an event that was longer than the limit."""
+
+
+class Framer:
+    """Cuts one connection's bytes into events: lines, or objects of JSON where those are not one a line.
+
+    JsonLayout writes objects over many lines, or many on one; ecs-logging-java writes stack traces over many lines;
+    GELF ends events with NUL. A line that begins an object ends what came before, so that what was never finished
+    costs no other event. `limit`: bytes of an event; the rest of a longer one is dropped.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = b""
+        """The beginning of a line."""
+        self._incomplete = 0
+        """How long it was, and an eighth more, when it was last found incomplete: bytes may come one by one."""
+        self._skipping = False
+        """Whether the line was cut, and its rest is dropped."""
+        self._object: list[bytes] = []
+        """Lines of an object that goes on, and how many of its braces are open."""
+        self._open = 0
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that end in these bytes."""
+        events: list[bytes] = []
+        *lines, rest = (self._held + data.replace(b"\0", b"\n")).split(b"\n")
+        if lines:
+            self._incomplete = 0
+            if self._skipping:
+                self._skipping = False
+                del lines[0]
+        for line in lines:
+            self._line(line, events)
+        if self._skipping:
+            rest = b""
+        elif (rest.endswith(b"}") or b"}{" in rest) and len(rest) > self._incomplete:
+            objects, rest = _objects(rest)
+            self._incomplete = len(rest) + len(rest) // 8
+            for line in objects:
+                self._line(line, events)
+        if len(rest) > self._limit:
+            self._line(rest, events)
+            self._skipping, rest = True, b""
+        self._held = rest
+        return events
+
+    def end(self) -> list[bytes]:
+        """What is left when the connection ends."""
+        events: list[bytes] = []
+        if self._held:
+            self._line(self._held, events)
+        events += self._object
+        self._held, self._object = b"", []
+        return events
+
+    def _line(self, line: bytes, events: list[bytes]) -> None:
+        if self._open > 0 and not _BEGINNING.match(line):
+            self._go_on(line, events)
+            return
+        events += self._object  # it was never finished: its lines are no JSON
+        self._object, self._open = [], 0
+        # JsonLayout with complete = true makes an array of all events of its connection.
+        line = line.strip(b" \t\r,")
+        if len(line) > self._limit:
+            events.append(Cut(line[: self._limit]))
+        elif line.startswith(b"{") and not line.endswith(b"}") and (depth := _depth(line)) > 0:
+            self._object, self._open, self._size = [line], depth, len(line)
+        elif line and line not in (b"[", b"]"):
+            objects, rest = _objects(line) if b"}{" in line else ([], line)
+            events += [*objects, rest] if rest else objects
+
+    def _go_on(self, line: bytes, events: list[bytes]) -> None:
+        """Add a line to the object."""
+        self._open += _depth(line)
+        self._size += 1 + len(line)
+        if self._object:
+            self._object.append(line)
+            if self._size > self._limit:
+                events.append(Cut(b"\n".join(self._object)[: self._limit]))
+                self._object = []
+            elif self._open <= 0:
+                events.append(b"\n".join(self._object))
+                self._object = []
+
+
+def _depth(text: bytes) -> int:
+    """How many more braces it opens than it closes."""
+    text = _STRING.sub(b"", text)
+    return text.count(b"{") - text.count(b"}")
+
+
+def _objects(text: bytes) -> tuple[list[bytes], bytes]:
+    """The objects it begins with, which no newline separates, and what is left. It takes time in proportion."""
+    found: list[bytes] = []
+    if not _BEGINNING.match(text):
+        return found, text
+    outside = _STRING.sub(lambda match: b"-" * len(match[0]), text)
+    start = looked = depth = 0
+    for end in (*(match.start() + 1 for match in _BETWEEN.finditer(outside)), len(text)):
+        depth += outside.count(b"{", looked, end) - outside.count(b"}", looked, end)
+        looked = end
+        if depth == 0 and outside[end - 1 : end] == b"}":
+            found.append(text[start:end])
+            start = end
+    return found, text[start:]

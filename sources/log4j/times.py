@@ -1,0 +1,77 @@
+"""Times as encoders write them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+from decimal import Decimal
+from typing import Any
+
+_UNITS = ((10**17, Decimal("1e-6")), (10**14, Decimal("1e-3")), (10**11, Decimal(1)), (10**8, Decimal(1000)))
+"""From which number on they count nanoseconds, microseconds, milliseconds and seconds; milliseconds in one of them.
+Smaller numbers, which would be times before 1973, are none."""
+_NUMBER = re.compile(r"[0-9]{9,19}(?:\.[0-9]*)?")
+_COMPACT = re.compile(r"(?:19|20)[0-9]{15}")
+"""log4j's pattern COMPACT, yyyyMMddHHmmssSSS: in microseconds it would be after the year 2600."""
+_REGION = re.compile(r"\s*\[[^]]*\]$")
+"""Java's name of a zone, behind the offset."""
+_FRACTION = re.compile(r"(?<=:[0-9]{2})[.,]([0-9]+)")
+_OFFSET = re.compile(r"\s+([+-][0-9]{2}:?[0-9]{2}|UTC|GMT|Z)\b")
+_PATTERNS = (
+    "%Y-%m-%d %H:%M:%S",
+    "%Y/%m/%d %H:%M:%S",
+    "%d %b %Y %H:%M:%S",
+    "%d/%b/%Y:%H:%M:%S",
+    "%a, %d %b %Y %H:%M:%S",
+    "%a %b %d %H:%M:%S %Y",
+    "%b %d, %Y %I:%M:%S %p",
+)
+"""Log4j's DATE, web servers', RFC 1123, Java's Date, java.util.logging's: without fraction and offset."""
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+
+
+def millis(value: Any, zone: tzinfo | None) -> int | None:
+    """Milliseconds since the epoch; None for what is no time.
+
+    `zone`: of times that name none, else this machine's.
+    """
+    if isinstance(value, dict):  # log4j's instant
+        second, nano = value.get("epochSecond"), value.get("nanoOfSecond", 0)
+        return second * 1000 + nano // 1_000_000 if isinstance(second, int) and isinstance(nano, int) else None
+    text = str(value).strip()
+    try:
+        if text[4:5] == "-":
+            return _written(_REGION.sub("", text), zone)
+        if _COMPACT.fullmatch(text):
+            return _millis(datetime.strptime(text, "%Y%m%d%H%M%S%f"), zone)
+        if _NUMBER.fullmatch(text):
+            number = Decimal(text)
+            return next((int(number * unit) for least, unit in _UNITS if number >= least), None)
+        return _written(text, zone) if isinstance(value, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _written(text: str, zone: tzinfo | None) -> int:
+    """ValueError for what is no time."""
+    try:
+        return _millis(datetime.fromisoformat(text), zone)
+    except ValueError:
+        pass  # perhaps it is one of the patterns
+    fraction, offset = _FRACTION.search(text), _OFFSET.search(text)
+    text = _OFFSET.sub("", _FRACTION.sub("", text))
+    for pattern in _PATTERNS:
+        with contextlib.suppress(ValueError):
+            moment = datetime.strptime(text, pattern)  # the offset follows
+            if offset:
+                numeric = offset[1] if offset[1][0] in "+-" else "Z"
+                moment = moment.replace(tzinfo=datetime.strptime(numeric, "%z").tzinfo)
+            return _millis(moment, zone) + (int(fraction[1][:3].ljust(3, "0")) if fraction else 0)
+    raise ValueError(text)
+
+
+def _millis(moment: datetime, zone: tzinfo | None) -> int:
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone) if zone else moment.astimezone()
+    return (moment - _EPOCH) // _MILLISECOND

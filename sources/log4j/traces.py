@@ -1,0 +1,68 @@
+"""Stack traces as Java prints them, of what encoders make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_NAME = ("name", "className", "class", "exception_class", "exceptionType", "type")
+_MESSAGE = ("message", "exception_message", "localizedMessage")
+_FRAMES = ("extendedStackTrace", "stepArray", "stackTrace", "stacktrace", "stack_trace", "frames")
+_COMMON = ("commonElementCount", "commonFramesCount")
+_CAUSE = ("cause", "causedBy")
+_NATIVE = -2
+
+
+def text(value: Any) -> str | None:
+    """A stack trace of one text, of its lines, or of objects, without a newline at its end; empty where there was no
+    exception; None for anything else."""
+    if isinstance(value, list):
+        return "\n".join(value if _all(value, str) else map(_frame, _dicts(value))).rstrip()
+    if isinstance(value, dict):
+        if isinstance(whole := _get(value, _FRAMES), str):
+            return whole.rstrip()
+        return "\n".join(_lines(value)) if _get(value, _NAME) else None
+    # Java ends even a trace of one line with a newline.
+    return value.rstrip() if isinstance(value, str) and ("\n" in value or not value) else None
+
+
+def _lines(
+    thrown: dict[str, Any], introduction: str = "", indent: str = "", outer: list[dict[str, Any]] | None = None
+) -> Iterator[str]:
+    """`outer`: frames of the exception that it belongs to."""
+    head = [str(part) for part in (_get(thrown, _NAME), _get(thrown, _MESSAGE)) if part is not None]
+    yield f"{indent}{introduction}{': '.join(head)}"
+    frames = _dicts(_get(thrown, _FRAMES))
+    for frame in frames:
+        yield indent + _frame(frame)
+    # logback's JsonEncoder writes all frames where none is left, and their number.
+    if (common := _get(thrown, _COMMON)) and not (outer and frames and frames[-1] == outer[-1]):
+        yield f"{indent}\t... {common} more"
+    for suppressed in _dicts(thrown.get("suppressed")):
+        yield from _lines(suppressed, "Suppressed: ", indent + "\t", frames)
+    if isinstance(cause := _get(thrown, _CAUSE), dict):
+        yield from _lines(cause.get("exception", cause), "Caused by: ", indent, frames)
+
+
+def _frame(frame: dict[str, Any]) -> str:
+    module = f"{frame['module']}/" if frame.get("module") else ""
+    line = _get(frame, ("line", "lineNumber"))
+    place = _get(frame, ("file", "fileName")) or "Unknown Source"
+    if line == _NATIVE:
+        place = "Native Method"
+    elif isinstance(line, int) and line > 0:
+        place += f":{line}"
+    return f"\tat {module}{_get(frame, ('class', 'className'))}.{_get(frame, ('method', 'methodName'))}({place})"
+
+
+def _get(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """The value of the first of these that is there."""
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def _all(values: list[Any], kind: type) -> bool:
+    return all(isinstance(value, kind) for value in values)
+
+
+def _dicts(values: Any) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

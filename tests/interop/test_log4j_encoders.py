@@ -1,0 +1,52 @@
+"""The source `log4j` and real encoders: what arrives over a socket is what they wrote into `tests/data/encoders`."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from agent.services.running import until
+from plugins import Event
+from tests.interop.encoders import LOG4J2, LOGBACK, encoders
+from tests.sources.test_log4j import running
+from tests.sources.test_log4j_encoders import FIELDS, recorded
+
+ROUNDED = {"template-structured": 1000}
+"""Milliseconds to which an encoder rounds down."""
+
+
+def test_every_encoder(tmp_path: Path) -> None:
+    with running(**{f"field.{part}": names for part, names in FIELDS.items()}, timeZone="UTC") as (source, events):
+        program = encoders(
+            tmp_path,
+            f'Socket host="127.0.0.1" port="{source.port}"',
+            "net.logstash.logback.appender.LogstashTcpSocketAppender "
+            f"<destination>127.0.0.1:{source.port}</destination><includeCallerData>true</includeCallerData>",
+            user_timezone="UTC",
+        )
+        told = {}
+        with program:
+            for api, names in (("log4j2", LOG4J2), ("logback", LOGBACK)):
+                for name in names:
+                    told[name] = [int(millis) for millis in program.tell(f"{api} {name}").split()]
+            program.end()
+            until(lambda: len(events) >= 5 * len(told), f"all events\n{program.log[-2000:]}", 60)
+    arrived = defaultdict(list)
+    for event in events:
+        arrived[event.headers.get("logger")].append(event)
+    assert arrived.keys() == told.keys()
+    for name, (before, after) in told.items():
+        for event in arrived[name]:
+            assert before - ROUNDED.get(name, 1) < int(event.headers["timestamp"]) <= after
+        assert [same(event) for event in arrived[name]] == [same(event) for event in recorded(name)], name
+
+
+def same(event: Event) -> tuple[str, dict[str, str]]:
+    """The event without what is another at another time, on another machine and on another Java."""
+    body = re.sub(r"(?<=Thread\.java:)\d+", "", event.body.decode())
+    return body, {
+        name: value
+        for name, value in event.headers.items()
+        if name not in ("timestamp", "host", "HOSTNAME", "source_host")
+    }
