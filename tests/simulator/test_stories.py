@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulator.program import installed
-from tests.simulator.spark_stories import UNDONE
-from tests.simulator.stories import OLD_METADATA, Plan, Run, Step, attempt
+from tests.simulator.stories import OLD_METADATA, UNDONE, Plan, Run, Step, attempt
 from tests.simulator.world import Fault, Kind
 
 
