@@ -478,7 +478,7 @@ MUTANTS = (
         "a reset that a late commit has undone is made good",
         SPARK,
         "agent/runner/spark/query.py",
-        "            if found.epoch < ours.epoch:\n",
+        "            if found.epoch < ours.epoch or position is None:\n",
         "            if False:\n",
     ),
     # --- a drain

@@ -936,6 +936,8 @@ class Run:
         again = sum(1 for t, where in self.resets if t == topic and where.get(partition, offset + 1) <= offset)
         if self.sink in SIMPLE and self.lost_metadata and (self.inherited or self.resets):
             again += 1  # how the group's events are named, and its epoch, were lost with its offsets
+        if self.moved and any(UNDONE in line for line in self.world.story):
+            again += 1  # so may be where the record is, with the position that said so
         return again
 
     def _letters(self) -> Counter[bytes]:

@@ -143,6 +143,27 @@ def test_a_commit_of_a_driver_before_a_reset_that_comes_late_does_not_undo_the_r
     assert sum("reached the brokers late, and had undone it for t-0" in line for line in run.world.story) == 1
 
 
+def test_a_commit_for_a_deleted_topic_that_comes_late_does_not_undo_what_a_driver_has_committed_since() -> None:
+    run = told(
+        "spark-solr", Step(0, "start", ("h1",)), Step(2, "put", (4, 0)), Step(0, "start", ("h2",)),
+        Step(6, "put", (4, 0)), Step(1, "recreate", (1, 7)),
+        faults=(Fault("driver-1", "kafka.commit", 2, Kind.LATE, 15.0),), seed=3,
+    )  # fmt: skip
+    story = "\n".join(run.world.story)
+    assert "a commit from before the topic was made again reached the brokers late, and had undone it for t-" in story
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_driver_does_not_end_the_record_of_a_live_agent_on_threads_that_writes_elsewhere(seed: int) -> None:
+    run = told(
+        "spark-hdfs", Step(0, "switch", ("h1",)), Step(1, "root", ("h1",)), Step(20, "put", (4, 0)),
+        Step(5, "start", ("h2",)), Step(20, "put", (4, 0)), Step(60, "kill", ("h1",)), seed=seed,
+    )  # fmt: skip
+    story = "\n".join(run.world.story)
+    assert "with a record of commits in hdfs:/data-h1/.flafka, not hdfs:/data/.flafka: stop it" in story
+    assert not any("another owner has committed" in line for line in run.world.story)
+
+
 def test_a_driver_whose_commit_was_not_answered_says_that_a_reset_may_be_undone() -> None:
     run = told(
         "spark-solr", Step(0, "start", ("h1",)), Step(6, "put", (3, 0)), Step(0.2, "put", (2, 0)),
