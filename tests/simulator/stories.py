@@ -323,6 +323,8 @@ class Run:
         """Letters whose replay has ended well."""
         self.epochs: dict[str, dict[int, int]] = {}
         """After the latest reset, by topic id and partition."""
+        self.letters: Counter[bytes] = Counter()
+        """In the end, but for those that were replayed."""
         self.accepted: dict[int, int] = {}
         """By partition: up to where the operator, who was told of some, has accepted that records are lost."""
         self.advised = 0
@@ -888,7 +890,7 @@ class Run:
         logged_: Counter[bytes] = Counter()
         for log in self.logs.values():
             logged_.update({body: len(places) for body, places in log.items()})
-        letters = self._letters()
+        letters = self.letters = self._letters()
         delivered = self._outcome()
         if lost := [body for body in stored if not logged_[body]]:
             # What was in a topic when it was deleted was seen then.
@@ -918,6 +920,10 @@ class Run:
         for partition, epoch in self.epochs.get(self._topic_id(), {}).items():
             if now.get(partition, 0) < epoch and not any(UNDONE in line for line in self.world.story):
                 raise Failure(f"partition {partition} was reset in epoch {epoch}, and is in {now.get(partition)}")
+
+        late = any(f.what == "kafka.commit" and f.kind in (Kind.LATE, Kind.DOUBLED) for f in self.world.faults)
+        if not late and (back := [one for group in self.brokers.groups.values() for one in group.set_back]):
+            raise Failure(f"a member has set its group back: {back[0]}")
 
     def _told(self, partition: int, offset: int) -> bool:
         """Whether the log names that record among those that retention took."""
