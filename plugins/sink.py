@@ -76,6 +76,11 @@ class CommittingSink(Sink[C]):
     plain: ClassVar[type[PlainSink[Any]] | None] = None
     """Its form for Spark, where `remote` is false, and for sink groups; None where it has none."""
 
+    @property
+    def record(self) -> str:
+        """Where its record is, as in `PartitionClaim.record`; empty where all sinks of its type keep it there."""
+        return ""
+
     @abstractmethod
     def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         """Finish what a crash left of the last commit and answer where to go on by the sink's own record.

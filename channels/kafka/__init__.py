@@ -255,15 +255,17 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         self._record(positions, lambda claim, said: True)
 
     def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
-        """Commit again what a commit that was on its way during a reset has undone."""
+        """Commit again what a late commit has undone, one from before a reset or for a topic that was deleted."""
 
         def late(claim: PartitionClaim, said: OffsetMetadata) -> bool:
             if found := undone(claim, said):
+                reset = said.topic_id in ("", claim.topic_id)
                 self.log.warning(
-                    "group %s: a commit from before its latest reset reached the brokers late, and had undone it for "
-                    "%s-%d: the group's position is %d again",
-                    claim.group, claim.topic, claim.partition, positions[claim],
-                )  # fmt: skip
+                    "group %s: a commit from before %s reached the brokers late, and had undone it for %s-%d: the "
+                    "group's position is %d again",
+                    *(claim.group, "its latest reset" if reset else "the topic was made again"),
+                    *(claim.topic, claim.partition, positions[claim]),
+                )
             return found
 
         self._record(positions, late)
@@ -300,14 +302,12 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         why = ""
         try:
             consumer.commit(offsets=offsets, asynchronous=False)
-            if (took := time.monotonic() - looked) > ASLEEP_SECONDS:
-                why = (
-                    f"{took:.0f} s passed between a look at its offsets and a commit of them, as where this process "
-                    "was asleep"
-                )
+            why = _slept(looked)
         except KafkaException as e:
-            if e.args[0].code() in UNANSWERED:
+            if (code := e.args[0].code()) in UNANSWERED:
                 why = "a commit of its offsets was not answered, and may come late"
+            elif code == KafkaError.UNKNOWN_TOPIC_OR_PART:  # a topic made again has fewer: of the others it counts
+                why = _slept(looked)
             raise
         finally:
             if why:
@@ -442,3 +442,11 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             f"channel {self.name}: no Kafka broker answers at {self.config.bootstrap_servers} "
             f"({reason(error)}); is it running? `agent cluster status` tells for the project's own"
         )
+
+
+def _slept(since: float) -> str:
+    """What to say where a process seems to have been asleep between a look at a group and a commit to it."""
+    took = time.monotonic() - since
+    if took <= ASLEEP_SECONDS:
+        return ""
+    return f"{took:.0f} s passed between a look at its offsets and a commit of them, as where this process was asleep"

@@ -245,6 +245,11 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             manifest = msgspec.structs.replace(manifest, version=VERSION, note=path)
         return Receipt(claim, start, end, events, manifest)
 
+    @property
+    def record(self) -> str:
+        """The directory of the chains."""
+        return f"hdfs:{self.state}"
+
     def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         """Finish the last commit, and go on where the record on HDFS ends.
 
@@ -282,7 +287,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                 earlier = self._chain(chain.claim._replace(epoch=epoch))
                 earlier.seal(chain)
                 sealed.append(earlier)
-        claim = chain.claim._replace(record=f"hdfs:{self.state}")
+        claim = chain.claim._replace(record=self.record)
         self._chains[claim] = chain
         found = [(one, note) for one in (*sealed, chain) if (note := one.note())]
         self._noting[claim] = [one for one, _ in found]

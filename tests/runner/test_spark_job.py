@@ -341,7 +341,7 @@ def test_a_group_that_was_not_told_of_a_commit_is_told_after_a_restart(monkeypat
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Ahead))
     query = Query(job, sink, Rejections(Letters(), tolerance))
-    query.committing = SimpleNamespace(resume=lambda claim, _: Resumed(claim, 5))  # type: ignore[assignment]
+    query.committing = SimpleNamespace(record="", resume=lambda claim, _: Resumed(claim, 5))  # type: ignore[assignment]
     query._resume()
     assert isinstance(query.channel, Ahead)
     assert query.channel.recorded == {CLAIM: 5}

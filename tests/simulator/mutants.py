@@ -2,7 +2,8 @@
 
 A schedule that passes says something only as far as it would fail where the code is wrong. Each mutant is an exact
 replacement in one file; where the file has changed so that it cannot be made, that is an error: the list follows the
-code. `./dev simulate --mutants` makes each of them in a copy of the tree and runs schedules until one fails.
+code. `./dev simulate --mutants` makes each of them in a copy of the tree. Then it runs the story that is told for it,
+where there is one, or schedules until one fails.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+STORIES = "tests/simulator/test_stories.py"
 COPIED = ("agent", "plugins", "sources", "channels", "interceptors", "sinks", "conf", "tests/simulator")
 
 
@@ -32,6 +34,8 @@ class Mutant(NamedTuple):
     file: str
     old: str
     new: str
+    story: str = ""
+    """The test in `test_stories.py` that finds it, where it takes more to coincide than comes about by chance."""
 
 
 class Outdated(Exception):
@@ -41,6 +45,7 @@ class Outdated(Exception):
 HDFS, KAFKA, SOLR = ("hdfs",), ("kafka",), ("solr",)
 EXACTLY_ONCE = ("hdfs", "kafka")
 ALL = ("hdfs", "kafka", "solr")
+ON_HDFS = ("hdfs", "spark-hdfs")
 SPARK = ("spark-hdfs", "spark-kafka", "spark-solr")
 CHAIN, HDFS_SINK, KAFKA_SINK = "sinks/hdfs/chain.py", "sinks/hdfs/sink.py", "sinks/kafka/sink.py"
 READER, RUNNER = "channels/kafka/reader.py", "agent/runner/local/sinks.py"
@@ -129,11 +134,12 @@ MUTANTS = (
         CHAIN,
         "claim._replace(epoch=latest(hdfs, state, claim))",
         "claim._replace(epoch=claim.epoch)",
+        "test_a_later_epoch_is_gone_on_with_though_who_opened_it_was_killed_and_its_group_deleted",
     ),
     Mutant(
         "seal-earlier",
         "who opens an epoch seals the earlier ones",
-        HDFS,
+        ON_HDFS,
         HDFS_SINK,
         "                earlier.seal(chain)\n",
         "                earlier.look()\n",
@@ -141,7 +147,7 @@ MUTANTS = (
     Mutant(
         "other-epoch",
         "a position of another epoch says nothing about the record's",
-        HDFS,
+        ON_HDFS,
         HDFS_SINK,
         "            committed = None  # it belongs to another epoch, and says nothing about this one\n",
         "            pass\n",
@@ -167,7 +173,7 @@ MUTANTS = (
     Mutant(
         "one-successor",
         "of two that take a record over, one is told to ask again",
-        HDFS,
+        ON_HDFS,
         HDFS_SINK,
         "if before.successor() != chain.as_successor():",
         "if False:",
@@ -268,6 +274,7 @@ MUTANTS = (
         RUNNER,
         "        self._forget_untold(partitions)\n        for member",
         "        for member",
+        "test_a_commit_that_waits_for_the_brokers_does_not_set_back_what_another_member_has_delivered_since",
     ),
     # --- dead letters and their replay
     Mutant(
@@ -293,6 +300,7 @@ MUTANTS = (
         LETTERS,
         "str(claim.epoch), str(id)",
         '"", str(id)',
+        "test_an_event_that_is_rejected_again_after_a_reset_is_a_letter_of_its_own",
     ),
     Mutant(
         "letters-count-once",
@@ -392,6 +400,7 @@ MUTANTS = (
         "sinks/kafka/writers.py",
         '            raise Conflict(f"it is not known whether',
         '            raise Retry(f"it is not known whether',
+        "test_a_transaction_in_doubt_is_asked_about_at_once",
     ),
     Mutant(
         "kafka-offset",
@@ -456,6 +465,7 @@ MUTANTS = (
         KAFKA_SINK,
         "if writer is not None and (writer.events or writer.began):",
         "if writer is not None and writer.events:",
+        "test_a_transaction_that_holds_letters_alone_is_aborted_where_the_brokers_are_away",
     ),
     # --- the driver on Spark
     Mutant(
@@ -479,8 +489,9 @@ MUTANTS = (
         "a reset that a late commit has undone is made good",
         SPARK,
         "agent/runner/spark/query.py",
-        "            if found.epoch < ours.epoch:\n",
+        "            if found.epoch < ours.epoch or position is None:\n",
         "            if False:\n",
+        "test_a_commit_of_a_driver_before_a_reset_that_comes_late_does_not_undo_the_reset",
     ),
     # --- a drain
     Mutant(
@@ -512,16 +523,36 @@ def chosen(names: Collection[str]) -> list[Mutant]:
 
 
 def found(mutant: Mutant, *, first: int = 0, attempts: int) -> str | None:
-    """The first failure in so many schedules, in words that begin with the seed; None where all pass."""
+    """What finds it, in words that begin with the seed or with the story's name; None where all pass."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         directory = Path(name)
         made(mutant, directory)
-        sinks = [word for sink in mutant.sinks for word in ("--sink", sink)]
-        limits = ["--first", str(first), "--seeds", str(attempts), "--no-shrink"]
-        command = [sys.executable, "-m", "tests.simulator", *limits, *sinks]
-        environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1"}
-        outcome = subprocess.run(command, cwd=name, env=environment, capture_output=True, text=True, check=False)
+        return _by_story(mutant, directory) if mutant.story else _by_chance(mutant, directory, first, attempts)
+
+
+def _by_story(mutant: Mutant, directory: Path) -> str | None:
+    outcome = _run(directory, "pytest", "-q", "-p", "no:cacheprovider", f"{STORIES}::{mutant.story}")
+    if outcome.returncode == 0:
+        return None
+    if outcome.returncode != 1:  # pytest's code for tests that failed
+        raise RuntimeError(f"mutant {mutant.name} does not run:\n{outcome.stdout}{outcome.stderr}")
+    why = re.search(r"^E +(.*)$", outcome.stdout, re.MULTILINE)
+    return f"{mutant.story}: {why[1] if why else outcome.stdout}"
+
+
+def _by_chance(mutant: Mutant, directory: Path, first: int, attempts: int) -> str | None:
+    sinks = [word for sink in mutant.sinks for word in ("--sink", sink)]
+    limits = ["--first", str(first), "--seeds", str(attempts), "--no-shrink"]
+    outcome = _run(directory, "tests.simulator", *limits, *sinks)
     failure = re.search(r"^seed (\d+: .*)$", outcome.stdout, re.MULTILINE)
     if failure is None and "passed, 0 failed" not in outcome.stdout:
         raise RuntimeError(f"mutant {mutant.name} does not run:\n{outcome.stdout}{outcome.stderr}")
     return failure[1] if failure is not None else None
+
+
+def _run(directory: Path, *module: str) -> subprocess.CompletedProcess[str]:
+    """That module of Python's, in the copy."""
+    alone = {"PYTHONHASHSEED": "0", "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, **alone}
+    command = [sys.executable, "-m", *module]
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)

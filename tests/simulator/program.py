@@ -100,8 +100,11 @@ def installed() -> Iterator[None]:
     change(running, "socket", SimpleNamespace(gethostname=lambda: world().process.name))
     for place, name, ours in driver.replacements():
         change(place, name, ours)
-    for place, name in ((Batch, "from_ipc"), (OffsetMetadata, "parse")):  # asked for the same again and again
+    asked_again = (Batch, "from_ipc"), (OffsetMetadata, "parse"), (sys.modules["pyhdfs"], "url_quote")
+    for place, name in asked_again:
         change(place, name, _known(getattr(place, name)))
+    for module in (sys.modules["sinks.hdfs.chain"], sys.modules["sinks.hdfs.sink"]):
+        change(module, "safe_name", _known(module.safe_name))
     change(uuid, "uuid4", lambda: uuid.UUID(int=world().random.getrandbits(128), version=4))
     try:
         yield

@@ -22,7 +22,7 @@ from plugins.shared.offsets import OffsetMetadata
 from tests.simulator.kafka import Brokers
 from tests.simulator.program import AgentProcess, command, configured, in_process, logged, seeded
 from tests.simulator.webhdfs import Hdfs
-from tests.simulator.world import Chances, Fault, Process, Signal, World, simulation
+from tests.simulator.world import Chances, Fault, Kind, Process, Signal, World, simulation
 
 COLLECTED = 20
 """After so many runs the garbage is collected."""
@@ -70,6 +70,8 @@ a.sinks.k.rowKey = %{row}-%[id]
 a.sinks.k.timeout = 10000
 """,
 }
+MENDED = {"hdfs": ("%{place}", "%{to}"), "kafka": ("a.sinks.k.partitionIdHeader = to\n", "")}
+"""What an operator changes so that all events can be delivered, for sinks whose commits hold their letters."""
 SIMPLE = ("solr", "hbase")
 """Sinks without a record of their own: they know what the group's offsets say."""
 KINDS = {
@@ -94,6 +96,9 @@ KINDS = {
     "clock": 1,
     "root": 2,
     "partitions": 1,
+    "caught": 3,
+    "mend": 1,
+    "stream": 2,
 }
 """What happens, by how often."""
 THEMES = (
@@ -109,6 +114,20 @@ THEMES = (
     ("bad", "replay", "kill"),
 )
 """What goes wrong most easily when it follows closely upon one another."""
+CALLS = {
+    "hdfs": ("kafka.commit", "hdfs.rename", "hdfs.upload", "hdfs.list"),
+    "kafka": (
+        "kafka.commit",
+        "kafka.commit_transaction",
+        "kafka.send_offsets_to_transaction",
+        "kafka.init_transactions",
+    ),
+    "solr": ("kafka.commit", "solr.update"),
+    "hbase": ("kafka.commit", "hbase.put"),
+}
+"""At which calls agents are caught: those around a commit, by sink."""
+MEANWHILE = ("start", "start", "reset", "reset", "root", "delete-group", "foreign", "recreate", "mend", "replay")
+"""What happens while an agent that was caught sleeps, or is gone, and its session is over."""
 LENGTHS = (0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 5, 8)
 """How many steps a plan has besides its beginning and its theme: most of what goes wrong takes few."""
 LOCAL = {"swap", "drain", "abandon", "retention", "truncate", "away"}
@@ -118,7 +137,11 @@ OLD_METADATA = ("", "epoch=0", "epoch=3", "epoch=", "epoch=x&topic", '{"a": 1}',
 ADVICE = re.compile(r"To accept the loss: agent (group reset \S+ --topic (\S+):(\d+) --to (\S+))")
 REMOVED = re.compile(r"stands at offset \d+ of \S+-(\d+), .* records (\d+) to (\d+), .* were removed")
 UNKNOWN = re.compile(r"has no position in \S+-(\d+), and begins with record (\d+), the first that is left")
+UNDONE = "if agent group reset moved the group in that time, this was undone"
+"""Said by a driver that slept between a look at the group and a commit, which nothing but its own clock shows."""
 LAST_DRAIN_SECONDS = 300
+ASLEEP_SECONDS = 70.0
+"""So long an agent sleeps that was caught."""
 SETTLE_SECONDS = 30
 """What had been asleep, or late, has its effects within so long."""
 GOOD = {"place": "x", "to": "0", "row": "r", "number": "1"}
@@ -250,6 +273,8 @@ def _step(what: str, chance: random.Random) -> Step:
         "away": (chance.choice(["kafka", "kafka", "store"]), chance.choice([20.0, 60.0, 120.0])),
         "root": (host,),
         "partitions": (chance.choice([3, 3, 5]),),
+        "caught": (host, chance.randint(0, 3), chance.choice(["asleep", "asleep", "gone"]), chance.choice(MEANWHILE)),
+        "stream": (chance.randint(4, 10), chance.choice([0.2, 0.7, 2.0])),
     }.get(what, (host,))
     if what.startswith("pause-"):
         arguments = (host, chance.choice([5.0, 30.0, 80.0]))
@@ -292,6 +317,14 @@ class Run:
         """Events that another program says it has delivered."""
         self.roots = {"h1": "data", "h2": "data", "h3": "data"}
         self.moved = self.lost_metadata = self.inherited = False
+        self.mended = self.was_mended = False
+        """Whether all events can be delivered now, or could at some time."""
+        self.replayed: set[str] = set()
+        """Letters whose replay has ended well."""
+        self.epochs: dict[str, dict[int, int]] = {}
+        """After the latest reset, by topic id and partition."""
+        self.letters: Counter[bytes] = Counter()
+        """In the end, but for those that were replayed."""
         self.accepted: dict[int, int] = {}
         """By partition: up to where the operator, who was told of some, has accepted that records are lost."""
         self.advised = 0
@@ -333,12 +366,15 @@ class Run:
 
     # --- what happens
 
-    def spec(self, host: str) -> Any:
-        return configured(CHANNEL + self.text(host).replace("/data/", f"/{self.roots[host]}/"))
-
     def text(self, host: str) -> str:
         """What its configuration says of the sink."""
         return SINKS[self.plan.sink]
+
+    def spec(self, host: str) -> Any:
+        text = self.text(host)
+        if self.mended:
+            text = text.replace(*MENDED[self.sink])
+        return configured(CHANNEL + text.replace("/data/", f"/{self.roots[host]}/"))
 
     def do_start(self, host: str) -> None:
         there = self.agents.get(host)
@@ -356,6 +392,49 @@ class Run:
     def do_pause(self, host: str, seconds: float) -> None:
         if host in self.agents and self.agents[host].running:
             self.agents[host].process.pause(seconds)
+
+    def do_caught(self, host: str, call: int, how: str, meanwhile: str) -> None:
+        """An agent falls asleep, or is killed, at its next call of that kind; something happens until it is back."""
+        self.do_start(host)
+        what, then = CALLS[self.sink][call % len(CALLS[self.sink])], self.world.random
+        process = self._delivering(host)
+        kinds = (Kind.PAUSED, Kind.PAUSED_AFTER) if how == "asleep" else (Kind.KILLED, Kind.KILLED_AFTER)
+        self.world.armed[process, what] = (then.choice(kinds), ASLEEP_SECONDS)
+        self.do_put(2, 0)
+        self.do_put(1, 1)
+        self.world.sleep(8)
+        if meanwhile in ("reset", "delete-group", "foreign"):
+            self._ended(self._other(host))
+        self.world.sleep(16)  # its session is over
+        self.world.armed.pop((process, what), None)
+        if meanwhile != "start":
+            self.world.told(f"--- {(step := _step(meanwhile, then))}")
+            getattr(self, f"do_{meanwhile.replace('-', '_')}")(*step.arguments)
+        self.do_start(self._other(host))
+
+    def _delivering(self, host: str) -> str:
+        """The process that commits for that host's agent."""
+        return host
+
+    def do_mend(self, host: str) -> None:
+        """The operator changes all configurations so that what was rejected can be delivered, or back again."""
+        if self.sink not in MENDED or self.plan.sink == "spark-kafka":
+            return
+        self.mended, self.was_mended = not self.mended, True
+        for name, agent in self.agents.items():
+            if agent.running:
+                self._ended(name)
+                self.do_start(name)
+
+    def do_stream(self, events: int, seconds: float) -> None:
+        """Events keep coming while something else happens."""
+
+        def put() -> None:
+            for _ in range(events):
+                self.do_put(1, 0)
+                self.world.sleep(seconds)
+
+        self.world.spawn(put, "stream", self.world.outside)
 
     def do_clock(self, seconds: float) -> None:
         self.world.skew += seconds
@@ -398,7 +477,7 @@ class Run:
     def do_root(self, host: str) -> None:
         """The operator writes another hdfs.path, and starts the agent anew if it runs."""
         # What was left in the old place cannot be found then; nor may it be changed soon after an upgrade.
-        if self.lost_metadata or self.inherited or self.plan.sink != "hdfs":
+        if self.lost_metadata or self.inherited or self.sink != "hdfs":
             return
         self.moved = True
         self.roots[host] = "data" if self.roots[host] != "data" else f"data-{host}"
@@ -525,6 +604,7 @@ class Run:
         if GROUP not in self.brokers.groups:
             self.world.told("the group's offsets are gone")
             self.lost_metadata = True
+            self.epochs.clear()
         if overtaken:
             for partition in range(self.brokers.count(TOPIC)):
                 self.do_retention(partition, kept, "")
@@ -568,6 +648,11 @@ class Run:
                 self.world.told(str(e.__cause__ or e).splitlines()[0])
                 return
             self.resets.append((self._topic_id(), {partition: position}))
+        self.epochs = {self._topic_id(): self._epochs()}
+
+    def _epochs(self) -> dict[int, int]:
+        committed = {p: self.brokers.committed(GROUP, TOPIC, p) for p in range(self.brokers.count(TOPIC))}
+        return {p: OffsetMetadata.parse(at.metadata).epoch for p, at in committed.items() if at is not None}
 
     def do_delete_group(self, host: str) -> None:
         if self.moved:
@@ -575,6 +660,7 @@ class Run:
         try:
             self.brokers.delete_group(GROUP)
             self.lost_metadata = True
+            self.epochs.clear()  # nobody knows of a reset any more
         except Exception as e:
             self.world.told(f"the group stays: {e}")
 
@@ -591,6 +677,7 @@ class Run:
         except Exception as e:
             self.world.told(f"another program may not commit: {e}")
             return
+        self.epochs.clear()  # its commit says nothing of a reset
         self._delivered_by_others(partition, position)
 
     def _delivered_by_others(self, partition: int, position: int) -> None:
@@ -661,6 +748,7 @@ class Run:
         names = {kept.letter for kept in read(replayer.letters) if not kept.replayed and replayer.destination(kept)}
         if names:
             replay(replayer, names, again=False)
+            self.replayed |= names
 
     # --- the end
 
@@ -802,7 +890,7 @@ class Run:
         logged_: Counter[bytes] = Counter()
         for log in self.logs.values():
             logged_.update({body: len(places) for body, places in log.items()})
-        letters = self._letters()
+        letters = self.letters = self._letters()
         delivered = self._outcome()
         if lost := [body for body in stored if not logged_[body]]:
             # What was in a topic when it was deleted was seen then.
@@ -825,9 +913,17 @@ class Run:
                 cut = {(t, p) for t, p, _ in self.unclean}  # positions mean other records there
                 if untold := [at for at in gone if (topic, at[0]) not in cut and not self._told(*at)]:
                     raise Failure(f"{body!r} was removed before it was delivered, at {untold}, and nobody says so")
-        if strange := [body for body in delivered if not self.bodies.get(body)]:
+        if strange := [body for body in delivered if not self.bodies.get(body, False) | self.was_mended]:
             raise Failure(f"delivered, and never put or not to be delivered: {strange[:3]}")
         self._check_epochs()
+        now = self._epochs()
+        for partition, epoch in self.epochs.get(self._topic_id(), {}).items():
+            if now.get(partition, 0) < epoch and not any(UNDONE in line for line in self.world.story):
+                raise Failure(f"partition {partition} was reset in epoch {epoch}, and is in {now.get(partition)}")
+
+        late = any(f.what == "kafka.commit" and f.kind in (Kind.LATE, Kind.DOUBLED) for f in self.world.faults)
+        if not late and (back := [one for group in self.brokers.groups.values() for one in group.set_back]):
+            raise Failure(f"a member has set its group back: {back[0]}")
 
     def _told(self, partition: int, offset: int) -> bool:
         """Whether the log names that record among those that retention took."""
@@ -846,6 +942,8 @@ class Run:
         again = sum(1 for t, where in self.resets if t == topic and where.get(partition, offset + 1) <= offset)
         if self.sink in SIMPLE and self.lost_metadata and (self.inherited or self.resets):
             again += 1  # how the group's events are named, and its epoch, were lost with its offsets
+        if self.moved and any(UNDONE in line for line in self.world.story):
+            again += 1  # so may be where the record is, with the position that said so
         return again
 
     def _letters(self) -> Counter[bytes]:
@@ -860,6 +958,8 @@ class Run:
             for kept in read(letters):
                 if not kept.replayed:
                     found[kept.event.body] += 1
+                    if kept.letter in self.replayed:
+                        raise Failure(f"{kept.event.body!r} was replayed, and nobody knows of it")
             return found
 
         if (away := self.brokers.away_until - self.world.now) > 0:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulator.program import installed
-from tests.simulator.spark_stories import UNDONE
-from tests.simulator.stories import OLD_METADATA, Plan, Run, Step, attempt
+from tests.simulator.stories import OLD_METADATA, UNDONE, Plan, Run, Step, attempt
 from tests.simulator.world import Fault, Kind
 
 
@@ -144,6 +143,27 @@ def test_a_commit_of_a_driver_before_a_reset_that_comes_late_does_not_undo_the_r
     assert sum("reached the brokers late, and had undone it for t-0" in line for line in run.world.story) == 1
 
 
+def test_a_commit_for_a_deleted_topic_that_comes_late_does_not_undo_what_a_driver_has_committed_since() -> None:
+    run = told(
+        "spark-solr", Step(0, "start", ("h1",)), Step(2, "put", (4, 0)), Step(0, "start", ("h2",)),
+        Step(6, "put", (4, 0)), Step(1, "recreate", (1, 7)),
+        faults=(Fault("driver-1", "kafka.commit", 2, Kind.LATE, 15.0),), seed=3,
+    )  # fmt: skip
+    story = "\n".join(run.world.story)
+    assert "a commit from before the topic was made again reached the brokers late, and had undone it for t-" in story
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_driver_does_not_end_the_record_of_a_live_agent_on_threads_that_writes_elsewhere(seed: int) -> None:
+    run = told(
+        "spark-hdfs", Step(0, "switch", ("h1",)), Step(1, "root", ("h1",)), Step(20, "put", (4, 0)),
+        Step(5, "start", ("h2",)), Step(20, "put", (4, 0)), Step(60, "kill", ("h1",)), seed=seed,
+    )  # fmt: skip
+    story = "\n".join(run.world.story)
+    assert "with a record of commits in hdfs:/data-h1/.flafka, not hdfs:/data/.flafka: stop it" in story
+    assert not any("another owner has committed" in line for line in run.world.story)
+
+
 def test_a_driver_whose_commit_was_not_answered_says_that_a_reset_may_be_undone() -> None:
     run = told(
         "spark-solr", Step(0, "start", ("h1",)), Step(6, "put", (3, 0)), Step(0.2, "put", (2, 0)),
@@ -173,3 +193,41 @@ def test_a_drain_does_not_give_up_a_partition_that_was_added_while_its_agent_was
     )  # fmt: skip
     assert "no member reads partitions [2] of t" in "\n".join(run.world.story)
     assert sum("the drain on h1 ended with 0: no complaint" in line for line in run.world.story) == 2
+
+
+@pytest.mark.parametrize("sink", ["hdfs", "kafka", "solr"])
+def test_an_event_that_is_rejected_again_after_a_reset_is_a_letter_of_its_own(sink: str) -> None:
+    run = told(
+        sink, Step(0, "start", ("h1",)), Step(5, "put", (1, 1)), Step(20, "stop", ("h1",)),
+        Step(30, "reset", ("earliest",)),
+    )  # fmt: skip
+    assert list(run.letters.values()) == [2]
+
+
+def test_a_later_epoch_is_gone_on_with_though_who_opened_it_was_killed_and_its_group_deleted() -> None:
+    told(
+        "hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (3, 0)), Step(20, "stop", ("h1",)),
+        Step(30, "reset", ("same",)), Step(0, "start", ("h2",)), Step(30, "delete-group", ("h1",)),
+        Step(0, "start", ("h1",)), Step(5, "put", (2, 0)),
+        faults=(Fault("h2", "hdfs.rename", 2, Kind.KILLED, 0),),  # between what begins the epoch and its seals
+    )  # fmt: skip
+
+
+def test_a_commit_that_waits_for_the_brokers_does_not_set_back_what_another_member_has_delivered_since() -> None:
+    put = [Step(0, "put", (1, 0))] * 4
+    run = told(
+        "solr", Step(0, "start", ("h1",)), Step(5, "put", (1, 0)), *put[1:], Step(2, "start", ("h2",)),
+        Step(25, "put", (1, 0)), *put[1:], Step(8, "kill", ("h2",)), Step(60, "stop", ("h1",)),
+        faults=tuple(Fault("h1", "kafka.commit", number, Kind.LOST, 0) for number in range(2, 9)),
+    )  # fmt: skip
+    assert len(run.world.faults) == 7
+
+
+def test_a_transaction_in_doubt_is_asked_about_at_once() -> None:
+    run = told(
+        "kafka", Step(0, "start", ("h1",)), Step(5, "put", (3, 0)), Step(50, "put", (2, 0)),
+        faults=(Fault("h1", "kafka.commit_transaction", 1, Kind.UNANSWERED, 0),),
+    )  # fmt: skip
+    story = "\n".join(run.world.story)
+    assert "it is not known whether a transaction came about" in story
+    assert "attempt 1 failed" not in story

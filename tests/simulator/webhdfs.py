@@ -158,8 +158,9 @@ class Tree:
         elif path in self.directories:
             within = f"{path.rstrip('/')}/"
             start = len(within)
-            names = [p[start:] for p in (*self.files, *self.directories) if p.startswith(within) and p != within]
-            found = [self._status(within + name, name) for name in sorted(names, key=_order) if "/" not in name]
+            below = [p[start:] for p in (*self.files, *self.directories) if p.startswith(within) and p != within]
+            names = sorted((name for name in below if "/" not in name), key=_order)
+            found = [self._status(within + name, name) for name in names]
         else:
             return error(404, "FileNotFoundException", f"File {path} does not exist.")
         return 200, {"FileStatuses": {"FileStatus": found}}

@@ -209,6 +209,8 @@ class World:
         """How wrong the clock on the wall goes, in seconds."""
         self.chances = chances or Chances()
         self.given = {(f.process, f.what, f.number): f for f in given} if given is not None else None
+        self.armed: dict[tuple[str, str], tuple[Kind, float]] = {}
+        """By process and call: what becomes of the next one, where nothing is given, and for how many seconds."""
         self.faults: list[Fault] = []
         self.story: list[str] = []
         """What happened, a line each."""
@@ -428,6 +430,8 @@ class World:
         number = process.calls[what]
         if self.given is not None:
             return self.given.get((process.name, what, number))
+        if self.armed and (armed := self.armed.pop((process.name, what), None)) is not None:
+            return Fault(process.name, what, number, *armed)
         chances = self.chances
         if self.quiet or len(self.faults) >= chances.most:
             return None

@@ -104,6 +104,7 @@ class Query:
 
     def _resume(self) -> None:
         positions = self.channel.positions(self.job.sink.group)
+        self._refuse_members(positions)
         begun: dict[PartitionClaim, int | None] = {}
         for claim, committed in positions.items():
             if self.committing is not None:
@@ -124,6 +125,19 @@ class Query:
         if begun:  # whoever has a partition next has to know of this sink's record
             self.channel.record(begun)
         self._record({})
+
+    def _refuse_members(self, claims: Iterable[PartitionClaim]) -> None:
+        """Raises Retry where members of the group, on threads, keep a sink's record in another place.
+
+        They could not be told that it was moved: each of the two would end the other's record again and again.
+        """
+        ours = self.committing.record if self.committing is not None else ""
+        theirs = next((claim.record for claim in claims if claim.record not in ("", ours)), "")
+        if ours and theirs and (holders := self.channel.holders(self.job.sink.group)):
+            raise Retry(
+                f"group {self.channel.stream(self.job.sink.group).group} is read by {next(iter(holders.values()))}, "
+                f"with a record of commits in {theirs}, not {ours}: stop it, or have both write below the same path"
+            )
 
     def _say_where_it_begins(self, claims: Iterable[PartitionClaim]) -> None:
         starts = self.channel.starts()
@@ -149,10 +163,10 @@ class Query:
         """Raises Conflict where the topic was made again, the group was reset, or another sink's record has taken the
         place of this one's: the query has to begin anew.
 
-        Where a commit of an earlier epoch came late, the group's position is made this query's again.
+        Where a commit of an earlier epoch or of a deleted topic came late, this query's position is committed again.
         """
         earlier = []
-        for found in self.channel.positions(self.job.sink.group):
+        for found, position in self.channel.positions(self.job.sink.group).items():
             ours = self.claims.get(found.partition)
             if ours is None:
                 continue
@@ -160,7 +174,7 @@ class Query:
                 raise Conflict(self._made_again(ours))
             if why := overtaken(ours, OffsetMetadata.of(found)):
                 raise Conflict(why)
-            if found.epoch < ours.epoch:
+            if found.epoch < ours.epoch or position is None:
                 earlier.append(ours)
         with self._lock, suppress(Retry):  # as where the group has members
             known = {claim: at for claim in earlier if (at := self.expected.get(claim.partition)) is not None}

@@ -178,6 +178,8 @@ class Group:
 
     def __init__(self, cluster: Brokers, name: str) -> None:
         self.cluster, self.name, self.world = cluster, name, cluster.world
+        self.set_back: list[str] = []
+        """Where a member has committed less than what was committed before, under the same metadata."""
         self.offsets: dict[tuple[str, int], Committed] = {}
         self.pending: dict[Transaction, dict[tuple[str, int], Committed]] = {}
         self.members: dict[str, Member] = {}
@@ -371,6 +373,9 @@ class Group:
                 continue
             answers[topic, partition] = error
             if error is None:
+                before = self.offsets.get((topic, partition))
+                if member and before is not None and before.metadata == metadata and offset < before.offset:
+                    self.set_back.append(f"{topic}-{partition} from {before.offset} to {offset}")
                 self.offsets[topic, partition] = Committed(offset, metadata)
         return answers
 
