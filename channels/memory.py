@@ -9,9 +9,19 @@ from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import pydantic
-
-from plugins import Batch, Channel, Config, Origin, PartitionClaim, Reader, RebalanceListener, Retry, Taken, option
+from plugins import (
+    Batch,
+    Channel,
+    Config,
+    Origin,
+    PartitionClaim,
+    Reader,
+    RebalanceListener,
+    Retry,
+    Taken,
+    agreement,
+    option,
+)
 
 
 class MemoryConfig(Config):
@@ -19,8 +29,8 @@ class MemoryConfig(Config):
 
     ignored = MappingProxyType(
         {
-            "keep-alive": "a put waits for as long as it takes",
-            "byteCapacityBufferPercentage": "byteCapacity counts headers, too",
+            "keep-alive": "a put waits until there is room",
+            "byteCapacityBufferPercentage": "byteCapacity counts headers as well",
         }
     )
     capacity: int = option(
@@ -28,29 +38,27 @@ class MemoryConfig(Config):
         name="capacity",
         unit="events",
         gt=0,
-        description="Most events in the channel; sources wait while it is full",
+        description="Maximum number of events in the channel. Sources wait while it is full.",
     )
     byte_capacity: int = option(
         64 << 20,
         name="byteCapacity",
         unit="bytes",
         gt=0,
-        description="Most bytes in the channel, headers included; sources wait while it is full",
+        description="Maximum size of the events in the channel, headers included. Sources wait while it is full.",
     )
     transaction_capacity: int = option(
         10_000,
         name="transactionCapacity",
         unit="events",
         gt=0,
-        description="Most events that are put at once; a larger batch is put in pieces",
+        description="Maximum number of events that are put at once. A larger batch is put in pieces.",
     )
 
-    @pydantic.field_validator("transaction_capacity")
-    @classmethod
-    def _fits(cls, size: int, info: pydantic.ValidationInfo) -> int:
-        if size > (capacity := info.data.get("capacity", size)):
-            raise ValueError(f"must be at most capacity, {capacity}")
-        return size
+    @agreement("transaction_capacity", "capacity")
+    def _fits(self) -> None:
+        if self.transaction_capacity > self.capacity:
+            raise ValueError(f"must be at most capacity, {self.capacity}")
 
 
 class MemoryChannel(Channel[MemoryConfig]):

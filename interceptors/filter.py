@@ -8,39 +8,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from plugins import Batch, Config, Interceptor, option
-from plugins.shared.regex import Regex
+from interceptors.patterns import PatternConfig
+from plugins import Batch, Interceptor, agreement, option
 
 
-class FilterConfig(Config):
+class FilterConfig(PatternConfig):
     """Options of the interceptor `filter`. Exactly one of `match` and `equals` says what it looks for."""
 
-    on: str = option("body", name="on", min_length=1, description="what it looks at: `body`, or the name of a header")
-    allow_backtracking: bool = option(
-        False,
-        name="allowBacktracking",
-        description="run the regular expression event by event with Python's `re`, which has look-around and "
-        "back-references, but on some texts takes very long",
-    )
+    on: str = option("body", name="on", min_length=1, description="What to look at: `body`, or a header's name.")
     match: str | None = option(
-        None, name="match", description="a regular expression that occurs anywhere in it; RE2, in Java's spelling"
+        None, name="match", description="Regular expression to find anywhere in it: RE2, in Java's syntax."
     )
     equals: list[str] = option(
-        [], name="equals", description="words, separated by blanks, one of which it is as a whole"
+        [], name="equals", description="Words, separated by blanks, one of which it has to equal."
     )
     drop: bool = option(
         False,
         name="drop",
-        description="drop what is found and keep the rest, instead of the other way round; a header that an event "
-        "does not have is never found",
+        description="Drop the events that match and keep the others; otherwise it is the other way round. An event "
+        "without the header does not match.",
     )
 
-    @pydantic.field_validator("match")
-    @classmethod
-    def _check_match(cls, pattern: str | None, info: pydantic.ValidationInfo) -> str | None:
-        if pattern is not None:
-            Regex(pattern, backtracking=info.data.get("allow_backtracking", False))
-        return pattern
+    @agreement("match", "allow_backtracking")
+    def _check_match(self) -> None:
+        if self.match is not None:
+            self.compiled(self.match)
 
     @pydantic.model_validator(mode="after")
     def _one_criterion(self) -> Self:
@@ -58,7 +50,7 @@ class FilterInterceptor(Interceptor[FilterConfig]):
         super().__init__(config, name)
         self._regex = None
         if config.match is not None:
-            self._regex = Regex(config.match, backtracking=config.allow_backtracking)
+            self._regex = config.compiled(config.match)
 
     def intercept(self, batch: Batch) -> Batch:
         """Keep what is to be kept."""

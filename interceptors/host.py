@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import socket
 
+from interceptors.patterns import preserve_existing
 from plugins import Batch, Config, Interceptor, option
 
 
 class HostConfig(Config):
     """Options of the interceptor `host`."""
 
-    host_header: str = option("host", name="hostHeader", min_length=1, description="the header it sets")
+    host_header: str = option("host", name="hostHeader", min_length=1, description="Name of the header to set.")
     use_ip: bool = option(
         True,
         name="useIP",
-        description="whether it is the address that this machine's name resolves to (often 127.0.1.1 on Debian), or "
-        "the machine's full name",
+        description="Set the address that this machine's name resolves to (often 127.0.1.1 on Debian); otherwise the "
+        "machine's full name.",
     )
-    preserve_existing: bool = option(
-        False, name="preserveExisting", description="whether events that have the header already keep theirs"
-    )
+    preserve_existing: bool = preserve_existing(False)
 
 
 class HostInterceptor(Interceptor[HostConfig]):

@@ -29,7 +29,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from plugins import Batch, Config, Interceptor, option
+from interceptors.patterns import PatternConfig
+from plugins import Batch, Interceptor, agreement, option
 from plugins.batch import Array
 from plugins.options import suggestion
 from plugins.shared.regex import Regex
@@ -57,49 +58,44 @@ _DIGITS = re.compile("%20|([0-9]+)")
 _DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
 
 
-class MaskConfig(Config):
+class MaskConfig(PatternConfig):
     """Options of the interceptor `mask`."""
 
     on: list[str] = option(
-        ["body"], name="on", min_length=1, description="where it looks: `body`, and names of headers"
+        ["body"], name="on", min_length=1, description="Where to look: `body`, and names of headers."
     )
     patterns: list[str] = option(
         [],
         name="patterns",
-        description="what it hides: `card` (13 to 19 digits that pass the Luhn check, in one piece or grouped as on "
-        "cards), `email`, `ipv4`",
-    )
-    allow_backtracking: bool = option(
-        False,
-        name="allowBacktracking",
-        description="run your own patterns event by event with Python's `re`, which has look-around and "
-        "back-references, but on some texts takes very long",
+        description="Built-in patterns to hide: `card` (13 to 19 digits that pass the Luhn check, in one piece or "
+        "grouped as on cards), `email`, `ipv4`.",
     )
     own: dict[str, str] = option(
         {},
         name="patterns.",
-        description="`patterns.<name>`: a regular expression of your own to hide; RE2, in Java's spelling. With one "
-        "group, as in `user=(\\w+)`, what is in the group is hidden and what surrounds it stays",
+        description="`patterns.<name>` is a regular expression of your own to hide: RE2, in Java's syntax. If it has "
+        "one group, as in `user=(\\w+)`, only what the group matches is hidden.",
     )
     action: Literal["redact", "partial", "hash"] = option(
         "redact",
         name="action",
-        description="what is put instead: `replacement`; `replacement` and the last `keep` characters; or 16 "
-        "hexadecimal digits that are the same for the same text and `key`",
+        description="What is written instead. `redact`: `replacement`. `partial`: `replacement` and the last `keep` "
+        "characters. `hash`: 16 hexadecimal digits, the same ones for the same text and `key`.",
     )
-    replacement: str = option("***", name="replacement", description="the text put instead, as it is")
+    replacement: str = option("***", name="replacement", description="Text to write instead, taken literally.")
     keep: int = option(
         4,
         name="keep",
         unit="characters",
         ge=0,
-        description="how much `partial` leaves at the end, at most half; of a card, digits",
+        description="Number of characters (of a card: digits) that `partial` leaves at the end, at most half of "
+        "them.",
     )
     key: pydantic.SecretStr | None = option(
         None,
         name="key",
         min_length=1,
-        description="the secret that `hash` needs; whoever knows it can find out what was hidden by trying",
+        description="Secret for `hash`, which requires one. Who knows it can find hidden texts by trial.",
     )
 
     @pydantic.field_validator("patterns")
@@ -111,17 +107,14 @@ class MaskConfig(Config):
                 raise ValueError(f"no pattern {name!r} is built in{hint}; your own are patterns.<name> = <regex>")
         return names
 
-    @pydantic.field_validator("own")
-    @classmethod
-    def _runnable(cls, patterns: dict[str, str], info: pydantic.ValidationInfo) -> dict[str, str]:
-        for name, pattern in patterns.items():
+    @agreement("own", "allow_backtracking")
+    def _runnable(self) -> None:
+        for name, pattern in self.own.items():
             try:
-                regex = Regex(pattern, backtracking=info.data.get("allow_backtracking", False), isolate=True)
-                if regex.matches(pa.array([b""]))[0].as_py():
+                if self.compiled(pattern, isolate=True).matches(pa.array([b""]))[0].as_py():
                     raise ValueError(f"the regular expression {pattern!r} matches the empty text")
             except ValueError as e:
                 raise ValueError(f"{name}: {e}") from None
-        return patterns
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> Self:
@@ -146,7 +139,7 @@ class MaskInterceptor(Interceptor[MaskConfig]):
         self._key = config.key.get_secret_value().encode() if config.key else b""
         self._masks = [self._built_in(pattern) for pattern in config.patterns]
         for pattern in config.own.values():
-            self._masks.append(self._mask(Regex(pattern, backtracking=config.allow_backtracking, isolate=True)))
+            self._masks.append(self._mask(config.compiled(pattern, isolate=True)))
 
     def intercept(self, batch: Batch) -> Batch:
         """Hide what matches; counts the events in which something did as `EventMaskedCount`."""

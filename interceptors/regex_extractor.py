@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pydantic
 
-from plugins import Batch, Config, Interceptor, option
+from interceptors.patterns import PatternConfig
+from plugins import Batch, Interceptor, agreement, option
 from plugins.batch import Array
 from plugins.options import suggestion
 from plugins.shared.jodatime import TimePattern
-from plugins.shared.regex import Regex
 
 _PACKAGE = "org.apache.flume.interceptor."
 _AS_IT_IS = ("DEFAULT", f"{_PACKAGE}RegexExtractorInterceptorPassThroughSerializer")
@@ -28,51 +27,37 @@ class Group(NamedTuple):
     """How to read it, where the header is to hold its time in milliseconds."""
 
 
-class RegexExtractorConfig(Config):
+class RegexExtractorConfig(PatternConfig):
     """Options of the interceptor `regex_extractor`."""
 
-    allow_backtracking: bool = option(
-        False,
-        name="allowBacktracking",
-        description="run the regular expression event by event with Python's `re`, which has look-around and "
-        "back-references, but on some texts takes very long",
-    )
     regex: str = option(
         name="regex",
         min_length=1,
-        description="a regular expression with groups, searched in the body; RE2, in Java's spelling",
+        description="Regular expression with groups to find in the body: RE2, in Java's syntax.",
     )
     serializers: list[str] = option(
-        name="serializers", min_length=1, description="a name for each group, in order; further groups are ignored"
+        name="serializers", min_length=1, description="A name for each group, in order. Further groups are ignored."
     )
     properties: dict[str, str] = option(
         {},
         name="serializers.",
-        validate_default=True,
-        description="`serializers.<name>.name`: the header that the group goes to, as it is. "
-        f"`serializers.<name>.type = {_MILLIS}`: as milliseconds since the epoch, "
-        "`serializers.<name>.pattern` tells how it is written (yyyy-MM-dd HH:mm, in the letters of Joda-Time)",
+        description="`serializers.<name>.name` is the header that gets what the group matches. With "
+        f"`serializers.<name>.type = {_MILLIS}` the header gets a time in milliseconds since the epoch, and "
+        "`serializers.<name>.pattern` is the format that the time is written in, such as yyyy-MM-dd HH:mm, in "
+        "Joda-Time's letters.",
     )
 
-    @pydantic.field_validator("regex")
-    @classmethod
-    def _check_regex(cls, pattern: str, info: pydantic.ValidationInfo) -> str:
-        Regex(pattern, backtracking=info.data.get("allow_backtracking", False))
-        return pattern
+    @agreement("regex", "allow_backtracking")
+    def _check_regex(self) -> None:
+        self.compiled(self.regex)
 
-    @pydantic.field_validator("properties")
-    @classmethod
-    def _check_properties(cls, properties: dict[str, str], info: pydantic.ValidationInfo) -> dict[str, str]:
-        _groups(info.data.get("serializers", []), properties)
-        return properties
+    @agreement("properties", "serializers")
+    def _check_properties(self) -> None:
+        self.groups()
 
     def groups(self) -> list[Group]:
         """What becomes of each group, in order."""
-        return _groups(self.serializers, self.properties)
-
-
-def _groups(names: list[str], properties: dict[str, str]) -> list[Group]:
-    return [_group(name, properties) for name in names]
+        return [_group(name, self.properties) for name in self.serializers]
 
 
 def _group(name: str, properties: dict[str, str]) -> Group:
@@ -108,7 +93,7 @@ class RegexExtractorInterceptor(Interceptor[RegexExtractorConfig]):
 
     def __init__(self, config: RegexExtractorConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._regex = Regex(config.regex, backtracking=config.allow_backtracking)
+        self._regex = config.compiled(config.regex)
         self._groups = config.groups()
 
     def intercept(self, batch: Batch) -> Batch:

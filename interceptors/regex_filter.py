@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import pyarrow.compute as pc
-import pydantic
 
-from plugins import Batch, Config, Interceptor, option
-from plugins.shared.regex import Regex
+from interceptors.patterns import PatternConfig
+from plugins import Batch, Interceptor, agreement, option
 
 
-class RegexFilterConfig(Config):
+class RegexFilterConfig(PatternConfig):
     """Options of the interceptor `regex_filter`."""
 
-    allow_backtracking: bool = option(
-        False,
-        name="allowBacktracking",
-        description="run the regular expression event by event with Python's `re`, which has look-around and "
-        "back-references, but on some texts takes very long",
-    )
     regex: str = option(
         ".*",
         name="regex",
-        description="a regular expression that occurs anywhere in the body; RE2, in Java's spelling",
+        description="Regular expression to find anywhere in the body: RE2, in Java's syntax.",
     )
     exclude_events: bool = option(
-        False, name="excludeEvents", description="drop what matches and keep the rest, instead of the other way round"
+        False,
+        name="excludeEvents",
+        description="Drop the events that match and keep the others; otherwise it is the other way round.",
     )
 
-    @pydantic.field_validator("regex")
-    @classmethod
-    def _check_regex(cls, pattern: str, info: pydantic.ValidationInfo) -> str:
-        Regex(pattern, backtracking=info.data.get("allow_backtracking", False))
-        return pattern
+    @agreement("regex", "allow_backtracking")
+    def _check_regex(self) -> None:
+        self.compiled(self.regex)
 
 
 class RegexFilterInterceptor(Interceptor[RegexFilterConfig]):
@@ -45,7 +38,7 @@ class RegexFilterInterceptor(Interceptor[RegexFilterConfig]):
 
     def __init__(self, config: RegexFilterConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._regex = Regex(config.regex, backtracking=config.allow_backtracking)
+        self._regex = config.compiled(config.regex)
 
     def intercept(self, batch: Batch) -> Batch:
         """Keep what is to be kept."""

@@ -7,31 +7,25 @@ import re
 import pyarrow as pa
 import pydantic
 
-from plugins import Batch, Config, Interceptor, option
+from interceptors.patterns import PatternConfig
+from plugins import Batch, Interceptor, agreement, option
 from plugins.shared.javaregex import JavaPattern
-from plugins.shared.regex import Regex
 
 
-class RemoveHeaderConfig(Config):
+class RemoveHeaderConfig(PatternConfig):
     """Options of the interceptor `remove_header`. A header that any of them names is removed."""
 
-    with_name: str | None = option(None, name="withName", description="the name of a header to remove")
+    with_name: str | None = option(None, name="withName", description="Name of a header to remove.")
     separator: str = option(
         r"\s*,\s*",
         name="fromListSeparator",
-        description="a regular expression that stands between the names of `fromList`",
+        description="Regular expression for what separates the names in `fromList`.",
     )
-    from_list: str | None = option(None, name="fromList", description="names of headers to remove")
-    allow_backtracking: bool = option(
-        False,
-        name="allowBacktracking",
-        description="run `matching` with Python's `re`, which has look-around and back-references, but on some texts "
-        "takes very long",
-    )
+    from_list: str | None = option(None, name="fromList", description="Names of headers to remove.")
     matching: str | None = option(
         None,
         name="matching",
-        description="a regular expression; headers whose whole name it matches are removed. RE2, in Java's spelling",
+        description="Regular expression: RE2, in Java's syntax. Headers whose whole name it matches are removed.",
     )
 
     @pydantic.field_validator("separator")
@@ -40,12 +34,10 @@ class RemoveHeaderConfig(Config):
         _compiled(pattern)
         return pattern
 
-    @pydantic.field_validator("matching")
-    @classmethod
-    def _check_matching(cls, pattern: str | None, info: pydantic.ValidationInfo) -> str | None:
-        if pattern is not None:
-            Regex(pattern, backtracking=info.data.get("allow_backtracking", False), whole=True)
-        return pattern
+    @agreement("matching", "allow_backtracking")
+    def _check_matching(self) -> None:
+        if self.matching is not None:
+            self.compiled(self.matching, whole=True)
 
     def names(self) -> set[str]:
         """The headers that `withName` and `fromList` name."""
@@ -72,7 +64,7 @@ class RemoveHeaderInterceptor(Interceptor[RemoveHeaderConfig]):
         self._names = config.names()
         self._regex = None
         if config.matching is not None:
-            self._regex = Regex(config.matching, backtracking=config.allow_backtracking, whole=True)
+            self._regex = config.compiled(config.matching, whole=True)
 
     def intercept(self, batch: Batch) -> Batch:
         """Remove them."""

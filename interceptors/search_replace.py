@@ -8,56 +8,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from plugins import Batch, Config, Interceptor, option
+from interceptors.patterns import PatternConfig
+from plugins import Batch, Interceptor, agreement, option
 from plugins.batch import Array
-from plugins.shared.regex import Regex
+from plugins.shared.charsets import text_codec
 
 
-class SearchReplaceConfig(Config):
+class SearchReplaceConfig(PatternConfig):
     """Options of the interceptor `search_replace`."""
 
-    allow_backtracking: bool = option(
-        False,
-        name="allowBacktracking",
-        description="run the regular expression event by event with Python's `re`, which has look-around and "
-        "back-references, but on some texts takes very long",
-    )
     search_pattern: str = option(
         name="searchPattern",
         min_length=1,
-        description="a regular expression to replace wherever it occurs in the body; RE2, in Java's spelling",
+        description="Regular expression to replace wherever it occurs in the body: RE2, in Java's syntax.",
     )
     replace_string: str = option(
         "",
         name="replaceString",
-        description="what is put instead; $1 and ${name} are groups of the pattern, a backslash makes the next "
-        "character literal",
+        description="Text to write instead. $1 and ${name} stand for groups of the pattern; a backslash makes the "
+        "next character literal.",
     )
-    charset: str = option("UTF-8", name="charset", description="how bodies are encoded")
+    charset: str = option("UTF-8", name="charset", description="Character set of the bodies.")
 
-    @pydantic.field_validator("search_pattern")
-    @classmethod
-    def _check_pattern(cls, pattern: str, info: pydantic.ValidationInfo) -> str:
-        Regex(pattern, backtracking=info.data.get("allow_backtracking", False))
-        return pattern
+    @agreement("search_pattern", "allow_backtracking")
+    def _check_pattern(self) -> None:
+        self.compiled(self.search_pattern)
 
-    @pydantic.field_validator("replace_string")
-    @classmethod
-    def _check_replacement(cls, text: str, info: pydantic.ValidationInfo) -> str:
-        if "search_pattern" in info.data:
-            backtracking = info.data.get("allow_backtracking", False)
-            Regex(info.data["search_pattern"], backtracking=backtracking).replacement(text)
-        return text
-
-    @pydantic.field_validator("charset")
-    @classmethod
-    def _check_charset(cls, name: str) -> str:
+    @agreement("replace_string", "search_pattern", "allow_backtracking")
+    def _check_replacement(self) -> None:
         try:
-            if isinstance("".encode(name), bytes):
-                return name
-        except (LookupError, ValueError):
-            pass
-        raise ValueError(f"no charset {name!r} is known here; UTF-8 and ISO-8859-1 are")
+            regex = self.compiled(self.search_pattern)
+        except ValueError:
+            return  # said by the check above
+        regex.replacement(self.replace_string)
+
+    _check_charset = pydantic.field_validator("charset")(text_codec)
 
 
 class SearchReplaceInterceptor(Interceptor[SearchReplaceConfig]):
@@ -71,7 +56,7 @@ class SearchReplaceInterceptor(Interceptor[SearchReplaceConfig]):
 
     def __init__(self, config: SearchReplaceConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._regex = Regex(config.search_pattern, backtracking=config.allow_backtracking)
+        self._regex = config.compiled(config.search_pattern)
         self._replacement = self._regex.replacement(config.replace_string)
         self._as_it_is = codecs.lookup(config.charset).name in ("utf-8", "ascii")
 

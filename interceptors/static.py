@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from interceptors.patterns import preserve_existing
 from plugins import Batch, Config, Interceptor, option
 
 
 class StaticConfig(Config):
     """Options of the interceptor `static`."""
 
-    key: str = option("key", name="key", min_length=1, description="the header it sets")
-    value: str = option("value", name="value", description="its value")
-    preserve_existing: bool = option(
-        True, name="preserveExisting", description="whether events that have the header already keep theirs"
-    )
+    key: str = option("key", name="key", min_length=1, description="Name of the header to set.")
+    value: str = option("value", name="value", description="Value of the header.")
+    preserve_existing: bool = preserve_existing(True)
 
 
 class StaticInterceptor(Interceptor[StaticConfig]):

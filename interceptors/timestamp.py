@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 
+from interceptors.patterns import preserve_existing
 from plugins import Batch, Config, Interceptor, option
 
 
 class TimestampConfig(Config):
     """Options of the interceptor `timestamp`."""
 
-    header_name: str = option("timestamp", name="headerName", min_length=1, description="the header it sets")
-    preserve_existing: bool = option(
-        False, name="preserveExisting", description="whether events that have the header already keep theirs"
-    )
+    header_name: str = option("timestamp", name="headerName", min_length=1, description="Name of the header to set.")
+    preserve_existing: bool = preserve_existing(False)
 
 
 class TimestampInterceptor(Interceptor[TimestampConfig]):

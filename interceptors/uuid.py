@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pyarrow as pa
 
+from interceptors.patterns import preserve_existing
 from plugins import Batch, Config, Interceptor, option
 from plugins.batch import Array
 
@@ -19,11 +20,9 @@ _HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
 class UUIDConfig(Config):
     """Options of the interceptor `uuid`."""
 
-    header_name: str = option("id", name="headerName", min_length=1, description="the header it sets")
-    preserve_existing: bool = option(
-        True, name="preserveExisting", description="whether events that have the header already keep theirs"
-    )
-    prefix: str = option("", name="prefix", description="what stands before each identifier")
+    header_name: str = option("id", name="headerName", min_length=1, description="Name of the header to set.")
+    preserve_existing: bool = preserve_existing(True)
+    prefix: str = option("", name="prefix", description="Text before each identifier.")
 
 
 class UUIDInterceptor(Interceptor[UUIDConfig]):

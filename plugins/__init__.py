@@ -23,7 +23,7 @@ from plugins.interceptor import Interceptor
 from plugins.kafkachannel import KafkaBackedChannel, KafkaStream
 from plugins.manager import Components, UnknownType, hookimpl
 from plugins.metrics import Metrics
-from plugins.options import Config, Option, Problem, option
+from plugins.options import Config, Option, Problem, agreement, option, with_default
 from plugins.sink import CommittingSink, PlainSink, Receipt, Resumed, Sink
 from plugins.source import Source
 from plugins.streaming import StreamingSink
@@ -64,9 +64,11 @@ __all__ = [
     "Taken",
     "Undecodable",
     "UnknownType",
+    "agreement",
     "hookimpl",
     "option",
     "require",
+    "with_default",
 ]
 
 if not TYPE_CHECKING:  # to a type checker only what is above exists

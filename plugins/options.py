@@ -6,13 +6,13 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self, TypeVar
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, SecretStr
-from pydantic_core import PydanticUndefined
+from pydantic_core import PydanticCustomError, PydanticUndefined
 
 REQUIRED: Any = PydanticUndefined
 """Default of an option that must be given."""
@@ -39,6 +39,8 @@ class Option:
     bounds: str
     description: str
     secret: bool
+    ignored: bool = False
+    """Whether it has no effect; its description then says why."""
 
     @property
     def required(self) -> bool:
@@ -51,25 +53,60 @@ class Option:
         return self.name.endswith(".")
 
 
-def option(default: Any = REQUIRED, *, name: str, description: str, unit: str = "", **bounds: Any) -> Any:
+def option(
+    default: Any = REQUIRED, *, name: str, description: str, unit: str = "", ignored: bool = False, **bounds: Any
+) -> Any:
     """Declare one option of a `Config`.
 
     `name` is its spelling in the configuration file (Flume's, where Flume has it). A name that ends in a dot
     takes all properties under it, as a `dict[str, str]`; a validator's `ValueError("<key>: …")` is about that one of
-    them. `unit` is what a number counts (`s`, `ms`, `bytes`,
-    `events`). `bounds` are pydantic's: `ge`, `le`, `gt`, `lt`, `pattern`, `min_length`.
+    them. `unit` is what a number counts (`s`, `ms`, `bytes`, `events`). `ignored` is for an option that is declared
+    only because a check reads it: it has no effect, and its description says why. `bounds` are pydantic's: `ge`,
+    `le`, `gt`, `lt`, `pattern`, `min_length`.
     """
     if isinstance(default, dict | list):
         bounds, default = {**bounds, "default_factory": default.copy}, REQUIRED
-    return pydantic.Field(default, alias=name, description=description, json_schema_extra={"unit": unit}, **bounds)
+    extra: dict[str, Any] = {"unit": unit, "ignored": ignored}
+    return pydantic.Field(default, alias=name, description=description, json_schema_extra=extra, **bounds)
+
+
+def with_default(config: type[Config], field: str, default: Any = REQUIRED) -> Any:
+    """Declare an option of `config` again, in a subclass of it, with another default or as required."""
+    info = config.model_fields[field]
+    again = pydantic.Field(
+        default,
+        alias=info.alias,
+        description=info.description,
+        json_schema_extra=info.json_schema_extra,
+        validate_default=info.validate_default,
+    )
+    again.metadata = list(info.metadata)  # the bounds
+    return again
+
+
+F = TypeVar("F", bound=Callable[[Any], None])
+
+
+def agreement(*fields: str) -> Callable[[F], F]:
+    """Decorate a method of a `Config` that checks options against one another; it raises ValueError about the first.
+
+    It is called once all fields are read, in whatever order they are declared, and also when other fields are wrong:
+    every such check whose own fields are all right is made, so that a user sees everything that is wrong at once.
+    """
+
+    def mark(check: F) -> F:
+        check._agreement = fields  # type: ignore[attr-defined]
+        return check
+
+    return mark
 
 
 class Config(BaseModel):
     """Base of every component's options. Declare each with `option()`; values arrive as text and are converted.
 
     Fields may be `str`, `int`, `float`, `bool`, `Literal[...]`, `list[str]` (split on blanks), `dict[str, str]`
-    (under a name that ends in a dot), `SecretStr`, or one of these `| None`. Checks over several options go into a
-    pydantic `model_validator(mode="after")` that raises ValueError.
+    (under a name that ends in a dot), `SecretStr`, or one of these `| None`. A check of one option goes into a
+    pydantic `field_validator`, a check of several into an `agreement`; both raise ValueError.
 
     A component that has other options or defaults under one of its names (Flume's class name, for instance) overrides
     `for_type` and returns a subclass that says so.
@@ -77,11 +114,13 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True)
     older: ClassVar[Mapping[str, str]] = {}
-    """Options that had another name once, and that name, which is declared too; where both are given, the newer one
+    """Options that had another name once, and that name, which is accepted too; where both are given, the newer one
     counts."""
     ignored: ClassVar[Mapping[str, str]] = {}
     """Options of Flume that are accepted with any value and have no effect, and why; a name that ends in a dot stands
     for all under it. Those of base classes count, too."""
+    _wrong: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are wrong by themselves, and not read: none, but for what `_disagreements` makes."""
 
     @classmethod
     def for_type(cls, written_type: str) -> type[Config]:
@@ -97,23 +136,30 @@ class Config(BaseModel):
         problems: list[Problem] = []
         values: dict[str, Any] = {}
         options = {o.name: o for o in cls.options()}
+        newer = {old: new for new, old in cls.older.items()}
         prefixes = [o.name for o in options.values() if o.is_prefix]
-        ignored = tuple(cls.without_effect())
+        ignored = tuple(cls._ignored())
         for name, text in properties.items():
             if name in ignored or any(name.startswith(one) for one in ignored if one.endswith(".")):
                 continue
             prefix = next((p for p in prefixes if name.startswith(p) and name != p), None)
-            if name in options and not options[name].is_prefix:
+            if name in newer or (name in options and not options[name].is_prefix):
                 values[name] = text
             elif prefix is not None:
                 values.setdefault(prefix, {})[name[len(prefix) :]] = text
             else:
-                problems.append(Problem(name, _unknown(name, list(options)), unknown=True))
+                problems.append(Problem(name, _unknown(name, [*options, *newer]), unknown=True))
         config = None
         try:
             config = cls.model_validate(values)
         except pydantic.ValidationError as e:
-            problems += [_problem(error, options) for error in e.errors()]
+            found = _problems(e, options)
+            if wrong := {str(error["loc"][0]) for error in e.errors() if error["loc"]}:
+                found += cls._disagreements(wrong, values, options)
+            for problem in found:
+                older = cls.older.get(problem.option)
+                written = older if older in properties and problem.option not in properties else None
+                problems.append(replace(problem, option=written) if written else problem)
         return config, problems
 
     def cautions(self) -> Iterator[Problem]:
@@ -123,6 +169,10 @@ class Config(BaseModel):
     @classmethod
     def without_effect(cls) -> dict[str, str]:
         """All that it accepts from Flume's files alone, and why."""
+        return cls._ignored() | {o.name: o.description for o in cls.options() if o.ignored}
+
+    @classmethod
+    def _ignored(cls) -> dict[str, str]:
         found: dict[str, str] = {}
         for base in reversed(cls.__mro__):
             found |= vars(base).get("ignored", {})
@@ -144,12 +194,47 @@ class Config(BaseModel):
                 bounds=bounds,
                 description=info.description or "",
                 secret=SecretStr in (info.annotation, *typing.get_args(info.annotation)),
+                ignored=bool(extra.get("ignored")),
             )
 
     @pydantic.model_validator(mode="before")
     @classmethod
     def _by_older_names(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {**{new: values[old] for new, old in cls.older.items() if old in values}, **values}
+        renamed = {new: values[old] for new, old in cls.older.items() if old in values}
+        olds = set(cls.older.values())
+        return {**renamed, **{name: value for name, value in values.items() if name not in olds}}
+
+    @pydantic.model_validator(mode="after")
+    def _agrees(self) -> Self:
+        """Make every `agreement`; before model validators of subclasses, which see a whole config only."""
+        names = {
+            name for base in type(self).__mro__ for name, one in vars(base).items() if hasattr(one, "_agreement")
+        }
+        found = []
+        for name in sorted(names):
+            fields = getattr(type(self), name)._agreement
+            if self._wrong.isdisjoint(fields):
+                try:
+                    getattr(self, name)()
+                except ValueError as e:
+                    found.append((fields[0], str(e)))
+        if found or self._wrong:
+            raise PydanticCustomError("disagreement", "{found}", {"found": found})
+        return self
+
+    @classmethod
+    def _disagreements(
+        cls, wrong: set[str], values: Mapping[str, Any], options: Mapping[str, Option]
+    ) -> list[Problem]:
+        """What is wrong with several options, where those named `wrong` cannot be read."""
+        fields: dict[str, Any] = {options[name].field: (Any, None) for name in wrong}
+        partial = pydantic.create_model(cls.__name__, __base__=cls, **fields)
+        partial._wrong = frozenset(fields)
+        try:
+            partial.model_validate({name: value for name, value in values.items() if name not in wrong})
+        except pydantic.ValidationError as e:
+            return _problems(e, options)
+        return []
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
@@ -190,24 +275,40 @@ _MESSAGES = {
 """What pydantic's errors mean to someone who writes a configuration, by their type."""
 
 
+def _problems(error: pydantic.ValidationError, options: Mapping[str, Option]) -> list[Problem]:
+    found = []
+    for one in error.errors():
+        if one["type"] == "disagreement":
+            names = {option.field: option for option in options.values()}
+            found += [_about(names[field], message) for field, message in one["ctx"]["found"]]
+        else:
+            found.append(_problem(one, options))
+    return found
+
+
 def _problem(error: Any, options: Mapping[str, Option]) -> Problem:
     location = error["loc"]
     name = str(location[0]) if location else ""
     declared = options.get(name) or next((option for option in options.values() if option.field == name), None)
+    if error["type"] not in _MESSAGES:
+        message = error["msg"].removeprefix("Value error, ")
+        return _about(declared, message) if declared else Problem(name, message)
     name = declared.name if declared else name
     if declared is not None and declared.is_prefix and len(location) > 1:
         name += str(location[1])
-    if error["type"] not in _MESSAGES:
-        message = error["msg"].removeprefix("Value error, ")
-        key, colon, rest = message.partition(": ")
-        if declared is not None and declared.is_prefix and colon and " " not in key:
-            return Problem(name + key, rest)  # one property under the prefix
-        return Problem(name, message)
     message = _MESSAGES[error["type"]].format(**error.get("ctx", {}))
     given = error["input"]
     if isinstance(given, str) and not (declared and declared.secret):
         message += f", not {given if len(given) <= 60 else given[:59] + '…'!r}"
     return Problem(name, message)
+
+
+def _about(option: Option, message: str) -> Problem:
+    """What a check says about an option: `<key>: …` is about one property under a prefix."""
+    key, colon, rest = message.partition(": ")
+    if option.is_prefix and colon and " " not in key:
+        return Problem(option.name + key, rest)
+    return Problem(option.name, message)
 
 
 def suggestion(word: str, known: list[str]) -> str:

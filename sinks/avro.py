@@ -9,12 +9,9 @@ import time
 import zlib
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Literal
-
-import pydantic
 
 from plugins import Batch, Retry, Sink, option
-from plugins.shared.avrorpc import Frames, Status, array, frame, opening, read_answer
+from plugins.shared.avrorpc import CompressionConfig, Frames, Status, array, frame, opening, read_answer
 from plugins.shared.flumeevent import encode
 from plugins.shared.tls import TlsClientConfig
 
@@ -25,46 +22,40 @@ MAX_ANSWER = 1024 * 1024
 READ_SIZE = 64 * 1024
 
 
-class AvroSinkConfig(TlsClientConfig):
+class AvroSinkConfig(TlsClientConfig, CompressionConfig):
     """Options of the avro sink."""
 
-    ignored = MappingProxyType({"maxIoWorkers": "one thread is enough here"})
+    ignored = MappingProxyType({"maxIoWorkers": "one thread sends all requests"})
     hostname: str = option(name="hostname", description="Name or address of the host where the avro source listens.")
     port: int = option(name="port", description="Port where the avro source listens.", ge=1, le=65535)
-    batch_size: int = option(100, name="batch-size", description="Most events in one request.", unit="events", ge=1)
+    batch_size: int = option(
+        100, name="batch-size", description="Maximum number of events in a request.", unit="events", ge=1
+    )
     connect_timeout: int = option(
         20_000,
         name="connect-timeout",
-        description="Longest time for connecting and the first request.",
+        description="Maximum time for connecting and for the first request.",
         unit="ms",
         ge=1,
     )
     request_timeout: int = option(
-        20_000, name="request-timeout", description="Longest time for each later request.", unit="ms", ge=1
+        20_000, name="request-timeout", description="Maximum time for each later request.", unit="ms", ge=1
     )
     reset_connection_interval: int = option(
         0,
         name="reset-connection-interval",
-        description="Age after which a connection is replaced, so that a load balancer can choose another server; "
-        "0: never.",
+        description="Age at which a connection is replaced, so that a load balancer can choose another server. 0 "
+        "never replaces one.",
         unit="s",
         ge=0,
-    )
-    compression_type: Literal["none", "deflate"] = option(
-        "none", name="compression-type", description="Must be the same as on the avro source."
     )
     compression_level: int = option(
         6,
         name="compression-level",
-        description="Level of deflate: 0 is the fastest, 9 gives the smallest requests.",
+        description="Level of compression with deflate, from 0 (fastest) to 9 (smallest requests).",
         ge=0,
         le=9,
     )
-
-    @pydantic.field_validator("compression_type", mode="before")
-    @classmethod
-    def _any_case(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
 
 
 class AvroSink(Sink[AvroSinkConfig]):

@@ -15,61 +15,46 @@ from typing import ClassVar
 import pyarrow as pa
 import pydantic
 
-from plugins import Batch, Config, EventId, Problem, Rejected, Retry, Sink, option
+from plugins import Batch, Config, EventId, Problem, Rejected, Retry, Sink, agreement, option
 from sinks import serializers
+from sinks.serializers import options as declared
 
 
 class FileRollConfig(Config):
     """Options of the file_roll sink."""
 
     directory: str = option(
-        name="sink.directory", description="Local directory of the files; made where it is missing"
+        name="sink.directory", description="Local directory of the files. It is created if it does not exist."
     )
     roll_interval: int = option(
         30,
         name="sink.rollInterval",
         unit="s",
         ge=0,
-        description="Begin a new file after so long; 0: one file for all",
+        description="Age at which a file is closed and the next one begins. 0 never closes one.",
     )
     path_manager: str = option(
         "DEFAULT",
         name="sink.pathManager",
-        description="`DEFAULT`: files are named by the time of the start and a number; `ROLLTIME`: by their own time",
+        description="Names of the files. `DEFAULT`: the time when the sink started, and a number. `ROLLTIME`: the "
+        "time when the file was begun, and a number.",
     )
-    prefix: str = option("", name="sink.pathManager.prefix", description="Start of each file's name")
+    prefix: str = option("", name="sink.pathManager.prefix", description="Beginning of each file's name.")
     extension: str = option(
-        "", name="sink.pathManager.extension", description="End of each file's name, without the dot"
+        "", name="sink.pathManager.extension", description="Extension of each file's name, without the dot."
     )
-    serializer: str = option("TEXT", name="sink.serializer", description=serializers.DESCRIPTION)
-    append_newline: bool = option(
-        True, name="sink.serializer.appendNewline", description="Write a newline behind each body"
-    )
-    compression_codec: str | None = option(
-        None,
-        name="sink.serializer.compressionCodec",
-        description="Compression within Avro: null, deflate, snappy, bzip2, xz or zstandard; else null",
-    )
-    sync_interval: int = option(
-        2_048_000,
-        name="sink.serializer.syncIntervalBytes",
-        unit="bytes",
-        ge=32,
-        le=1 << 30,
-        description="Size of Avro's blocks, where no flush ends them",
-    )
-    schema_url: str | None = option(
-        None,
-        name="sink.serializer.schemaURL",
-        description="`AVRO_BODY`: the schema of events without one in their headers: `http://…` or a local file",
-    )
-    trusted_schema_urls: list[str] = option(
-        [],
-        name="sink.serializer.trustedSchemaURLs",
-        description="`AVRO_BODY`: beginnings of the addresses in headers `flume.avro.schema.url` that may be fetched",
-    )
+    serializer: str = declared.serializer("sink.")
+    append_newline: bool = declared.append_newline("sink.")
+    compression_codec: str | None = declared.compression_codec("sink.")
+    sync_interval: int = declared.sync_interval("sink.")
+    schema_url: str | None = declared.schema_url("sink.")
+    trusted_schema_urls: list[str] = declared.trusted_schema_urls("sink.")
     batch_size: int = option(
-        100, name="sink.batchSize", unit="events", gt=0, description="Events per flush, at least"
+        100,
+        name="sink.batchSize",
+        unit="events",
+        gt=0,
+        description="Number of events after which the file is flushed to the disk.",
     )
 
     @pydantic.field_validator("serializer")
@@ -78,14 +63,15 @@ class FileRollConfig(Config):
         name = serializers.canonical(value)
         if name == "PARQUET":
             raise ValueError(
-                "a Parquet file cannot grow, only be written at once: write AVRO_EVENT, or use an hdfs sink"
+                "must not be PARQUET, as a Parquet file cannot be appended to: write AVRO_EVENT, or use an hdfs sink"
             )
         return name
 
-    @pydantic.field_validator("compression_codec")
-    @classmethod
-    def _check_compression_codec(cls, value: str | None, info: pydantic.ValidationInfo) -> str | None:
-        return serializers.check_codec(info.data.get("serializer"), value)
+    _canonical_codec = pydantic.field_validator("compression_codec")(serializers.canonical_codec)
+
+    @agreement("compression_codec", "serializer")
+    def _check_codec(self) -> None:
+        serializers.check_codec(self)
 
     @pydantic.field_validator("path_manager")
     @classmethod
@@ -96,7 +82,7 @@ class FileRollConfig(Config):
         return name
 
     def cautions(self) -> Iterator[Problem]:
-        """What is given and means nothing to the serializer."""
+        """What is given and has no effect with the serializer."""
         names = {option.field: option.name for option in self.options()}
         return serializers.cautions(self, self.model_fields_set, names)
 

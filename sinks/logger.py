@@ -9,7 +9,11 @@ class LoggerConfig(Config):
     """Options of the logger sink."""
 
     max_bytes: int = option(
-        16, name="maxBytesToLog", unit="bytes", ge=0, description="Bytes of each body that are logged"
+        16,
+        name="maxBytesToLog",
+        unit="bytes",
+        ge=0,
+        description="Maximum number of bytes of each body that are logged.",
     )
 
 

@@ -11,11 +11,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from types import MappingProxyType
 
 import pyarrow as pa
 import pydantic
 
 from plugins import Batch, Config, Retry, Source, option
+from plugins.shared.charsets import text_codec
 
 READ_SIZE = 256 * 1024
 MAX_EVENTS = 10_000
@@ -29,12 +31,12 @@ FAREWELL = 2.0
 """Seconds that a command has to end when it is told to."""
 
 
-_BATCHED = "Ignored; kept for Flume files: lines are batched as they come."
-
-
 class ExecConfig(Config):
     """Options of the source `exec`."""
 
+    ignored = MappingProxyType(
+        {"batchSize": "lines are batched as they come", "batchTimeout": "lines are batched as they come"}
+    )
     command: str = option(name="command", min_length=1, description="The command to run.")
     shell: str | None = option(
         None,
@@ -50,17 +52,8 @@ class ExecConfig(Config):
     charset: str = option(
         "UTF-8", name="charset", description="Character set of the lines. Bodies of events are UTF-8."
     )
-    batch_size: int = option(20, name="batchSize", unit="events", ge=1, description=_BATCHED)
-    batch_timeout: int = option(3000, name="batchTimeout", unit="ms", ge=0, description=_BATCHED)
 
-    @pydantic.field_validator("charset")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        try:
-            "".encode(name)  # codecs that are not for text are refused
-            return name
-        except (LookupError, ValueError):
-            raise ValueError(f"unknown character set {name!r}") from None
+    _check_charset = pydantic.field_validator("charset")(text_codec)
 
 
 class ExecSource(Source[ExecConfig]):

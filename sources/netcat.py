@@ -12,6 +12,7 @@ import pyarrow as pa
 import pydantic
 
 from plugins import Batch, Source, option
+from plugins.shared.charsets import text_codec
 from sources.connections import Connection
 from sources.listening import MAX_BYTES, READ_SIZE, TICK, Endpoint, Listener, TcpConfig
 
@@ -25,7 +26,8 @@ class NetcatConfig(TcpConfig):
         unit="characters",
         ge=1,
         le=16 << 20,
-        description="Longest line, newline included. A sender of a longer one is told so and disconnected.",
+        description="Maximum length of a line, newline included. A longer one is answered with an error, and its "
+        "connection is closed.",
     )
     ack_every_event: bool = option(
         True, name="ack-every-event", description="Answer OK for each line once it is stored."
@@ -34,14 +36,7 @@ class NetcatConfig(TcpConfig):
         "utf-8", name="encoding", description="Character set of the lines. Bodies of events are UTF-8."
     )
 
-    @pydantic.field_validator("encoding")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        try:
-            "".encode(name)  # codecs that are not for text are refused
-            return codecs.lookup(name).name
-        except (LookupError, ValueError):
-            raise ValueError(f"unknown character set {name!r}") from None
+    _check_encoding = pydantic.field_validator("encoding")(text_codec)
 
 
 class _Sender(Connection):

@@ -18,9 +18,9 @@ class SeqConfig(Config):
         name="totalEvents",
         unit="events",
         ge=0,
-        description="Events to make in all; without it the source never ends.",
+        description="Number of events to make. If unset, the source makes events until the agent stops.",
     )
-    batch_size: int = option(1000, name="batchSize", unit="events", ge=1, description="Events in a batch.")
+    batch_size: int = option(1000, name="batchSize", unit="events", ge=1, description="Number of events in a batch.")
 
 
 class SeqSource(Source[SeqConfig]):

@@ -100,6 +100,7 @@ class Reader:
 
     def _hide_secrets(self, config_class: type[Config], properties: Mapping[str, Property]) -> None:
         declared = {option.name for option in config_class.options() if option.secret}
+        declared |= {older for newer, older in config_class.older.items() if newer in declared}
         for name, prop in properties.items():
             if name in declared or _SECRET_NAME.search(name):
                 self.report.secret(prop.value, "****")

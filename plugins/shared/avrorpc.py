@@ -10,13 +10,31 @@ import enum
 import json
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+import pydantic
 
 from plugins.batch import Batch
+from plugins.options import Config, option
 from plugins.shared import flumeevent
 from plugins.shared.flumeevent import varint
+
+
+class CompressionConfig(Config):
+    """The option of both ends of a connection that compresses."""
+
+    compression_type: Literal["none", "deflate"] = option(
+        "none",
+        name="compression-type",
+        description="Compression of the connection. It must be the same for client and source.",
+    )
+
+    @pydantic.field_validator("compression_type", mode="before")
+    @classmethod
+    def _any_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
 
 PROTOCOL_HASH = bytes.fromhex("86aadae2c45474c0fe93ffd0f2350a65")
 """MD5 of Flume's own text of the protocol, comments included: what its clients and servers know it by."""

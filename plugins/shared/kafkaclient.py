@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+import pydantic
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pydantic import PrivateAttr
 
 from plugins.errors import Retry
-from plugins.options import Config, Problem
+from plugins.options import Config, Problem, option
 from plugins.shared.keystore import Keystore, read_keystore
 
 CONNECT_SECONDS = 5.0
@@ -130,17 +131,6 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def ignored(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
-    """A caution for each of them that does nothing here."""
-    for name, value in properties.items():
-        if name in _OF_PRODUCERS and value.lower() not in ("all", "-1", "true"):
-            yield Problem(
-                prefix + name, "is set here: acks = all and idempotence, else the loss of a broker loses events"
-            )
-        if _JAVA_ONLY.fullmatch(name) and not name.endswith("serializer"):
-            yield Problem(prefix + name, "means something to Java's client only, and is ignored")
-
-
 def reason(error: Any) -> str:
     """What the client says went wrong, of a KafkaException, a KafkaError or a TimeoutError."""
     if isinstance(error, TimeoutError):
@@ -231,7 +221,7 @@ def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, top
 
     `client` makes the properties; what it raises as Retry is a sentence too.
     """
-    servers = getattr(config, "bootstrap_servers", None)
+    servers = config.bootstrap_servers
     if not servers:
         yield NO_BROKERS
         return
@@ -299,6 +289,12 @@ def _read(path: str, password: str | None) -> Keystore:
 class KafkaEndConfig(Config):
     """Options of a component that reads or writes topics: `check` looks for loops in what it answers here."""
 
+    bootstrap_servers: str | None = option(
+        None,
+        name="kafka.bootstrap.servers",
+        description="Brokers as host:port, separated by commas. If unset, the cluster of `agent cluster start`.",
+    )
+
     _cluster_id: str | None = PrivateAttr(None)
 
     def of_cluster(self, servers: str, cluster_id: str) -> Self:
@@ -315,14 +311,14 @@ class KafkaEndConfig(Config):
         if self._cluster_id in (None, cluster_id):
             return None
         return (
-            f"at {getattr(self, 'bootstrap_servers', None)} answers the Kafka cluster {cluster_id}, not your own, "
+            f"at {self.bootstrap_servers} answers the Kafka cluster {cluster_id}, not your own, "
             f"{self._cluster_id}: `agent cluster status` tells more. If it is the one you mean, name its brokers: "
             "kafka.bootstrap.servers"
         )
 
     def brokers(self) -> frozenset[str]:
         """Those it names; empty for the project's own cluster."""
-        return frozenset((getattr(self, "bootstrap_servers", None) or "").replace(",", " ").split())
+        return frozenset((self.bootstrap_servers or "").replace(",", " ").split())
 
     def reads(self, topic: str) -> bool:
         """Whether it consumes this topic."""
@@ -339,3 +335,79 @@ class KafkaEndConfig(Config):
     def follows(self) -> str | None:
         """The header whose value a sink takes for the topic to write to."""
         return None
+
+
+class ProducerConfig(KafkaEndConfig):
+    """Options of a component that writes to topics."""
+
+    partition_id_header: str | None = option(
+        None, name="partitionIdHeader", description="Header that contains the number of the partition to write to."
+    )
+    default_partition_id: int | None = option(
+        None,
+        name="defaultPartitionId",
+        ge=0,
+        description="Partition for events without the header partitionIdHeader. If unset, it follows from the header "
+        "`key`, or else it is any.",
+    )
+    producer: dict[str, str] = option(
+        {},
+        name="kafka.producer.",
+        description="Properties of the Kafka producer, by the names of librdkafka or of Java's client. `acks` is "
+        "always `all`.",
+    )
+
+    def cautions(self) -> Iterator[Problem]:
+        """Properties that have no effect here."""
+        yield from super().cautions()
+        yield from _without_effect("kafka.producer.", self.producer)
+
+    @pydantic.field_validator("producer")
+    @classmethod
+    def _producer_accepts(cls, properties: dict[str, str]) -> dict[str, str]:
+        try:
+            if properties:
+                Producer({**QUIET, **client_properties(properties, stores=False)})
+        except KafkaException as e:
+            raise ValueError(e.args[0].str()) from None
+        return properties
+
+
+class ConsumerConfig(KafkaEndConfig):
+    """Options of a component that reads topics."""
+
+    consumer: dict[str, str] = option(
+        {},
+        name="kafka.consumer.",
+        description="Properties of the Kafka consumer, by the names of librdkafka or of Java's client. "
+        "`auto.offset.reset` says where a new group of a source begins, `earliest` if unset. A new group of a "
+        "channel always begins with the first event.",
+    )
+
+    def cautions(self) -> Iterator[Problem]:
+        """Properties that have no effect here."""
+        yield from super().cautions()
+        yield from _without_effect("kafka.consumer.", self.consumer)
+
+    @pydantic.field_validator("consumer")
+    @classmethod
+    def _consumer_accepts(cls, properties: dict[str, str]) -> dict[str, str]:
+        try:
+            if properties:
+                client = client_properties(properties, stores=False)
+                Consumer({**CONSUMER, **QUIET, **client, "group.id": "none"}).close()
+        except KafkaException as e:
+            raise ValueError(e.args[0].str()) from None
+        return properties
+
+
+def _without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
+    """A caution for each of them that has no effect here."""
+    for name, value in properties.items():
+        if name in _OF_PRODUCERS and value.lower() not in ("all", "-1", "true"):
+            yield Problem(
+                prefix + name,
+                "has no effect: acks = all and idempotence are always set, or the loss of a broker loses events",
+            )
+        if _JAVA_ONLY.fullmatch(name) and not name.endswith("serializer"):
+            yield Problem(prefix + name, "has no effect: it is a property of Java's client only")

@@ -6,6 +6,7 @@ import os
 import re
 import selectors
 import ssl
+from types import MappingProxyType
 from typing import Any, Self
 
 import pydantic
@@ -23,17 +24,20 @@ _VERSIONS = {
 }
 _IGNORED = {"SSLv2Hello", "SSLv3"}
 """Never spoken, whatever the options say."""
+_TYPE = "the type is found out from the file's content"
 
 
 class _TlsConfig(Config):
-    tls: bool = option(False, name="ssl", description="Whether connections use TLS.")
+    tls: bool = option(False, name="ssl", description="Use TLS for connections.")
     exclude_protocols: list[str] = option(
-        ["SSLv3"], name="exclude-protocols", description="Versions of TLS that are not allowed. SSLv3 never is."
+        ["SSLv3"],
+        name="exclude-protocols",
+        description="Versions of TLS that are not allowed. SSLv3 is never allowed.",
     )
     include_protocols: list[str] = option(
         [],
         name="include-protocols",
-        description="Versions of TLS that are allowed, except those in exclude-protocols. Default: TLSv1.2 and "
+        description="Versions of TLS that are allowed, except those in exclude-protocols. If unset, TLSv1.2 and "
         "TLSv1.3.",
     )
     exclude_cipher_suites: list[str] = option(
@@ -44,7 +48,7 @@ class _TlsConfig(Config):
     include_cipher_suites: list[str] = option(
         [],
         name="include-cipher-suites",
-        description="Cipher suites of TLS 1.2 that are allowed, by Java's names. Default: those of Python's ssl.",
+        description="Cipher suites of TLS 1.2 that are allowed, by Java's names. If unset, Python's default.",
     )
 
     @pydantic.field_validator("exclude_protocols", "include_protocols")
@@ -52,7 +56,7 @@ class _TlsConfig(Config):
     def _known_versions(cls, value: list[str]) -> list[str]:
         for name in value:
             if name not in _VERSIONS and name not in _IGNORED:
-                raise ValueError(f"knows {' '.join(_VERSIONS)}, not {name!r}")
+                raise ValueError(f"must be some of {' '.join(_VERSIONS)}, not {name!r}")
         return value
 
     @pydantic.model_validator(mode="after")
@@ -65,11 +69,11 @@ class _TlsConfig(Config):
         wanted = set(self.include_protocols) or {"TLSv1.2", "TLSv1.3"}
         versions = sorted(_VERSIONS[name] for name in wanted - set(self.exclude_protocols) - _IGNORED)
         if not versions:
-            raise ValueError("include-protocols and exclude-protocols leave no version of TLS to speak")
+            raise ValueError("include-protocols and exclude-protocols leave no version of TLS")
         known = list(_VERSIONS.values())
         if versions != known[known.index(versions[0]) : known.index(versions[-1]) + 1]:
             raise ValueError(
-                "include-protocols and exclude-protocols leave out a version between two: name all three"
+                "include-protocols and exclude-protocols must leave versions that follow one another, without a gap"
             )
         context.minimum_version, context.maximum_version = versions[0], versions[-1]
         if self.include_cipher_suites or self.exclude_cipher_suites:
@@ -82,7 +86,7 @@ class _TlsConfig(Config):
             if names:
                 context.set_ciphers(":".join(names))
             elif versions[-1] < ssl.TLSVersion.TLSv1_3:
-                raise ValueError("include-cipher-suites and exclude-cipher-suites leave none to use")
+                raise ValueError("include-cipher-suites and exclude-cipher-suites leave no cipher suite")
             else:
                 context.minimum_version = ssl.TLSVersion.TLSv1_3
 
@@ -90,28 +94,23 @@ class _TlsConfig(Config):
 class TlsServerConfig(_TlsConfig):
     """Options of a source that may speak TLS."""
 
+    ignored = MappingProxyType({"keystore-type": _TYPE})
     keystore: str | None = option(
         None,
         name="keystore",
-        description="File with the private key and its certificates: a Java keystore (JKS, PKCS12) or PEM. Without "
-        "it, that of FLUME_SSL_KEYSTORE_PATH in the environment.",
+        description="File with the private key and its certificates: a Java keystore (JKS, PKCS12) or PEM. If unset, "
+        "the environment variable FLUME_SSL_KEYSTORE_PATH names it.",
     )
     keystore_password: SecretStr | None = option(
         None,
         name="keystore-password",
-        description="Password of the keystore. Default: FLUME_SSL_KEYSTORE_PASSWORD in the environment.",
+        description="Password of the keystore. If unset, the environment variable FLUME_SSL_KEYSTORE_PASSWORD.",
     )
-    keystore_type: str = option(
-        "JKS",
-        name="keystore-type",
-        description="JKS, PKCS12 or PEM. It has no effect: the content of the file tells its type.",
-    )
-
     truststore: str | None = option(
         None,
         name="truststore",
-        description="File with authorities, a Java keystore (JKS, PKCS12) or PEM: each client must then show a "
-        "certificate that one of them signed.",
+        description="File with certificate authorities: a Java keystore (JKS, PKCS12) or PEM. If it is set, each "
+        "client must show a certificate that one of them has signed.",
     )
     truststore_password: SecretStr | None = option(
         None, name="truststore-password", description="Password of the truststore."
@@ -120,9 +119,9 @@ class TlsServerConfig(_TlsConfig):
     @pydantic.model_validator(mode="after")
     def _needs_a_key(self) -> Self:
         if self.tls and not self._keystore:
-            raise ValueError("ssl = true needs a keystore with a private key")
+            raise ValueError("ssl = true requires a keystore with a private key")
         if self.truststore and not self.tls:
-            raise ValueError("truststore asks clients for certificates, which needs ssl = true")
+            raise ValueError("truststore requires ssl = true: clients show certificates only over TLS")
         return self
 
     @property
@@ -162,33 +161,29 @@ class TlsServerConfig(_TlsConfig):
 class TlsClientConfig(_TlsConfig):
     """Options of a sink that may speak TLS."""
 
+    ignored = MappingProxyType({"truststore-type": _TYPE})
     trust_all_certs: bool = option(
         False,
         name="trust-all-certs",
-        description="Whether any certificate of the server is accepted; anyone between the two can then read and "
-        "change the events.",
+        description="Accept any certificate of the server. Whoever controls the network between the two can then "
+        "read and change the events.",
     )
     truststore: str | None = option(
         None,
         name="truststore",
-        description="File with the authorities to trust: a Java keystore (JKS, PKCS12) or PEM. Without it, that of "
-        "FLUME_SSL_TRUSTSTORE_PATH in the environment, else those of this machine.",
+        description="File with the certificate authorities to trust: a Java keystore (JKS, PKCS12) or PEM. If unset, "
+        "the one that the environment variable FLUME_SSL_TRUSTSTORE_PATH names, or else those of this machine.",
     )
     truststore_password: SecretStr | None = option(
         None,
         name="truststore-password",
-        description="Password of the truststore. Default: FLUME_SSL_TRUSTSTORE_PASSWORD in the environment.",
-    )
-    truststore_type: str = option(
-        "JKS",
-        name="truststore-type",
-        description="JKS, PKCS12 or PEM. It has no effect: the content of the file tells its type.",
+        description="Password of the truststore. If unset, the environment variable FLUME_SSL_TRUSTSTORE_PASSWORD.",
     )
     check_hostname: bool = option(
         True,
         name="check-hostname",
-        description="Whether the server's certificate must be for the name or address in `hostname`. Flume does "
-        "not check that.",
+        description="Require that the server's certificate is for the name or address in `hostname`. Flume does not "
+        "check that.",
     )
 
     def context(self) -> ssl.SSLContext | None:
@@ -235,7 +230,7 @@ def refusal(error: OSError) -> str:
         "PACKET_LENGTH_TOO_LONG": "it does not speak TLS",
         "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it showed no certificate",
         "CERTIFICATE_VERIFY_FAILED": f"its certificate is refused: {getattr(error, 'verify_message', '')}",
-        "UNSUPPORTED_PROTOCOL": "it speaks a version of TLS that is not spoken here",
+        "UNSUPPORTED_PROTOCOL": "it speaks a version of TLS that is not allowed here",
         "NO_SHARED_CIPHER": "there is no cipher suite in common",
     }
     return reasons.get(error.reason, (error.reason or str(error)).lower().replace("_", " "))

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pydantic
 
-from plugins import Config, option
+from plugins import Config, agreement, option
 from plugins.shared.regex import Regex
 from sinks.templates import Template
 
@@ -26,131 +26,137 @@ ROW_KEY = "ROW_KEY"
 """Flume's name for the column that is no column but the row's key."""
 
 
+_THRIFT = "HBase is reached through its Thrift server"
+
+
 class HBaseConfig(Config):
     """Options of the HBase sink."""
 
     ignored = MappingProxyType(
         {
-            "znodeParent": "HBase is reached through its Thrift server",
-            "maxConsecutiveFails": "HBase is tried for as long as it takes",
+            "znodeParent": _THRIFT,
+            "maxConsecutiveFails": "failures are retried without a limit",
             "coalesceIncrements": "nothing is incremented, since a redelivery would be counted twice",
             "serializer.incrementRow": "nothing is incremented, since a redelivery would be counted twice",
         }
     )
-    table: str = option(name="table", min_length=1, description="Name of the table: `table` or `namespace:table`")
+    table: str = option(name="table", min_length=1, description="Name of the table: `table` or `namespace:table`.")
     column_family: str = option(
-        name="columnFamily", min_length=1, pattern="^[^:/]+$", description="Column family that gets the cells"
+        name="columnFamily", min_length=1, pattern="^[^:/]+$", description="Column family that gets the cells."
     )
-    zookeeper_quorum: str | None = option(
-        None, name="zookeeperQuorum", description="Not used: HBase is reached through its Thrift server"
+    zookeeper_quorum: str | None = option(None, name="zookeeperQuorum", ignored=True, description=_THRIFT)
+    hbase_zookeeper: str | None = option(None, name="hbase.zookeeper", ignored=True, description=_THRIFT)
+    async_: dict[str, str] = option(
+        {}, name="async.", ignored=True, description="they are settings of a Java library, which is not used here"
     )
-    hbase_zookeeper: str | None = option(
-        None, name="hbase.zookeeper", description="Not used: HBase is reached through its Thrift server"
-    )
-    async_: dict[str, str] = option({}, name="async.", description="Not used: they are settings of a Java library")
     thrift: str | None = option(
         None,
         name="thrift",
-        validate_default=True,
-        description="Addresses of HBase's Thrift servers (of version 1, usually port 9090), host:port, separated "
-        "by commas",
+        description="HBase's Thrift servers (version 1, usually port 9090) as host:port, separated by commas. "
+        "Required.",
     )
     thrift_transport: Literal["buffered", "framed"] = option(
         "buffered",
         name="thriftTransport",
-        description="Must be `framed` where the server has hbase.regionserver.thrift.framed = true",
+        description="Set it to `framed` if the server has hbase.regionserver.thrift.framed = true.",
     )
     thrift_protocol: Literal["binary", "compact"] = option(
         "binary",
         name="thriftProtocol",
-        description="Must be `compact` where the server has hbase.regionserver.thrift.compact = true",
+        description="Set it to `compact` if the server has hbase.regionserver.thrift.compact = true.",
     )
     connections: int = option(
-        4, name="connections", ge=1, le=64, description="Number of connections, which write at the same time"
+        4, name="connections", ge=1, le=64, description="Number of connections. They write at the same time."
     )
-    timeout: int = option(60_000, name="timeout", unit="ms", ge=100, description="Longest time to wait for an answer")
+    timeout: int = option(
+        60_000, name="timeout", unit="ms", ge=100, description="Maximum time that an answer may take."
+    )
     create_table: bool = option(
-        False,
-        name="createTable",
-        description="Whether the table is created, with columnFamily, where it does not exist",
+        False, name="createTable", description="Create the table, with columnFamily, if it does not exist."
     )
     row_key: str | None = option(
         None,
         name="rowKey",
-        description="Key of an event's row: text with `%{header}`, `%[id]` (the event's id) and `%[timestamp]`. "
-        "Events with the same key share a row. Default: serializer.rowPrefix and `%[id]`",
+        description="Key of an event's row. It may contain `%{header}`, `%[id]` (the event's id) and `%[timestamp]`. "
+        "Events with the same key share a row. If unset, serializer.rowPrefix and `%[id]`.",
     )
     batch_size: int = option(
         1000,
         name="batchSize",
         unit="events",
         gt=0,
-        description="Number of events after which they are written; Flume's default is 100",
+        description="Number of events after which they are written. Flume's default is 100.",
     )
     enable_wal: bool = option(
         True,
         name="enableWal",
-        description="Whether HBase's write-ahead log is used; false is faster, but what a server has not written "
-        "to disk is lost with it",
+        description="Use HBase's write-ahead log. Without it writing is faster, but when a region server dies, "
+        "events that were not yet on its disk are lost.",
     )
     serializer: str = option(
         "simple",
         name="serializer",
-        description="`simple`: the body in one column; `regex`: each group of a pattern in a column of its own. "
-        "Flume's class names of the two work too",
+        description="`simple`: the body in one column. `regex`: each group of a regular expression in a column of "
+        "its own. Flume's class names of the two are accepted, too.",
     )
     payload_column: str = option(
-        "pCol", name="serializer.payloadColumn", min_length=1, description="With `simple`: column that gets the body"
+        "pCol", name="serializer.payloadColumn", min_length=1, description="With `simple`: column that gets the body."
     )
-    row_prefix: str = option("", name="serializer.rowPrefix", description="Start of the default row key")
+    row_prefix: str = option(
+        "", name="serializer.rowPrefix", description="Beginning of the row key if rowKey is unset."
+    )
     suffix: str = option(
         "uuid",
         name="serializer.suffix",
-        description="`timestamp` and `nano` put the time of arrival, in ms, between prefix and id of the default row "
-        "key; `uuid` and `random` do nothing, since a key by chance would write a redelivery twice",
+        description="With `timestamp` or `nano`, the row key has the time of arrival in ms between prefix and id if "
+        "rowKey is unset. `uuid` and `random` have no effect, as a random key would write an event twice when it is "
+        "delivered again.",
     )
     increment_column: str | None = option(
         None,
         name="serializer.incrementColumn",
-        description="Ignored with a warning: nothing is incremented, since a redelivery would be counted twice",
+        ignored=True,
+        description="nothing is incremented, since a redelivery would be counted twice",
     )
     allow_backtracking: bool = option(
         False,
         name="serializer.allowBacktracking",
-        description="With `regex`: use Python's regular expressions, which know look-around, but may take very "
-        "long for some texts",
+        description="With `regex`: match with Python's `re` instead of RE2. It supports look-around and "
+        "back-references, but can take very long on some texts.",
     )
     regex: str = option(
         "(.*)",
         name="serializer.regex",
-        description="regex: pattern for the whole body, in Java's spelling; `.` matches newlines too. Events that do "
-        "not match are rejected",
+        description="With `regex`: regular expression for the whole body: RE2, in Java's syntax; `.` matches "
+        "newlines as well. Events that do not match are rejected.",
     )
     regex_ignore_case: bool = option(
-        False, name="serializer.regexIgnoreCase", description="With `regex`: ignore the case of letters"
+        False, name="serializer.regexIgnoreCase", description="With `regex`: ignore upper and lower case."
     )
     col_names: str = option(
         "payload",
         name="serializer.colNames",
-        description="With `regex`: name of the column for each group, separated by commas; ROW_KEY stands for the "
-        "key of the row",
+        description="With `regex`: name of the column for each group, separated by commas. ROW_KEY stands for the "
+        "row's key.",
     )
     row_key_index: int = option(
         -1,
         name="serializer.rowKeyIndex",
-        description="With `regex`: position of ROW_KEY in colNames, from 0; -1: there is none",
+        description="With `regex`: position of ROW_KEY in colNames, counted from 0. -1 means that there is none.",
     )
     deposit_headers: bool = option(
         False,
         name="serializer.depositHeaders",
-        description="Whether each header is written as well, into the column of its name",
+        description="Write each header into the column of its name as well.",
     )
-    charset: str = option("UTF-8", name="serializer.charset", description="Only `UTF-8` is possible")
+    charset: str = option(
+        "UTF-8", name="serializer.charset", description="Character set of the bodies. Only `UTF-8` is possible."
+    )
     kerberos_principal: str | None = option(
-        None, name="kerberosPrincipal", description="Refused: Kerberos is not supported yet"
+        None, name="kerberosPrincipal", description="Refused: Kerberos is not supported yet."
     )
     kerberos_keytab: str | None = option(
-        None, name="kerberosKeytab", description="Refused: Kerberos is not supported yet"
+        None, name="kerberosKeytab", description="Refused: Kerberos is not supported yet."
     )
 
     @property
@@ -176,18 +182,19 @@ class HBaseConfig(Config):
         flags = "(?si)" if self.regex_ignore_case else "(?s)"
         return Regex(rf"{flags}\A(?:{self.regex})\z", backtracking=self.allow_backtracking)
 
-    @pydantic.field_validator("thrift")
-    @classmethod
-    def _check_thrift(cls, value: str | None, info: pydantic.ValidationInfo) -> str:
-        if value is None:
-            given = info.data
-            quorum = given.get("zookeeper_quorum") or given.get("hbase_zookeeper") or ""
-            quorum = quorum or given.get("async_", {}).get("hbase.zookeeper.quorum", "")
+    @agreement("thrift", "zookeeper_quorum", "hbase_zookeeper", "async_")
+    def _is_reached(self) -> None:
+        if self.thrift is None:
+            quorum = self.zookeeper_quorum or self.hbase_zookeeper or self.async_.get("hbase.zookeeper.quorum", "")
             host = re.split("[,:/]", quorum)[0].strip() or "host"
             raise ValueError(
-                "is needed, as HBase is reached through its Thrift server and not through ZooKeeper: start one with "
-                f"`hbase thrift start`, and add thrift = {host}:9090"
+                "is required, as HBase is reached through its Thrift server and not through ZooKeeper: start one "
+                f"with `hbase thrift start`, and add thrift = {host}:9090"
             )
+
+    @pydantic.field_validator("thrift")
+    @classmethod
+    def _check_thrift(cls, value: str) -> str:
         for host in value.split(","):
             if not re.fullmatch(r"[^\s/:]+:[0-9]{1,5}", host.strip()):
                 raise ValueError(f"must be host:port, or several with commas between them, not {value!r}")
@@ -221,13 +228,12 @@ class HBaseConfig(Config):
             raise ValueError("is not built yet: remove it, and let the Thrift server log in to HBase")
         return value
 
-    @pydantic.model_validator(mode="after")
-    def _check_groups(self) -> HBaseConfig:
+    @agreement("regex", "serializer", "col_names", "row_key_index", "regex_ignore_case", "allow_backtracking")
+    def _check_groups(self) -> None:
         if self.serializer != "regex":
-            return self
+            return
         groups, columns, index = len(self.pattern().groups), self.columns, self.row_key_index
         if groups != len(columns):
-            raise ValueError(f"serializer.regex has {groups} groups and serializer.colNames {len(columns)} names")
+            raise ValueError(f"has {groups} groups, and serializer.colNames has {len(columns)} names")
         if index >= len(columns) or (index >= 0 and columns[index].upper() != ROW_KEY):
             raise ValueError(f"serializer.rowKeyIndex = {index}: that one of serializer.colNames must be {ROW_KEY}")
-        return self

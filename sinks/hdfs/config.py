@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import pydantic
 
-from plugins import Config, Problem, option
+from plugins import Config, Problem, agreement, option
 from plugins.options import suggestion
 from sinks import serializers
 from sinks.bucketpath import BucketPath, known_zone
 from sinks.hdfs import codecs
 from sinks.hdfs.hadoop import Hadoop
+from sinks.serializers import options as declared
 
 RESERVED = frozenset({".", "..", ".flafka", ".snapshot", ".reserved"})
 """Names that HDFS, or this sink, keeps for itself."""
@@ -54,135 +55,148 @@ class HdfsConfig(Config):
     )
     path: str = option(
         name="hdfs.path",
-        description="Directory, with escapes: `hdfs://…` or `/…`, for which Hadoop's configuration or hdfs.webhdfs "
-        "names the servers, or `webhdfs://namenode:9870/…` (`swebhdfs` over TLS)",
+        description="Directory of the files; it may contain escape sequences. With `hdfs://…` or `/…`, Hadoop's "
+        "configuration or hdfs.webhdfs names the servers; `webhdfs://namenode:9870/…` (`swebhdfs` for TLS) does so "
+        "itself.",
     )
     webhdfs: str | None = option(
         None,
         name="hdfs.webhdfs",
-        validate_default=True,
-        description="`host:port` of the NameNode's HTTP server, with `https://` before it for TLS; of several, with "
-        "commas between them. Else as Hadoop's core-site.xml and hdfs-site.xml say",
+        description="HTTP servers of the NameNodes as `host:port`, separated by commas; `https://` before one means "
+        "TLS. If unset, they are taken from Hadoop's core-site.xml and hdfs-site.xml.",
     )
     file_type: str = option(
         "SequenceFile",
         name="hdfs.fileType",
-        description="`SequenceFile`, Flume's default: times and bodies in Hadoop's format; `DataStream`: what the "
-        "serializer writes and nothing else; `CompressedStream`: that, compressed by hdfs.codeC",
+        description="`SequenceFile`, Flume's default: times and bodies in Hadoop's format. `DataStream`: only what "
+        "the serializer writes. `CompressedStream`: the same, compressed with hdfs.codeC.",
     )
     write_format: str = option(
         "Writable",
         name="hdfs.writeFormat",
-        description="Bodies in a SequenceFile: `Writable` (BytesWritable) or `Text`",
+        description="Type of the bodies in a SequenceFile: `Writable` (BytesWritable) or `Text`.",
     )
-    serializer: str = option(
-        "TEXT", name="serializer", description=serializers.DESCRIPTION + "; `PARQUET`: columns headers and body"
+    serializer: str = declared.serializer(more=" `PARQUET`: the columns headers and body.")
+    append_newline: bool = declared.append_newline()
+    compression_codec: str | None = declared.compression_codec(
+        more=" Within Parquet: snappy (if unset), null, gzip, zstandard, lz4 or brotli."
     )
-    append_newline: bool = option(
-        True, name="serializer.appendNewline", description="Write a newline behind each body"
-    )
-    compression_codec: str | None = option(
-        None,
-        name="serializer.compressionCodec",
-        validate_default=True,
-        description="Compression within Avro (null, deflate, snappy, bzip2, xz, zstandard; else null) or Parquet "
-        "(null, snappy, gzip, zstandard, lz4, brotli; else snappy)",
-    )
-    sync_interval: int = option(
-        2_048_000,
-        name="serializer.syncIntervalBytes",
-        unit="bytes",
-        ge=32,
-        le=1 << 30,
-        description="Size of Avro's blocks",
-    )
-    schema_url: str | None = option(
-        None,
-        name="serializer.schemaURL",
-        description="`AVRO_BODY`: the schema of events without one in their headers: `hdfs://…`, `http://…` or a "
-        "local file",
-    )
-    trusted_schema_urls: list[str] = option(
-        [],
-        name="serializer.trustedSchemaURLs",
-        description="`AVRO_BODY`: beginnings of the addresses in headers `flume.avro.schema.url` that may be fetched",
-    )
+    sync_interval: int = declared.sync_interval()
+    schema_url: str | None = declared.schema_url(places="`hdfs://…`, `http://…` or a local file")
+    trusted_schema_urls: list[str] = declared.trusted_schema_urls()
     codec: str | None = option(
         None,
         name="hdfs.codeC",
-        validate_default=True,
         description="Compression of a SequenceFile or CompressedStream: gzip, bzip2, snappy, lz4, deflate, default, "
-        "zstandard, or the name of Hadoop's class",
+        "zstandard, or the name of Hadoop's class.",
     )
-    file_prefix: str = option("FlumeData", name="hdfs.filePrefix", description="Start of file names, with escapes")
+    file_prefix: str = option(
+        "FlumeData",
+        name="hdfs.filePrefix",
+        description="Beginning of the files' names; it may contain escape sequences.",
+    )
     file_suffix: str = option(
-        "", name="hdfs.fileSuffix", description="End of file names, such as `.log`; else that of format and codec"
+        "",
+        name="hdfs.fileSuffix",
+        description="End of the files' names, such as `.log`. If unset, it follows from the format and the codec.",
     )
     roll_interval: int = option(
-        30,
-        name="hdfs.rollInterval",
-        unit="s",
-        ge=0,
-        description="Age at which files are closed; 0: no matter how old",
+        30, name="hdfs.rollInterval", unit="s", ge=0, description="Age at which a file is closed. 0 sets no limit."
     )
     roll_size: int = option(
         1024,
         name="hdfs.rollSize",
         unit="bytes",
         ge=0,
-        description="Size of its events' bodies at which a file is closed; 0: any size",
+        description="Size of its events' bodies at which a file is closed. 0 sets no limit.",
     )
     roll_count: int = option(
         10,
         name="hdfs.rollCount",
         unit="events",
         ge=0,
-        description="Events at which files are closed; 0: of any number",
+        description="Number of events at which a file is closed. 0 sets no limit.",
     )
     idle_timeout: int = option(
-        0, name="hdfs.idleTimeout", unit="s", ge=0, description="Close files after so long without an event; 0: never"
+        0,
+        name="hdfs.idleTimeout",
+        unit="s",
+        ge=0,
+        description="Time without an event after which a file is closed. 0 never closes one for this reason.",
     )
     max_open_files: int = option(
-        5000, name="hdfs.maxOpenFiles", unit="files", gt=0, description="Files under way, past which some are closed"
+        5000,
+        name="hdfs.maxOpenFiles",
+        unit="files",
+        gt=0,
+        description="Maximum number of unfinished files. Beyond it, some are closed.",
     )
-    round: bool = option(False, name="hdfs.round", description="Round the time in escapes down")
-    round_unit: str = option("second", name="hdfs.roundUnit", description="`second`, `minute` or `hour`")
-    round_value: int = option(1, name="hdfs.roundValue", description="Round down to a multiple of so many units")
+    round: bool = option(False, name="hdfs.round", description="Round down the time in escape sequences.")
+    round_unit: str = option(
+        "second", name="hdfs.roundUnit", description="Unit of hdfs.roundValue: `second`, `minute` or `hour`."
+    )
+    round_value: int = option(
+        1, name="hdfs.roundValue", description="Number of units to a multiple of which times are rounded down."
+    )
     time_zone: str | None = option(
-        None, name="hdfs.timeZone", description="Zone of the time in escapes, as `Europe/Paris`; else the machine's"
+        None,
+        name="hdfs.timeZone",
+        description="Time zone of the time in escape sequences, such as `Europe/Paris`. If unset, that of this "
+        "machine.",
     )
     use_local_time_stamp: bool = option(
-        False, name="hdfs.useLocalTimeStamp", description="Use the time of delivery, not the header `timestamp`"
+        False,
+        name="hdfs.useLocalTimeStamp",
+        description="Use the time of delivery in escape sequences instead of the header `timestamp`.",
     )
     proxy_user: str | None = option(
-        None, name="hdfs.proxyUser", description="Owner of the files; else HADOOP_USER_NAME, else this process's user"
+        None,
+        name="hdfs.proxyUser",
+        description="Owner of the files. If unset, the environment variable HADOOP_USER_NAME, or else the user of "
+        "this process.",
     )
     call_timeout: int = option(
-        30_000, name="hdfs.callTimeout", unit="ms", ge=100, description="Longest silence of a server within a call"
+        30_000,
+        name="hdfs.callTimeout",
+        unit="ms",
+        ge=100,
+        description="Maximum time that a server may be silent during a call.",
     )
     threads: int = option(
-        10, name="hdfs.threadsPoolSize", ge=1, le=100, description="Files uploaded and renamed side by side"
+        10,
+        name="hdfs.threadsPoolSize",
+        ge=1,
+        le=100,
+        description="Number of files that are uploaded or renamed at the same time.",
     )
     staging_dir: str | None = option(
         None,
         name="hdfs.stagingDir",
-        description="Local directory for files under way; else the one for temporary files",
+        description="Local directory for unfinished files. If unset, the system's directory for temporary files.",
     )
-    kerberos_principal: str | None = option(None, name="hdfs.kerberosPrincipal", description="Not built yet")
-    kerberos_keytab: str | None = option(None, name="hdfs.kerberosKeytab", description="Not built yet")
+    kerberos_principal: str | None = option(
+        None, name="hdfs.kerberosPrincipal", description="Refused: Kerberos is not supported yet."
+    )
+    kerberos_keytab: str | None = option(
+        None, name="hdfs.kerberosKeytab", description="Refused: Kerberos is not supported yet."
+    )
     batch_size: int = option(
         100,
         name="hdfs.batchSize",
         unit="events",
         gt=0,
-        description="Not used: a batch is as large as what the channel hands out",
+        ignored=True,
+        description="batches are as large as the channel hands them out",
     )
+
+    _servers: str | None = pydantic.PrivateAttr(None)
+    """hdfs.webhdfs, or else what Hadoop's configuration says on this machine: executors on others may have none."""
 
     @property
     def location(self) -> Location:
         """The path and the servers, taken apart."""
         scheme, authority, path = _url(self.path)
-        hosts = [host.strip() for host in self.webhdfs.split(",")] if self.webhdfs else [authority]
+        hosts = [host.strip() for host in self._servers.split(",")] if self._servers else [authority]
         if any(host.startswith("https://") for host in hosts):
             scheme = "swebhdfs"
         hosts = [host.removeprefix("https://") for host in hosts]
@@ -200,18 +214,18 @@ class HdfsConfig(Config):
         )
 
     def cautions(self) -> Iterator[Problem]:
-        """What is given and means nothing here."""
+        """What is given and has no effect here."""
         names = {option.field: option.name for option in self.options()}
         if self.file_type != "SequenceFile":
             yield from serializers.cautions(self, self.model_fields_set, names)
             if "write_format" in self.model_fields_set:
-                yield Problem("hdfs.writeFormat", f"means nothing to {self.file_type} (ignored, as in Flume)")
+                yield Problem("hdfs.writeFormat", f"has no effect with {self.file_type}, as in Flume")
         elif given := {"serializer", *serializers.APPLIES} & self.model_fields_set:
             for field in sorted(given):
                 yield Problem(
                     names[field],
-                    "means nothing to hdfs.fileType SequenceFile, Flume's default (ignored, as in Flume); to use the "
-                    "serializer, write hdfs.fileType = DataStream",
+                    "has no effect with hdfs.fileType SequenceFile, Flume's default; to use the serializer, write "
+                    "hdfs.fileType = DataStream",
                 )
 
     @pydantic.field_validator("path")
@@ -225,11 +239,11 @@ class HdfsConfig(Config):
         _check_names(path)
         return value
 
-    @pydantic.field_validator("webhdfs")
-    @classmethod
-    def _check_webhdfs(cls, value: str | None, info: pydantic.ValidationInfo) -> str | None:
-        if value is None and (path := info.data.get("path")) is not None:
-            scheme, authority, _ = _url(path)
+    @agreement("webhdfs", "path")
+    def _find_servers(self) -> None:
+        value = self.webhdfs
+        if value is None:
+            scheme, authority, _ = _url(self.path)
             if scheme in (None, "hdfs"):
                 if (value := Hadoop().webhdfs(authority)) is None:
                     raise ValueError(_what_to_add(authority))
@@ -237,7 +251,7 @@ class HdfsConfig(Config):
                 value = Hadoop().nameservice(authority)
         if value is not None and not all(_HOST.fullmatch(host.strip()) for host in value.split(",")):
             raise ValueError(f"must be host:port, or several with commas between them, not {value!r}")
-        return value
+        self._servers = value
 
     @pydantic.field_validator("file_type")
     @classmethod
@@ -260,37 +274,39 @@ class HdfsConfig(Config):
                 return known
         raise ValueError(f"must be Writable or Text, not {value!r}")
 
-    @pydantic.field_validator("serializer")
-    @classmethod
-    def _check_serializer(cls, value: str, info: pydantic.ValidationInfo) -> str:
-        name = serializers.canonical(value)
-        if name == "PARQUET" and info.data.get("file_type") == "CompressedStream":
-            raise ValueError(
-                "Parquet compresses its columns itself: write hdfs.fileType = DataStream, remove hdfs.codeC, and "
-                "name the compression with serializer.compressionCodec"
-            )
-        return name
-
-    @pydantic.field_validator("compression_codec")
-    @classmethod
-    def _check_compression_codec(cls, value: str | None, info: pydantic.ValidationInfo) -> str | None:
-        return serializers.check_codec(info.data.get("serializer"), value)
+    _canonical_serializer = pydantic.field_validator("serializer")(serializers.canonical)
+    _canonical_compression = pydantic.field_validator("compression_codec")(serializers.canonical_codec)
 
     @pydantic.field_validator("codec")
     @classmethod
-    def _check_codec(cls, value: str | None, info: pydantic.ValidationInfo) -> str | None:
-        name, file_type = None if value is None else codecs.canonical(value), info.data.get("file_type")
-        if file_type == "DataStream" and name is not None:
+    def _canonical_codec(cls, value: str | None) -> str | None:
+        return value and codecs.canonical(value)
+
+    @agreement("serializer", "file_type")
+    def _check_parquet(self) -> None:
+        if self.serializer == "PARQUET" and self.file_type == "CompressedStream":
             raise ValueError(
-                "is not for DataStream, which is never compressed: remove it, or write hdfs.fileType = "
+                "must not be PARQUET with CompressedStream, as Parquet compresses its columns itself: write "
+                "hdfs.fileType = DataStream, remove hdfs.codeC, and name the compression with "
+                "serializer.compressionCodec"
+            )
+
+    @agreement("compression_codec", "serializer")
+    def _check_compression(self) -> None:
+        serializers.check_codec(self)
+
+    @agreement("codec", "file_type")
+    def _check_codec(self) -> None:
+        if self.file_type == "DataStream" and self.codec is not None:
+            raise ValueError(
+                "must not be set for DataStream, which is never compressed: remove it, or write hdfs.fileType = "
                 "CompressedStream"
             )
-        if file_type == "CompressedStream" and name in (None, "none"):
+        if self.file_type == "CompressedStream" and self.codec in (None, "none"):
             raise ValueError(
-                f"is needed for CompressedStream: add hdfs.codeC = gzip (or {', '.join(list(codecs.CODECS)[1:])}), "
+                f"is required for CompressedStream: add hdfs.codeC = gzip (or {', '.join(list(codecs.CODECS)[1:])}), "
                 "or write hdfs.fileType = DataStream"
             )
-        return name
 
     @pydantic.field_validator("file_prefix", "file_suffix")
     @classmethod
@@ -303,13 +319,11 @@ class HdfsConfig(Config):
     def _lower(cls, value: str) -> str:
         return value.lower()
 
-    @pydantic.field_validator("round_value")
-    @classmethod
-    def _check_rounding(cls, value: int, info: pydantic.ValidationInfo) -> int:
-        longest = ROUND_UNITS.get(info.data.get("round_unit", ""), value)
-        if info.data.get("round") and not 0 < value <= longest:
-            raise ValueError(f"must be 1 to {longest} {info.data['round_unit']}s, not {value}")
-        return value
+    @agreement("round_value", "round_unit", "round")
+    def _check_rounding(self) -> None:
+        longest = ROUND_UNITS.get(self.round_unit, self.round_value)
+        if self.round and not 0 < self.round_value <= longest:
+            raise ValueError(f"must be 1 to {longest} {self.round_unit}s, not {self.round_value}")
 
     @pydantic.field_validator("time_zone")
     @classmethod
@@ -340,7 +354,7 @@ def _what_to_add(authority: str) -> str:
     if host and not port:
         hosts = f"{host}:9870, or of all NameNodes where {host} is a nameservice: namenode1:9870,namenode2:9870"
     return (
-        f"is needed, as HDFS is reached over HTTP: add hdfs.webhdfs = {hosts}; or name the directory of Hadoop's "
+        f"is required, as HDFS is reached over HTTP: add hdfs.webhdfs = {hosts}; or name the directory of Hadoop's "
         "core-site.xml and hdfs-site.xml with HADOOP_CONF_DIR or, as for flume-ng, -c"
     )
 

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Self
 
 import pydantic
-from confluent_kafka import KafkaException, Producer
 
-from plugins import Config, Problem, option
-from plugins.shared.kafkaclient import QUIET, KafkaEndConfig, client_properties, ignored
+from plugins import Config, option, with_default
+from plugins.shared.kafkaclient import ProducerConfig
 from sinks.bucketpath import BucketPath
 
 
-class KafkaSinkConfig(KafkaEndConfig):
+class KafkaSinkConfig(ProducerConfig):
     """Options of the Kafka sink."""
 
-    bootstrap_servers: str | None = option(
-        None,
-        name="kafka.bootstrap.servers",
-        description="Addresses of brokers, host:port, separated by commas. Default: the cluster of `agent cluster "
-        "start`.",
-    )
     topic: str = option(
         name="kafka.topic",
-        description="Topic to write to. It may contain Flume's escapes, as in logs-%{host}.",
+        description="Topic to write to. It may contain Flume's escape sequences, as in logs-%{host}.",
         min_length=1,
     )
     allow_topic_override: bool = option(
         True,
         name="allowTopicOverride",
-        description="Whether an event goes to the topic that its header topicHeader names, where it has that header.",
+        description="Write an event to the topic that its header topicHeader names, if it has that header.",
     )
     topic_header: str = option(
         "topic",
         name="topicHeader",
-        description="Header that names the topic of an event; see allowTopicOverride.",
+        description="Header that contains the name of the topic; see allowTopicOverride.",
         min_length=1,
     )
     batch_size: int = option(
@@ -51,22 +42,12 @@ class KafkaSinkConfig(KafkaEndConfig):
         name="flushInterval",
         unit="ms",
         ge=1,
-        description="Time after which a transaction ends, however few events it has.",
+        description="Time after which a transaction ends, even if it has fewer events.",
     )
     use_flume_event_format: bool = option(
         False,
         name="useFlumeEventFormat",
-        description="Whether records are Flume's Avro events, which include headers; false writes bodies alone.",
-    )
-    partition_id_header: str | None = option(
-        None, name="partitionIdHeader", description="Header that contains the number of the partition to write to."
-    )
-    default_partition_id: int | None = option(
-        None,
-        name="defaultPartitionId",
-        ge=0,
-        description="Partition for events without the header partitionIdHeader. Default: that of the header "
-        "`key`, or else any.",
+        description="Write records as Flume's Avro events, which include the headers; otherwise bodies alone.",
     )
     timestamp_header: str | None = option(
         None,
@@ -76,12 +57,7 @@ class KafkaSinkConfig(KafkaEndConfig):
     headers: dict[str, str] = option(
         {},
         name="header.",
-        description="`header.<name>`: name of the record header that gets the value of the event's header <name>.",
-    )
-    producer: dict[str, str] = option(
-        {},
-        name="kafka.producer.",
-        description="Properties of the Kafka producer, by librdkafka's names or Java's. `acks` is always `all`.",
+        description="`header.<name>` is the record header that gets the value of the event's header <name>.",
     )
 
     @classmethod
@@ -97,22 +73,11 @@ class KafkaSinkConfig(KafkaEndConfig):
         """The header that names a topic."""
         return self.topic_header if self.allow_topic_override else None
 
-    def cautions(self) -> Iterator[Problem]:
-        """Properties that do nothing here."""
-        yield from ignored("kafka.producer.", self.producer)
-
-    @pydantic.model_validator(mode="after")
-    def _usable(self) -> Self:
-        try:
-            BucketPath(self.topic)
-        except ValueError as e:
-            raise ValueError(f"kafka.topic: {e}") from None
-        try:
-            if self.producer:
-                Producer({**QUIET, **client_properties(self.producer, stores=False)})
-        except KafkaException as e:
-            raise ValueError(f"kafka.producer.*: {e.args[0].str()}") from None
-        return self
+    @pydantic.field_validator("topic")
+    @classmethod
+    def _readable(cls, topic: str) -> str:
+        BucketPath(topic)
+        return topic
 
 
 class FlumeKafkaSinkConfig(KafkaSinkConfig):
@@ -121,16 +86,7 @@ class FlumeKafkaSinkConfig(KafkaSinkConfig):
     older = MappingProxyType(
         {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "flumeBatchSize": "batchSize"}
     )
-    bootstrap_servers: str = option(name="kafka.bootstrap.servers", description="host:port of brokers.")
-    topic: str = option("default-flume-topic", name="kafka.topic", description="Topic to write to.", min_length=1)
-    batch_size: int = option(
-        100,
-        name="flumeBatchSize",
-        unit="events",
-        ge=1,
-        description="Number of events after which a transaction ends.",
-    )
-    old_topic: str | None = option(None, name="topic", description="Older name of kafka.topic.")
-    broker_list: str | None = option(None, name="brokerList", description="Older name of kafka.bootstrap.servers.")
-    old_batch_size: int | None = option(None, name="batchSize", description="Older name of flumeBatchSize.")
+    bootstrap_servers: str = with_default(KafkaSinkConfig, "bootstrap_servers")
+    topic: str = with_default(KafkaSinkConfig, "topic", "default-flume-topic")
+    batch_size: int = with_default(KafkaSinkConfig, "batch_size", 100)
     ignored = MappingProxyType({"requiredAcks": "all in-sync replicas always acknowledge"})

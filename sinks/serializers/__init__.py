@@ -21,6 +21,7 @@ __all__ = [
     "Serializer",
     "Writer",
     "canonical",
+    "canonical_codec",
     "cautions",
     "check_codec",
     "fetch",
@@ -37,11 +38,6 @@ NAMES = {
 }
 """The serializers, each with the name of Flume's class, where it is Flume's."""
 
-DESCRIPTION = (
-    "`TEXT`: the bodies; `HEADER_AND_TEXT`: headers in braces before each; `AVRO_EVENT`: Flume's events in Avro; "
-    "`AVRO_BODY` (Flume's `org.apache.flume.sink.hdfs.AvroEventSerializer$Builder`): bodies that are Avro already; "
-    "`JSON`: an object a line"
-)
 APPLIES = {
     "append_newline": {"TEXT", "HEADER_AND_TEXT"},
     "compression_codec": {"AVRO_EVENT", "AVRO_BODY", "PARQUET"},
@@ -77,21 +73,23 @@ def canonical(name: str) -> str:
             return known
     if "." in name:
         raise ValueError(
-            f"there is no serializer {name!r}, and Java classes cannot run; there are {', '.join(NAMES)}"
+            f"there is no serializer {name!r}, and Java classes cannot run; built are: {', '.join(NAMES)}"
         )
-    near = suggestion(name, list(NAMES)) or f"; there are {', '.join(NAMES)}"
+    near = suggestion(name, list(NAMES)) or f"; built are: {', '.join(NAMES)}"
     raise ValueError(f"there is no serializer {name!r}{near}")
 
 
-def check_codec(serializer: str | None, codec: str | None) -> str | None:
-    """For a validator: a compression within files as it is called here, or ValueError."""
-    known = PARQUET_CODECS if serializer == "PARQUET" else AVRO_CODECS
-    if codec is None or serializer not in APPLIES["compression_codec"]:
-        return codec
-    name = {"zstd": "zstandard", "bz2": "bzip2", "none": "null"}.get(codec.lower(), codec.lower())
-    if name not in known:
-        raise ValueError(f"must be one of {', '.join(known)} for {serializer}, not {codec!r}")
-    return name
+def canonical_codec(name: str | None) -> str | None:
+    """For a validator: a compression within files as it is called here, or the name as it is."""
+    return name and {"zstd": "zstandard", "bz2": "bzip2", "none": "null"}.get(name.lower(), name.lower())
+
+
+def check_codec(options: Options) -> None:
+    """ValueError where the serializer does not have that compression."""
+    name, codec = options.serializer, options.compression_codec
+    known = PARQUET_CODECS if name == "PARQUET" else AVRO_CODECS
+    if codec is not None and name in APPLIES["compression_codec"] and codec not in known:
+        raise ValueError(f"must be one of {', '.join(known)} for {name}, not {codec!r}")
 
 
 def make(options: Options, fetch: Fetch = fetch) -> Serializer:
@@ -112,8 +110,8 @@ def make(options: Options, fetch: Fetch = fetch) -> Serializer:
 
 
 def cautions(options: Options, given: set[str], names: dict[str, str]) -> Iterator[Problem]:
-    """What was given and means nothing to the serializer. `names` are the options as they are written."""
+    """What was given and has no effect with the serializer. `names` are the options as they are written."""
     for field, owners in APPLIES.items():
         if field in given and options.serializer not in owners:
-            message = f"means nothing to serializer {options.serializer} (ignored, as in Flume)"
+            message = f"has no effect with serializer {options.serializer}, as in Flume"
             yield Problem(names[field], message)

@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 import pydantic
 from pydantic import SecretStr
 
-from plugins import Config, option
+from plugins import Config, agreement, option
 from sinks.templates import Template
 
-_MORPHLINE = "Refused, with the way out: there are no morphlines here"
+_MORPHLINE = "Refused: there are no morphlines here; the error names the options to use instead."
 
 
 class SolrConfig(Config):
@@ -20,64 +20,68 @@ class SolrConfig(Config):
         None,
         name="url",
         validate_default=True,
-        description="Address of the collection or core: `http://host:8983/solr/<collection>`, or with `https`",
+        description="Address of the collection or core: `http://host:8983/solr/<collection>`, or with `https`. "
+        "Required.",
     )
     id_field: str = option(
         "id",
         name="idField",
         min_length=1,
-        description="Unique key of the schema: the field that gets the document's id",
+        description="Field that gets the document's id: the unique key of the schema.",
     )
     document_id: str = option(
         "%[id]",
         name="documentId",
         min_length=1,
-        description="Id of an event's document: text with escapes as in field.<name>. Of events with the same id "
-        "only the last one stays",
+        description="Id of an event's document: text that may contain the same as field.<name>. Of several events "
+        "with the same id, only the last one stays.",
     )
     body_field: str = option(
         "body_t",
         name="bodyField",
-        description=r"Field of the body as text; a byte that is not UTF-8 becomes `\xff`. `none`: no field",
+        description=r"Field that gets the body as text; a byte that is not UTF-8 becomes `\xff`. `none`: no field.",
     )
     index_headers: bool = option(
         True,
         name="indexHeaders",
-        description="Whether each header becomes a field, named by the header and headerSuffix",
+        description="Make each header a field, named by the header and headerSuffix.",
     )
     header_suffix: str = option(
         "_s",
         name="headerSuffix",
-        description="End of the names of headers' fields; in Solr's default schemas `_s` stands for text",
+        description="End of the names of the headers' fields. In Solr's default schemas, `_s` stands for text.",
     )
     fields: dict[str, str] = option(
         {},
         name="field.",
-        description="`field.<name>`: text with `%{header}`, `%[body]`, `%[id]`, `%[time]` (of arrival, for a date) "
-        "and `%[timestamp]` (the same in ms); a document lacks the field where its event lacks the header",
+        description="`field.<name>` is the text of that field. It may contain `%{header}`, `%[body]`, `%[id]`, "
+        "`%[time]` (the time of arrival, as a date) and `%[timestamp]` (the time of arrival in ms). A document does "
+        "not have the field if its event does not have the header.",
     )
     commit_within: int = option(
-        1000, name="commitWithin", unit="ms", gt=0, description="Time after which searches find new documents"
+        1000, name="commitWithin", unit="ms", gt=0, description="Time after which searches find new documents."
     )
     update_chain: str | None = option(
         None,
         name="updateChain",
-        description="Name of the update chain in Solr. With a TolerantUpdateProcessor in it, refused documents "
-        "are found faster",
+        description="Name of the update chain in Solr. If it has a TolerantUpdateProcessor, refused documents are "
+        "found faster.",
     )
     batch_size: int = option(
-        1000, name="batchSize", unit="events", gt=0, description="Number of events after which they are sent"
+        1000, name="batchSize", unit="events", gt=0, description="Number of events after which they are sent."
     )
     batch_duration: int = option(
         1000,
         name="batchDurationMillis",
         unit="ms",
         gt=0,
-        description="Time after which events are sent, however few they are",
+        description="Time after which events are sent, even if there are fewer.",
     )
-    timeout: int = option(30_000, name="timeout", unit="ms", ge=100, description="Longest time to wait for an answer")
-    username: str | None = option(None, name="username", description="Name of the user, where Solr requires one")
-    password: SecretStr | None = option(None, name="password", description="Password of the user")
+    timeout: int = option(
+        30_000, name="timeout", unit="ms", ge=100, description="Maximum time that an answer may take."
+    )
+    username: str | None = option(None, name="username", description="Name of the user, if Solr requires one.")
+    password: SecretStr | None = option(None, name="password", description="Password of the user.")
     morphline_file: str | None = option(None, name="morphlineFile", description=_MORPHLINE)
     morphline_id: str | None = option(None, name="morphlineId", description=_MORPHLINE)
     handler_class: str | None = option(None, name="handlerClass", description=_MORPHLINE)
@@ -95,14 +99,14 @@ class SolrConfig(Config):
     @classmethod
     def _check_url(cls, value: str | None) -> str:
         if value is None:
-            raise ValueError("is needed: add url = http://host:8983/solr/<collection>")
+            raise ValueError("is required: add url = http://host:8983/solr/<collection>")
         parts = urlsplit(value)
         if parts.scheme not in ("http", "https") or not parts.hostname or len(parts.path.strip("/")) == 0:
             raise ValueError(f"must be http://host:8983/solr/<collection>, not {value!r}")
         if parts.username or parts.query:
-            raise ValueError("holds more than the address: write username and password as options of their own")
+            raise ValueError("must be the address alone: write username and password as options of their own")
         if parts.path.strip("/") == "solr":
-            raise ValueError(f"lacks the collection: {value.rstrip('/')}/<collection>")
+            raise ValueError(f"must end in the name of the collection: {value.rstrip('/')}/<collection>")
         return value.rstrip("/")
 
     @pydantic.field_validator("document_id")
@@ -140,8 +144,7 @@ class SolrConfig(Config):
             )
         return value
 
-    @pydantic.model_validator(mode="after")
-    def _check_password(self) -> SolrConfig:
+    @agreement("username", "password")
+    def _check_password(self) -> None:
         if (self.username is None) != (self.password is None):
-            raise ValueError("username and password belong together: one of them is missing")
-        return self
+            raise ValueError("is set together with password, or neither is: one of them is missing")

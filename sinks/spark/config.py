@@ -6,7 +6,7 @@ from typing import Literal
 
 import pydantic
 
-from plugins import Config, option
+from plugins import Config, agreement, option
 from plugins.options import suggestion
 from sinks.spark.loading import load
 
@@ -22,14 +22,14 @@ class Output(Config):
 class KafkaOutput(Output):
     """Each row a record: its columns `body`, `key` and `headers`, or, without a `body`, the row as JSON."""
 
-    topic: str = option(name="topic", description="Topic, of the brokers of the sink's channel.")
+    topic: str = option(name="topic", description="Topic to write to, on the brokers of the sink's channel.")
 
 
 class ParquetOutput(Output):
     """Parquet files."""
 
-    path: str = option(name="path", description="Directory: hdfs://host:port/…, or one of this host.")
-    partition_by: list[str] = option([], name="partitionBy", description="Columns that become directories.")
+    path: str = option(name="path", description="Directory to write to: hdfs://host:port/…, or one of this host.")
+    partition_by: list[str] = option([], name="partitionBy", description="Columns whose values become directories.")
 
     @pydantic.field_validator("path")
     @classmethod
@@ -40,14 +40,16 @@ class ParquetOutput(Output):
     @classmethod
     def _appends(cls, value: str) -> str:
         if value != "append":
-            raise ValueError("must be append: files cannot be changed")
+            raise ValueError("must be append, as files cannot be changed")
         return value
 
 
 class ConsoleOutput(Output):
     """The agent's log."""
 
-    rows: int = option(20, name="rows", ge=1, description="Most rows of a micro-batch that are shown.")
+    rows: int = option(
+        20, name="rows", ge=1, description="Maximum number of rows of each micro-batch that are shown."
+    )
 
 
 def spark_path(path: str) -> str:
@@ -64,32 +66,34 @@ class SparkSinkConfig(Config):
     """Options of the Spark sink."""
 
     path: str | None = option(
-        None, name="processor.path", description="Directory the module is imported from, besides Python's own path."
+        None,
+        name="processor.path",
+        description="Directory to import the module from, in addition to Python's own path.",
     )
     processor: str = option(
         name="processor",
-        description="`module:function`. The function gets the events, a streaming DataFrame, and its options, a "
-        "dict, and returns a streaming DataFrame, or a dict of several by the names of their outputs.",
+        description="The function, as `module:function`. It gets the events, a streaming DataFrame, and its options, "
+        "a dict. It returns a streaming DataFrame, or a dict of several by the names of their outputs.",
     )
-    own_options: dict[str, str] = option({}, name="option.", description="What the function gets as its options.")
+    own_options: dict[str, str] = option(
+        {}, name="option.", description="`option.<name>` is an option that the function gets."
+    )
     output: dict[str, str] = option(
         name="output.",
-        description="`output.<name>.type = kafka` with `topic`, `parquet` with `path` and perhaps `partitionBy`, or "
-        "`console` with `rows`; `output.<name>.mode = append`, `update` or `complete`. What is to go into another "
-        "sink goes to the topic of a channel that the sink drains.",
+        description="`output.<name>.type` is `kafka` (with `topic`), `parquet` (with `path` and, if wanted, "
+        "`partitionBy`) or `console` (with `rows`). `output.<name>.mode` is `append`, `update` or `complete`. To "
+        "deliver an output with another sink, write it to the topic of the channel that this sink drains.",
     )
     checkpoint: str | None = option(
         None,
         name="checkpoint",
-        description="Directory of the processor's state and positions; where executors run on other hosts, one that "
-        "all of them reach (hdfs://host:port/…). Default: in the agent's state directory.",
+        description="Directory of the processor's state and positions. If executors run on other hosts, all of them "
+        "have to reach it, as in hdfs://host:port/…. If unset, it is in the agent's state directory.",
     )
 
-    @pydantic.field_validator("processor")
-    @classmethod
-    def _loads(cls, value: str, info: pydantic.ValidationInfo) -> str:
-        load(value, info.data.get("path"))
-        return value
+    @agreement("processor", "path")
+    def _loads(self) -> None:
+        load(self.processor, self.path)
 
     @pydantic.field_validator("checkpoint")
     @classmethod

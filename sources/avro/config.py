@@ -5,23 +5,18 @@ from __future__ import annotations
 import fnmatch
 import ipaddress
 import re
-from typing import Literal, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
-import pydantic
-
-from plugins import option
+from plugins import agreement, option
+from plugins.shared.avrorpc import CompressionConfig
 from sources.serving import ServingConfig
 
 
-class AvroConfig(ServingConfig):
+class AvroConfig(ServingConfig, CompressionConfig):
     """Options of the avro source."""
 
-    threads: int | None = option(
-        None, name="threads", description="Ignored; kept for Flume files: one thread serves all connections.", ge=1
-    )
-    compression_type: Literal["none", "deflate"] = option(
-        "none", name="compression-type", description="`deflate` if the clients compress what they send."
-    )
+    ignored = MappingProxyType({"threads": "one thread serves all connections"})
     ip_filter: bool = option(False, name="ipFilter", description="Check each client against `ipFilterRules`.")
     ip_filter_rules: str = option(
         "",
@@ -32,15 +27,15 @@ class AvroConfig(ServingConfig):
     max_request_bytes: int = option(
         32 * 1024 * 1024,
         name="maxRequestBytes",
-        description="Largest request accepted; a larger one closes its connection.",
+        description="Maximum size of a request. After a larger one the connection is closed.",
         unit="bytes",
         ge=1024,
     )
     request_timeout: int = option(
         15_000,
         name="request-timeout",
-        description="A request whose events are not stored within this time is answered FAILED. Set it below the "
-        "timeout of the clients, which is 20000 ms by default.",
+        description="A request whose events are not stored within this time is answered with FAILED. Set it below "
+        "the timeout of the clients, which is 20,000 ms by default.",
         unit="ms",
         ge=100,
     )
@@ -60,17 +55,10 @@ class AvroConfig(ServingConfig):
         ge=0,
     )
 
-    @pydantic.field_validator("compression_type", mode="before")
-    @classmethod
-    def _any_case(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
-
-    @pydantic.model_validator(mode="after")
-    def _readable_rules(self) -> AvroConfig:
-        rules = self.rules()
-        if self.ip_filter and not rules:
-            raise ValueError("ipFilter = true needs ipFilterRules")
-        return self
+    @agreement("ip_filter_rules", "ip_filter")
+    def _readable_rules(self) -> None:
+        if self.ip_filter and not self.rules():
+            raise ValueError("is required with ipFilter = true")
 
     def rules(self) -> list[Rule]:
         """Those in force, in their order."""
@@ -90,7 +78,7 @@ class Rule(NamedTuple):
         """ValueError for what is none."""
         found = re.fullmatch(r"(allow|deny):(ip|name):(\S+)", text)
         if found is None:
-            raise ValueError(f"ipFilterRules: {text!r} must be (allow|deny):(ip|name):pattern, such as allow:ip:10.*")
+            raise ValueError(f"{text!r} must be (allow|deny):(ip|name):pattern, such as allow:ip:10.*")
         return cls(found[1] == "allow", found[2] == "name", found[3].lower())
 
     def fits(self, address: str, name: str) -> bool:

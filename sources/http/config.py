@@ -8,7 +8,7 @@ from typing import Literal
 
 import pydantic
 
-from plugins import Problem, option
+from plugins import Problem, option, with_default
 from sources.log4j.config import EncodingConfig
 from sources.serving import ServingConfig
 
@@ -21,7 +21,7 @@ HANDLERS = {
 """Flume's names, in lower case, of those there are here."""
 
 
-_JETTY = "Ignored; kept for Flume files: a setting of Jetty, which is not used here."
+_JETTY = "they are settings of Jetty, which is not used here"
 
 
 class HttpConfig(ServingConfig, EncodingConfig):
@@ -30,7 +30,7 @@ class HttpConfig(ServingConfig, EncodingConfig):
     older = MappingProxyType(
         {"ssl": "enableSSL", "keystore-password": "keystorePassword", "exclude-protocols": "excludeProtocols"}
     )
-    bind: str = option("0.0.0.0", name="bind", description="Address or name to listen on.")  # noqa: S104  # Flume's
+    bind: str = with_default(ServingConfig, "bind", "0.0.0.0")  # noqa: S104  # Flume's
     handler: Literal["json", "ndjson", "log4j", "blob"] = option(
         "json",
         name="handler",
@@ -44,22 +44,22 @@ class HttpConfig(ServingConfig, EncodingConfig):
         name="handler.maxBlobLength",
         unit="bytes",
         ge=1,
-        description="Largest request with the handler `blob`; a larger one is answered 413.",
+        description="Maximum size of a request with the handler `blob`. A larger one is answered with 413.",
     )
     max_request_bytes: int = option(
         32 * 1024 * 1024,
         name="maxRequestBytes",
         unit="bytes",
         ge=1,
-        description="Largest request with the other handlers; a larger one is answered 413.",
+        description="Maximum size of a request with the other handlers. A larger one is answered with 413.",
     )
     request_timeout: int = option(
         15_000,
         name="requestTimeout",
         unit="ms",
         ge=1,
-        description="A request whose events are not stored within this time is answered 503; the client has to "
-        "send it again.",
+        description="A request whose events are not stored within this time is answered with 503, and the client "
+        "has to send it again.",
     )
     idle_timeout: int = option(
         30,
@@ -68,15 +68,10 @@ class HttpConfig(ServingConfig, EncodingConfig):
         ge=1,
         description="A connection that is silent, or leaves a request unfinished, for this long is closed.",
     )
-    enable_ssl: bool | None = option(None, name="enableSSL", description="Older name of `ssl`.")
-    old_password: pydantic.SecretStr | None = option(
-        None, name="keystorePassword", description="Older name of `keystore-password`."
-    )
-    old_exclude: str | None = option(None, name="excludeProtocols", description="Older name of `exclude-protocols`.")
-    thread_pool: dict[str, str] = option({}, name="QueuedThreadPool.", description=_JETTY)
-    http_configuration: dict[str, str] = option({}, name="HttpConfiguration.", description=_JETTY)
-    ssl_factory: dict[str, str] = option({}, name="SslContextFactory.", description=_JETTY)
-    connector: dict[str, str] = option({}, name="ServerConnector.", description=_JETTY)
+    thread_pool: dict[str, str] = option({}, name="QueuedThreadPool.", ignored=True, description=_JETTY)
+    http_configuration: dict[str, str] = option({}, name="HttpConfiguration.", ignored=True, description=_JETTY)
+    ssl_factory: dict[str, str] = option({}, name="SslContextFactory.", ignored=True, description=_JETTY)
+    connector: dict[str, str] = option({}, name="ServerConnector.", ignored=True, description=_JETTY)
 
     @property
     def largest(self) -> int:
@@ -89,7 +84,7 @@ class HttpConfig(ServingConfig, EncodingConfig):
         jetty |= {"SslContextFactory": self.ssl_factory, "ServerConnector": self.connector}
         for prefix, settings in jetty.items():
             for name in settings:
-                yield Problem(f"{prefix}.{name}", "is a setting of Jetty, which is not used here")
+                yield Problem(f"{prefix}.{name}", "has no effect: it is a setting of Jetty, which is not used here")
 
     @pydantic.field_validator("handler", mode="before")
     @classmethod

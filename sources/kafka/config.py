@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import Literal
 
 import pydantic
-from confluent_kafka import Consumer, KafkaException
 
-from plugins import Config, Problem, option
+from plugins import Config, agreement, option, with_default
 from plugins.shared.javaregex import JavaPattern
-from plugins.shared.kafkaclient import CONSUMER, QUIET, KafkaEndConfig, client_properties, ignored
+from plugins.shared.kafkaclient import ConsumerConfig
 
 RESET = "auto.offset.reset"
+_BEGINNINGS: dict[str, Literal["earliest", "latest", "none"]] = {
+    "earliest": "earliest",
+    "smallest": "earliest",
+    "beginning": "earliest",
+    "latest": "latest",
+    "largest": "latest",
+    "end": "latest",
+    "none": "none",
+    "error": "none",
+}
+"""What the values of auto.offset.reset mean."""
 INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 """Kafka's own topics, which a pattern never means."""
 
 
-class KafkaSourceConfig(KafkaEndConfig):
+class KafkaSourceConfig(ConsumerConfig):
     """Options of the Kafka source."""
 
-    bootstrap_servers: str | None = option(
-        None,
-        name="kafka.bootstrap.servers",
-        description="Brokers as host:port, separated by commas. If unset, the cluster of `agent cluster start`.",
-    )
     topics: str = option("", name="kafka.topics", description="Topics to read, separated by commas.")
     topics_regex: str | None = option(
         None,
@@ -35,15 +39,17 @@ class KafkaSourceConfig(KafkaEndConfig):
         "replaces `kafka.topics`.",
     )
     group_id: str = option(
-        "flafka-source", name="kafka.consumer.group.id", description="Consumer group; its members share the topics."
+        "flafka-source", name="kafka.consumer.group.id", description="Consumer group. Its members share the topics."
     )
-    batch_size: int = option(10_000, name="batchSize", unit="events", ge=1, description="Most events in a batch.")
+    batch_size: int = option(
+        10_000, name="batchSize", unit="events", ge=1, description="Maximum number of events in a batch."
+    )
     batch_duration: int = option(
         100,
         name="batchDurationMillis",
         unit="ms",
         ge=1,
-        description="Longest time that a batch waits for more events.",
+        description="Maximum time that a batch waits for more events.",
     )
     use_flume_event_format: bool = option(
         False,
@@ -53,7 +59,9 @@ class KafkaSourceConfig(KafkaEndConfig):
     set_topic_header: bool = option(
         True, name="setTopicHeader", description="Put the topic's name into the header `topicHeader`."
     )
-    topic_header: str = option("topic", name="topicHeader", description="Header for the topic's name.", min_length=1)
+    topic_header: str = option(
+        "topic", name="topicHeader", description="Header for the name of the topic.", min_length=1
+    )
     timestamp_header: str | None = option(
         None,
         name="timestampHeader",
@@ -61,13 +69,9 @@ class KafkaSourceConfig(KafkaEndConfig):
         "there is none.",
     )
     headers: dict[str, str] = option(
-        {}, name="header.", description="`header.NAME = KEY` puts the record header KEY into the event header NAME."
-    )
-    consumer: dict[str, str] = option(
         {},
-        name="kafka.consumer.",
-        description="Client properties, by the names of librdkafka or of Java's client. `auto.offset.reset` says "
-        "where a new group begins: `earliest` unless set.",
+        name="header.",
+        description="`header.<name>` is the record header whose value the event's header <name> gets.",
     )
 
     @classmethod
@@ -78,17 +82,7 @@ class KafkaSourceConfig(KafkaEndConfig):
     @property
     def begins(self) -> Literal["earliest", "latest", "none"]:
         """Where a group without a position begins; `none` is an error."""
-        names: dict[str, Literal["earliest", "latest", "none"]] = {
-            "earliest": "earliest",
-            "smallest": "earliest",
-            "beginning": "earliest",
-            "latest": "latest",
-            "largest": "latest",
-            "end": "latest",
-            "none": "none",
-            "error": "none",
-        }
-        return names[self.consumer.get(RESET, self._begins)]
+        return _BEGINNINGS[self.consumer.get(RESET, self._begins)]
 
     _begins = "earliest"
 
@@ -105,66 +99,53 @@ class KafkaSourceConfig(KafkaEndConfig):
 
     def pattern(self) -> re.Pattern[str]:
         r"""kafka.topics.regex, for whole names. The client's own patterns are not Java's: it takes `\d` for a d."""
-        return re.compile("".join(JavaPattern(self.topics_regex or "", backtracking=True).out), re.ASCII)
+        return _compiled(self.topics_regex or "")
 
     def marks(self) -> str | None:
         """The header with the topic's name."""
         return self.topic_header if self.set_topic_header else None
 
-    def cautions(self) -> Iterator[Problem]:
-        """Properties of Java's client alone."""
-        yield from ignored("kafka.consumer.", self.consumer)
-
-    @pydantic.model_validator(mode="after")
-    def _what_to_read(self) -> Self:
+    @agreement("topics", "topics_regex")
+    def _reads_something(self) -> None:
         if not self.topics_regex and not self.names:
-            raise ValueError("kafka.topics or kafka.topics.regex is required")
-        if self.topics_regex:
-            try:
-                self.pattern()
-            except (ValueError, re.error) as e:
-                raise ValueError(f"kafka.topics.regex is not a regular expression: {e}") from None
+            raise ValueError("is required, or kafka.topics.regex")
+
+    @pydantic.field_validator("topics_regex")
+    @classmethod
+    def _is_regular(cls, pattern: str | None) -> str | None:
         try:
-            _ = self.begins
-        except KeyError as e:
-            raise ValueError(f"kafka.consumer.{RESET} must be earliest, latest or none, not {e}") from None
-        if self.consumer:
-            try:
-                Consumer(
-                    {**CONSUMER, **QUIET, **client_properties(self.consumer, stores=False), "group.id": "none"}
-                ).close()
-            except KafkaException as e:
-                raise ValueError(f"kafka.consumer.*: {e.args[0].str()}") from None
-        return self
+            _compiled(pattern or "")
+        except (ValueError, re.error) as e:
+            raise ValueError(f"is not a regular expression: {e}") from None
+        return pattern
+
+    @pydantic.field_validator("consumer")
+    @classmethod
+    def _begins_somewhere(cls, properties: dict[str, str]) -> dict[str, str]:
+        if properties.get(RESET, "latest") not in _BEGINNINGS:
+            raise ValueError(f"{RESET}: must be earliest, latest or none, not {properties[RESET]!r}")
+        return properties
 
 
-_OFFSETS = "Ignored; kept for Flume files: offsets are kept in Kafka."
-_IDLE = "Ignored; kept for Flume files: an idle topic costs nothing."
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile("".join(JavaPattern(pattern, backtracking=True).out), re.ASCII)
 
 
 class FlumeKafkaSourceConfig(KafkaSourceConfig):
     """The options as they are under Flume's class name, those of its oldest versions among them."""
 
     older = MappingProxyType({"kafka.topics": "topic", "kafka.consumer.group.id": "groupId"})
-    bootstrap_servers: str = option(
-        name="kafka.bootstrap.servers", description="Brokers as host:port, separated by commas."
+    ignored = MappingProxyType(
+        {
+            "zookeeperConnect": "offsets are in Kafka alone",
+            "migrateZookeeperOffsets": "offsets are in Kafka alone",
+            "backoffSleepIncrement": "an idle topic costs nothing",
+            "maxBackoffSleep": "an idle topic costs nothing",
+        }
     )
-    group_id: str = option(
-        "flume", name="kafka.consumer.group.id", description="Consumer group; its members share the topics."
-    )
-    batch_size: int = option(1000, name="batchSize", unit="events", ge=1, description="Most events in a batch.")
-    batch_duration: int = option(
-        1000,
-        name="batchDurationMillis",
-        unit="ms",
-        ge=1,
-        description="Longest time that a batch waits for more events.",
-    )
-    topic: str | None = option(None, name="topic", description="Older name of `kafka.topics`.")
-    old_group_id: str | None = option(None, name="groupId", description="Older name of `kafka.consumer.group.id`.")
-    zookeeper_connect: str | None = option(None, name="zookeeperConnect", description=_OFFSETS)
-    migrate_offsets: bool = option(True, name="migrateZookeeperOffsets", description=_OFFSETS)
-    backoff_increment: int = option(1000, name="backoffSleepIncrement", unit="ms", description=_IDLE)
-    max_backoff: int = option(5000, name="maxBackoffSleep", unit="ms", description=_IDLE)
+    bootstrap_servers: str = with_default(KafkaSourceConfig, "bootstrap_servers")
+    group_id: str = with_default(KafkaSourceConfig, "group_id", "flume")
+    batch_size: int = with_default(KafkaSourceConfig, "batch_size", 1000)
+    batch_duration: int = with_default(KafkaSourceConfig, "batch_duration", 1000)
 
     _begins = "latest"

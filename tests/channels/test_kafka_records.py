@@ -241,8 +241,8 @@ def test_the_options_of_flumes_oldest_versions() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"format": "flume", "parseAsFlumeEvent": "false"}, "leave one of them out"),
-        ({"partitionIdHeader": "p"}, "needs one event a record"),
+        ({"format": "flume", "parseAsFlumeEvent": "false"}, "remove one of them"),
+        ({"partitionIdHeader": "p"}, "requires one event in each record"),
         ({"format": "json"}, "must be 'arrow', 'flume' or 'raw', not 'json'"),
         ({"format": "flume", "defaultPartitionId": "-1"}, "must be at least 0"),
     ],

@@ -1,14 +1,31 @@
 """Options: read from text, all errors at once, and secrets in none of them."""
 
+import dataclasses
+import importlib
+import inspect
+import itertools
+from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins import Config, Option, Problem, option
+from plugins import Components, Config, Option, Problem, agreement, option, with_default
+
+
+def all_config_classes(base: type[Config] = Config) -> Iterator[type[Config]]:
+    """Those of everything that is built, the agent's own included."""
+    if base is Config:
+        for kind in ("source", "channel", "interceptor", "sink"):
+            Components().all(kind)
+        importlib.import_module("agent.config.sinkgroups")
+    for cls in base.__subclasses__():
+        if not cls.__module__.startswith("tests."):
+            yield cls
+        yield from all_config_classes(cls)
 
 
 class Everything(Config):
@@ -23,10 +40,15 @@ class Everything(Config):
     password: pydantic.SecretStr | None = option(None, name="password", min_length=4, description="a secret")
     needed: str = option(name="needed", pattern="^[a-z]+$", description="must be given")
 
-    @pydantic.model_validator(mode="after")
-    def _not_both(self) -> Self:
+    @agreement("kind", "flag")
+    def _not_both(self) -> None:
         if self.flag and self.kind == "b":
-            raise ValueError("flag and kind = b exclude each other")
+            raise ValueError("must not be b with flag = true")
+
+    @pydantic.model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.text == self.needed:
+            raise ValueError("someText and needed must differ")
         return self
 
 
@@ -106,7 +128,8 @@ def test_defaults_are_each_configs_own() -> None:
         ({"kind": "c"}, "kind", "must be 'a' or 'b', not 'c'"),
         ({"someText": ""}, "someText", "must have at least 1 characters, not ''"),
         ({"needed": "A" * 99}, "needed", f"must match ^[a-z]+$, not '{'A' * 59}…'"),
-        ({"flag": "true", "kind": "b"}, "", "flag and kind = b exclude each other"),
+        ({"flag": "true", "kind": "b"}, "kind", "must not be b with flag = true"),
+        ({"someText": "n"}, "", "someText and needed must differ"),
     ],
 )
 def test_what_is_wrong_is_said_in_the_words_of_the_file(
@@ -201,11 +224,100 @@ def test_a_config_cannot_be_changed() -> None:
 
 def test_options_by_their_older_names():
     class Renamed(Config):
-        older = MappingProxyType({"kafka.topic": "topic"})
+        older = MappingProxyType({"kafka.topic": "topic", "count": "number"})
         topic: str = option(name="kafka.topic", description="the topic")
-        old_topic: str | None = option(None, name="topic", description="its older name")
+        count: int = option(1, name="count", description="a number")
 
-    assert [Renamed.parse({"topic": "a"})[0].topic, Renamed.parse({"topic": "a", "kafka.topic": "b"})[0].topic] == [
-        "a",
-        "b",
+    for properties, expected in [
+        ({"topic": "a"}, ("a", 1)),
+        ({"topic": "a", "kafka.topic": "b", "number": "5"}, ("b", 5)),
+        ({"topic": "a", "count": "2", "number": "x"}, ("a", 2)),
+    ]:
+        config, found = Renamed.parse(properties)
+        assert found == []
+        assert (config.topic, config.count) == expected
+    assert Renamed.parse({"topic": "a", "number": "x"})[1] == [
+        Problem("number", "must be a whole number, not 'x'")  # by the name that stands in the file
     ]
+    assert Renamed.parse({"topic": "a", "numbre": "x"})[1] == [
+        Problem("numbre", "unknown option 'numbre', did you mean 'number'?", unknown=True)
+    ]
+
+
+def test_agreements_are_all_checked_whatever_the_order_of_fields_and_whatever_else_is_wrong() -> None:
+    def make(*order: str) -> type[Config]:
+        annotations = {"low": int, "high": int, "ports": dict[str, str], "other": int}
+        declared = {
+            "low": option(1, name="low", description="a number"),
+            "high": option(9, name="high", description="a number"),
+            "ports": option({}, name="port.", description="numbers by name"),
+            "other": option(name="other", description="a number"),
+        }
+
+        @agreement("low", "high")
+        def _ordered(self: Any) -> None:
+            if self.low > self.high:
+                raise ValueError(f"must be at most high, {self.high}")
+
+        @agreement("ports", "low")
+        def _all_above(self: Any) -> None:
+            for name, port in self.ports.items():
+                if int(port) < self.low:
+                    raise ValueError(f"{name}: must be at least low, {self.low}")
+
+        fields = {name: declared[name] for name in order}
+        body = {"__annotations__": {name: annotations[name] for name in order}, "__module__": __name__}
+        return type("Made", (Config,), {**body, **fields, "_ordered": _ordered, "_all_above": _all_above})
+
+    for order in itertools.permutations(("low", "high", "ports", "other")):
+        cls = make(*order)
+        assert cls.parse({"low": "3", "port.a": "4", "other": "1"})[1] == []
+        both = [Problem("low", "must be at most high, 2"), Problem("port.a", "must be at least low, 3")]
+        for other, wrong in [("1", []), ("x", [Problem("other", "must be a whole number, not 'x'")])]:
+            config, found = cls.parse({"low": "3", "high": "2", "port.a": "1", "other": other})
+            assert config is None
+            assert sorted(found, key=str) == sorted([*both, *wrong], key=str)
+        # Nothing is said of what cannot be read, nor of what is checked against it.
+        assert sorted(problem.option for problem in cls.parse({"low": "x", "port.a": "1"})[1]) == ["low", "other"]
+        assert [problem.option for problem in cls.parse({"high": "x", "port.a": "0", "other": "1"})[1]] == [
+            "high",
+            "port.a",
+        ]
+        with pytest.raises(pydantic.ValidationError, match="must be at most high, 2"):
+            cls.model_validate({"low": "3", "high": "2", "other": "1"})
+
+
+@pytest.mark.parametrize("config_class", sorted(all_config_classes(), key=lambda cls: cls.__qualname__))
+def test_no_check_of_one_option_sees_another(config_class: type[Config]) -> None:
+    # A validator that takes pydantic's info can read the fields declared before its own, and only those: moving a
+    # field would turn its check off. What is about several options is an `agreement`.
+    for name, decorator in config_class.__pydantic_decorators__.field_validators.items():
+        if name != "_from_text":
+            assert len(inspect.signature(decorator.func).parameters) == 1, f"{name} is to be an agreement"
+
+
+def test_an_option_declared_again_with_another_default() -> None:
+    class Other(Everything):
+        number: int = with_default(Everything, "number", 7)
+        maybe: int = with_default(Everything, "maybe")
+
+    before = {o.name: o for o in Everything.options()}
+    options = {o.name: o for o in Other.options()}
+    assert options["batchSize"] == dataclasses.replace(before["batchSize"], default=7)
+    assert options["maybe"] == dataclasses.replace(before["maybe"], default=options["maybe"].default)
+    assert options["maybe"].required
+    assert Other.parse({"needed": "n", "batchSize": "11"})[1] == [
+        Problem("batchSize", "must be at most 10, not '11'"),
+        Problem("maybe", "is required"),
+    ]
+    assert parse().number == 5
+
+
+def test_options_without_effect() -> None:
+    class Old(Config):
+        ignored = MappingProxyType({"threads": "one thread is enough"})
+        quorum: str | None = option(None, name="quorum", ignored=True, description="ZooKeeper is not asked")
+
+    assert Old.without_effect() == {"threads": "one thread is enough", "quorum": "ZooKeeper is not asked"}
+    config, found = Old.parse({"threads": "many", "quorum": "q"})
+    assert (config, found) == (Old(quorum="q"), [])

@@ -1,0 +1,30 @@
+"""The options that several interceptors share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plugins import Config, option
+from plugins.shared.regex import Regex
+
+
+class PatternConfig(Config):
+    """Options of an interceptor that takes regular expressions."""
+
+    allow_backtracking: bool = option(
+        False,
+        name="allowBacktracking",
+        description="Match regular expressions event by event with Python's `re` instead of RE2. It supports "
+        "look-around and back-references, but can take very long on some texts.",
+    )
+
+    def compiled(self, pattern: str, *, whole: bool = False, isolate: bool = False) -> Regex:
+        """That regular expression, ready to be used. ValueError says what is wrong with it."""
+        return Regex(pattern, backtracking=self.allow_backtracking, whole=whole, isolate=isolate)
+
+
+def preserve_existing(default: bool) -> Any:
+    """The option `preserveExisting` of an interceptor that sets a header."""
+    return option(
+        default, name="preserveExisting", description="Leave the header of events that have it already as it is."
+    )
