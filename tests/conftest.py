@@ -23,6 +23,8 @@ FIGURES = pytest.StashKey[list[str]]()
 SCARCE = {"hbase_cluster": "stores", "solr_cluster": "stores", "spark_session": "spark session"}
 """Started by each worker that runs a test with them: all tests with one of these go to the same worker, and those
 that ask for one only when they run bear its `xdist_group`."""
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+"""JVMs of tests live for seconds: they start in half the processor time where they do not optimise."""
 REAL = "real"
 """The parameter of a test that runs on a model as well: with this one it asks for servers when it runs."""
 
@@ -34,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis looks for its seed
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JAVA)
     given = getattr(config, "workerinput", {}).get("seed") or os.environ.get("FLAFKA_SEED")
     seed = int(given or random.randrange(2**32))
     config.stash[SEED], config.stash[FIGURES] = seed, []

@@ -146,7 +146,7 @@ def test_a_task_that_reads_a_topic_made_again_delivers_nothing() -> None:
     with pytest.raises(Retry, match="made again"):
         PartitionTask(job, sink, {0: CLAIM}, CLAIM).run(iter([records(b"1")]))
     with pytest.raises(Retry, match="made again"):
-        next(EventsTask(job, sink, {0: CLAIM}, CLAIM, keep_dead_letters=True)(iter([records(b"1")])))
+        next(EventsTask(job, sink, {0: CLAIM}, CLAIM, [].append, keep_dead_letters=True)(iter([records(b"1")])))
 
 
 def one_batch(query: Query, *bodies: bytes) -> None:

@@ -218,11 +218,7 @@ class Campaign:
             )
         )
         self.temporary.mkdir(exist_ok=True)
-        environment = {
-            MARK: self.topic,
-            "TMPDIR": str(self.temporary),
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",  # Spark's JVM is soon killed: it had better start soon
-        }
+        environment = {MARK: self.topic, "TMPDIR": str(self.temporary)}
         self._say(f"{runner} {' '.join(arguments)}")
         agent = RunningAgent(
             self.directory, configuration, "-c", str(configuration), *arguments, environment=environment

@@ -54,6 +54,9 @@ a1.spark.triggerInterval = 1
 {kafka_channel(servers, f"{topic}-capitals", name="c2", partitions=1)}
 {hdfs_sink(hdfs_cluster.webhdfs, f"{root}/capitals", channel="c2")}
 {processor_sink("p", topic, "both", *good, f"output.rows.path = {hdfs_cluster.rpc}{root}/rows")}
+a1.sinks.p.interceptors = i1
+a1.sinks.p.interceptors.i1.type = mask
+a1.sinks.p.interceptors.i1.patterns = email
 {processor_sink("foreign", f"{topic}-1", "both", *good, f"output.rows.path = {foreign}", f"checkpoint = {foreign}")}
 {processor_sink("raises", f"{topic}-2", "raises", console)}
 {processor_sink("wrong", f"{topic}-3", "wrong", console)}
@@ -80,6 +83,9 @@ a1.spark.triggerInterval = 1
     with RunningAgent(tmp_path, configuration) as agent:
         agent.until(lambda: capitals().keys() == {body.upper() for body in written}, "the first events")
         agent.until(lambda: all_wrong_are_told(agent), "all that are wrong to be told")
+        agent.until(
+            lambda: agent.count("INTERCEPTOR.p.i1", "EventReceivedCount") == 2 * len(written), "each output's"
+        )
         os.kill(driver_of(agent), signal.SIGKILL)
         more()
         agent.until(lambda: capitals().keys() == {body.upper() for body in written}, "the other events")

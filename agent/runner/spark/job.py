@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ from agent.topology import ChannelSpec, SinkSpec
 from plugins import Interceptor, KafkaBackedChannel, Metrics, PartitionClaim, Receipt, Record, StreamingSink, Taken
 from plugins.shared.frames import to_arrow
 
+InterceptorCounts = dict[str, tuple[dict[str, float], str]]
+"""By the interceptor's name: what it has counted, and its latest failure in words."""
 GAVE_UP = 3
 """A driver's exit code where it ends by itself, as there is no Spark (any more): it has said why."""
 
@@ -65,8 +67,7 @@ class Result:
     """How many events and undecodable records the sink was to take."""
     letters: list[DeadLetter] = field(default_factory=list)
     """What it rejected: kept by the driver."""
-    interceptors: dict[str, tuple[dict[str, float], str]] = field(default_factory=dict)
-    """By the interceptor's name: what it has counted, and its latest failure in words."""
+    interceptors: InterceptorCounts = field(default_factory=dict)
 
 
 class _Task:
@@ -136,9 +137,30 @@ def _result(delivery: Delivery, pending: Range, tallies: Tallies) -> Result:
         delivery.flush()
         letters = delivery.rejections.take()
         receipt = Receipt(pending.claim, pending.start, pending.end, pending.events, None)
-    interceptors = {one.name: (_counts(one.metrics), one.metrics.last_error) for one in delivery.interceptors}
+    interceptors = _of_interceptors(delivery.interceptors)
     minutes = tallies.of(pending.claim.partition)
     return Result(receipt, _counts(delivery.metrics), minutes, delivery.rejections.events, letters, interceptors)
+
+
+class Summing:
+    """Adds InterceptorCounts up, as Spark's accumulators ask for it."""
+
+    def zero(self, value: InterceptorCounts) -> InterceptorCounts:
+        """Nothing."""
+        return {}
+
+    def addInPlace(self, one: InterceptorCounts, other: InterceptorCounts) -> InterceptorCounts:  # noqa: N802
+        """Both; of failures the later one."""
+        summed = dict(one)
+        for name, (counts, error) in other.items():
+            before, failure = one.get(name, ({}, ""))
+            both = {count: before.get(count, 0) + counts.get(count, 0) for count in {**before, **counts}}
+            summed[name] = both, error or failure
+        return summed
+
+
+def _of_interceptors(interceptors: Iterable[Interceptor[Any]]) -> InterceptorCounts:
+    return {one.name: (_counts(one.metrics), one.metrics.last_error) for one in interceptors}
 
 
 def _counts(metrics: Metrics) -> dict[str, float]:
@@ -154,11 +176,13 @@ class EventsTask(_Task):
         sink: SinkJob,
         claims: Mapping[int, PartitionClaim],
         template: PartitionClaim,
+        count: Callable[[InterceptorCounts], None],
         *,
         keep_dead_letters: bool,
     ) -> None:
+        """`count` gets what the interceptors counted in a task that ends well."""
         super().__init__(job, sink, claims, template)
-        self.keep_dead_letters = keep_dead_letters
+        self.count, self.keep_dead_letters = count, keep_dead_letters
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """From records to events, columns as `plugins.shared.frames.EVENTS` says."""
@@ -176,6 +200,7 @@ class EventsTask(_Task):
                     letters.put(letters_of_records(self.job.sink.path, claim, taken))
                 if len(batch := intercepted(taken.batch, opened)):
                     yield to_arrow(batch)
+            self.count(_of_interceptors(opened))
         finally:
             for interceptor in opened:
                 interceptor.close()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.runner.spark.job import EventsTask, Job, SinkJob
+from agent.runner.spark.job import EventsTask, InterceptorCounts, Job, SinkJob, Summing
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report
 from agent.runner.spark.query import Clock, most_records, read_topic
 from plugins import Conflict, FlafkaError, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, StreamingSink
@@ -31,6 +31,9 @@ class Processing:
         self.claims: dict[int, PartitionClaim] = {}
         self._ends: dict[str, Offsets] = {}
         self._gauges: dict[str, dict[str, float]] = {}
+        self._counted: Any = None
+        """Spark's accumulator of what interceptors counted on executors, once for each query."""
+        self._told: InterceptorCounts = {}
 
     def run(self, spark: Any, stopping: threading.Event) -> None:
         """Stream until stopping; raises what made a stream fail."""
@@ -74,7 +77,10 @@ class Processing:
         self.claims = {claim.partition: claim for claim in positions}
         starts = {claim.partition: None if preview else end for claim, end in positions.items()}
         template = next(iter(self.claims.values()))._replace(epoch=0)
-        task = EventsTask(self.agent, self.job, self.claims, template, keep_dead_letters=not preview)
+        self._counted = spark.sparkContext.accumulator({}, Summing())
+        task = EventsTask(
+            self.agent, self.job, self.claims, template, self._counted.add, keep_dead_letters=not preview
+        )
         most = most_records(self.channel, self.options)
         return read_topic(spark, stream, starts, most).mapInArrow(task, EVENTS), stream
 
@@ -110,7 +116,15 @@ class Processing:
                 gauges[gauge] = gauges.get(gauge, 0) + value if summed else max(gauges.get(gauge, 0), value)
         if not all("Lag" in told for told in self._gauges.values()):
             gauges.pop("Lag", None)
-        report(self.job.sink.name, counts, gauges)
+        report(self.job.sink.name, counts, gauges, interceptors=self._news())
+
+    def _news(self) -> InterceptorCounts:
+        """What interceptors counted since this was asked last."""
+        before, self._told = self._told, dict(self._counted.value if self._counted is not None else {})
+        return {
+            name: ({count: n - before.get(name, ({}, ""))[0].get(count, 0) for count, n in counts.items()}, error)
+            for name, (counts, error) in self._told.items()
+        }
 
     def _checkpoint(self, spark: Any) -> str:
         """The directory of the checkpoints, once it is certain that they are this pipeline's."""

@@ -22,7 +22,7 @@ from agent.runner.spark.gateway import ended
 from agent.runner.spark.job import Job, SinkJob
 from agent.state import state_directory
 from agent.topology import AgentSpec, SinkSpec
-from plugins import Metrics, Retry, StreamingSink
+from plugins import Metrics, Retry
 
 log = logging.getLogger("spark")
 
@@ -36,9 +36,8 @@ class SparkRunner:
 
     def __init__(self, spec: AgentSpec, sinks: list[SinkSpec]) -> None:
         self.metrics = {sink.name: Metrics() for sink in sinks}
-        counting = [sink for sink in sinks if not issubclass(sink.cls, StreamingSink)]
-        self.interceptors = {(sink.name, one.name): Metrics() for sink in counting for one in sink.interceptors}
-        """By sink and name; a processor tells nothing of them."""
+        self.interceptors = {(sink.name, one.name): Metrics() for sink in sinks for one in sink.interceptors}
+        """By sink and name."""
         self.job = Job(
             spec.name,
             tuple(SinkJob(sink, spec.channel(sink.channel)) for sink in sinks),
