@@ -58,6 +58,7 @@ LOG4J2 = {
     ' includeTimeMillis="true" locationInfo="true"/>',
     "json-pretty": '<JsonLayout properties="true"/>',
     "json-complete": '<JsonLayout complete="true" properties="true"/>',
+    "json-array": '<JsonLayout compact="true" complete="true" properties="true"/>',
     "json-joined": '<JsonLayout compact="true" properties="true"/>',
 }
 """log4j 2's layouts, by a name for each."""
