@@ -50,15 +50,15 @@ ENCODERS = (
         mdc="labels",
         ignored="ecs.version",
     ),
-    Encoder(  # logstash-logback-encoder, its ShortenedFieldNames, LogstashJsonEventLayoutV1 of JsonTemplateLayout
+    Encoder(  # logstash-logback-encoder and its composites, LogstashJsonEventLayoutV1 of JsonTemplateLayout
         marks="@version",
-        message="message",
-        level="level",
-        logger="logger_name logger",
-        thread="thread_name thread",
-        timestamp="@timestamp",
-        stackTrace="stack_trace stacktrace exception",
-        mdc="mdc",
+        message="message msg text",
+        level="level severity lvl",
+        logger="logger_name logger loggerName",
+        thread="thread_name thread threadName",
+        timestamp="@timestamp timestamp time ts",
+        stackTrace="stack_trace stacktrace stackTrace exception",
+        mdc="mdc contextMap context ctx",
         ignored="@version level_value levelVal",
     ),
     Encoder(  # GELF: GelfLayout of log4j 2 and of JsonTemplateLayout, logback-gelf

@@ -7,7 +7,8 @@ import re
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)')
 """One in JSON; the last one may go on."""
 _BEGINNING = re.compile(rb"(?:[\[,]\s*)?\{")
-_BETWEEN = re.compile(rb"\}\{")
+_BRACE = re.compile(rb"\}(?=(?:,\s*+)?\{|\s*+\]?\s*\Z)")
+"""One that may end an object: another one or nothing follows."""
 
 
 class Cut(bytes):
@@ -48,7 +49,7 @@ class Framer:
             self._line(line, events)
         if self._skipping:
             rest = b""
-        elif (rest.endswith(b"}") or b"}{" in rest) and len(rest) > self._incomplete:
+        elif (rest.endswith(b"}") or _joined(rest)) and len(rest) > self._incomplete:
             objects, rest = _objects(rest)
             self._incomplete = len(rest) + len(rest) // 8
             for line in objects:
@@ -75,14 +76,15 @@ class Framer:
         events += self._object  # it was never finished: its lines are no JSON
         self._object, self._open = [], 0
         # JsonLayout with complete = true makes an array of all events of its connection.
+        joined = _joined(line)
         line = line.strip(b" \t\r,")
         if len(line) > self._limit:
             events.append(Cut(line[: self._limit]))
         elif line.startswith(b"{") and not line.endswith(b"}") and (depth := _depth(line)) > 0:
             self._object, self._open, self._size = [line], depth, len(line)
-        elif line and line not in (b"[", b"]"):
-            objects, rest = _objects(line) if b"}{" in line else ([], line)
-            events += [*objects, rest] if rest else objects
+        elif line:
+            objects, rest = _objects(line) if joined else ([], line)
+            events += [*objects, *([] if rest in (b"", b"[", b"]") else [rest])]
 
     def _go_on(self, line: bytes, events: list[bytes]) -> None:
         """Add a line to the object."""
@@ -111,10 +113,15 @@ def _objects(text: bytes) -> tuple[list[bytes], bytes]:
         return found, text
     outside = _STRING.sub(lambda match: b"-" * len(match[0]), text)
     start = looked = depth = 0
-    for end in (*(match.start() + 1 for match in _BETWEEN.finditer(outside)), len(text)):
+    for end in (match.end() for match in _BRACE.finditer(outside)):
         depth += outside.count(b"{", looked, end) - outside.count(b"}", looked, end)
         looked = end
-        if depth == 0 and outside[end - 1 : end] == b"}":
-            found.append(text[start:end])
+        if depth == 0:
+            found.append(text[start:end].lstrip(b"[, \t\r"))
             start = end
     return found, text[start:]
+
+
+def _joined(text: bytes) -> bool:
+    """Whether more than one object may be in it."""
+    return b"}{" in text or text.startswith((b"[", b","))

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
 from tests.interop.jvm import Application
 
 DATA = Path(__file__).parents[1] / "data" / "encoders"
+TIMES = DATA / "times.json"
+"""When they wrote: milliseconds before the first and after the last event of each."""
 
 _TEMPLATE = '<JsonTemplateLayout eventTemplateUri="classpath:{}.json"/>'
 _OWN = """<JsonTemplateLayout><EventTemplate><![CDATA[{
@@ -58,6 +61,7 @@ LOG4J2 = {
     ' includeTimeMillis="true" locationInfo="true"/>',
     "json-pretty": '<JsonLayout properties="true"/>',
     "json-complete": '<JsonLayout complete="true" properties="true"/>',
+    "json-array": '<JsonLayout compact="true" complete="true" properties="true"/>',
     "json-joined": '<JsonLayout compact="true" properties="true"/>',
 }
 """log4j 2's layouts, by a name for each."""
@@ -97,6 +101,9 @@ LOGBACK = {
 """logback's encoders, by a name for each."""
 
 
+APIS = {"log4j2": LOG4J2, "logback": LOGBACK}
+
+
 def log4j2(appender: str, names: list[str]) -> str:
     """Settings with a logger and an appender for each of these layouts. `appender`: its element without one."""
     kind = appender.split()[0]
@@ -128,6 +135,11 @@ class Encoders(Application):
 
     name = "Encoders"
 
+    def times(self, api: str, logger: str) -> tuple[int, int]:
+        """Have it log its events; the milliseconds before the first and after the last."""
+        before, after = map(int, self.tell(f"{api} {logger}").split())
+        return before, after
+
 
 def encoders(directory: Path, for_log4j2: str, for_logback: str, **properties: object) -> Encoders:
     """The program, with every encoder there is in an appender of these kinds."""
@@ -153,10 +165,9 @@ def main() -> None:
             user_timezone="UTC",
         ) as program,
     ):
-        for api, names in (("log4j2", LOG4J2), ("logback", LOGBACK)):
-            for name in names:
-                print(name, program.tell(f"{api} {name}"))
+        times = {name: program.times(api, name) for api, names in APIS.items() for name in names}
         program.end()
+    TIMES.write_text(json.dumps(times, indent=1) + "\n")
 
 
 if __name__ == "__main__":

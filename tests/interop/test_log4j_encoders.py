@@ -8,12 +8,9 @@ from pathlib import Path
 
 from agent.services.running import until
 from plugins import Event
-from tests.interop.encoders import LOG4J2, LOGBACK, encoders
+from tests.interop.encoders import APIS, encoders
 from tests.sources.test_log4j import running
-from tests.sources.test_log4j_encoders import FIELDS, recorded
-
-ROUNDED = {"template-structured": 1000}
-"""Milliseconds to which an encoder rounds down."""
+from tests.sources.test_log4j_encoders import FIELDS, ROUNDED, recorded
 
 
 def test_every_encoder(tmp_path: Path) -> None:
@@ -25,18 +22,15 @@ def test_every_encoder(tmp_path: Path) -> None:
             f"<destination>127.0.0.1:{source.port}</destination><includeCallerData>true</includeCallerData>",
             user_timezone="UTC",
         )
-        told = {}
         with program:
-            for api, names in (("log4j2", LOG4J2), ("logback", LOGBACK)):
-                for name in names:
-                    told[name] = [int(millis) for millis in program.tell(f"{api} {name}").split()]
+            times = {name: program.times(api, name) for api, names in APIS.items() for name in names}
             program.end()
-            until(lambda: len(events) >= 5 * len(told), f"all events\n{program.log[-2000:]}", 60)
+            until(lambda: len(events) >= 5 * len(times), f"all events\n{program.log[-2000:]}")
     arrived = defaultdict(list)
     for event in events:
         arrived[event.headers.get("logger")].append(event)
-    assert arrived.keys() == told.keys()
-    for name, (before, after) in told.items():
+    assert arrived.keys() == times.keys()
+    for name, (before, after) in times.items():
         for event in arrived[name]:
             assert before - ROUNDED.get(name, 1) < int(event.headers["timestamp"]) <= after
         assert [same(event) for event in arrived[name]] == [same(event) for event in recorded(name)], name

@@ -78,7 +78,7 @@ a1.sinks.k1.port = {collector.source.port}
         with RunningAgent(tmp_path, text) as agent, Encoders(tmp_path, **properties) as program:
             agent.healthy()
             for api in apis:
-                before, after = map(int, program.tell(f"{api} app.{api}").split())
+                before, after = program.times(api, f"app.{api}")
                 agent.until(
                     lambda api=api: len(of(f"app.{api}")) >= 4, f"four events of {api}\n{program.log[-2000:]}"
                 )

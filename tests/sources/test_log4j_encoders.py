@@ -15,11 +15,10 @@ from sources.log4j.framing import Cut, Framer
 from sources.log4j.reading import Reader
 from sources.log4j.times import millis
 from tests.fixtures.examples import examples
-from tests.interop.encoders import DATA, LOG4J2, LOGBACK
+from tests.interop.encoders import DATA, LOG4J2, LOGBACK, TIMES
 
-BEGIN = 1_795_369_515_000
-END = BEGIN + 3000
-"""Milliseconds between which the data was recorded."""
+ROUNDED = {"template-structured": 1000}
+"""Milliseconds to which an encoder rounds down."""
 TRACE = """java.lang.IllegalStateException: no: really
 	at Encoders.outer(Encoders.java:92)
 	at Encoders.failure(Encoders.java:81)
@@ -84,11 +83,12 @@ def plain(body):
 @pytest.mark.parametrize("name", [*LOG4J2, *LOGBACK])
 def test_every_encoder_gives_the_same_events(name):
     greeting, clash, failed, silent, arguments = events = recorded(name)
+    before, after = json.loads(TIMES.read_text())[name]
     for event, level in zip(events, ("WARN", "WARN", "ERROR", "ERROR", "WARN"), strict=True):
         assert event.headers["level"] == level
         assert event.headers["logger"] == name
         assert event.headers["thread"] == "worker 1"
-        assert BEGIN <= int(event.headers["timestamp"]) < END
+        assert before - ROUNDED.get(name, 1) < int(event.headers["timestamp"]) <= after
     assert greeting.body.decode() == 'grüße\n"世界"'
     assert clash.body == b"clash"
     assert plain(failed.body.decode()) == "failed\n" + (
@@ -174,6 +174,11 @@ def test_objects_in_objects():
     )
 
 
+def test_a_composite_with_usual_names():
+    fields = {"@version": "1", "severity": "INFO", "msg": "hello", "time": 1700000000123, "context": {"user": "jane"}}
+    assert event(**fields) == Event(b"hello", {"level": "INFO", "timestamp": "1700000000123", "user": "jane"})
+
+
 def test_odd_fields():
     assert event(message={"a": 1}, level=3, mdc={"level": "mine", "n": None}, x=[1.5], y=True) == Event(
         b'{"a":1}', {"level": "ERROR", "x": "[1.5]", "y": "true", "mdc.level": "mine"}
@@ -242,7 +247,9 @@ def test_a_time_that_is_not_understood_is_kept(written):
 # --- framing
 
 
-@pytest.mark.parametrize("name", ["ecs-array", "gelf-null", "json", "json-pretty", "json-complete", "json-joined"])
+@pytest.mark.parametrize(
+    "name", ["ecs-array", "gelf-null", "json", "json-pretty", "json-complete", "json-joined", "json-array"]
+)
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_events_however_they_come(name, step):
     data, framer, objects = (DATA / f"{name}.json").read_bytes(), Framer(1 << 20), []
@@ -252,9 +259,9 @@ def test_events_however_they_come(name, step):
     assert list(Reader(zone=UTC).batch(objects)[0]) == recorded(name)
 
 
-@pytest.mark.parametrize("name", ["gelf-null", "json-joined"])
+@pytest.mark.parametrize("name", ["gelf-null", "json-joined", "json-array"])
 def test_the_last_event_waits_for_nothing(name):
-    data = (DATA / f"{name}.json").read_bytes().rstrip(b"\r\n\0")
+    data = (DATA / f"{name}.json").read_bytes().rstrip(b"\r\n\0]")
     assert len(Framer(1 << 20).feed(data)) == 5
 
 
@@ -278,6 +285,12 @@ def test_what_is_too_long_is_cut():
     assert after == b'{"c": 3}'
     line, after = frames(b"x" * 5000 + b"\n", b"y\n")
     assert (type(line), len(line), after) == (Cut, 1024, b"y")
+    assert frames(b'[{"a":[{},{}]}, {"b":2}]\n[main] text\n[{"c"\n') == [
+        b'{"a":[{},{}]}',
+        b'{"b":2}',
+        b"[main] text",
+        b'[{"c"',
+    ]
     assert frames(b'{"a":1}' * 1000, b"\n") == [b'{"a":1}'] * 1000
 
 
