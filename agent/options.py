@@ -31,48 +31,46 @@ class AgentOptions(Config):
     """What may stand directly under an agent's name, besides its lists."""
 
     runner: Literal["local", "spark"] = option(
-        "local", name="runner", description="Runner of all sinks that do not set their own with `runner`."
+        "local", name="runner", description="Runner of the sinks that do not set their own with `runner`."
     )
     spark_master: str = option(
         "local[2]",
         name="spark.master",
-        description="Spark's master: local[n] (n cores of this host), spark://host:port, yarn, k8s://…. What "
-        "executors elsewhere need of Python travels to them by itself.",
+        description="Spark's master: local[n] (n cores of this host), spark://host:port, yarn or k8s://…. The Python "
+        "packages that executors on other hosts need are sent to them.",
     )
     spark_trigger_interval: int = option(
         60,
         name="spark.triggerInterval",
         unit="s",
         ge=1,
-        description="Time from one micro-batch to the next: how old events get before they are delivered.",
+        description="Time between the starts of two micro-batches, and so how old events get before delivery.",
     )
     spark_max_records: int | None = option(
         None,
         name="spark.maxRecordsPerTrigger",
         unit="records",
         ge=1,
-        description="Most Kafka records in one micro-batch of a sink, over all partitions, and so in "
-        "spark.triggerInterval. Default: 20,000 where the channel's format is arrow, whose records hold up to 10,000 "
-        "events each and its batchBytes; 500,000 where a record is one event.",
+        description="Maximum number of Kafka records in one micro-batch of a sink, over all partitions. If unset, "
+        "20,000 if the channel's format is arrow, whose records hold up to 10,000 events each, and 500,000 "
+        "otherwise.",
     )
     spark_conf: dict[str, str] = option(
         {},
         name="spark.conf.",
-        description="Spark's own properties, as in spark.conf.spark.executor.memory = 2g. With spark.archives of "
-        "yours nothing is packed for the executors; spark.pyspark.python names their Python.",
+        description="Spark's own properties, as in spark.conf.spark.executor.memory = 2g. If you set spark.archives, "
+        "nothing is packed for the executors. spark.pyspark.python names their Python.",
     )
     monitoring_type: Literal["http"] = option(
-        "http", name="monitoring.type", description="Protocol by which metrics can be read."
+        "http", name="monitoring.type", description="Protocol that serves the metrics."
     )
-    monitoring_host: str = option(
-        "127.0.0.1", name="monitoring.host", description="Address on which metrics can be read."
-    )
+    monitoring_host: str = option("127.0.0.1", name="monitoring.host", description="Address that serves the metrics.")
     monitoring_port: int = option(
         41414,
         name="monitoring.port",
         ge=0,
         le=65535,
-        description="Port on which metrics can be read; 0 takes a free one.",
+        description="Port that serves the metrics; 0 takes a free one.",
     )
     monitoring_file: str | None = option(
         None, name="monitoring.file", description="File that gets the metrics, as JSON, when the agent stops."
@@ -80,7 +78,7 @@ class AgentOptions(Config):
     deadletters_directory: str | None = option(
         None,
         name="deadletters.directory",
-        description="Directory for the dead letters of channels that are not in Kafka. Default: the agent's state "
+        description="Directory for the dead letters of channels that are not in Kafka. If unset, the agent's state "
         "directory.",
     )
     audit_topic: str | None = option(
@@ -88,7 +86,8 @@ class AgentOptions(Config):
         name="audit.topic",
         min_length=1,
         description="Topic, on the brokers of each Kafka channel, that gets the number and a checksum of the events "
-        "that sources have put into the channel and sinks have taken out, by minute; `agent audit` compares them.",
+        "that sources have put into the channel and sinks have taken out, for each minute. `agent audit` compares "
+        "them.",
     )
 
     @pydantic.field_validator("spark_master")
@@ -119,17 +118,17 @@ class SinkErrors(Config):
         unit="%",
         ge=0,
         le=100,
-        description="Events that are rejected become dead letters. Where more than this share of the latest ones is, "
-        "as with a wrong schema, the sink pauses instead, says so, and offers them again until they are taken. none "
-        "pauses at the first one, all never",
+        description="Share of the latest events that may be rejected. Rejected events become dead letters. If more "
+        "are rejected, as with a wrong schema, the sink pauses instead, logs it, and offers the events again until "
+        "they are accepted. `none` pauses at the first one, `all` never.",
     )
     window: int = option(
         1000,
         name="errors.window",
         unit="events",
         gt=0,
-        description="How many events are the latest ones, at least. Until there were so many, the missing ones count "
-        "as delivered",
+        description="Minimum number of latest events for errors.tolerance. Until there were as many, the missing "
+        "ones count as delivered.",
     )
 
     @pydantic.field_validator("tolerance", mode="before")

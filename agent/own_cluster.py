@@ -39,8 +39,9 @@ def _filled(component: Spec) -> Spec:
         config = cast(KafkaEndConfig, component.config).of_cluster(own.bootstrap_servers, own.cluster_id)
     except ServiceError:
         raise FlafkaError(
-            f"{component.place}: {component.path}: no kafka.bootstrap.servers, and the project's own cluster was "
-            f"never started: run `agent cluster start`, or add {component.path}.kafka.bootstrap.servers = host:port"
+            f"{component.place}: {component.path}: kafka.bootstrap.servers is not set, and the cluster of `agent "
+            "cluster start` was never started: run `agent cluster start`, or add "
+            f"{component.path}.kafka.bootstrap.servers = host:port"
         ) from None
     return replace(component, config=config)
 

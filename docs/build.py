@@ -63,22 +63,44 @@ def component(kind: str, cls: type[Component[Any]]) -> list[str]:
         parts.append(
             "On sources and sinks." if pure else "On sources only: it gives an event another value each time."
         )
-    return parts + options(cls.config_class)
+    parts += options(cls.config_class)
+    for alias in cls.aliases:
+        if (other := cls.config_class.for_type(alias)) is not cls.config_class:
+            parts += [f"With the type `{alias}`, {differences(cls.config_class, other)}.", *apart(other)]
+    return parts
 
 
 def options(config: type[Config]) -> list[str]:
-    """A table of options, or a word that there are none."""
+    """A table of the options that have an effect, and what else is accepted."""
     rows = [
-        f"| `{o.name}{'*' if o.is_prefix else ''}` | {o.kind.replace('|', ' or ')} | {default(o)} | {text(o)} |"
+        f"| `{o.name}{'*' if o.is_prefix else ''}` | {o.kind.replace(' | ', ' or ')} | {default(o)} | {text(o)} |"
         for o in config.options()
+        if not o.ignored
     ]
     parts = ["\n".join(["| option | kind | default | |", "|---|---|---|---|", *rows])] if rows else ["No options."]
+    return parts + apart(config)
+
+
+def apart(config: type[Config]) -> list[str]:
+    """Older names of options, and options without effect."""
+    parts = []
+    if config.older:
+        renamed = ", ".join(f"`{older}` (now `{newer}`)" for newer, older in config.older.items())
+        parts.append(f"Older names that are accepted: {renamed}.")
     if without := config.without_effect():
         names = {name + "*" * name.endswith("."): why for name, why in without.items()}
         reasons = {why: ", ".join(f"`{name}`" for name in names if names[name] == why) for why in names.values()}
         listed = "; ".join(f"{names} ({why})" for why, names in reasons.items())
         parts.append(f"Accepted from Flume's files, without effect: {listed}.")
     return parts
+
+
+def differences(ours: type[Config], other: type[Config]) -> str:
+    """Which defaults another configuration of a component has."""
+    known = {o.name: o.default for o in ours.options()}
+    changed = [o for o in other.options() if o.default != known[o.name]]
+    defaults = [f"the default of `{o.name}` is {default(o)}" for o in changed if not o.required]
+    return ", ".join([*(f"`{o.name}` is required" for o in changed if o.required), *defaults])
 
 
 def default(option: Any) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import pyarrow as pa
 import pyarrow.compute as pc
-import pydantic
 
 from interceptors.patterns import PatternConfig
 from plugins import Batch, Interceptor, agreement, option
@@ -34,11 +31,10 @@ class FilterConfig(PatternConfig):
         if self.match is not None:
             self.compiled(self.match)
 
-    @pydantic.model_validator(mode="after")
-    def _one_criterion(self) -> Self:
+    @agreement("match", "equals")
+    def _one_criterion(self) -> None:
         if (self.match is None) == (not self.equals):
-            raise ValueError("needs exactly one of match (a regular expression) and equals (words)")
-        return self
+            raise ValueError("exactly one of match (a regular expression) and equals (words) must be set")
 
 
 class FilterInterceptor(Interceptor[FilterConfig]):

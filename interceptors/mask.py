@@ -23,7 +23,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -104,7 +104,9 @@ class MaskConfig(PatternConfig):
         for name in names:
             if name not in _BUILT_IN:
                 hint = suggestion(name, list(_BUILT_IN))
-                raise ValueError(f"no pattern {name!r} is built in{hint}; your own are patterns.<name> = <regex>")
+                raise ValueError(
+                    f"there is no built-in pattern {name!r}{hint}; add your own as patterns.<name> = <regex>"
+                )
         return names
 
     @agreement("own", "allow_backtracking")
@@ -116,13 +118,15 @@ class MaskConfig(PatternConfig):
             except ValueError as e:
                 raise ValueError(f"{name}: {e}") from None
 
-    @pydantic.model_validator(mode="after")
-    def _complete(self) -> Self:
+    @agreement("patterns", "own")
+    def _hides_something(self) -> None:
         if not self.patterns and not self.own:
-            raise ValueError("hides nothing: set patterns = card email ipv4, or patterns.<name> = <regex>")
+            raise ValueError("is required: patterns = card email ipv4, or patterns.<name> = <regex>")
+
+    @agreement("key", "action")
+    def _has_a_key(self) -> None:
         if self.action == "hash" and self.key is None:
-            raise ValueError("action = hash needs a key, such as key = ${file:/path/of/a/secret}")
-        return self
+            raise ValueError("is required with action = hash, such as key = ${file:/path/of/a/secret}")
 
 
 class MaskInterceptor(Interceptor[MaskConfig]):

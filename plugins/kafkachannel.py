@@ -73,7 +73,7 @@ class KafkaBackedChannel(Channel[C]):
     def confirm(self, claim: PartitionClaim) -> None:
         """Return when records read before this call are known to be of the claim's topic.
 
-        Raises Retry where the topic was deleted and made again: what was read may be of the other one.
+        Raises Retry where the topic was deleted and created again: what was read may be of the other one.
         """
 
     @abstractmethod

@@ -22,7 +22,7 @@ MAX_ANSWER = 1024 * 1024
 READ_SIZE = 64 * 1024
 
 
-class AvroSinkConfig(TlsClientConfig, CompressionConfig):
+class AvroSinkConfig(CompressionConfig, TlsClientConfig):
     """Options of the avro sink."""
 
     ignored = MappingProxyType({"maxIoWorkers": "one thread sends all requests"})

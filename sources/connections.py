@@ -35,9 +35,9 @@ class ConnectionsConfig(Config):
     max_connections: int = option(
         16_384,
         name="maxConnections",
-        description="Most connections open at a time; fewer where the process may not open that many files. At "
-        "the limit, the longest-idle connection that never sent data is closed, else the new one is "
-        "refused; either way the sender gets a connection reset.",
+        description="Maximum number of open connections; fewer if the process may not open that many files. At the "
+        "limit, the longest-idle connection that never sent data is closed, or else the new one is refused. Either "
+        "way the sender gets a connection reset.",
         ge=1,
     )
 

@@ -13,14 +13,14 @@ import click
 COMMANDS = {
     "start": "Run an agent until it is told to stop.",
     "check": "Check a configuration; start nothing.",
-    "process": "Try a Spark processor on the events there are; keep nothing.",
-    "demo": "See it work: a pipeline with everything it needs, on this machine.",
+    "process": "Run a Spark processor on the stored events and show its output; keep nothing.",
+    "demo": "Show a complete pipeline with all its servers on this machine.",
     "cluster": "Run the project's own Kafka cluster.",
     "sandbox": "Run Kafka, HDFS, HBase and Solr on this machine.",
-    "topic": "Look after Kafka topics.",
-    "group": "Look after consumer groups: lag, offsets, resets.",
+    "topic": "List, create, change and delete Kafka topics.",
+    "group": "Show and reset consumer groups: lag, offsets.",
     "audit": "Compare what went into the channels with what was taken out of them.",
-    "dlq": "Look at dead letters: events that could not be delivered.",
+    "dlq": "Show and replay dead letters: events that could not be delivered.",
 }
 """Name → what `agent --help` says of it. Each is the command of that name in the module of that name."""
 
@@ -90,7 +90,7 @@ def _where() -> str:
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--debug", is_flag=True, help="Show the traceback of an error; comes before the command.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error. Write this option before the command.")
 @click.version_option(package_name="flafka", prog_name="agent")
 def main(debug: bool) -> None:
     """Flafka: an agent that runs Flume's configuration and keeps events in Kafka until they are delivered."""

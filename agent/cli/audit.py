@@ -26,15 +26,17 @@ Row = tuple[str, str, str, int, str, str | None]
 
 @click.command()
 @configuration_options
-@click.option("--hours", type=click.IntRange(1), default=1, show_default=True, help="The minutes of the last hours.")
-@click.option("--all", "everything", is_flag=True, help="All minutes, and events without a timestamp.")
+@click.option(
+    "--hours", type=click.IntRange(1), default=1, show_default=True, help="Show the minutes of this many hours."
+)
+@click.option("--all", "everything", is_flag=True, help="Show all minutes, and events without a timestamp.")
 @click.option(
     "--grace",
     type=click.IntRange(0),
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="What differs is still on its way while the minute was reported on within so long.",
+    help="Time after the last report on a minute until its differences no longer count as events on their way.",
 )
 @json_option
 def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: bool) -> None:

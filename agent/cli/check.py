@@ -26,7 +26,9 @@ CONNECT_SECONDS = 15.0
 
 @click.command()
 @configuration_options
-@click.option("--connect", is_flag=True, help="Also ask every server and look at every directory it would use.")
+@click.option(
+    "--connect", is_flag=True, help="Also connect to every server and check every directory that the agent would use."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
     """Check a configuration and say what would run; start nothing.

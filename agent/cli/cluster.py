@@ -18,7 +18,7 @@ directory_option = click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The cluster's directory; default: FLAFKA_CLUSTER_DIR, else ~/.local/share/flafka/cluster.",
+    help="Directory of the cluster. If unset, FLAFKA_CLUSTER_DIR, or else ~/.local/share/flafka/cluster.",
 )
 
 
@@ -29,9 +29,13 @@ def cluster() -> None:
 
 @cluster.command()
 @directory_option
-@click.option("--heap", type=click.IntRange(min=160), metavar="MB", help="Heap of each broker; default 256.")
-@click.option("--node", type=click.IntRange(1, 3), help="Which of --nodes this machine is; once, it is remembered.")
-@click.option("--nodes", metavar="HOST,HOST,HOST", help="The three hosts, each host or host:port, the same on all.")
+@click.option("--heap", type=click.IntRange(min=160), metavar="MB", help="Heap of each broker. If unset, 256.")
+@click.option("--node", type=click.IntRange(1, 3), help="Number of this machine in --nodes. It is remembered.")
+@click.option(
+    "--nodes",
+    metavar="HOST,HOST,HOST",
+    help="The three hosts, each as host or host:port; the same list on all of them.",
+)
 @json_option
 def start(directory: Path | None, heap: int | None, node: int | None, nodes: str | None, as_json: bool) -> None:
     """Start the brokers that do not run, and wait until all of them serve.

@@ -38,20 +38,26 @@ class Chosen:
 def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name a configuration, in Flume's spelling too; the command gets a `chosen: Chosen`."""
 
-    @click.option("-c", "--conf", metavar="FILE", help="The configuration; a directory is Flume's conf directory.")
+    @click.option("-c", "--conf", metavar="FILE", help="Configuration file, or Flume's conf directory.")
     @click.option(
         "-f",
         "--conf-file",
         metavar="FILE",
         multiple=True,
-        help="The configuration, in Flume's spelling. Of several, what a later one sets wins.",
+        help="Configuration file, as with flume-ng. Of several files, a later one overrides an earlier one.",
     )
-    @click.option("-n", "--name", metavar="AGENT", help="The agent in it; not needed where there is only one.")
     @click.option(
-        "-D", "define", metavar="KEY=VALUE", multiple=True, help="A system property, as for Java: ${sys:KEY}."
+        "-n", "--name", metavar="AGENT", help="Name of the agent; needed only if the configuration has several."
     )
-    @click.option("--strict", is_flag=True, help="Make warnings errors.")
-    @click.option("--lenient", is_flag=True, help="Drop what is wrong and run the rest, as Flume does.")
+    @click.option(
+        "-D",
+        "define",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="System property, for ${sys:KEY} in the configuration.",
+    )
+    @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+    @click.option("--lenient", is_flag=True, help="Leave out what is wrong and run the rest, as Flume does.")
     @wraps(command)
     def wrapped(
         *args: Any,

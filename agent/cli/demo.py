@@ -63,15 +63,18 @@ console = Console(highlight=False)
 
 @click.command()
 @click.option(
-    "--exit", "leave", is_flag=True, help="Stop everything afterwards; exit 0 only if nothing was lost or repeated."
+    "--exit",
+    "leave",
+    is_flag=True,
+    help="Stop everything afterwards, and exit with 0 only if nothing was lost or repeated.",
 )
-@click.option("--seconds", default=10, show_default=True, help="How long the servers go on logging.")
+@click.option("--seconds", default=10, show_default=True, help="Time for which the servers go on logging.")
 @click.option(
     "--runner",
     type=click.Choice(["local", "spark"]),
     default="spark",
     show_default=True,
-    help="What delivers; the processor is on Spark.",
+    help="Runner that delivers. The processor always runs on Spark.",
 )
 def demo(leave: bool, seconds: int, runner: str) -> None:
     """Run conf/flafka.conf with real servers, which log into it, and compare what went in with what came out."""

@@ -60,13 +60,13 @@ def _time_option(_context: click.Context, _option: click.Parameter, text: str | 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose letters; the command gets a `selection: Selection`."""
 
-    @click.option("--component", metavar="PATH", help="Only those of this component, such as a1.sinks.k1.")
-    @click.option("--reason", metavar="TEXT", help="Only those whose reason has this text in it.")
+    @click.option("--component", metavar="PATH", help="Only letters of this component, such as a1.sinks.k1.")
+    @click.option("--reason", metavar="TEXT", help="Only letters whose reason contains this text.")
+    @click.option("--id", metavar="ID", multiple=True, help="Only the event with this id. May be repeated.")
     @click.option(
-        "--id", metavar="ID", multiple=True, help="Only the event with this id; may be given several times."
+        "--since", metavar="TIME", callback=_time_option, help="Only letters kept at this ISO time or later."
     )
-    @click.option("--since", metavar="TIME", callback=_time_option, help="Only those kept at this ISO time or later.")
-    @click.option("--until", metavar="TIME", callback=_time_option, help="Only those kept before this ISO time.")
+    @click.option("--until", metavar="TIME", callback=_time_option, help="Only letters kept before this ISO time.")
     @wraps(command)
     def wrapped(*args: Any, **options: Any) -> Any:
         names = Selection.__dataclass_fields__
@@ -94,7 +94,9 @@ def list_letters(chosen: Chosen, selection: Selection, as_json: bool) -> None:
 @dlq.command("show")
 @configuration_options
 @selection_options
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The first so many.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of letters to show."
+)
 @json_option
 def show_letters(chosen: Chosen, selection: Selection, limit: int, as_json: bool) -> None:
     """Show dead letters whole: reason, headers, bytes. In JSON the body is in base64."""
@@ -118,8 +120,12 @@ def show_letters(chosen: Chosen, selection: Selection, limit: int, as_json: bool
 @dlq.command("replay")
 @configuration_options
 @selection_options
-@click.option("--limit", type=click.IntRange(1), help="The first so many: to try whether they are taken now.")
-@click.option("--again", is_flag=True, help="Those, too, that were replayed before.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    help="Maximum number of letters to replay, to try whether they are accepted now.",
+)
+@click.option("--again", is_flag=True, help="Include letters that were replayed before.")
 @click.option("--dry-run", is_flag=True, help="Show what would be replayed, and where to.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option

@@ -77,12 +77,13 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
     "topics",
     multiple=True,
     metavar="TOPIC[:PARTITION,…]",
-    help="Default: every partition the group has committed; may be repeated.",
+    help="Topic or partitions to move. May be repeated. If unset, every partition that the group has committed.",
 )
 @click.option(
     "--new-ids",
     is_flag=True,
-    help="Give events new ids from now on: after brokers have lost records, new ones have their offsets.",
+    help="Give events new ids from now on. Needed after brokers have lost records, as new records get the same "
+    "offsets.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option

@@ -37,10 +37,12 @@ def connection_options(command: Command) -> Command:
     command = click.option(
         "--command-config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Properties with the client's TLS and SASL settings, as for Kafka's own tools.",
+        help="File with TLS and SASL properties, as for Kafka's own tools.",
     )(command)
     return click.option(
-        "--bootstrap-server", metavar="HOST:PORT,…", help="A cluster of your own; default: that of `agent cluster`."
+        "--bootstrap-server",
+        metavar="HOST:PORT,…",
+        help="Brokers as host:port. If unset, the cluster of `agent cluster start`.",
     )(command)
 
 

@@ -17,7 +17,9 @@ from plugins import FlafkaError, StreamingSink
 @click.command()
 @click.argument("sink", required=False)
 @configuration_options
-@click.option("--rows", default=20, show_default=True, help="Most rows of a micro-batch that are shown.")
+@click.option(
+    "--rows", default=20, show_default=True, help="Maximum number of rows of each micro-batch that are shown."
+)
 def process(sink: str | None, chosen: Chosen, rows: int) -> None:
     """Run the processor of SINK, of type spark, once over the events that its channel holds, and show its results.
 

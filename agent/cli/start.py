@@ -28,7 +28,7 @@ _MOST_FILES = 1 << 20
 
 @click.command()
 @configuration_options
-@click.option("--drain", is_flag=True, help="Start no sources; deliver what durable channels hold, then end.")
+@click.option("--drain", is_flag=True, help="Start no sources, deliver what the durable channels hold, and stop.")
 @click.option("--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"]))
 def start(chosen: Chosen, drain: bool, log_level: str) -> None:
     """Run an agent until SIGTERM or Ctrl-C: then it drains, commits and ends. A second signal ends it at once."""

@@ -16,7 +16,7 @@ def topic() -> None:
 
 @topic.command("list")
 @connection_options
-@click.option("--all", "with_internal", is_flag=True, help="Kafka's internal topics too.")
+@click.option("--all", "with_internal", is_flag=True, help="Show Kafka's internal topics as well.")
 @json_option
 def list_topics(
     bootstrap_server: str | None, command_config: Path | None, with_internal: bool, as_json: bool
@@ -69,10 +69,12 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
 @topic.command()
 @click.argument("name")
 @connection_options
-@click.option("--partitions", type=click.IntRange(min=1), help="Default: the cluster's.")
-@click.option("--replication-factor", type=click.IntRange(min=1), help="Default: the cluster's.")
-@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A topic setting; may be repeated.")
-@click.option("--if-not-exists", is_flag=True, help="Succeed when the topic exists.")
+@click.option("--partitions", type=click.IntRange(min=1), help="If unset, the cluster's default.")
+@click.option("--replication-factor", type=click.IntRange(min=1), help="If unset, the cluster's default.")
+@click.option(
+    "--config", "configs", multiple=True, metavar="NAME=VALUE", help="Setting of the topic. May be repeated."
+)
+@click.option("--if-not-exists", is_flag=True, help="Succeed also if the topic exists already.")
 def create(
     name: str,
     bootstrap_server: str | None,

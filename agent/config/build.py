@@ -188,7 +188,7 @@ class Builder:
                 groups.setdefault(name, {})[own] = prop
             else:
                 self.report.error(
-                    prop.place, owner.path, f"{prop.name} means nothing, expected {path}.<name>.<option>"
+                    prop.place, owner.path, f"{prop.name} is not understood; expected {path}.<name>.<option>"
                 )
         found = []
         names = names_in(listed, self.report, path)
@@ -198,8 +198,8 @@ class Builder:
                 found.append(spec)
             if spec and owner.kind == "sink" and not cast(type[Interceptor[Any]], spec.cls).pure:
                 message = (
-                    f"{spec.cls.type_name} gives an event another value each time, and behind the channel an event "
-                    "may pass twice: put it on the source"
+                    f"{spec.cls.type_name} gives an event another value each time, and a sink may get an event "
+                    "twice: put it on the source"
                 )
                 self.report.error(part.place, part.path, message, drops=owner.path)
         return tuple(found)
@@ -258,7 +258,7 @@ class Builder:
     def _check_audit(self, channels: Iterable[ChannelSpec]) -> None:
         topic = self.written.options.get("audit.topic")
         if topic is not None and not any(isinstance(channel.config, KafkaEndConfig) for channel in channels):
-            message = "audit.topic means nothing: none of its channels is in Kafka, and no others are audited"
+            message = "audit.topic has no effect: only channels in Kafka are audited, and it has none"
             self.report.warn(topic.place, self.agent, message)
 
     def _running(self, specs: Iterable[Spec | None], names: list[str] | None) -> list[Spec]:
@@ -328,9 +328,7 @@ class Builder:
         """State lies where executors put it: on a cluster that has to be a place they all reach."""
         for spec in sinks:
             if issubclass(spec.cls, StreamingSink) and not is_local(master) and spec.make().checkpoint is None:
-                message = (
-                    f"with spark.master = {master} it needs a checkpoint that executors reach: hdfs://host:port/…"
-                )
+                message = f"with spark.master = {master} it needs a checkpoint that the executors can reach: hdfs://host:port/…"
                 self.report.error(spec.place, spec.path, message, drops=spec.path)
 
     def _competitors(self, channel: str, group: str | None) -> list[str]:

@@ -121,6 +121,7 @@ class Reader:
         if any(unfinished(one, self.report) for one in concerned):
             return
         option, message = problem.option, problem.message
+        option += "*" * option.endswith(".")
         kind = option.rpartition(".")[2]
         if option and not message.startswith(kind):
             message = (

@@ -10,7 +10,7 @@ from plugins import Config, StreamingSink
 from plugins.shared.kafkaclient import KafkaEndConfig
 
 Warning = tuple[ComponentSpec, str]
-_IN_ITS_OWN = "writes to topic {}, in which its own channel lies: it takes it out again for ever"
+_IN_ITS_OWN = "writes to topic {}, which is that of its own channel: it would read its own events again without end"
 
 
 def warnings(
@@ -37,7 +37,7 @@ def warnings(
 
 def _guarantee(sink: KafkaEndConfig, name: str, channel: Config) -> Iterator[str]:
     if not isinstance(channel, KafkaEndConfig):
-        yield f"delivers at least once: channel {name} is not in Kafka, and knows no transactions"
+        yield f"delivers at least once: channel {name} is not in Kafka, and cannot take part in Kafka's transactions"
     elif not _same(sink, channel):
         yield (
             f"delivers at least once, unless its brokers are of the same cluster as those of channel {name}: a "
@@ -59,13 +59,18 @@ def _loop(source: SourceSpec, end: ComponentSpec) -> Iterator[Warning]:
         return
     for topic in end.config.writes():
         if source.config.reads(topic):
-            yield source, f"reads topic {topic}, which {end.path} behind it writes to: its events go round for ever"
+            yield (
+                source,
+                f"reads topic {topic}, which {end.path} writes to at the end of the same pipeline: events would "
+                "circulate without end",
+            )
     header = source.config.marks()
     if header is not None and header == end.config.follows():
         yield (
             source,
-            f"leaves the topic of an event in header {header!r}, by which {end.path} sends it back there, round and "
-            f"round: set setTopicHeader = false here, or allowTopicOverride = false there",
+            f"puts the topic of an event into header {header!r}, by which {end.path} writes it back there, so that "
+            "events would circulate without end: set setTopicHeader = false here, or allowTopicOverride = false "
+            "there",
         )
 
 

@@ -63,7 +63,7 @@ def _read(file: Path, report: Report) -> str | None:
         report.fatal(place, "", f"cannot be read: {getattr(e, 'strerror', None) or e}")
         return None
     if len(content) > MAX_BYTES:
-        report.fatal(place, "", f"is larger than {MAX_BYTES >> 20} MiB and thus hardly a configuration")
+        report.fatal(place, "", f"is larger than {MAX_BYTES >> 20} MiB, the largest that a configuration may be")
         return None
     try:
         return content.decode()

@@ -62,7 +62,7 @@ def sort(agent: str, properties: Mapping[str, Property], report: Report) -> Writ
         elif head in LISTS and name.strip(BLANKS) and own:
             written.components[head].setdefault(name.strip(BLANKS), {})[own] = prop
         elif head in LISTS:
-            report.error(prop.place, agent, f"{prop.name} means nothing, expected {agent}.{head}.<name>.<option>")
+            report.error(prop.place, agent, f"{prop.name} is not understood; expected {agent}.{head}.<name>.<option>")
         elif head in AGENT_WORDS:
             written.options[key] = prop
         else:

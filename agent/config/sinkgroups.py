@@ -21,15 +21,15 @@ class FailoverOptions(Config):
     priority: dict[str, str] = option(
         {},
         name="priority.",
-        description="`processor.priority.<sink>`: a whole number, different for each sink; the sink with the "
-        "highest one works.",
+        description="`processor.priority.<sink>` is a whole number, a different one for each sink. The sink with the "
+        "highest number works.",
     )
     longest_penalty: int = option(
         30_000,
         name="maxpenalty",
         unit="ms",
         ge=0,
-        description="Longest time for which a sink that failed is not tried; it is 2 s at first, and doubles with "
+        description="Maximum time for which a sink that failed is not tried. It is 2 s at first, and doubles with "
         "each failure.",
     )
 
@@ -40,13 +40,13 @@ class LoadBalanceOptions(Config):
     selector: str = option(
         "round_robin", name="selector", description="Order of the sinks: `round_robin` or `random`."
     )
-    backoff: bool = option(False, name="backoff", description="Whether a sink that failed is not tried for a while.")
+    backoff: bool = option(False, name="backoff", description="Do not try a sink that failed for a while.")
     longest_penalty: int = option(
         30_000,
         name="selector.maxTimeOut",
         unit="ms",
         ge=0,
-        description="Longest time for which a sink that failed is not tried, with `backoff`; it is 2 s at first, "
+        description="With `backoff`: maximum time for which a sink that failed is not tried. It is 2 s at first, "
         "and doubles with each failure.",
     )
 

@@ -70,7 +70,7 @@ class Drain:
             patience = BATCH_SECONDS if any(goal.at_work() for goal in left) else STUCK_SECONDS
             if now - moved > patience:
                 text = "; ".join(goal.told() for goal in left)
-                raise Stuck(f"not drained, and nothing has moved for {patience:.0f} s: {text}")
+                raise Stuck(f"not drained, and nothing was delivered for {patience:.0f} s: {text}")
             return False
         return True
 

@@ -77,7 +77,7 @@ class Retries:
             self.log.warning("%s", said)
             self._tell(seconds, then)
         else:
-            self.log.error("unforeseen failure, trying again: %s", said, exc_info=error)
+            self.log.error("unexpected failure, trying again: %s", said, exc_info=error)
             self._tell(seconds, then)
         self._shown = text
         for metrics in self.metrics:

@@ -305,7 +305,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             why = _slept(looked)
         except KafkaException as e:
             if (code := e.args[0].code()) in UNANSWERED:
-                why = "a commit of its offsets was not answered, and may come late"
+                why = "a commit of its offsets was not answered and may still take effect"
             elif code == KafkaError.UNKNOWN_TOPIC_OR_PART:  # a topic made again has fewer: of the others it counts
                 why = _slept(looked)
             raise
@@ -321,8 +321,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """Ask the brokers for the topic's id."""
         if self._ids().get() != claim.topic_id:
             raise Retry(
-                f"topic {claim.topic} was deleted and made again: group {claim.group} begins with the first record "
-                "of the new one; what the old one still held is lost"
+                f"topic {claim.topic} was deleted and created again: group {claim.group} begins with the first "
+                "record of the new one; what the old one still held is lost"
             )
 
     def decode(self, records: Iterator[Record], claim: PartitionClaim) -> Taken | None:
@@ -429,18 +429,21 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         topic = self.config.topic
         replicas = min((len(p.replicas) for p in description.partitions), default=0)
         if replicas < 3:
-            yield f"topic {topic} has {replicas} replicas: 3 survive the loss of a broker without a pause"
+            yield f"topic {topic} has {replicas} replicas: with 3, the loss of a broker causes no pause"
         settings = self._settings(admin)
         in_sync = int(settings["min.insync.replicas"].value)
         if replicas > 1 and in_sync < 2:
-            yield f"topic {topic} has min.insync.replicas={in_sync}: one broker lost may lose events; set it to 2"
+            yield (
+                f"topic {topic} has min.insync.replicas={in_sync}: the loss of one broker may lose events; set it "
+                "to 2"
+            )
         if settings["cleanup.policy"].value != "delete":
             yield f"topic {topic} is compacted: it would drop events; set cleanup.policy=delete"
 
     def _unreachable(self, error: Exception) -> str:
         return (
             f"channel {self.name}: no Kafka broker answers at {self.config.bootstrap_servers} "
-            f"({reason(error)}); is it running? `agent cluster status` tells for the project's own"
+            f"({reason(error)}); is it running? For the cluster of `agent cluster start`, see `agent cluster status`"
         )
 
 
@@ -449,4 +452,4 @@ def _slept(since: float) -> str:
     took = time.monotonic() - since
     if took <= ASLEEP_SECONDS:
         return ""
-    return f"{took:.0f} s passed between a look at its offsets and a commit of them, as where this process was asleep"
+    return f"{took:.0f} s passed between reading its offsets and committing them, as when this process is suspended"

@@ -158,7 +158,7 @@ class ChannelProducer:
         return ANY_PARTITION if number is None else number
 
     def _too_large(self, size: int) -> str:
-        return f"an event of {size:,} bytes is more than a record of the channel holds ({self._limit:,})"
+        return f"an event of {size:,} bytes is larger than a record of the channel may be ({self._limit:,})"
 
     def _await(self, delivery: _Delivery, events: int) -> None:
         started = time.monotonic()

@@ -43,8 +43,8 @@ class KafkaReader(Poller, Reader):
     owner's thread.
 
     What was fetched is handed out once the brokers, asked after the fetch, still name the topic by the id that the
-    claims have: a topic that was deleted and made again under its name would go on at offsets of the old one, which
-    the client does not notice where the new one has as many records.
+    claims have: a topic that was deleted and created again under its name would go on at offsets of the old one,
+    which the client does not notice where the new one has as many records.
     """
 
     def __init__(
@@ -307,7 +307,9 @@ class KafkaReader(Poller, Reader):
             if again:
                 self._join_anew()
                 group, topic = self._claim.group, self._claim.topic
-                raise Retry(f"group {group}: no member reads partitions {sorted(again)} of {topic}: joining it anew")
+                raise Retry(
+                    f"group {group}: no member reads partitions {sorted(again)} of {topic}: joining the group again"
+                )
 
     def _made_again(self) -> Retry:
         """What to say where another topic has the claim's name now; and it is counted."""
@@ -387,9 +389,7 @@ class KafkaReader(Poller, Reader):
         claims = {claim: offset for claim, offset in found.items() if claim.partition in numbers}
         starts: dict[PartitionClaim, int | None] = {}
         if not self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims))):
-            raise Retry(
-                f"group {self._claim.group}: its sink was at work for {OWNER_SECONDS:.0f} s without a pause", 1
-            )
+            raise Retry(f"group {self._claim.group}: its sink was busy for {OWNER_SECONDS:.0f} s without a pause", 1)
         starts = starts or claims  # closing
         if older and any(claim.ids != 1 and not claim.record for claim in (*starts, *self._claims.values())):
             self._tell_and_wait(lambda: self._owner.revoked(numbers | self._queues.keys()))

@@ -182,7 +182,7 @@ class _Gathered:
             arrival = int(marks[ARRIVAL] or b"")
             topic, partition, offset, index = EventId.parse((marks[ID] or b"").decode())
         except (KeyError, ValueError):
-            self._reject(record, f"it is marked as replayed, without a proper {GROUP}, {ID} and {ARRIVAL}")
+            self._reject(record, f"it is marked as replayed, but without a valid {GROUP}, {ID} and {ARRIVAL}")
             return
         if group != self.claim.group:
             return

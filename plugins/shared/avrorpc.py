@@ -140,9 +140,9 @@ class Frames:
 def _recognise(head: bytes) -> None:
     """ValueError for the first bytes of something else; as serial numbers no client begins with them."""
     if head[:2] == b"\x16\x03":
-        raise ValueError("it speaks TLS, which is not switched on here: ssl = true")
+        raise ValueError("it speaks TLS, which is off here: set ssl = true")
     if head[0] == 0x78 and head[1] in (0x01, 0x5E, 0x9C, 0xDA):
-        raise ValueError("it sends deflated data, which is not expected here: compression-type = deflate")
+        raise ValueError("it sends compressed data, which is off here: set compression-type = deflate")
     if head.isascii() and head[:3].isalpha():
         raise ValueError(f"it does not speak Avro RPC: it begins with {head!r}")
 

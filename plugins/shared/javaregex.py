@@ -78,8 +78,8 @@ class JavaPattern:
         """Flags, what is before the only group, the group, and what is after it."""
         if len(self.groups) != 1 or self._outer_group is None or self._divided:
             raise self._error(
-                "needs no group or exactly one, outside other groups and alternatives, that says what is meant: "
-                "write groups that only hold together as (?:…)"
+                "may have at most one group, and that not within another group or an alternative: write other groups "
+                "as (?:…)"
             )
         start, end = self._outer_group
         if end < len(self.out) and _REPEAT.match(self.out[end]):
@@ -216,7 +216,7 @@ class JavaPattern:
         if ranges:
             return self._set(ranges, kind == "P", in_class, f"\\{kind}{{{name}}}")
         if self.backtracking:
-            raise self._error(f"has \\{kind}{{{name}}}, which cannot be had together with allowBacktracking")
+            raise self._error(f"has \\{kind}{{{name}}}, which is not supported with allowBacktracking")
         return f"\\{kind}{{{name.removeprefix('Is')}}}"
 
     def _set(self, ranges: str, negated: bool, in_class: bool, spelling: str) -> str:

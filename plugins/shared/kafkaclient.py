@@ -19,7 +19,7 @@ from plugins.shared.keystore import Keystore, read_keystore
 
 CONNECT_SECONDS = 5.0
 """How long brokers may take for an answer before they count as away."""
-NO_BROKERS = "no kafka.bootstrap.servers, and no cluster of this user's is started: run `agent cluster start`"
+NO_BROKERS = "kafka.bootstrap.servers is not set, and this user has started no cluster: run `agent cluster start`"
 QUIET = {"log_level": 0}
 """What matters of the client's chatter is said by the components, in words."""
 CONSUMER: Mapping[str, Any] = {

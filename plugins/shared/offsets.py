@@ -115,7 +115,7 @@ def out_of_range(claim: PartitionClaim, offset: int, low: int, high: int) -> Fla
         to = f"{high} --new-ids"
         why = (
             f"{place} ends at {high}: the brokers lost records, as when a replica that was behind becomes leader; "
-            f"if others were put before {high} since, they are passed over then"
+            f"records that were put since then, below offset {high}, would be skipped"
         )
     else:
         return None
@@ -154,7 +154,7 @@ def made_again(claim: PartitionClaim, left: int, unknown: int) -> str:
     """What to say where another topic has the claim's name now; `unknown` partitions' loss is not known."""
     more = f" (of {unknown} partitions that is not known)" if unknown else ""
     return (
-        f"topic {claim.topic} was deleted and made again: group {claim.group} begins with the first record of "
+        f"topic {claim.topic} was deleted and created again: group {claim.group} begins with the first record of "
         f"the new one. {left:,} records that the old one held when last looked at are lost{more}"
     )
 

@@ -7,13 +7,13 @@ import re
 import selectors
 import ssl
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import pydantic
 from pydantic import SecretStr
 
 from plugins.errors import Retry
-from plugins.options import Config, option
+from plugins.options import Config, agreement, option
 from plugins.shared.keystore import Keystore, read_keystore
 
 _VERSIONS = {
@@ -59,11 +59,10 @@ class _TlsConfig(Config):
                 raise ValueError(f"must be some of {' '.join(_VERSIONS)}, not {name!r}")
         return value
 
-    @pydantic.model_validator(mode="after")
-    def _leaves_something(self) -> Self:
+    @agreement("include_protocols", "exclude_protocols", "include_cipher_suites", "exclude_cipher_suites", "tls")
+    def _leaves_something(self) -> None:
         if self.tls:
             self._restrict(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-        return self
 
     def _restrict(self, context: ssl.SSLContext) -> None:
         wanted = set(self.include_protocols) or {"TLSv1.2", "TLSv1.3"}
@@ -116,13 +115,15 @@ class TlsServerConfig(_TlsConfig):
         None, name="truststore-password", description="Password of the truststore."
     )
 
-    @pydantic.model_validator(mode="after")
-    def _needs_a_key(self) -> Self:
+    @agreement("keystore", "tls")
+    def _needs_a_key(self) -> None:
         if self.tls and not self._keystore:
-            raise ValueError("ssl = true requires a keystore with a private key")
+            raise ValueError("ssl = true needs a keystore with a private key")
+
+    @agreement("truststore", "tls")
+    def _needs_tls(self) -> None:
         if self.truststore and not self.tls:
-            raise ValueError("truststore requires ssl = true: clients show certificates only over TLS")
-        return self
+            raise ValueError("needs ssl = true: clients show certificates only over TLS")
 
     @property
     def _keystore(self) -> str | None:

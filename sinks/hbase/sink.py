@@ -110,7 +110,7 @@ class HBaseSink(Sink[HBaseConfig]):
         families = hbase.families(table)
         if families is None:
             return (
-                f"HBase has no table {table!r}: add createTable = true, or write into its shell: "
+                f"HBase has no table {table!r}: add createTable = true, or run in its shell: "
                 f"create '{table}', '{family}'"
             )
         if family not in families:
@@ -214,7 +214,8 @@ class HBaseSink(Sink[HBaseConfig]):
 _KEY = b""
 """Where the group that is a row's key stands among its cells."""
 _NO_INCREMENTS = (
-    "serializer.incrementColumn is ignored: nothing is counted, since a redelivery would be counted twice; count rows"
+    "serializer.incrementColumn has no effect: nothing is incremented, since a redelivery would be counted twice; "
+    "count the rows instead"
 )
 
 

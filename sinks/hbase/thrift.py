@@ -102,7 +102,9 @@ class HBase:
                 self._close(connection)
                 if reused and not isinstance(e, TimeoutError):
                     continue
-                raise Retry(f"HBase's Thrift server {_at(connection)} broke off: {_words(e)}{self._hint(e)}") from e
+                raise Retry(
+                    f"HBase's Thrift server {_at(connection)} closed the connection: {_words(e)}{self._hint(e)}"
+                ) from e
             except BaseException:
                 self._close(connection)
                 raise
@@ -119,7 +121,7 @@ class HBase:
             except self._broken as e:
                 self._metrics.add("ConnectionFailedCount")
                 reasons.append(f"{host}:{port}: {_words(e)}")
-        raise Retry(f"HBase is away: no Thrift server answers at {'; '.join(reasons)}")
+        raise Retry(f"HBase cannot be reached: no Thrift server answers at {'; '.join(reasons)}")
 
     def _hint(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError):

@@ -138,7 +138,7 @@ class Chain:
         if committed in (None, end):
             return
         if committed > end:
-            text = "%s: records %d to %d are taken for delivered by others: group %s stands behind them"
+            text = "%s: records %d to %d count as delivered by another sink: the position of group %s is after them"
             self._log.warning(text, where, end, committed - 1, group)
         elif not self.claim.record:
             text = "%s: group %s stands at %d, and the record on HDFS at %d, which counts. To deliver again: "
@@ -297,7 +297,7 @@ class Chain:
                 self._log.warning("%s was delivered, and moved or changed by someone since", file.final)
             return
         if final is not None:
-            raise Retry(f"{file.final} is in the way of a file of the same name: move it elsewhere")
+            raise Retry(f"{file.final} exists already, and a file of that name is to be delivered: move it elsewhere")
         self._hdfs.mkdirs(posixpath.dirname(file.final))
         if not self._hdfs.rename(file.temporary, file.final):
             raise Retry(f"HDFS does not rename {file.temporary} to {file.final}")
@@ -327,7 +327,7 @@ class Chain:
 
     def _decoded(self, path: str, content: bytes | None) -> Manifest:
         if content is None:
-            raise Retry(f"{path} has just gone")
+            raise Retry(f"{path} has disappeared")
         try:
             manifest = msgspec.json.decode(content, type=Manifest)
         except (msgspec.DecodeError, UnicodeDecodeError) as e:

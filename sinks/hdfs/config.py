@@ -370,4 +370,4 @@ def _check_names(text: str) -> None:
     if ":" in sample:
         raise ValueError("HDFS allows no ':' in names (the escape %c holds some)")
     if reserved := RESERVED.intersection(sample.split("/")):
-        raise ValueError(f"the name {min(reserved)!r} is not free on HDFS")
+        raise ValueError(f"the name {min(reserved)!r} is reserved on HDFS")

@@ -85,7 +85,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     def open(self) -> None:
         """Reach the NameNode and make a staging directory."""
         if self.config.round and self.config.round_unit not in ROUND_UNITS:
-            self.log.warning("hdfs.roundUnit %r is none of second, minute, hour: no rounding", self.config.round_unit)
+            self.log.warning(
+                "hdfs.roundUnit %r is none of second, minute and hour: times are not rounded", self.config.round_unit
+            )
         self._hdfs = self._connect()
         self._hdfs.status(self.root)
         self._staging = Staging(Path(self.config.staging_dir or tempfile.gettempdir()), self._format, self.clock)
@@ -272,16 +274,16 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             if (end := before.seal(chain)) is not None:
                 committed = max(committed or 0, end)
             if before.successor() != chain.as_successor():
-                raise Retry(f"{_place(claim)}: another sink of group {claim.group} takes it over: asking once more")
+                raise Retry(f"{_place(claim)}: another sink of group {claim.group} takes it over: asking again")
             sealed.append(before)
             text = "%s: the record of commits was below %s and goes on below %s, at %s"
             self.log.info(text, _place(claim), before.state, chain.state, committed)
         elif chain.last is None and committed is None and chain.claim.epoch != claim.epoch:
-            raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking once more")
+            raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking again")
         position = chain.begin(committed)
         # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
         if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
-            raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking once more")
+            raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking again")
         for epoch in sorted({0, *epochs(self._hdfs, self.state, chain.claim)}):
             if epoch < chain.claim.epoch:
                 earlier = self._chain(chain.claim._replace(epoch=epoch))
@@ -338,7 +340,7 @@ def _bucket(path: str, root: str, longest: int) -> str:
     if reserved := RESERVED.intersection(names):
         raise ValueError(f"its path {bucket!r} has the reserved name {min(reserved)!r}")
     if not bucket.startswith(root.rstrip("/") + "/") or _FINAL.search(bucket):
-        raise ValueError(f"its path {bucket!r} is not for events")
+        raise ValueError(f"its path {bucket!r} is reserved for this sink's own files")
     if any(len(name.encode()) > LONGEST_NAME for name in names) or len(prefix.encode()) > longest:
         raise ValueError(f"its path {bucket[:300]!r} has a name that is too long for HDFS")
     if len(bucket.encode()) > LONGEST_PATH:

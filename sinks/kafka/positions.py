@@ -107,7 +107,7 @@ class Positions:
         except (KafkaException, TimeoutError) as e:
             if isinstance(e, KafkaException) and e.args[0].code() in _NOT_ALLOWED:
                 self._log.warning(
-                    "may not create topic %s (%s): should group offsets be lost, records are written again",
+                    "cannot create topic %s (%s): if the group's offsets are lost, records are written again",
                     self.name, reason(e),
                 )  # fmt: skip
                 return False

@@ -90,7 +90,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
                     raise Conflict(reason(e)) from e
                 if e.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
                     raise Retry(f"sink {self.name}: {reason(e)}") from e
-                rejected[batch.id(row)] = "with its key and headers it is more than a record holds"
+                rejected[batch.id(row)] = "with its key and headers it is larger than a record may be"
         return rejected
 
     def _topics_of(self, batch: Batch) -> list[str | ValueError]:

@@ -159,7 +159,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         writer = self._writers.get(claim.partition)
         if writer is None:
             place = f"{claim.topic}-{claim.partition}"
-            raise Conflict(f"the producer of {place} was thrown away: asking Kafka where it got")
+            raise Conflict(f"the producer of {place} was replaced: asking Kafka how far it got")
         return writer
 
     def _drop(self, partition: int) -> None:
@@ -222,7 +222,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         except KafkaException as e:
             raise Retry(f"topic {claim.topic} cannot be looked at: {reason(e)}") from e
         if found != claim.topic_id:
-            raise Retry(f"topic {claim.topic} was deleted and made again: nothing of the old one is committed")
+            raise Retry(f"topic {claim.topic} was deleted and created again: nothing of the old one is committed")
 
     def _onlooker(self, group: str) -> Consumer:
         """Reads the group's offsets without being a member, waiting for transactions that are about to end."""

@@ -52,7 +52,7 @@ class Topic(NamedTuple):
         size += sum(len(name) + len(text) for name, text in record.get("headers", ()))
         if size > self.limit - HEADROOM:
             raise ValueError(
-                f"an event of {size:,} bytes is more than a record of topic {self.name} holds ({self.limit:,}; "
+                f"an event of {size:,} bytes is larger than a record of topic {self.name} may be ({self.limit:,}; "
                 "max.message.bytes)"
             )
         if "partition" in record and not 0 <= record["partition"] < self.partitions:
@@ -66,7 +66,7 @@ class Topic(NamedTuple):
             if not -self.before <= ahead <= self.after:
                 side = "after" if ahead > 0 else "before"
                 raise ValueError(
-                    f"its time is {abs(ahead) // 1000:,} s {side} now, more than topic {self.name} takes "
+                    f"its time is {abs(ahead) // 1000:,} s {side} now, more than topic {self.name} allows "
                     f"(message.timestamp.{side}.max.ms)"
                 )
 
@@ -86,7 +86,7 @@ class Topics:
         if known is not None and time.monotonic() - known.looked <= KNOWN_SECONDS:
             return known
         if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
-            return f"{name[:80]!r} can be no topic's name"
+            return f"{name[:80]!r} is not a valid topic name"
         try:
             topic = self._admin.list_topics(name, timeout=CONNECT_SECONDS).topics[name]
         except KafkaException as e:

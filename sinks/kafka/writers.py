@@ -99,7 +99,7 @@ class TransactionalWriter(Writer):
         try:
             self._producer.init_transactions(ANSWER_SECONDS)
         except KafkaException as e:
-            raise Retry(f"Kafka does not take transactions now: {reason(e)}") from e
+            raise Retry(f"Kafka does not accept transactions now: {reason(e)}") from e
 
     def produce(self, topic: str, *, counted: bool = True, **record: Any) -> None:
         """Queue one record, in a transaction."""
@@ -126,7 +126,7 @@ class TransactionalWriter(Writer):
             if e.args[0].txn_requires_abort():
                 raise Retry(f"a transaction was aborted: {reason(e)}") from e
             # Fenced, timed out or cut off: it may have come about. Only a new producer, which ends it, can tell.
-            raise Conflict(f"it is not known whether a transaction came about ({reason(e)}): asking Kafka") from e
+            raise Conflict(f"it is not known whether a transaction was committed ({reason(e)}): asking Kafka") from e
         self.began, self.events = False, 0
 
     def abort(self) -> bool:

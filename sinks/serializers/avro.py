@@ -143,7 +143,8 @@ class AvroBody(Serializer):
                 return _checked(literal.encode(), "its header flume.avro.schema.literal")
             if url is not None and url != self._url and not url.startswith(tuple(self._trusted)):
                 return ValueError(
-                    f"serializer.trustedSchemaURLs names no beginning of its {SCHEMA_URL}, {url[:200]!r}"
+                    f"its header {SCHEMA_URL} is {url[:200]!r}, and no prefix in serializer.trustedSchemaURLs allows "
+                    "it"
                 )
             if (address := url or self._url) is None:
                 return ValueError(f"it has no header {SCHEMA_URL} or {SCHEMA_LITERAL}, and no serializer.schemaURL")

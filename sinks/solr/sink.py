@@ -74,7 +74,7 @@ class SolrSink(Sink[SolrConfig]):
         try:
             self._add([])
         except _Refused as e:
-            raise Retry(f"{self.config.url} takes no updates: {e}") from e
+            raise Retry(f"{self.config.url} accepts no updates: {e}") from e
         self.metrics.add("ConnectionCreatedCount")
 
     def close(self) -> None:
@@ -108,8 +108,8 @@ class SolrSink(Sink[SolrConfig]):
                 yield Caution(f"Solr's schema has no field {name!r}: it will refuse the documents or guess its type")
         if schema.get("uniqueKey") != self.config.id_field:
             yield Caution(
-                f"idField is {self.config.id_field!r} and the schema's unique key {schema.get('uniqueKey')!r}: "
-                "what is delivered again is there twice"
+                f"idField is {self.config.id_field!r} and the unique key of the schema is "
+                f"{schema.get('uniqueKey')!r}: what is delivered again is there twice"
             )
 
     # --- writing
@@ -194,7 +194,7 @@ class SolrSink(Sink[SolrConfig]):
         if "CERTIFICATE_VERIFY_FAILED" in text:
             return f"the certificate of {url} is not accepted: REQUESTS_CA_BUNDLE names a file with your authorities"
         if not status:
-            return f"Solr is away: no answer from {url}"
+            return f"Solr cannot be reached: no answer from {url}"
         if status in (404, 405):
             return f"Solr has no collection or core {url}: create it, or mend url"
         if status in (401, 403):

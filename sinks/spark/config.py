@@ -117,7 +117,7 @@ def read_outputs(properties: dict[str, str]) -> dict[str, Output]:
     for key, value in properties.items():
         name, _, own = key.partition(".")
         if not own:
-            raise ValueError(f"{key}: means nothing, expected output.<name>.<option>, as output.{key}.type")
+            raise ValueError(f"{key}: is not understood; expected output.<name>.<option>, as output.{key}.type")
         written.setdefault(name, {})[own] = value
     outputs = {}
     for name, texts in written.items():

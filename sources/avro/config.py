@@ -13,7 +13,7 @@ from plugins.shared.avrorpc import CompressionConfig
 from sources.serving import ServingConfig
 
 
-class AvroConfig(ServingConfig, CompressionConfig):
+class AvroConfig(CompressionConfig, ServingConfig):
     """Options of the avro source."""
 
     ignored = MappingProxyType({"threads": "one thread serves all connections"})

@@ -61,7 +61,7 @@ class Server:
         self.unfinished = 0
         """Bytes of requests that have begun and not ended."""
         self.connections: dict[Connection, None] = {}
-        hint = "; Flume 1.11 deflates outside of TLS: switch compression off"
+        hint = "; Flume 1.11 compresses outside of TLS, which cannot be read: switch compression off"
         self._reception = Reception(
             source,
             endpoint,
@@ -147,7 +147,7 @@ class Server:
         arrived = itertools.takewhile(lambda request: request.arrived < limit, self._unanswered)
         if overdue := [request for request in arrived if not request.answered]:
             self.metrics.add("RequestTimeoutCount", len(overdue))
-            self.complain("overdue", "requests were not stored within %d ms: their clients are told FAILED", timeout)
+            self.complain("overdue", "requests were not stored within %d ms: their clients get FAILED", timeout)
             self._answer(overdue, Status.FAILED)
         self.arrivals.forget_answered()
 
@@ -170,7 +170,7 @@ class Server:
     def _holds(self, more: int) -> None:
         self._held += more
         if full := self._held > (self.budget // 2 if self.full else self.budget):
-            self.complain("held", "%d bytes of events wait to be stored: nothing more is read", self._held)
+            self.complain("held", "%d bytes of events wait to be stored: reading pauses", self._held)
         if full != self.full:
             self.full = full
             for connection in self.connections:

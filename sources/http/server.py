@@ -25,7 +25,7 @@ from sources.serving import Arrivals, Client, Reception
 BUDGET = 64 * 1024 * 1024
 """Bytes of requests that wait to be stored, from which on others are answered 503, and of those that are still on
 their way; or the largest request."""
-CROWDED = "too many large requests come at once; send it again"
+CROWDED = "too many large requests at once; send the request again"
 OVERHEAD = 1024
 """Bytes that a request takes beside its content, roughly."""
 _CHARSET = re.compile(rb'(?<![\w-])charset\s*=\s*"?([^\s";]+)', re.IGNORECASE)
@@ -138,7 +138,7 @@ class Server:
             content = await asyncio.wait_for(self._content(receive), self.config.idle_timeout)
             events = self._events(scope, content)
         except TimeoutError:
-            return 408, "the request did not come to its end"
+            return 408, "the request did not end in time"
         except HandlerError as e:
             return e.status, e.reason
         if not events:
@@ -147,7 +147,7 @@ class Server:
 
     async def _store(self, events: list[Event], size: int) -> tuple[int, str]:
         if self._held and self._held + size > self._budget:
-            return 503, "too much waits to be stored already; send it again"
+            return 503, "too many events wait to be stored; send the request again"
         request = Request(events, size, asyncio.get_running_loop().create_future())
         self._held += size
         self._unanswered.add(request)
@@ -156,7 +156,11 @@ class Server:
         )
         self.arrivals.put(request)
         try:
-            return (200, "") if await request.done else (503, "the channel does not take it in time; send it again")
+            return (
+                (200, "")
+                if await request.done
+                else (503, "the channel did not store it in time; send the request again")
+            )
         finally:
             timer.cancel()
             self._held -= size
@@ -174,7 +178,7 @@ class Server:
                 size += len(pieces[-1])
                 self._unfinished += len(pieces[-1])
                 if size > self.config.largest:
-                    raise HandlerError(413, f"a request may have {self.config.largest} bytes")
+                    raise HandlerError(413, f"a request may have at most {self.config.largest} bytes")
                 if not message.get("more_body"):
                     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 if self._unfinished > self._budget:

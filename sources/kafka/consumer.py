@@ -159,7 +159,7 @@ class TopicConsumer(Poller):
             lost = f"{low - offset:,} records are lost" if low > offset else "What was there is lost"
             log.error(
                 "group %s stands at offset %d of %s-%d, which the brokers no longer have: retention removed it, or "
-                "the topic was made anew. %s; it goes on with the earliest record there is, %d",
+                "the topic was created again. %s; it goes on with the earliest record there is, %d",
                 *(self.group, offset, topic, partition, lost, low),
             )
             self._metrics.add("KafkaOffsetLostCount")

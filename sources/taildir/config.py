@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import pydantic
 
-from plugins import MAX_HEADER_COLUMNS, Config, option
+from plugins import MAX_HEADER_COLUMNS, Config, agreement, option
 from plugins.shared.regex import Regex
 from sources.taildir.groups import Group
 from sources.taildir.multiline import Multiline
@@ -40,15 +40,15 @@ class TaildirConfig(Config):
     batch_size: int = option(
         10_000,
         name="batchSize",
-        description="Most lines in a batch. A batch also ends at 512 KiB.",
+        description="Maximum number of lines in a batch. A batch also ends at 512 KiB.",
         unit="events",
         ge=1,
     )
     max_batch_count: int = option(
         2**63 - 1,
         name="maxBatchCount",
-        description="Most batches read from one file before the next file has its turn. A turn also ends after 8 "
-        "MiB.",
+        description="Maximum number of batches that are read from one file before the next one has its turn. A turn "
+        "also ends after 8 MiB.",
         ge=1,
     )
     skip_to_end: bool = option(
@@ -72,8 +72,8 @@ class TaildirConfig(Config):
     write_position_interval: int = option(
         3000,
         name="writePosInterval",
-        description="How often the position file is written. The journal beside it, which counts after a crash, "
-        "is written with every batch.",
+        description="Time between two writes of the position file. The journal beside it, which counts after a "
+        "crash, is written with every batch.",
         unit="ms",
         ge=0,
     )
@@ -93,20 +93,20 @@ class TaildirConfig(Config):
         ge=1,
     )
     max_backoff_sleep: int = option(
-        5000, name="maxBackoffSleep", description="Longest time between two checks of all files.", unit="ms", ge=1
+        5000, name="maxBackoffSleep", description="Maximum time between two checks of all files.", unit="ms", ge=1
     )
     keep_carriage_return: bool = option(
         False,
         name="keepCarriageReturn",
-        description="Keep the carriage return of lines that end in CR LF in the event; Flume removes it. Needed "
-        "to restore such files byte for byte.",
+        description="Keep the carriage return of lines that end in CR LF in the event; Flume removes it. This is "
+        "needed to restore such files byte for byte.",
     )
 
     inotify: bool = option(
         True,
         name="inotify",
-        description="Have the kernel report changes. It cannot for network file systems (NFS, SMB): set `false` "
-        "there, and files are checked as often as `backoffSleepIncrement` and `maxBackoffSleep` say.",
+        description="Have the kernel report changes. It cannot do so for network file systems (NFS, SMB): set it to "
+        "`false` there, and files are checked as often as `backoffSleepIncrement` and `maxBackoffSleep` say.",
     )
     multiline_pattern: str = option(
         "",
@@ -118,7 +118,7 @@ class TaildirConfig(Config):
     multiline_negate: bool = option(
         False,
         name="multiline.negate",
-        description="Lines in which the pattern is not found are the continuation lines.",
+        description="Make the lines in which the pattern is not found the continuation lines.",
     )
     multiline_match: Literal["after", "before"] = option(
         "after",
@@ -136,14 +136,14 @@ class TaildirConfig(Config):
     multiline_max_lines: int = option(
         500,
         name="multiline.maxLines",
-        description="Most lines in an event. A longer one becomes several events; nothing is dropped.",
+        description="Maximum number of lines in an event. A longer one becomes several events; nothing is dropped.",
         unit="lines",
         ge=1,
     )
     multiline_max_bytes: int = option(
         1 << 20,
         name="multiline.maxBytes",
-        description="Most bytes in an event of several lines. A longer one becomes several events; nothing is "
+        description="Maximum size of an event of several lines. A longer one becomes several events; nothing is "
         "dropped.",
         unit="bytes",
         ge=1,
@@ -160,12 +160,14 @@ class TaildirConfig(Config):
             raise ValueError(reason + (" (multiline.negate reverses the match)" if look_around else "")) from None
         return pattern
 
-    @pydantic.model_validator(mode="after")
-    def _check_groups(self) -> Self:
+    @agreement("filegroups", "patterns", "headers")
+    def _check_groups(self) -> None:
         self.groups()
+
+    @agreement("multiline_pattern")
+    def _joins_lines(self) -> None:
         if not self.multiline_pattern and any(name.startswith("multiline_") for name in self.model_fields_set):
-            raise ValueError("multiline.pattern is missing: without it no lines are joined")
-        return self
+            raise ValueError("is required, as without it no lines are joined")
 
     def groups(self) -> list[Group]:
         """The file groups. ValueError naming everything wrong with them."""

@@ -37,7 +37,7 @@ APART = "\na1.sources.s1.setTopicHeader = false"
             KAFKA.format(read="events", channel=IN_KAFKA, write="out") + APART,
             ["reads topic events, which a1.c"],
         ),
-        (KAFKA.format(read="more", channel=IN_KAFKA, write="events") + APART, ["in which its own channel lies"]),
+        (KAFKA.format(read="more", channel=IN_KAFKA, write="events") + APART, ["which is that of its own channel"]),
         (KAFKA.format(read="more", channel="memory", write="out") + APART, ["delivers at least once: channel c1"]),
         (KAFKA.format(read="more", channel=IN_KAFKA, write="out") + APART + "\na1.audit.topic = audit", []),
         (

@@ -154,7 +154,7 @@ def test_records_of_a_topic_made_again_are_not_taken_for_those_of_the_old_one(br
     try:
         waiting(consumer, ids)
         ids.answer("second")
-        with pytest.raises(Retry, match="topic again was deleted and made again"):
+        with pytest.raises(Retry, match="topic again was deleted and created again"):
             until(lambda: consumer.take(1))
         assert consumer._metrics.get("TopicRecreatedCount") == 1
     finally:

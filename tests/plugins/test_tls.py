@@ -10,10 +10,10 @@ NEEDED = {"hostname": "h", "port": "1", "ssl": "true"}
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"include-protocols": "SSLv3"}, "leave no version of TLS to speak"),
-        ({"include-protocols": "TLSv1.2", "exclude-protocols": "TLSv1.2"}, "leave no version of TLS to speak"),
-        ({"include-protocols": "TLSv1.1 TLSv1.3"}, "leave out a version between two"),
-        ({"include-protocols": "TLSv1.2", "include-cipher-suites": "TLS_NONE"}, "leave none to use"),
+        ({"include-protocols": "SSLv3"}, "leave no version of TLS"),
+        ({"include-protocols": "TLSv1.2", "exclude-protocols": "TLSv1.2"}, "leave no version of TLS"),
+        ({"include-protocols": "TLSv1.1 TLSv1.3"}, "without a gap"),
+        ({"include-protocols": "TLSv1.2", "include-cipher-suites": "TLS_NONE"}, "leave no cipher suite"),
         ({"include-protocols": "TLSv9"}, "not 'TLSv9'"),
     ],
 )

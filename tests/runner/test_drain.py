@@ -169,7 +169,7 @@ def test_it_is_given_up_when_nothing_moves_and_says_what_is_left_and_who_holds_i
     with pytest.raises(Stuck) as stuck:
         agent.drained()
     assert str(stuck.value) == (
-        "not drained, and nothing has moved for 60 s: "
+        "not drained, and nothing was delivered for 60 s: "
         "partition 1 of a1.channels.c1 is delivered up to 6 of 20 in group g, and held by other on host-b; "
         "partition 2 of a1.channels.c1 is delivered up to 0 of 30 in group g, and held by nobody"
     )

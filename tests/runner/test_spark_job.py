@@ -58,7 +58,7 @@ class MadeAgain(Recording):
     """Its topic is another one by now."""
 
     def confirm(self, claim: PartitionClaim) -> None:
-        raise Retry("topic t was deleted and made again")
+        raise Retry("topic t was deleted and created again")
 
 
 def jobs(tolerance: Tolerance) -> tuple[Job, SinkJob]:
@@ -280,7 +280,7 @@ def test_a_query_that_spark_ends_says_what_was_behind_it(
         raise RuntimeError("KAFKA_DATA_LOSS")
 
     monkeypatch.setattr(query, "_start", end)
-    with pytest.raises(Conflict, match="topic t was deleted and made again"):
+    with pytest.raises(Conflict, match="topic t was deleted and created again"):
         query.run(None, threading.Event())
     assert '"TopicRecreatedCount": 1, "RecordLostCount": 6' in capsys.readouterr().out
 

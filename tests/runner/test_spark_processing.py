@@ -165,14 +165,17 @@ def test_a_processor_that_fills_its_own_channel_is_warned_of(tmp_path: Path) -> 
     spec, (found,) = read(tmp_path, *loop)
     assert spec is not None
     assert found.severity == "warning"
-    assert found.message == "writes to topic flafka, in which its own channel lies: it takes it out again for ever"
+    assert (
+        found.message
+        == "writes to topic flafka, which is that of its own channel: it would read its own events again without end"
+    )
 
 
 def test_on_a_cluster_a_processor_needs_a_checkpoint_that_executors_reach(tmp_path: Path) -> None:
     cluster, reached = "a1.spark.master = spark://there:7077", "a1.sinks.p.checkpoint = hdfs://there:8020/state"
     _, (found,) = read(tmp_path, cluster)
     assert str(found).endswith(
-        "a1.sinks.p: with spark.master = spark://there:7077 it needs a checkpoint that executors reach: "
+        "a1.sinks.p: with spark.master = spark://there:7077 it needs a checkpoint that the executors can reach: "
         "hdfs://host:port/…"
     )
     assert read(tmp_path, cluster, reached)[1] == read(tmp_path)[1] == []

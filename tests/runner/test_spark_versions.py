@@ -81,7 +81,7 @@ def test_no_java_no_pyspark_and_another_pyspark(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(java, "_candidates", lambda: iter(()))
     monkeypatch.setattr(versions, "_pyspark", lambda: "3.5.1")
     other, missing = wrong(AgentOptions())
-    assert other.startswith("pyspark 3.5.1 does not go with Spark's Kafka connector 4.2.0: pip install")
+    assert other.startswith("pyspark 3.5.1 is not compatible with Spark's Kafka connector 4.2.0: pip install")
     assert missing.startswith("no Java 17 to 23\n  either: pip install 'flafka[sandbox]'")
     monkeypatch.setattr(versions, "_pyspark", lambda: None)
     assert list(wrong(AgentOptions())) == ["runner = spark needs pyspark: pip install 'flafka[spark]'"]

@@ -239,7 +239,7 @@ def test_the_plain_form_needs_no_right_to_transactions(monkeypatch):
         """A producer that may not."""
 
         def __init__(self, *_):
-            raise Retry("Kafka does not take transactions now") from KafkaException(KafkaError(refused))
+            raise Retry("Kafka does not accept transactions now") from KafkaException(KafkaError(refused))
 
     plain = PlainKafkaSink(sink(Admin()).config)
     monkeypatch.setattr("sinks.kafka.plain.TransactionalWriter", Refused)

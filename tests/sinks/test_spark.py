@@ -70,7 +70,7 @@ def test_a_processor_that_cannot_run_is_told_before_anything_starts(processor: s
         ),
         (
             {"output__type": "kafka"},
-            "output.type: means nothing, expected output.<name>.<option>, as output.type.type",
+            "output.type: is not understood; expected output.<name>.<option>, as output.type.type",
         ),
     ],
 )

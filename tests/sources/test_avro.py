@@ -531,7 +531,7 @@ def test_ip_filter():
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({"ipFilter": "true"}, "needs ipFilterRules"),
+        ({"ipFilter": "true"}, "is required with ipFilter = true"),
         ({"ipFilter": "true", "ipFilterRules": "permit:ip:*"}, "'permit:ip:*' must be"),
         ({"ssl": "true"}, "needs a keystore"),
         ({"include-protocols": "TLSv9"}, "not 'TLSv9'"),
@@ -623,4 +623,4 @@ def test_plain_text_to_tls_and_tls_to_plain_text(server_certificate, caplog):
     caplog.clear()
     with Running() as running, pytest.raises(OSError), Client(running, tls=context):
         pass
-    assert "it speaks TLS, which is not switched on here: ssl = true" in caplog.text
+    assert "it speaks TLS, which is off here: set ssl = true" in caplog.text

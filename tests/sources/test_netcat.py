@@ -98,5 +98,5 @@ def test_who_reads_no_answers_holds_up_nobody() -> None:
 def test_an_encoding_nobody_knows() -> None:
     _, problems = NetcatConfig.parse({"bind": "::", "port": "0", "encoding": "base64"})
     assert [(problem.option, problem.message) for problem in problems] == [
-        ("encoding", "unknown character set 'base64'")
+        ("encoding", "unknown character set 'base64'; UTF-8 and ISO-8859-1 are known")
     ]

@@ -144,7 +144,7 @@ def test_it_ends_with_1_and_names_who_holds_what_is_left(
         assert start.run(spec, drain=True) == 1
     (told,) = [record.message for record in caplog.records if "not drained" in record.message]
     assert told == (
-        f"not drained, and nothing has moved for 5 s: partition {theirs} of a1.channels.c1 is delivered up to 0 of "
-        f"150 in group {topic}, and held by {member_id('a2', 'k1')}.{topic} on 127.0.0.1"
+        f"not drained, and nothing was delivered for 5 s: partition {theirs} of a1.channels.c1 is delivered up to 0 "
+        f"of 150 in group {topic}, and held by {member_id('a2', 'k1')}.{topic} on 127.0.0.1"
     )
     assert delivered(out / "a1") == Counter(EVENTS[1 - theirs :: 2])

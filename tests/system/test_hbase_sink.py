@@ -178,7 +178,7 @@ def test_a_family_or_table_that_is_missing_holds_everything_until_it_is_there(ta
     with pytest.raises(Retry, match=r"HBase has no table .*: add createTable = true"):
         table.sink()
     (sentence,) = table.made[0].probe()
-    assert sentence.endswith(f"or write into its shell: create '{table.name}', 'f'")
+    assert sentence.endswith(f"or run in its shell: create '{table.name}', 'f'")
     table.create()
     with pytest.raises(Retry, match=r"has no column family 'g', only f: .* alter"):
         table.sink(columnFamily="g")
@@ -210,7 +210,7 @@ def test_a_thrift_server_that_was_away_is_noticed_only_while_it_is(table: Table)
         cluster.kill(THRIFT)
         until(lambda: not listening(cluster.ports[THRIFT]), "its port to be closed")
         sink.write(events([b"d"], offset=3))
-        with pytest.raises(Retry, match=r"HBase is away: no Thrift server answers at 127\.0\.0\.1"):
+        with pytest.raises(Retry, match=r"HBase cannot be reached: no Thrift server answers at 127\.0\.0\.1"):
             sink.flush()
         sink.reset()
         assert [sentence.partition(":")[0] for sentence in sink.probe()] == ["HBase is away"]

@@ -200,7 +200,7 @@ def test_positions_told_from_outside_never_go_back_within_an_epoch(channel):
 
 def test_positions_of_a_topic_that_was_made_again_are_not_told_where_its_group_says_nothing_any_more(channel):
     claims = [claim._replace(topic_id="of-the-topic-before") for claim in channel.positions(None)]
-    with pytest.raises(Retry, match="was deleted and made again"):
+    with pytest.raises(Retry, match="was deleted and created again"):
         channel.record(dict.fromkeys(claims, 1))
     assert set(channel.positions(None).values()) == {None}
 

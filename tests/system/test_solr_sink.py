@@ -125,11 +125,13 @@ def test_probe_names_what_is_wrong(core: str, solr_cluster: SolrCluster) -> None
         return [str(sentence) for sentence in made(url, **options).probe()]
 
     assert troubles(core) == []
-    assert troubles("http://127.0.0.1:1/solr/c") == ["Solr is away: no answer from http://127.0.0.1:1/solr/c"]
+    assert troubles("http://127.0.0.1:1/solr/c") == [
+        "Solr cannot be reached: no answer from http://127.0.0.1:1/solr/c"
+    ]
     missing = f"{solr_cluster.address}/missing"
     assert troubles(missing) == [f"Solr has no collection or core {missing}: create it, or mend url"]
     (sentence,) = troubles(core, updateChain="none")
-    assert sentence.startswith(f"{core} takes no updates: unknown UpdateRequestProcessorChain: none")
+    assert sentence.startswith(f"{core} accepts no updates: unknown UpdateRequestProcessorChain: none")
     cautions = troubles(core, **{"field.nothing": "x", "idField": "key_s"})
     assert ["no field 'nothing'" in cautions[0], "is there twice" in cautions[1]] == [True, True]
 
@@ -143,7 +145,7 @@ def test_a_solr_that_was_away_has_everything_once(core: str, solr_cluster: SolrC
         failed: list[Callable[[], None]] = [sink.flush, sink.open]
         sink.write(batch(*bodies, offset=3000))
         for call in failed:
-            with pytest.raises(Retry, match="Solr is away: no answer from"):
+            with pytest.raises(Retry, match="Solr cannot be reached: no answer from"):
                 call()
         sink.reset()
     finally:

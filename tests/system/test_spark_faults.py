@@ -162,7 +162,7 @@ a1.sinks.p.output.rows.type = console
         expect(written("new", 400))  # it passes the old positions
         all_there("the topic was made again")
         assert all(agent.count(sink, "TopicRecreatedCount") == 1 for sink in sinks)
-        assert agent.log.count(f"topic {topic} was deleted and made again: ") >= 2
+        assert agent.log.count(f"topic {topic} was deleted and created again: ") >= 2
         assert agent.count("SINK.k1", "DriverRestartCount") == 0
 
         order.touch()

@@ -114,7 +114,7 @@ a1.sinks = k1
     assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == Counter(LINES)
 
 
-NO_HDFS = "HDFS is away: no NameNode answers, or is active, at {}"
+NO_HDFS = "HDFS cannot be reached: no NameNode answers, or none is active, at {}"
 
 # --- running
 
@@ -400,7 +400,7 @@ a1.sinks.k2.sink.directory = {file}/out
         "a1.sources.s2": [f"directory {tmp_path}/missing cannot be read: No such file or directory"],
         "a1.channels.c1": [f"no Kafka broker answers at {nobody}"],
         "a1.channels.c2": ["replication = 4, but only 3 brokers are up"],
-        "a1.channels.c3": [f"topic {alone} has 1 replicas: 3 survive the loss of a broker without a pause"],
+        "a1.channels.c3": [f"topic {alone} has 1 replicas: with 3, the loss of a broker causes no pause"],
         "a1.sinks.k1": [f"cannot write into the staging directory {file}/staging", NO_HDFS.format(closed)],
         "a1.sinks.k2": [f"cannot write into {file}/out"],
     }.items():

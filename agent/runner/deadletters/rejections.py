@@ -108,7 +108,7 @@ class Rejections:
         self.paused = self.paused or (
             f"paused: {rejected:,} of the latest {events:,} events were rejected, more than errors.tolerance = "
             f"{self.tolerance.percent} (%) allows, the last because: {reason}. They wait in the channel and are "
-            f"offered again until they are taken: mend what they are written to, or the configuration; with "
+            f"offered again until they are taken: correct the configuration or what the sink writes to; with "
             f"errors.tolerance = all they become dead letters"
         )
         raise Retry(self.paused)

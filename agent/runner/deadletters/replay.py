@@ -134,7 +134,7 @@ class ThroughTopic(Replayer):
             producer.init_transactions(ANSWER_SECONDS)
             topics = producer.list_topics(stream.topic, timeout=ANSWER_SECONDS).topics
         except KafkaException as e:
-            raise Retry(f"Kafka does not take transactions now, nothing was replayed: {reason(e)}") from e
+            raise Retry(f"Kafka does not accept transactions now, nothing was replayed: {reason(e)}") from e
         self._partitions = len(topics[stream.topic].partitions)
         return producer
 
@@ -216,7 +216,7 @@ class ThroughTopic(Replayer):
                 producer.abort_transaction(ANSWER_SECONDS)
             known = next((error for error in (*errors, *e.args) if isinstance(error, KafkaError)), None)
             if known is not None and known.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                raise _TooLarge(f"it is more than a record of topic {self._stream.topic} holds") from e
+                raise _TooLarge(f"it is larger than a record of topic {self._stream.topic} may be") from e
             why = known.str() if known is not None else str(e.__cause__ or e)
             stored = (
                 "" if lot[0][1] is not None else f"; {len(lot)} letters of {lot[0][0].component} would come twice"

@@ -198,7 +198,7 @@ def _gone(sink: SinkJob) -> str:
     own = f", and name another {sink.sink.path}.checkpoint" if issubclass(sink.sink.cls, StreamingSink) else ""
     return (
         f"the brokers no longer have the records of {stream.topic} that come next: retention removed them, or the "
-        f"topic was made anew. To accept the loss: agent group reset {stream.group} --topic {stream.topic} "
+        f"topic was created again. To accept the loss: agent group reset {stream.group} --topic {stream.topic} "
         f"--to earliest{own}"
     )
 

@@ -109,7 +109,7 @@ def listener(log: logging.Logger, on_progress: Callable[[str, Any], None], on_id
                 if progress.numInputRows:
                     log.info("%s: %s", progress.name, _line(progress))
             except Exception:  # a listener that raises is heard of nowhere else
-                log.exception("the progress of %s cannot be told", progress.name)
+                log.exception("the progress of %s is not known", progress.name)
 
     return Listener()
 

@@ -296,7 +296,7 @@ class Clock:
     def look(self) -> None:
         """Raises Retry where it was set back: a query that is begun anew goes by the new time."""
         if (back := self._ahead - (time.time() - time.monotonic())) > SET_BACK_SECONDS:
-            raise Retry(f"the machine's clock was set back by {back:.0f} s: the query begins anew")
+            raise Retry(f"the machine's clock was set back by {back:.0f} s: the query is started again")
 
 
 def most_records(channel: KafkaBackedChannel, options: AgentOptions) -> str:

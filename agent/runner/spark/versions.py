@@ -36,7 +36,9 @@ def wrong(options: AgentOptions) -> Iterator[str]:
         return
     connector = next(jar.version for jar in read_lock("spark") if jar.artifact.startswith("spark-sql-kafka"))
     if _minor(spark) != _minor(connector):
-        yield f"pyspark {spark} does not go with Spark's Kafka connector {connector}: pip install 'flafka[spark]'"
+        yield (
+            f"pyspark {spark} is not compatible with Spark's Kafka connector {connector}: pip install 'flafka[spark]'"
+        )
     try:
         find_java()
     except ServiceError as e:
@@ -46,8 +48,8 @@ def wrong(options: AgentOptions) -> Iterator[str]:
     named = re.search(r"python(\d+\.\d+)$", python := workers_python(options))
     if named and named[1] != PYTHON:
         yield (
-            f"the workers' {python} is not the agent's Python {PYTHON}, and Spark wants both alike: name one of "
-            f"{PYTHON} with spark.conf.spark.pyspark.python, or run the agent with {python}"
+            f"the workers' {python} is not the agent's Python {PYTHON}, and Spark requires the same version of both: "
+            f"name one of {PYTHON} with spark.conf.spark.pyspark.python, or run the agent with {python}"
         )
 
 
