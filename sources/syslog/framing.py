@@ -117,7 +117,9 @@ class Framer:
             if self._counted and marks[frames[0]] & CUT:
                 # A count lied, and without newlines nothing tells where the next frame begins.
                 start = ends[frames[0]] - self._line_max
-                self.fault = f"expected an octet count from 1 to 9999999, not {octets[start : start + 24].tobytes()!r}"
+                self.fault = (
+                    f"expected an octet count from 1 to 9999999, not {octets[start : start + 24].tobytes()!r}"
+                )
             self._counted = False
         return ends, marks
 

@@ -28,9 +28,7 @@ _ESCAPED = re.compile(r'\\(["\\\]])')
 _BOM = np.frombuffer(b"\xef\xbb\xbf", np.uint8)
 
 
-def read(
-    data: Bytes, starts: Ints, ends: Ints, wanted: Mask
-) -> tuple[Ints, Mask, dict[str, Array], Array | None]:
+def read(data: Bytes, starts: Ints, ends: Ints, wanted: Mask) -> tuple[Ints, Mask, dict[str, Array], Array | None]:
     """Where the messages themselves start, which frames are as RFC 5424 has them, their headers, and the map column
     with the headers past `_MOST_COLUMNS`.
 

@@ -26,7 +26,15 @@ SPACE = rb"[ \t\n\f\r]"
 PRIORITY = re.compile(rb"<(\d{1,3})>")
 ISO = rb"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:[+-]\d{2}:\d{2}|Z)?"
 RFC5424 = re.compile(
-    rb"<(\d{1,3})>(\d?)" + SPACE + rb"?(?:(" + ISO + rb")|-)" + SPACE + rb"([^\x00-\x20]{1,255})" + SPACE + rb"(.*)\Z",
+    rb"<(\d{1,3})>(\d?)"
+    + SPACE
+    + rb"?(?:("
+    + ISO
+    + rb")|-)"
+    + SPACE
+    + rb"([^\x00-\x20]{1,255})"
+    + SPACE
+    + rb"(.*)\Z",
     re.DOTALL | re.ASCII,
 )
 RFC3164 = re.compile(
@@ -316,7 +324,12 @@ def test_without_a_zone_it_is_the_one_of_this_machine(monkeypatch):
 
 def test_headers_that_no_event_has_are_no_columns():
     assert parse(pa.array([b"<13>x"]), NOW, UTC_READING).header_names == ["Facility", "Severity", STATUS]
-    assert parse(pa.array([b"<13>- h x"]), NOW, UTC_READING).header_names == ["Facility", "Severity", "priority", "host"]
+    assert parse(pa.array([b"<13>- h x"]), NOW, UTC_READING).header_names == [
+        "Facility",
+        "Severity",
+        "priority",
+        "host",
+    ]
     assert parse(pa.array([], pa.binary()), NOW, UTC_READING).header_names == []
 
 
