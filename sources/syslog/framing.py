@@ -1,4 +1,4 @@
-"""Cuts what arrives into syslog frames: by newlines, or by the octet counts of RFC 6587."""
+"""Cuts what arrives into syslog frames: by newlines, and by the octet counts of RFC 6587."""
 
 from __future__ import annotations
 
@@ -26,18 +26,24 @@ LEAST_ROOM = 64 * 1024
 MAX_WAIT = 0.02
 """Seconds that a batch waits for more after its first byte."""
 
+_NEWLINE = ord("\n")
 BETWEEN = 4
 """Mark of bytes that belong to no frame: an octet count, an empty line."""
 
-_COUNT = re.compile(rb"([1-9][0-9]{0,6}) ")
-_COUNT_BEGINS = re.compile(rb"(?:[1-9][0-9]{0,6})?\Z")
-_COUNT_TOO_LONG = re.compile(rb"[1-9][0-9]{7}")
+_PRIORITY = rb"<[0-9]{1,3}>"
+_COUNT = rb"(?:[5-9]|[1-9][0-9]{1,6}|4(?= <[0-9]{1,2}>)|3(?= <[0-9]>))"
+"""An octet count; one too small for the priority behind it is none."""
+_COUNTED = re.compile(rb"\n*(%b) (?=%b)" % (_COUNT, _PRIORITY))
+_UNDECIDED = re.compile(rb"(?:[1-9][0-9]{0,6}(?: (?:<[0-9]{0,3})?)?)?\Z")
+"""What may become the beginning of an octet-counted frame; nothing may as well."""
+_LINES = re.compile(rb"\n(?=%b %b|%b)" % (_COUNT, _PRIORITY, _UNDECIDED.pattern))
+"""The end of lines that something else may follow."""
 
 
 class Framer:
     """Cuts one stream into frames; however the stream came in pieces, the frames are the same.
 
-    Its first bytes decide for good: a number and a space make it octet-counted, anything else makes it lines.
+    A frame is octet-counted if it begins with a count, a blank and a priority such as `<13>`; any other is a line.
     A line that reaches `event_size` bytes is cut there, and again after as many; an octet-counted frame at
     `COUNTED_MAX` bytes, or at `event_size` where that is more. So nothing is lost, and no more is ever waited for.
     """
@@ -46,8 +52,9 @@ class Framer:
         self._line_max = event_size
         self._counted_max = max(event_size, COUNTED_MAX)
         self._counted: bool | None = None
+        """Whether the frame before was octet-counted; None before the first."""
         self._missing = 0
-        """Octets of the present frame still to come; 0 where a count is due."""
+        """Octets of the present frame still to come; 0 in a line, and where a frame begins."""
         self._rest = 0
         """`REST` while within a frame that was cut."""
         self.fault = ""
@@ -56,25 +63,43 @@ class Framer:
     def cut(self, data: memoryview) -> tuple[Positions, Bytes]:
         """Where the pieces that are complete in `data` end, and their marks: they join without gaps.
 
-        `data` begins with what was left over last time. Once there is a fault, what is left over is no frame.
+        `data` begins with what was left over last time.
         """
-        if self._counted is None:
-            if _COUNT_TOO_LONG.match(data):
-                self._counted = True
-            elif not _COUNT_BEGINS.match(data):
-                self._counted = _COUNT.match(data) is not None
-        if self._counted is None:
-            return np.zeros(0, np.int64), np.zeros(0, np.uint8)
-        return self._cut_counted(data) if self._counted else self._cut_lines(data)
+        if len(data) and not self._missing:
+            octets = np.frombuffer(data, np.uint8)
+            ends = np.flatnonzero(octets == _NEWLINE) + 1
+            firsts = octets.take(np.append(0, ends), mode="clip")
+            if not (firsts - ord("1") < 9).any():
+                return self._cut_lines(octets, ends)
+        return self._cut_frames(bytes(data))  # bytes cost half of what a view does in loops
 
     def end(self) -> int:
         """The marks of what is left over when the stream ends: it is one frame, without its end."""
         return CUT | self._rest
 
-    def _cut_lines(self, data: memoryview) -> tuple[Positions, Bytes]:
-        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
-        starts = np.concatenate(([0], ends))
-        sizes = np.concatenate((ends - 1, [len(data)])) - starts
+    def _cut_frames(self, text: bytes) -> tuple[Positions, Bytes]:
+        """As `cut`, where there may be octet-counted frames."""
+        pieces = []
+        position = 0
+        while True:
+            if self._missing or not self._rest:
+                ends, marks, position = self._cut_counted(text, position)
+                pieces.append((ends, marks))
+                if self._missing or _UNDECIDED.match(text, position):
+                    break
+            found = _LINES.search(text, position)
+            lines = np.frombuffer(text, np.uint8)[position : found.end() if found else len(text)]
+            ends, marks = self._cut_lines(lines, np.flatnonzero(lines == _NEWLINE) + 1)
+            pieces.append((ends + position, marks))
+            if found is None:
+                break
+            position = found.end()
+        return np.concatenate([ends for ends, _ in pieces]), np.concatenate([marks for _, marks in pieces])
+
+    def _cut_lines(self, octets: Bytes, ends: Positions) -> tuple[Positions, Bytes]:
+        """As `cut`, where all are lines; `ends` is where they end."""
+        starts = np.append(0, ends)
+        sizes = np.append(ends - 1, len(octets)) - starts
         cut = np.zeros(len(ends), np.bool_)
         if len(long := np.flatnonzero(sizes >= self._line_max)):
             step = self._line_max
@@ -88,20 +113,31 @@ class Framer:
         marks[0] |= self._rest
         marks[np.diff(ends, prepend=0) == 1] = BETWEEN
         self._rest = REST if cut[-1] else 0
+        if len(frames := np.flatnonzero(marks != BETWEEN)):
+            if self._counted and marks[frames[0]] & CUT:
+                # A count lied, and without newlines nothing tells where the next frame begins.
+                start = ends[frames[0]] - self._line_max
+                self.fault = (
+                    f"expected an octet count from 1 to 9999999, not {octets[start : start + 24].tobytes()!r}"
+                )
+            self._counted = False
         return ends, marks
 
-    def _cut_counted(self, data: memoryview) -> tuple[Positions, Bytes]:
+    def _cut_counted(self, text: bytes, position: int) -> tuple[Positions, Bytes, int]:
+        """As `cut`, from that position up to what is no octet-counted frame, or not whole: where that is as well."""
         ends: list[int] = []
         marks = bytearray()
-        text, position = bytes(data), 0  # bytes cost half of what a view does in this loop
-        match, size, most = _COUNT.match, len(text), self._counted_max
+        match, size, most = _COUNTED.match, len(text), self._counted_max
         missing, rest = self._missing, self._rest
         while True:
             if not missing:
                 count = match(text, position)
                 if count is None:
                     break
-                missing, position = int(count[1]), count.end()
+                octets = int(count[1])
+                if octets > COUNTED_MAX and self._counted is False:
+                    break  # whoever gets a newline into somebody's message shall not swallow those that follow
+                missing, position = octets, count.end()
                 ends.append(position)
                 marks.append(BETWEEN)
             end = position + (missing if missing < most else most)
@@ -112,10 +148,9 @@ class Framer:
             ends.append(end)
             marks.append(rest | CUT if missing else rest)
             rest = REST if missing else 0
+            self._counted = True
         self._missing, self._rest = missing, rest
-        if not missing and not _COUNT_BEGINS.match(text, position):
-            self.fault = f"expected an octet count from 1 to 9999999, not {text[position : position + 24]!r}"
-        return np.array(ends, np.int64), np.frombuffer(marks, np.uint8)
+        return np.array(ends, np.int64), np.frombuffer(marks, np.uint8), position
 
 
 class Intake:

@@ -30,19 +30,30 @@ CUT, REST = 1, 2
 FIELDS = ("priority", "version", "timestamp", "hostname")
 """What `keepFields` can name, in the order of a message."""
 
-_STAMP_5424 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:[+-]\d\d:\d\d|Z)?"
+_STAMP_5424 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[+-]\d\d:\d\d|Z)?"
 _LEAP_YEAR = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DAY = (
     r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
     rf"|02-(?:0[1-9]|1\d|2[0-8]))|{_LEAP_YEAR}-02-29)"
 )
-_STAMP_STRICT = rf"{_DAY}T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{{1,12}})?(?:[+-]\d\d:\d\d|Z)"
+_STAMP_STRICT = rf"{_DAY}T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[+-]\d\d:\d\d|Z)?"
 _STAMP_3164 = r"[A-Z][a-z][a-z]\s{1,2}\d{1,2}\s\d\d:\d\d:\d\d"
-_HOST = r"\w[\w.@-]*"
-_HEAD = rf"^<\d{{1,3}}>\d?\s?(?:(?:{_STAMP_5424}|-)\s(?:{_HOST}|-)|{_STAMP_3164}\s{_HOST})\s"
+_BEYOND_ASCII = (
+    r"(?:[\xc2-\xdf]|(?:\xe0[\xa0-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]|\xed[\x80-\x9f]"
+    r"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf]))[\x80-\xbf]"
+)
+"""A character of UTF-8 that is none of ASCII: a header is text."""
+_IPV6 = r"\[?(?:[\da-fA-F:]*::[\da-fA-F:.]*|(?:[\da-fA-F]{1,4}:){6}[\da-fA-F:.]+)(?:%[\w.-]+)?\]?"
+_HOST = rf"(?:(?:\w|{_BEYOND_ASCII})(?:[\w.@-]|{_BEYOND_ASCII})*|{_IPV6})"
+"""Where there may be none: what ends in a colon or a bracket is not a host but the name of a program."""
+_HOST_5424 = rf"(?:[!-~]|{_BEYOND_ASCII})+"
+_HEAD = (
+    rf"^<\d{{1,3}}>(?:\d?\s?(?:(?:{_STAMP_5424}|-)\s(?:{_HOST}|-)|{_STAMP_3164}\s{_HOST})"
+    rf"|\d\s(?:{_STAMP_5424}|-)\s{_HOST_5424})\s"
+)
 _HEAD_STRICT = rf"^<\d{{1,3}}>(?:1 )?(?:{_STAMP_STRICT}|{_STAMP_3164}|-) [^\x00-\x20]+ "
 _STAMP = 40
-"""Bytes to look at a timestamp in: 32, the separator, and up to a multiple of 8."""
+"""Bytes to look at a timestamp in: 32, the separator, and up to a multiple of 8. A longer one is looked for alone."""
 _HOST_USUAL, _HOST_MAX = 48, 256
 """Bytes to look for the end of a host name in. RFC 5424 gives it 255; a longer one is none."""
 _BLANK = 32
@@ -129,9 +140,9 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
 
     A newline that ends a frame is not part of it. `now` (seconds since the epoch) gives RFC 3164 dates the year that
     puts them between 11 months ago and a month ahead. `marks` holds `CUT` and `REST`, added up, for each frame.
-    A frame without a priority of 0 to 191, in at most three digits, has the status `Invalid` and is its body.
-    Where the rest of the head is not well formed, the priority alone becomes headers and the body is the frame;
-    in the `MULTIPORT` dialect that, too, is `Invalid`.
+    A frame whose head is not well formed has the status `Invalid`, or `Incomplete` if it was cut, and is its body.
+    Its priority, if it is one of 0 to 191 in at most three digits, still becomes headers, though not in the
+    `MULTIPORT` dialect, in which such a frame is always `Invalid`.
     """
     dialect = reading.dialect
     data, starts, ends = unpack(frames)
@@ -147,18 +158,22 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
     if dialect.strict:
         valid = heads.formed
     priority *= valid
+    valid = heads.formed | valid & (marks & CUT != 0)
 
     text = np.where(heads.formed, heads.host_end + 1, starts)
     more: dict[str, Array] = {}
     overflow = None
+    empty = text == ends
     if reading.structured:
-        text, more, overflow = structured.read(data, text, ends, heads.formed & (heads.version == 1))
+        text, read, more, overflow = structured.read(data, text, ends, heads.formed & (heads.version == 1))
+        empty &= ~read
     hosts = slices(data, heads.host, heads.host_end)
     as_sent = _as_sent(priority, after - starts - 2, heads.formed)
-    whole = reading.keep_all | ~heads.formed | (text == ends)
     if reading.keep and not reading.keep_all:
-        bodies = _with_fields(data, starts, ends, text, heads, hosts, as_sent, reading)
+        whole = ~heads.formed | empty & dialect.strict
+        bodies = _with_fields(data, starts, ends, text, heads, hosts, as_sent, whole, reading.keep)
     else:
+        whole = reading.keep_all | ~heads.formed | empty
         bodies = slices(data, np.where(whole, starts, text), ends)
     every = heads.formed if dialect.strict else None
     named = hosts.dictionary_encode()
@@ -171,7 +186,7 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
         "host": coded(
             named.indices.to_numpy(),
             _texts(named.dictionary, reading.charset),
-            heads.formed & (dialect.strict | (data[heads.host] != ord("-"))),
+            heads.formed & (dialect.strict | (data[heads.host] != ord("-")) | (heads.host_end - heads.host > 1)),
         ),
         STATUS: statuses(valid, marks),
         **more,
@@ -260,7 +275,11 @@ def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask) ->
     early, late = window[:, 8] == ord(":"), window[:, 10] == ord(":")  # the first colon of RFC 3164; usually at 9
     stamp_end = stamp + 15 - early + late
     if (rows := _rows(window[:, 0] <= ord("9"))) is not None:
-        stamp_end[rows] = stamp[rows] + (window[rows] <= _BLANK).argmax(axis=1)
+        length = (window[rows] <= _BLANK).argmax(axis=1)
+        stamp_end[rows] = stamp[rows] + length
+        if not length.all():
+            for row in np.flatnonzero(formed & (stamp_end == stamp)).tolist():
+                stamp_end[row] += (data[stamp[row] : ends[row]] <= _BLANK).argmax()
     host = stamp_end + 1
     length = (windows(data, host, _HOST_USUAL) <= _BLANK).argmax(axis=1)
     if len(long := np.flatnonzero(formed & (length == 0))):
@@ -282,10 +301,21 @@ def _as_sent(priority: Bytes, digits: Ints, formed: Mask) -> Array:
 
 
 def _with_fields(
-    data: Bytes, starts: Ints, ends: Ints, text: Ints, heads: _Heads, hosts: Array, priority: Array, reading: Reading
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    text: Ints,
+    heads: _Heads,
+    hosts: Array,
+    priority: Array,
+    whole: Mask,
+    keep: frozenset[str],
 ) -> Array:
-    """Bodies that begin with the fields to keep, put together as Flume does: `<34>1 2024-05-01T10:00:00Z h text`."""
-    parts, keep = [], reading.keep
+    """Bodies that begin with the fields to keep, put together as Flume does: `<34>1 2024-05-01T10:00:00Z h text`.
+
+    Where `whole`, the body is the frame.
+    """
+    parts = []
     if "priority" in keep:
         parts.append(pc.binary_join_element_wise("<", priority.cast(pa.string()), ">", ""))
     if "version" in keep:
@@ -296,8 +326,7 @@ def _with_fields(
     if "hostname" in keep:
         parts.append(pc.binary_join_element_wise(hosts, b"", b" "))
     kept = pc.binary_join_element_wise(*(part.cast(pa.binary()) for part in parts), slices(data, text, ends), b"")
-    as_sent = ~heads.formed | (text == ends) & reading.dialect.strict
-    return pc.if_else(pa.array(as_sent), slices(data, np.where(as_sent, starts, text), ends), kept)
+    return pc.if_else(pa.array(whole), slices(data, np.where(whole, starts, text), ends), kept)
 
 
 # --- time

@@ -28,8 +28,9 @@ _ESCAPED = re.compile(r'\\(["\\\]])')
 _BOM = np.frombuffer(b"\xef\xbb\xbf", np.uint8)
 
 
-def read(data: Bytes, starts: Ints, ends: Ints, wanted: Mask) -> tuple[Ints, dict[str, Array], Array | None]:
-    """Where the messages themselves start, the headers, and the map column with those past `_MOST_COLUMNS`.
+def read(data: Bytes, starts: Ints, ends: Ints, wanted: Mask) -> tuple[Ints, Mask, dict[str, Array], Array | None]:
+    """Where the messages themselves start, which frames are as RFC 5424 has them, their headers, and the map column
+    with the headers past `_MOST_COLUMNS`.
 
     `starts` is where the application's name is. A frame that is not wanted, or not as RFC 5424 has it, gets no header
     and starts where it did. A mark of UTF-8 before the message goes.
@@ -37,7 +38,7 @@ def read(data: Bytes, starts: Ints, ends: Ints, wanted: Mask) -> tuple[Ints, dic
     found = pc.extract_regex(slices(data, starts, np.where(wanted, ends, starts)), pattern=_FIELDS)
     formed = pc.is_valid(found).to_numpy(zero_copy_only=False)
     if not formed.any():
-        return starts, {}, None
+        return starts, formed, {}, None
     app, process, message, elements, end = (pc.struct_field(found, n) for n in range(5))
     sizes = sum(pc.binary_length(part).fill_null(0).to_numpy() for part in (app, process, message, elements, end))
     text = starts + (sizes + 3) * formed
@@ -47,7 +48,7 @@ def read(data: Bytes, starts: Ints, ends: Ints, wanted: Mask) -> tuple[Ints, dic
         encoded = pc.if_else(pc.equal(column, b"-"), None, column).dictionary_encode()
         headers[name] = pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))
     parameters, overflow = _columns(elements)
-    return text + 3 * marked, headers | parameters, overflow
+    return text + 3 * marked, formed, headers | parameters, overflow
 
 
 def _columns(elements: Array) -> tuple[dict[str, Array], Array | None]:

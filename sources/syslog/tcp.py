@@ -133,7 +133,7 @@ class SyslogStream(Source[C]):
             self.complain(
                 "framing", "%s is closed, its octet counts are wrong: %s", connection.peer, connection.framer.fault
             )
-            self._listener.drop(connection)
+            yield from self._end(connection)
 
     def _add(self, connection: _Connection, ends: Positions, marks: Bytes) -> int:
         senders = [connection.sender] * len(ends) if self._decoder.needs_senders else None

@@ -23,11 +23,9 @@ def receive(pieces, event_size=2500):
         assert len(held) < max(event_size, COUNTED_MAX)
         taken, marks, _ = intake.take()
         frames += zip(taken.to_pylist(), marks.tolist(), strict=True)
-        if framer.fault:
-            return frames, framer.fault
     if held:
         frames.append((held, framer.end()))
-    return frames, ""
+    return frames, framer.fault
 
 
 def chop(stream, places):
@@ -73,35 +71,74 @@ def test_octet_counted_frames_may_be_longer_than_lines():
     assert frames == [(text, 0), (text, CUT), (b"y", REST), (b"<1>", 0)]
 
 
-@pytest.mark.parametrize(
-    "first", [b"<", b"x", b"0 <1>", b"2024-05-01 text", b"12x", b"-1 <1>", b"1_0 <1>", b" 5 <1>"]
-)
-def test_anything_but_a_number_and_a_space_makes_it_lines(first):
-    frames, fault = receive([first + b"a\n5 <1>b\n"])
-    assert (frames, fault) == ([(first + b"a\n", 0), (b"5 <1>b\n", 0)], "")
+NO_COUNTS = [
+    b"<",
+    b"x",
+    b"0 <1>",
+    b"04 <1>",
+    b"2024-05-01 text",
+    b"22 Nov 2026 10:00:00 text",
+    b"2026 text",
+    b"1 message",
+    b"12",
+    b"12 ",
+    b"12x",
+    b"12 <b>text",
+    b"12 <1234>text",
+    b"12 <",
+    b"12 <13",
+    b"12  <13>two blanks",
+    b"-1 <1>",
+    b"1_0 <1>",
+    b" 5 <1>",
+    b"1 <13>sequence number",
+    b"4 <133>sequence number",
+    b"3 <13>sequence number",
+    b"99999999 <1>",
+    b"9999999999 <1>",
+    "٤ <1>".encode(),
+]
 
 
-@pytest.mark.parametrize(
-    ("stream", "good"),
-    [
-        (b"9999999999 <1>a", 0),
-        (b"99999999 <1>a", 0),
-        (b"4 <1>a9999999999 <1>a", 1),
-        (b"4 <1>a\n4 <1>b", 1),
-        (b"4 <1>a04 <1>b", 1),
-        (b"4 <1>a<1>b\n", 1),
-        ("4 <1>a٤ <1>b".encode(), 1),
-    ],
-)
-def test_a_wrong_octet_count_is_a_fault(stream, good):
+@pytest.mark.parametrize("text", NO_COUNTS)
+def test_without_a_count_and_a_priority_behind_it_a_frame_is_a_line(text):
+    stream = b"4 <1>a" + text + b"\n5 <13>b" + text + b"\n" + text + b"\n<1>c\n"
+    expected = [(b"<1>a", 0), (text + b"\n", 0), (b"<13>b", 0), *[(text + b"\n", 0)] * 2, (b"<1>c\n", 0)]
+    assert receive([stream]) == receive(chop(stream, range(len(stream)))) == (expected, "")
+
+
+def test_newlines_that_no_count_includes_are_no_frames():
+    stream = b"4 <1>a\n4 <1>b\n\n4 <1>c\n"
+    assert receive([stream]) == ([(b"<1>a", 0), (b"<1>b", 0), (b"<1>c", 0)], "")
+
+
+@pytest.mark.parametrize("rest", [b"<1>b", b"9999999999 <1>b", b"04 <1>b", b"rest of a frame"])
+def test_where_a_count_lied_and_no_newline_follows_the_stream_makes_no_sense(rest):
+    stream = b"4 <1>a" + rest + b"x" * 50
     for pieces in ([stream], chop(stream, range(len(stream)))):
-        frames, fault = receive(pieces)
-        assert frames == [(b"<1>a", 0)] * good
-        assert fault
+        frames, fault = receive(pieces, event_size=30)
+        assert whole(frames) == [b"<1>a", rest + b"x" * 50], "nothing is lost"
+        assert "octet count" in fault
+
+
+def test_a_long_line_is_no_fault_where_lines_are_sent():
+    assert receive([b"4 <1>a<1>b\n<1>c" + b"x" * 50 + b"\n"], event_size=30)[1] == ""
+
+
+def test_a_count_in_somebodys_message_swallows_64_kib_at_most():
+    stream = b"<1>two\n9999999 <13>lines\n" + b"<2>next\n" * 3
+    assert len(receive([stream])[0]) == 5
 
 
 LINE = st.one_of(st.binary(max_size=40), st.builds(lambda n: b"<13>" + b"x" * n, st.integers(0, 60)))
 PLACES = st.lists(st.integers(0, 10_000), max_size=12)
+COUNTED = st.builds(lambda text, priority: b"<%d>%b" % (priority, text), st.binary(max_size=40), st.integers(0, 999))
+FRAMES = st.one_of(
+    LINE.map(lambda line: (b"<" + line.replace(b"\n", b"") + b"\n",) * 2),
+    st.sampled_from(NO_COUNTS).map(lambda line: (line + b"\n",) * 2),
+    COUNTED.map(lambda frame: (frame, b"%d %s" % (len(frame), frame))),
+)
+"""Each with how it is sent."""
 
 
 @settings(max_examples=examples(60))
@@ -118,8 +155,18 @@ def test_lines_however_they_arrive(lines, tail, places):
     assert all(len(frame.rstrip(b"\n")) <= 10 for frame, _ in frames)
 
 
+@settings(max_examples=examples(200))
+@given(st.lists(FRAMES, min_size=1, max_size=12), PLACES)
+def test_lines_and_octet_counts_in_any_order_however_they_arrive(frames, places):
+    stream = b"".join(sent for _, sent in frames)
+    expected = ([(frame, 0) for frame, _ in frames], "")
+    assert receive([stream]) == expected
+    assert receive(chop(stream, places)) == expected
+    assert receive(chop(stream, range(len(stream)))) == expected
+
+
 @settings(max_examples=examples(60))
-@given(st.lists(LINE.filter(len), min_size=1, max_size=12), PLACES)
+@given(st.lists(COUNTED, min_size=1, max_size=12), PLACES)
 def test_octet_counts_however_they_arrive(messages, places):
     stream = b"".join(b"%d %s" % (len(message), message) for message in messages)
     expected = ([(message, 0) for message in messages], "")
@@ -128,16 +175,22 @@ def test_octet_counts_however_they_arrive(messages, places):
     assert receive(chop(stream, range(len(stream)))) == expected
 
 
-@settings(max_examples=examples(60))
-@given(st.binary(max_size=80), PLACES)
+PIECE = st.one_of(st.binary(max_size=30), st.sampled_from([b"\n", b"5 ", b"12 <13>", b"<1>", b"70000 <1>", b"x" * 9]))
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(PIECE, max_size=12).map(b"".join), PLACES)
 def test_any_bytes_however_they_arrive(stream, places):
-    assert receive(chop(stream, places), event_size=10)[0] == receive([stream], event_size=10)[0]
+    frames, fault = receive([stream], event_size=10)
+    for pieces in chop(stream, places), chop(stream, range(len(stream))):
+        again, fault_again = receive(pieces, event_size=10)
+        assert (again, bool(fault_again)) == (frames, bool(fault))
 
 
 @settings(max_examples=examples(40))
 @given(st.integers(1, 200), PLACES)
 def test_long_octet_counted_frames_however_they_arrive(size, places):
-    body = bytes(range(1, 201))[:size] * 700
+    body = b"<13>" + bytes(range(1, 201))[:size] * 700
     stream = b"%d %s%d <1>" % (len(body), body, 3)
     frames, _ = receive(chop(stream, [place * 13 for place in places]))
     assert whole(frames) == [body, b"<1>"]

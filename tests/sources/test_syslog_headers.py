@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sources.connections import plain
-from sources.syslog import SyslogTcp, SyslogUdp
+from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
 from sources.syslog import names as names_module
 from sources.syslog.framing import Framer
 from sources.syslog.names import HostNames
@@ -24,7 +24,8 @@ NOW = datetime(2024, 6, 15, 12, tzinfo=UTC).timestamp()
 
 def make(cls=SyslogTcp, **options):
     given = {name.replace("__", "."): str(value) for name, value in options.items()}
-    config, problems = cls.config_class.parse({"host": "127.0.0.1", "port": "0", "timeZone": "UTC"} | given)
+    given |= {"ports" if cls is MultiportSyslogTcp else "port": "0", "host": "127.0.0.1", "timeZone": "UTC"}
+    config, problems = cls.config_class.parse(given)
     assert not problems, problems
     source = cls(config, "s1")
     source._decoder.clock = lambda: NOW
@@ -133,9 +134,29 @@ def test_the_examples_of_rfc_5424():
         "sd.exampleSDID@32473.eventID": "1011",
         "sd.examplePriority@32473.class": "high",
     }
-    assert second.body == frames[1], "an event without a message is whole, as Flume has it"
+    assert second.body == b""
     assert more[2] == {"appName": "app", "procId": "1", "sd.a.x": 'q"b\\s]c,2', "sd.b": ""}
     assert third.body == b"text"
+
+
+@pytest.mark.parametrize("cls", [SyslogTcp, SyslogUdp, MultiportSyslogTcp])
+@pytest.mark.parametrize("end", [b"", b" ", b" \xef\xbb\xbf"])
+@pytest.mark.parametrize("fields", [b"app 1 id -", b'app 1 id [a x="1"]', b"- - - -"])
+def test_an_empty_message_has_an_empty_body(cls, end, fields):
+    head = b"<13>1 2024-05-01T10:00:00Z h "
+    (event,) = events_of(make(cls, rfc5424Headers="true"), head + fields + end)
+    assert event.body == b""
+    assert event.headers["host"] == "h"
+    (event,) = events_of(make(cls, rfc5424Headers="true", keepFields="hostname"), head + fields + end)
+    assert event.body == b"h "
+    (event,) = events_of(make(cls, rfc5424Headers="true", keepFields="all"), head + fields + end)
+    assert event.body == head + fields + end
+    # Without the option, and where the fields are not there, Flume's way: a body that would be empty is the frame.
+    (event,) = events_of(make(cls), head + fields + end)
+    assert event.body == fields + end
+    for keep in ({}, {"rfc5424Headers": "true"}):
+        (event,) = events_of(make(cls, **keep), head)
+        assert event.body == head
 
 
 def test_without_the_option_the_body_is_as_flume_has_it():

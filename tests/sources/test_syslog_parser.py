@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from plugins import Event
 from sources.syslog.columns import LOOK_AHEAD
-from sources.syslog.parser import CUT, FIELDS, REST, Reading, parse
+from sources.syslog.parser import CUT, FIELDS, REST, STATUS, Reading, parse
 from tests.fixtures.examples import examples
 
 NOW = datetime(2024, 6, 15, 12, tzinfo=UTC).timestamp()
@@ -24,18 +24,44 @@ UTC_READING = Reading.of("none", ZoneInfo("UTC"))
 
 SPACE = rb"[ \t\n\f\r]"
 PRIORITY = re.compile(rb"<(\d{1,3})>")
+ISO = rb"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:[+-]\d{2}:\d{2}|Z)?"
 RFC5424 = re.compile(
-    rb"<(\d{1,3})>(?:(\d?)" + SPACE + rb"?)"
-    rb"(?:(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?(?:[+-]\d{2}:\d{2}|Z)?)|-)"
-    + SPACE + rb"(?:(\w[\w.@-]{0,254})|-)" + SPACE + rb"(.*)\Z",
+    rb"<(\d{1,3})>(\d?)"
+    + SPACE
+    + rb"?(?:("
+    + ISO
+    + rb")|-)"
+    + SPACE
+    + rb"([^\x00-\x20]{1,255})"
+    + SPACE
+    + rb"(.*)\Z",
     re.DOTALL | re.ASCII,
-)  # fmt: skip
+)
 RFC3164 = re.compile(
-    rb"<(\d{1,3})>(?:(\d?)" + SPACE + rb"?)"
+    rb"<(\d{1,3})>(\d?)" + SPACE + rb"?"
     rb"([A-Z][a-z][a-z]" + SPACE + rb"{1,2}\d{1,2}" + SPACE + rb"\d{2}:\d{2}:\d{2})"
-    + SPACE + rb"(\w[\w.@-]{0,254})" + SPACE + rb"(.*)\Z",
+    + SPACE + rb"([^\x00-\x20]{1,255})" + SPACE + rb"(.*)\Z",
     re.DOTALL | re.ASCII,
 )  # fmt: skip
+
+
+def is_host(host, sure):
+    """Whether that is a host; `sure` where RFC 5424 has one there, whatever it looks like."""
+    try:
+        text = host.decode()
+    except UnicodeDecodeError:
+        return False
+    if sure:
+        return all(c > "\x7f" or "!" <= c <= "~" for c in text)
+    if re.fullmatch(r"(?:[\w]|[^\x00-\x7f])(?:[\w.@-]|[^\x00-\x7f])*", text, re.ASCII):
+        return True
+    address = re.fullmatch(r"\[?([\da-fA-F:.]+)(?:%[\w.-]+)?\]?", text, re.ASCII)
+    if address is None:
+        return False
+    before, short, _ = address[1].partition("::")
+    return bool(short) and "." not in before or bool(re.match(r"([\da-fA-F]{1,4}:){6}.", address[1]))
+
+
 EPOCH = datetime(1970, 1, 1)
 
 
@@ -89,15 +115,23 @@ def reference(frame, mark, now, reading):
         frame = frame.removesuffix(b"\n")
     priority = PRIORITY.match(frame)
     if priority is None or int(priority[1]) > 191 or mark & REST:
-        return Event(frame, {"Facility": "0", "Severity": "0", "flume.syslog.status": "Invalid"})
+        return Event(frame, {"Facility": "0", "Severity": "0", STATUS: "Invalid"})
     number = int(priority[1])
     headers = {"Facility": str(number // 8), "Severity": str(number % 8)}
     if mark & CUT:
-        headers["flume.syslog.status"] = "Incomplete"
-    head = RFC5424.match(frame) or RFC3164.match(frame)
+        headers[STATUS] = "Incomplete"
+    old = RFC3164.match(frame)
+    head = old or RFC5424.match(frame)
+    if head is not None:
+        _, version, stamp, host, body = head.groups()
+        sure = old is None and version and frame[head.end(2) : head.end(2) + 1].isspace()
+        if not is_host(host, sure) and (old or host != b"-"):
+            head = None
+        elif host == b"-":
+            host = b""
     if head is None:
+        headers.setdefault(STATUS, "Invalid")
         return Event(frame, headers)
-    _, version, stamp, host, body = head.groups()
     headers["priority"] = priority[1].decode()
     if version:
         headers["version"] = version.decode()
@@ -146,6 +180,25 @@ LINES = [
     b"<10>1 2012-04-13T11:11:11Z host",
     b"<10>1 2012-04-13T11:11:11Z host\n",
     b"<14>May  1 10:00:00 fe80::1 nginx: x",
+    b"<14>May  1 10:00:00 2001:db8:0:0:0:0:0:1 nginx: x",
+    b"<14>May  1 10:00:00 ::ffff:10.1.2.3 nginx: x",
+    b"<14>May  1 10:00:00 [fe80::1%eth0] nginx: x",
+    b"<14>May  1 10:00:00 10:00:00 nginx: x",
+    b"<14>May  1 10:00:00 nginx: x y",
+    b"<14>May  1 10:00:00 nginx[12]: x y",
+    "<14>May  1 10:00:00 hôte-世界 nginx: x".encode(),
+    b"<14>May  1 10:00:00 h\xf4te nginx: x",
+    b"<14>May  1 10:00:00 h\xed\xa0\x80 nginx: x",
+    b"<13>1 2026-11-22T10:00:00Z 2001:db8::1 a - - - x",
+    b"<13>1 2026-11-22T10:00:00Z -host- a - - - x",
+    b"<13>1 2026-11-22T10:00:00Z web/relay:514 a - - - x",
+    "<13>1 2026-11-22T10:00:00Z hôte a - - - x".encode(),
+    b"<13>1 2026-11-22T10:00:00Z h\xf4te a - - - x",
+    b"<13>2026-11-22T10:00:00Z fe80::1%eth0 a: x",
+    b"<13>2026-11-22T10:00:00Z nginx[12]: a x",
+    b"<13>1 2026-11-22T10:00:00.123456789Z h x",
+    b"<13>1 2026-11-22T10:00:00.9999999999999999999999999999999999999999+01:00 h x",
+    b"<13>1 2026-11-22T10:00:00." + b"5" * 1000 + b" h x",
     b"<10>only a priority",
     b"<192>Oct 11 22:14:15 h x",
     b"<999>x",
@@ -270,7 +323,13 @@ def test_without_a_zone_it_is_the_one_of_this_machine(monkeypatch):
 
 
 def test_headers_that_no_event_has_are_no_columns():
-    assert parse(pa.array([b"<13>x"]), NOW, UTC_READING).header_names == ["Facility", "Severity"]
+    assert parse(pa.array([b"<13>x"]), NOW, UTC_READING).header_names == ["Facility", "Severity", STATUS]
+    assert parse(pa.array([b"<13>- h x"]), NOW, UTC_READING).header_names == [
+        "Facility",
+        "Severity",
+        "priority",
+        "host",
+    ]
     assert parse(pa.array([], pa.binary()), NOW, UTC_READING).header_names == []
 
 

@@ -123,23 +123,24 @@ def test_500_senders_that_stall_do_not_hold_up_a_healthy_one():
 
 
 def test_bad_frames_are_kept_and_counted():
-    frames = [b"<999>x", b"<192>x", b"<0013>x", b"no priority", b"<>", b"nul \x00\xff"]
+    frames = [b"<999>x", b"<192>x", b"<0013>x", b"no priority", b"<>", b"nul \x00\xff", b"<13>no more of a head"]
     with Running(make()) as running:
         with connect(running.source) as sender:
-            sender.sendall(b"\n".join(frames) + b"\n<13>good\n")
-        events = running.wait_for(7)
-        assert running.source.metrics.get("EventReadFail") == 6
-    assert [event.body for event in events] == [*frames, b"<13>good"]
-    assert [event.headers.get("flume.syslog.status") for event in events] == ["Invalid"] * 6 + [None]
+            sender.sendall(b"\n".join(frames) + b"\n<13>- h good\n")
+        events = running.wait_for(8)
+        assert running.source.metrics.get("EventReadFail") == 7
+    assert [event.body for event in events] == [*frames, b"good"]
+    assert [event.headers.get("flume.syslog.status") for event in events] == ["Invalid"] * 7 + [None]
+    assert [event.headers["Facility"] for event in events] == ["0"] * 6 + ["1"] * 2, "a priority that is one counts"
 
 
 def test_long_lines_are_cut(caplog):
     with Running(make(eventSize=100)) as running:
         with connect(running.source) as sender:
-            sender.sendall(b"<13>" + b"x" * 250 + b"\n<13>next\n")
+            sender.sendall(b"<13>" + b"x" * 250 + b"\n<13>- h next\n")
         events = running.wait_for(4)
         assert running.source.metrics.get("EventIncompleteCount") == 1
-    assert [len(event.body) for event in events] == [100, 100, 54, 8]
+    assert [len(event.body) for event in events] == [100, 100, 54, 4]
     assert b"".join(event.body for event in events[:3]) == b"<13>" + b"x" * 250
     statuses = [event.headers.get("flume.syslog.status") for event in events]
     assert statuses == ["Incomplete", "Invalid", "Invalid", None]
@@ -181,19 +182,32 @@ def test_a_reset_connection_loses_nothing_that_was_read():
     assert [event.body for event in events] == [b"<13>one", b"<13>two"]
 
 
-@pytest.mark.parametrize("count", [b"9999999999 ", b"5 <13>x99999999 ", b"5 <13>x05 "])
-def test_a_senseless_octet_count_ends_the_connection(count, caplog):
+def test_lines_that_begin_with_a_number_are_no_octet_counts():
+    lines = [b"22 Nov 2026 10:00:0%d plain text" % second for second in range(10)] + [b"1 message", b"2026 <b>"]
+    with Running(make()) as running, connect(running.source) as sender:
+        sender.sendall(b"\n".join(lines) + b"\n22 <13>- h octet-\ncounted<13>- h a line\n")
+        events = running.wait_for(14)
+        sender.sendall(b"23 <13>- h still connected")
+        events = running.wait_for(15)
+    bodies = [event.body for event in events]
+    assert bodies == [*lines, b"octet-\ncounted", b"a line", b"still connected"]
+    assert [event.headers.get("flume.syslog.status") for event in events] == ["Invalid"] * 12 + [None] * 3
+
+
+def test_octet_counts_that_lie_end_the_connection_where_no_newline_follows(caplog):
     caplog.set_level(logging.WARNING)
+    rest = b"<13>Oct 11 22:14:15 h " + b"x" * 2500
     with Running(make()) as running:
         for _ in range(3):
             with connect(running.source) as sender:
-                sender.sendall(count + b"<13>Oct 11 22:14:15 h x")
+                sender.sendall(b"8 <13>- h " + rest)
                 assert sender.recv(10) == b""
-        until(lambda: running.source.metrics.get("EventReadFail") == 3)
+        until(lambda: running.count == 9)
         with connect(running.source) as other:
             other.sendall(b"<13>fine\n")
             until(lambda: b"<13>fine" in [event.body for event in running.events])
-    (record,) = caplog.records
+    assert b"".join(event.body for event in running.events[1:3]) == rest[22:], "nothing that was read is lost"
+    (record,) = [record for record in caplog.records if "is closed" in record.getMessage()]
     assert "127.0.0.1:" in record.getMessage()
     assert "octet count" in record.getMessage()
 
@@ -246,7 +260,7 @@ def test_one_address_has_so_many_connections_and_no_more(caplog):
 def test_an_idle_connection_ends_where_that_is_wanted():
     with Running(make(idleTimeout=0.3)) as running, connect(running.source) as silent:
         with connect(running.source) as sender:
-            sender.sendall(b"<13>one\n")
+            sender.sendall(b"<13>- h one\n")
             assert sender.recv(1) == b""
         assert silent.recv(1) == b""
         (event,) = running.wait_for(1)

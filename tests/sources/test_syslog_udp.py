@@ -50,13 +50,15 @@ def test_a_datagram_is_an_event_whatever_is_in_it():
         b"5 <13>x",
         b"\xff\x00 no priority",
         b"<13>Oct 11 22:14:15 h " + b"x" * (65_507 - 22),  # no datagram is larger
+        b"22 Nov 2026 10:00:00 text",
+        b"<13>1 2026-11-22T10:00:00.123456789Z 2001:db8::1 host",
         b"<13>last",
     ]
     with Running(make()) as running, sender(running.source) as to:
         for datagram in datagrams:
             to.send(datagram)
-        events = running.wait_for(7)
-        assert running.source.metrics.get("EventReadFail") == 2
+        events = running.wait_for(9)
+        assert running.source.metrics.get("EventReadFail") == 4
     assert [event.body for event in events] == [
         b"plain",
         b"ends in a newline",
@@ -64,6 +66,8 @@ def test_a_datagram_is_an_event_whatever_is_in_it():
         b"5 <13>x",
         b"\xff\x00 no priority",
         b"x" * (65_507 - 22),
+        b"22 Nov 2026 10:00:00 text",
+        b"host",
         b"<13>last",
     ]
 

@@ -62,15 +62,19 @@ FRAMES: dict[str, tuple[bytes, list[tuple[bytes, str | None]]]] = {
         ],
     ),
     "bytes that are not UTF-8": (HEAD + b"\xff\xfe\x80 \xc3\n", [(b"\xff\xfe\x80 \xc3", None)]),
-    "a host that is not UTF-8": (b"<13>Oct 11 22:14:15 h\xff a\n", [(b"<13>Oct 11 22:14:15 h\xff a", None)]),
+    "a host that is not UTF-8": (b"<13>Oct 11 22:14:15 h\xff a\n", [(b"<13>Oct 11 22:14:15 h\xff a", "Invalid")]),
     "NUL bytes": (HEAD + b"a\0b\0\n" + b"\0\0\0\n", [(b"a\0b\0", None), (b"\0\0\0", "Invalid")]),
     "priority 999": (b"<999>Oct 11 22:14:15 h a\n", [(b"<999>Oct 11 22:14:15 h a", "Invalid")]),
     "a line cut off": (HEAD + b"cut of", [(b"cut of", "Incomplete")]),
     "a head cut off": (b"<1", [(b"<1", "Invalid")]),
     "a counted frame cut off": (b"99 <13>1 - h a - - - cut o", [(b"a - - - cut o", "Incomplete")]),
     "a count cut off": (b"30", [(b"30", "Invalid")]),
-    "a count of ten digits": (b"9999999999 <13>1 - h a - - - x", []),
-    "an impossible count behind a good frame": (b"20 <13>1 - h a - - - oknot a count", [(b"a - - - ok", None)]),
+    "a count of ten digits": (b"9999999999 <13>1 - h a - - - x", [(b"9999999999 <13>1 - h a - - - x", "Invalid")]),
+    "a line that begins with a number": (b"22 Nov 2026\n" * 2, [(b"22 Nov 2026", "Invalid")] * 2),
+    "no count behind a good frame": (
+        b"20 <13>1 - h a - - - ok" + b"no count " * 300,
+        [(b"a - - - ok", None), (b"no count " * 277 + b"no coun", "Invalid"), (b"t " + b"no count " * 22, "Invalid")],
+    ),
     "nothing": (b"", []),
 }
 
@@ -89,7 +93,7 @@ def test_no_frame_is_lost_or_breaks_another(kafka_cluster: KafkaCluster, syslog:
         expected.update(events)
     agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") - before >= expected.total(), "all frames")
     assert statuses(kafka_cluster, topic) - already == expected
-    assert "expected an octet count from 1 to 9999999, not b'9999999999 <13>1 - h a -'" in agent.log
+    assert "expected an octet count from 1 to 9999999, not b'no count no count no cou'" in agent.log
     assert "Traceback" not in agent.log
 
 
