@@ -1,4 +1,4 @@
-"""Options that the agent itself reads: of an agent as a whole (`a1.monitoring.port = 41414`), and of every sink."""
+"""Options that the agent itself reads: of an agent as a whole (`a1.monitoring.port = 14141`), and of every sink."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class AgentOptions(Config):
     )
     monitoring_host: str = option("127.0.0.1", name="monitoring.host", description="Address that serves the metrics.")
     monitoring_port: int = option(
-        41414,
+        14141,
         name="monitoring.port",
         ge=0,
         le=65535,

@@ -148,6 +148,8 @@ class AgentSpec:
     sinks: tuple[SinkSpec, ...]
     groups: tuple[SinkGroupSpec, ...] = ()
     options: AgentOptions = field(default_factory=AgentOptions)
+    option_places: Mapping[str, Place] = field(default_factory=dict)
+    """Where the options stand that do, by name."""
 
     def channel(self, name: str) -> ChannelSpec:
         """The channel of that name."""

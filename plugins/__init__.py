@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from plugins.batch import MAX_HEADER_COLUMNS, Batch, Origin
 from plugins.channel import Channel, PartitionClaim, Reader, RebalanceListener, Record, Taken, Undecodable
-from plugins.component import Caution, Component, require
+from plugins.component import Caution, Component, PortTaken, require
 from plugins.errors import Conflict, FlafkaError, MissingExtra, Rejected, Retry
 from plugins.event import Event, EventId
 from plugins.interceptor import Interceptor
@@ -50,6 +50,7 @@ __all__ = [
     "Origin",
     "PartitionClaim",
     "PlainSink",
+    "PortTaken",
     "Problem",
     "Reader",
     "RebalanceListener",

@@ -24,6 +24,22 @@ class Caution(str):
     """A sentence from `Component.probe` about what works, though less safely than it should."""
 
 
+class PortTaken(str):
+    """A sentence from `Component.probe` about a port on which something listens already.
+
+    It is no error where that is the agent of the same configuration, which runs.
+    """
+
+    port: int
+    udp: bool
+
+    def __new__(cls, sentence: str, port: int, *, udp: bool = False) -> PortTaken:
+        """The sentence, and which port it is about."""
+        self = super().__new__(cls, sentence)
+        self.port, self.udp = port, udp
+        return self
+
+
 class Component(ABC, Generic[C]):
     """What all components share.
 
@@ -69,7 +85,8 @@ class Component(ABC, Generic[C]):
     def probe(self) -> Iterator[str]:
         """For `agent check --connect`: yield a sentence for everything that would keep `open` from working.
 
-        A `Caution` becomes a warning, any other text an error. Looks only; leaves nothing behind.
+        A `Caution` becomes a warning, any other text an error; a `PortTaken` none beside the running agent of the
+        same configuration. Looks only; leaves nothing behind.
         """
         return iter(())
 

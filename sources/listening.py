@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from plugins import Retry, Source, option
+from plugins import PortTaken, Retry, Source, option
 from plugins.shared.tls import TlsServerConfig, handshake, refusal
 from sources.connections import AT_ONCE, Connection, Connections, ConnectionsConfig, unread
 
@@ -90,7 +90,8 @@ class Endpoint:
             try:
                 listen(self._host, port, self._kind).close()
             except Retry as e:
-                yield str(e)
+                taken = isinstance(e.__cause__, OSError) and e.__cause__.errno == errno.EADDRINUSE
+                yield PortTaken(str(e), port, udp=self._kind == socket.SOCK_DGRAM) if taken else str(e)
 
 
 def listen(host: str, port: int, kind: socket.SocketKind) -> socket.socket:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.kafka_admin import naming_brokers
 from agent.cli.output import json_option, show
 from plugins import FlafkaError, KafkaBackedChannel, StreamingSink
 
@@ -56,7 +57,8 @@ def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: boo
     rows: list[Row] = []
     balanced = True
     for stream, groups in _channels(spec):
-        ledger = _ledger(stream, topic, first)
+        with naming_brokers(spec):
+            ledger = _ledger(stream, topic, first)
         for minute, found in groupby(ledger.compared(groups), key=lambda difference: difference.minute):
             if minute < first:  # some of its reports are older than those read
                 continue

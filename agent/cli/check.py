@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import click
 
 from agent.cli.configured import Chosen, configuration_options, counted, show
+from agent.cli.running import held_by, running_agents
 from agent.config import Diagnostic, Mode
 from agent.config.diagnostics import Severity
 from agent.own_cluster import with_own_cluster
-from agent.topology import AgentSpec, ComponentSpec, SinkSpec, SourceSpec
-from plugins import Caution, FlafkaError
+from agent.topology import AgentSpec, ComponentSpec, Place, SinkSpec, SourceSpec
+from plugins import Caution, FlafkaError, PortTaken
 
 CONNECT_SECONDS = 15.0
 """Longest time `--connect` waits, for all components together."""
@@ -35,19 +37,23 @@ def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
 
     All that is wrong is shown at once, each with file, line and component. Exit code: 0 if it would run, else 2.
     """
+    running: list[int] = []
     spec, diagnostics = chosen.load()
     if spec is not None:
         diagnostics += spark(spec, chosen.mode, connect=connect)
     if spec is not None and connect:
         with contextlib.suppress(FlafkaError):  # where that cluster was never started, the channel itself says so
             spec = with_own_cluster(spec)
-        diagnostics += probe(spec, chosen.mode)
+        running = running_agents(chosen, spec.name)
+        diagnostics += probe(spec, chosen.mode, running)
     failed = any(diagnostic.severity == "error" for diagnostic in diagnostics)
     if as_json:
         click.echo(json.dumps(_as_json(chosen, None if failed else spec, diagnostics), indent=2))
     else:
         show(diagnostics, sys.stdout)
         _summary(chosen, spec, diagnostics, failed)
+        for pid in running:
+            click.echo(f"  it runs already, as process {pid}: ports that this one has are no errors")
     sys.exit(2 if failed else 0)
 
 
@@ -62,13 +68,16 @@ def spark(spec: AgentSpec, mode: Mode, *, connect: bool) -> list[Diagnostic]:
     return [_diagnostic(sentence, first, mode) for sentence in sentences]
 
 
-def probe(spec: AgentSpec, mode: Mode) -> list[Diagnostic]:
-    """What would keep each component from opening, asked of all at once; no answer in time is one too."""
+def probe(spec: AgentSpec, mode: Mode, running: Sequence[int] = ()) -> list[Diagnostic]:
+    """What would keep each component from opening, asked of all at once; no answer in time is one too.
+
+    What the processes `running` of this configuration listen on is not taken by another program.
+    """
     answers: queue.SimpleQueue[tuple[ComponentSpec, list[str]]] = queue.SimpleQueue()
     waiting = list(components_of(spec))
     for component in waiting:
         threading.Thread(target=lambda c=component: answers.put((c, _ask(c))), daemon=True).start()
-    found: list[Diagnostic] = []
+    found = _probe_monitoring(spec, running)
     deadline = time.monotonic() + CONNECT_SECONDS
     while waiting:
         try:
@@ -76,11 +85,34 @@ def probe(spec: AgentSpec, mode: Mode) -> list[Diagnostic]:
         except queue.Empty:
             break
         waiting.remove(component)
-        found += [_diagnostic(sentence, component, mode) for sentence in sentences]
+        found += [_diagnostic(text, component, mode) for text in sentences if not _own(text, running)]
     for component in waiting:
         message = f"gave no answer within {CONNECT_SECONDS:.0f} s"
         found.append(Diagnostic("error", component.place, component.path, message))
     return sorted(found, key=lambda diagnostic: diagnostic.place.line)
+
+
+def _probe_monitoring(spec: AgentSpec, running: Sequence[int]) -> list[Diagnostic]:
+    """Whether the metrics can be served."""
+    from agent.monitoring.server import listen
+
+    host, port = spec.options.monitoring_host, spec.options.monitoring_port
+    try:
+        listen(host, port).close()
+    except OSError as e:
+        why = e.strerror
+        if e.errno == errno.EADDRINUSE:
+            why = "another program listens there; stop it or choose another port"
+            if _own(PortTaken(why, port), running):
+                return []
+        place = spec.option_places.get("monitoring.port", Place(spec.file, 0))
+        message = f"monitoring.port: cannot listen on {host}:{port} (TCP): {why}"
+        return [Diagnostic("error", place, spec.name, message)]
+    return []
+
+
+def _own(sentence: str, running: Sequence[int]) -> bool:
+    return isinstance(sentence, PortTaken) and any(held_by(pid, sentence) for pid in running)
 
 
 def components_of(spec: AgentSpec) -> Iterator[ComponentSpec]:

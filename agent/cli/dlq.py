@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
-from agent.cli.kafka_admin import confirm
+from agent.cli.kafka_admin import confirm, naming_brokers
 from agent.cli.output import json_option, show
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ def replay_letters(
     outcome: Counter[str] = Counter()
     for name, some in names.items():
         if some:
-            outcome += replay(replayers[name], some, again=again)
+            with naming_brokers(spec):
+                outcome += replay(replayers[name], some, again=again)
     click.echo(f"{outcome.pop('', 0)} letters replayed", err=True)
     for reason, events in outcome.items():
         click.echo(f"{events} stay dead letters: {reason}", err=True)
@@ -180,10 +181,11 @@ def _letters(spec: AgentSpec, selection: Selection) -> Iterator[tuple[str, Store
     from agent.runner.deadletters.letters import dead_letters_of
     from agent.runner.deadletters.stored import read
 
-    for channel in spec.channels:
-        for kept in read(dead_letters_of(spec.name, channel, channel.make(), spec.options)):
-            if selection(kept):
-                yield channel.name, kept
+    with naming_brokers(spec):
+        for channel in spec.channels:
+            for kept in read(dead_letters_of(spec.name, channel, channel.make(), spec.options)):
+                if selection(kept):
+                    yield channel.name, kept
 
 
 def _time(millis: int) -> str:

@@ -47,10 +47,11 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
     from kafka.admin import OffsetSpec
 
     with connect(bootstrap_server, command_config) as admin:
+        _refuse_unknown(admin, name)
         committed = _committed(admin, name)
         owners = _owners(_members(admin, name))
         if not committed and not owners:
-            raise click.ClickException(f"no group {name}")
+            raise click.ClickException(f"group {name} has committed nothing, and nobody reads in it")
         keys = sorted({*committed, *owners})
         end = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST)) if keys else {}
         ids = _topic_ids(admin, keys)
@@ -104,6 +105,8 @@ def reset(
     """
     position = _position(to)
     with connect(bootstrap_server, command_config) as admin:
+        if not topics:
+            _refuse_unknown(admin, name)
         if members := _members(admin, name):
             raise click.ClickException(_still_reading(name, members))
         committed = _committed(admin, name)
@@ -244,6 +247,12 @@ def _topic_ids(admin: Any, keys: "Iterable[TopicPartition]") -> dict[str, str]:
 
 def _committed(admin: Any, name: str) -> "dict[TopicPartition, OffsetAndMetadata]":
     return {key: offset for key, offset in admin.list_group_offsets(name)[name].items() if offset.offset >= 0}
+
+
+def _refuse_unknown(admin: Any, name: str) -> None:
+    """Where no group has ever been, Kafka has no coordinator to ask about one, and says only that."""
+    if name not in {found["group_id"] for found in admin.list_groups()}:
+        raise click.ClickException(f"no group {name}: `agent group list` shows those there are")
 
 
 def _members(admin: Any, name: str) -> list[dict[str, Any]]:

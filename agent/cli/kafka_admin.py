@@ -6,9 +6,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from agent.topology import AgentSpec
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -54,6 +57,7 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
 
     from agent.services import ServiceError
     from agent.services.kafka import KafkaCluster
+    from plugins.shared.kafkaclient import away
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # errors are reported once, here
     options = read_config(command_config) if command_config else {}
@@ -69,15 +73,31 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
     try:
         client = KafkaAdminClient(**options)
     except (KafkaError, OSError, ValueError) as error:  # OSError: a certificate's file; ValueError: host:port
-        raise click.ClickException(f"cannot connect to {servers}: {reason(error)}") from None
+        raise click.ClickException(f"cannot connect to {servers}: {reason(error)}{away(servers)}") from None
     try:
         if not named and (foreign := own.foreign(client.describe_cluster()["cluster_id"])):
             raise click.ClickException(f"{foreign}\n  or name it with --bootstrap-server, if it is the one you mean")
         yield client
-    except KafkaError as error:
-        raise click.ClickException(reason(error)) from None
+    except (KafkaError, TimeoutError) as error:
+        raise click.ClickException(f"{reason(error)}{away(servers)}") from None
     finally:
         client.close()
+
+
+@contextlib.contextmanager
+def naming_brokers(spec: "AgentSpec") -> Iterator[None]:
+    """For commands that use an agent's own connections: what fails inside says which of its brokers are away."""
+    from plugins import FlafkaError
+    from plugins.shared.kafkaclient import away
+
+    try:
+        yield
+    except FlafkaError as error:
+        components = (*spec.sources, *spec.channels, *spec.sinks)
+        named = {getattr(component.config, "bootstrap_servers", None) or "" for component in components}
+        if not (found := away(",".join(sorted({one for names in named for one in names.split(",")})))):
+            raise
+        raise FlafkaError(f"{error}{found}") from error
 
 
 def confirm(question: str, yes: bool) -> None:

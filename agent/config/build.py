@@ -86,7 +86,10 @@ class Builder:
         channels = self._check_ends(channels, sources, sinks)
         if self.report.mode == "lenient" and not (channels and (sources or sinks)):
             self.report.fatal(self.place, self.agent, "nothing is left that could run")
-        return AgentSpec(self.agent, self.file, tuple(sources), tuple(channels), tuple(sinks), groups, options)
+        places = {name: prop.place for name, prop in self.written.options.items()}
+        return AgentSpec(
+            self.agent, self.file, tuple(sources), tuple(channels), tuple(sinks), groups, options, places
+        )
 
     # --- parts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -24,45 +25,75 @@ log = logging.getLogger(__name__)
 _PATHS = ("/metrics", "/metrics/prometheus", "/healthz")
 
 
+RETRY_SECONDS = 5.0
+"""How often a port that is taken is tried again."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises OSError."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()  # who asks before the server's thread is there waits
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
 class MetricsServer:
-    """Serves a registry on a thread of its own. A busy port is a warning: it never keeps the agent from running."""
+    """Serves a registry on a thread of its own. A port that is taken never keeps the agent from running: it is a
+    warning, once, and is tried again until it can be had.
+    """
 
     def __init__(self, registry: Registry, host: str, port: int) -> None:
         self.registry, self.host, self.port = registry, host, port
         self._server: uvicorn.Server | None = None
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Listen; port 0 takes a free one, then in `port`."""
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener = None
         try:
-            listener.bind((self.host, self.port))
-            listener.listen()  # who asks before the server's thread is there waits
+            listener = self._listen()
         except OSError as e:
-            listener.close()
             log.warning(
-                "metrics are not served: %s:%d: %s; set `monitoring.port` to another",
+                "metrics are not served: %s:%d: %s; it is tried again every %.0f s, or set `monitoring.port` to "
+                "another port",
                 self.host,
                 self.port,
                 e.strerror,
+                RETRY_SECONDS,
             )
-            return
-        self.port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            self._app(), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [listener]}, name="metrics", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(listener,), name="metrics", daemon=True)
         self._thread.start()
+
+    def _listen(self) -> socket.socket:
+        listener = listen(self.host, self.port)
+        self.port = listener.getsockname()[1]
         log.info("metrics on http://%s:%d/metrics and /metrics/prometheus", self.host, self.port)
+        return listener
+
+    def _run(self, listener: socket.socket | None) -> None:
+        while listener is None and not self._stopping.wait(RETRY_SECONDS):
+            with contextlib.suppress(OSError):
+                listener = self._listen()
+        if listener is not None:
+            config = uvicorn.Config(
+                self._app(), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            )
+            self._server = uvicorn.Server(config)
+            self._server.should_exit = self._stopping.is_set()
+            self._server.run(sockets=[listener])
 
     def stop(self) -> None:
         """Stop listening."""
-        if self._server is not None and self._thread is not None:
+        self._stopping.set()
+        if self._server is not None:
             self._server.should_exit = True
+        if self._thread is not None:
             self._thread.join(3)
 
     def _app(self) -> Starlette:

@@ -99,12 +99,7 @@ class ServerProcess:
 
     def sockets(self) -> set[str]:
         """What it holds of `listeners`, among others. Raises PermissionError where it is another user's."""
-        found = set()
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it does not run, or ends just then
-            for file in Path(f"/proc/{self.pid}/fd").iterdir():
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    found.add(str(file.readlink()))
-        return found
+        return open_files(self.pid)
 
     def why(self) -> str:
         """The error that it told of last, since this object started it; empty for none."""
@@ -129,14 +124,25 @@ def _start_time(pid: int) -> int | None:
     return None if state in "ZX" else int(numbers[18])
 
 
-def listeners() -> dict[int, set[str]]:
-    """The sockets that wait for connections on this machine, whoever's they are, by TCP port."""
+def open_files(pid: int | None) -> set[str]:
+    """What a process has open, sockets as `listeners` names them; PermissionError where it is another user's."""
+    found = set()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it does not run, or ends just then
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found.add(str(file.readlink()))
+    return found
+
+
+def listeners(*, udp: bool = False) -> dict[int, set[str]]:
+    """The sockets that wait for connections, or for datagrams, on this machine, whoever's they are, by port."""
     found: dict[int, set[str]] = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    protocol, waiting = ("udp", "07") if udp else ("tcp", "0A")
+    for table in (f"/proc/net/{protocol}", f"/proc/net/{protocol}6"):
         with contextlib.suppress(FileNotFoundError):
             for line in Path(table).read_text().splitlines()[1:]:
                 _, address, _, state, _, _, _, _, _, inode, *_ = line.split()
-                if state == "0A":
+                if state == waiting:
                     found.setdefault(int(address.rpartition(":")[2], 16), set()).add(f"socket:[{inode}]")
     return found
 

@@ -37,7 +37,16 @@ from plugins import (
     Retry,
     Taken,
 )
-from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, QUIET, client_properties, committed, metadata_of, reason
+from plugins.shared.kafkaclient import (
+    CONSUMER,
+    NO_BROKERS,
+    QUIET,
+    client_properties,
+    committed,
+    metadata_of,
+    reason,
+    unanswered,
+)
 from plugins.shared.offsets import OffsetMetadata, overtaken, undone
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
@@ -122,6 +131,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         admin = AdminClient(self._client(config.producer))
         try:
             metadata = admin.list_topics(timeout=CONNECT_SECONDS)
+            yield from map(Caution, unanswered(config.bootstrap_servers))
             if foreign := config.foreign(metadata.cluster_id):
                 yield foreign
             elif config.topic in metadata.topics:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -13,12 +15,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from pydantic import PrivateAttr
 
+from plugins.component import Caution
 from plugins.errors import Retry
 from plugins.options import Config, Problem, option
 from plugins.shared.keystore import Keystore, read_keystore
 
 CONNECT_SECONDS = 5.0
 """How long brokers may take for an answer before they count as away."""
+LOOK_SECONDS = 2.0
+"""How long a broker may take to accept a connection, where it is asked which of them are away."""
 NO_BROKERS = "kafka.bootstrap.servers is not set, and this user has started no cluster: run `agent cluster start`"
 QUIET = {"log_level": 0}
 """What matters of the client's chatter is said by the components, in words."""
@@ -139,6 +144,36 @@ def reason(error: Any) -> str:
     return str(known.str()) if hasattr(known, "str") else str(known)
 
 
+def unreachable(servers: str) -> list[str]:
+    """Those of these brokers, `host:port,…`, that take no connection: `127.0.0.1:9092 (Connection refused)`."""
+
+    def failure(server: str) -> str | None:
+        host, _, port = server.rpartition("://")[2].rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=LOOK_SECONDS).close()
+        except (OSError, ValueError) as e:
+            return f"{server} ({getattr(e, 'strerror', None) or e})"
+        return None
+
+    named = [server for server in servers.replace(",", " ").split() if ":" in server]
+    if not named:
+        return []
+    with ThreadPoolExecutor(len(named)) as threads:
+        return [text for text in threads.map(failure, named) if text is not None]
+
+
+def away(servers: str) -> str:
+    """For the end of an error message: the brokers that take no connection; empty where all do."""
+    found = unreachable(servers)
+    return f"; no connection to {', '.join(found)}" if found else ""
+
+
+def unanswered(servers: str) -> Iterator[str]:
+    """A sentence for each of those brokers that takes no connection, beside others that do."""
+    for text in unreachable(servers):
+        yield f"no connection to broker {text}: is it running?"
+
+
 def is_broken(error: Exception) -> bool:
     """Whether the producer that raised it refuses all work from now on."""
     if isinstance(error, KafkaException):
@@ -238,6 +273,7 @@ def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, top
         if foreign := config.foreign(metadata.cluster_id):
             yield foreign
             return
+        yield from map(Caution, unanswered(servers))
         for topic in topics:
             if topic not in metadata.topics:
                 yield f"there is no topic {topic} at {servers}: agent topic create {topic}"

@@ -195,7 +195,7 @@ def test_no_such_file_and_no_such_agent(run: Run) -> None:
 
 def test_connect_asks_every_component(run: Run) -> None:
     Path("good.conf").write_text(changed("9 | a1.sinks.k1.url = http://broken"))
-    result = run("check", "-c", "good.conf", "--connect")
+    result = run("check", "-c", "good.conf", "--connect", "-Dflume.monitoring.port=0")
     assert (result.exit_code, result.output) == (
         2,
         "good.conf:4: a1.sources.s1: the clock has stopped\n"
@@ -209,7 +209,7 @@ def test_connect_does_not_wait_for_ever(run: Run, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(check_module, "CONNECT_SECONDS", 0.2)
     Path("good.conf").write_text(changed("9 | a1.sinks.k1.url = http://slow"))
     try:
-        result = run("check", "-c", "good.conf", "--connect")
+        result = run("check", "-c", "good.conf", "--connect", "-Dflume.monitoring.port=0")
     finally:
         ANSWERED.set()
     assert "good.conf:7: a1.sinks.k1: gave no answer within 0 s" in result.output.splitlines()

@@ -166,7 +166,10 @@ def test_group_describe_shows_lag_and_who_reads(run: Run, kafka_cluster: KafkaCl
         assert first["consumer_id"].startswith("a-reader")
         assert ["described", "Stable", "classic"] in rows(run("group list"))
     assert rows(run("group describe described"))[0][2:] == ["4", "10", "6", "-", "-", "-"]
-    assert run("group describe nobody", code=1).stderr == "Error: no group nobody\n"
+    assert (
+        run("group describe nobody", code=1).stderr
+        == "Error: no group nobody: `agent group list` shows those there are\n"
+    )
 
 
 def test_an_offset_of_a_topic_that_was_deleted_is_shown_as_none(

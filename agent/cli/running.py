@@ -1,0 +1,44 @@
+"""The agents that run on this machine already, as their command lines tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from agent.cli.configured import Chosen
+from agent.services.process import listeners, open_files
+from plugins import PortTaken
+
+
+def running_agents(chosen: Chosen, name: str) -> list[int]:
+    """The pids of processes `agent start` with these files and that agent: this user's, or as root anyone's."""
+    files = [file.resolve() for file in (chosen.file, *chosen.more)]
+    return [pid for pid, there, agent in _started() if there == files and agent in (None, name)]
+
+
+def held_by(pid: int, taken: PortTaken) -> bool:
+    """Whether that process is what listens on the port."""
+    return bool(listeners(udp=taken.udp).get(taken.port, set()) & open_files(pid))
+
+
+def _started() -> Iterator[tuple[int, list[Path], str | None]]:
+    """Pid, configuration files and `--name` of each process `agent start`."""
+    from agent.cli.start import start
+
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
+            if not any(Path(word).name == "agent" for word in words) or "start" not in words:
+                continue
+            directory = (process / "cwd").readlink()
+        except OSError:  # it has ended, or is another user's
+            continue
+        arguments = words[words.index("start") + 1 :]
+        try:
+            given = start.make_context("start", arguments, resilient_parsing=True).params
+        except click.ClickException:
+            continue
+        files = given["conf_file"] or ((given["conf"],) if given["conf"] else ())
+        yield int(process.name), [(directory / file).resolve() for file in files], given["name"]

@@ -1,0 +1,112 @@
+"""The HTTP server of an agent, and a port that it cannot have at once."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from agent.cli import main
+from agent.monitoring import server as server_module
+from agent.monitoring.registry import Registry
+from agent.monitoring.server import MetricsServer
+from agent.options import AgentOptions
+from agent.services.running import RunningAgent, free_port, until
+
+
+def test_a_port_that_is_taken_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "RETRY_SECONDS", 0.01, raising=False)
+    caplog.set_level(logging.INFO, "agent.monitoring.server")
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        server = MetricsServer(Registry("a1"), "127.0.0.1", port)
+        server.start()
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert f"127.0.0.1:{port}: Address already in use; it is tried again" in caplog.text
+    try:
+        until(lambda: "metrics on" in caplog.text, "the port", 30)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
+            assert answer.status == 200
+        assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    finally:
+        server.stop()
+
+
+def test_an_agent_that_never_got_its_port_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        server = MetricsServer(Registry("a1"), "127.0.0.1", other.getsockname()[1])
+        server.start()
+        server.stop()
+        assert server._thread is not None
+        assert not server._thread.is_alive()
+
+
+def test_the_default_is_no_port_of_outgoing_connections() -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not min(first, 32_768) <= AgentOptions().monitoring_port <= max(last, 60_999)
+
+
+def configuration(port: int, *more: str) -> str:
+    return "\n".join(
+        (
+            "a1.sources = s1 s2",
+            "a1.channels = c1",
+            "a1.sinks = k1",
+            f"a1.monitoring.port = {port}",
+            "a1.sources.s1.type = netcat",
+            "a1.sources.s1.bind = 127.0.0.1",
+            f"a1.sources.s1.port = {free_port()}",
+            "a1.sources.s1.channels = c1",
+            "a1.sources.s2.type = syslogudp",
+            "a1.sources.s2.host = 127.0.0.1",
+            f"a1.sources.s2.port = {free_port()}",
+            "a1.sources.s2.channels = c1",
+            "a1.channels.c1.type = memory",
+            "a1.sinks.k1.type = null",
+            "a1.sinks.k1.channel = c1",
+            *more,
+        )
+    )
+
+
+def test_check_connect_says_that_it_is_taken(tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        file.write_text(configuration(port))
+        result = CliRunner().invoke(main, ["check", "-c", str(file), "--connect"])
+    assert (result.exit_code, result.output) == (
+        2,
+        f"{file}:4: a1: monitoring.port: cannot listen on 127.0.0.1:{port} (TCP): another program listens there; "
+        "stop it or choose another port\n1 error: it would not start\n",
+    )
+
+
+@pytest.mark.usefixtures("servers")
+def test_check_connect_beside_the_agent_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = configuration(free_port())
+    with RunningAgent(tmp_path, text) as agent:
+        until(lambda: agent.get("/healthz")[0] == 200, "the agent")
+        until(lambda: agent.log.count("listening on") == 2, "its sources")
+        monkeypatch.chdir(tmp_path)
+        result = CliRunner().invoke(main, ["check", "-c", "agent.conf", "--connect"])
+        assert result.exit_code == 0, result.output
+        assert f"it runs already, as process {agent.process.pid}" in result.output
+        # Another configuration, and another program on a port of this one, are errors as ever.
+        other = tmp_path / "other.conf"
+        other.write_text(text)
+        result = CliRunner().invoke(main, ["check", "-c", str(other), "--connect"])
+        assert result.output.count("another program listens there") == 3, result.output
+        with closing(socket.create_server(("127.0.0.1", 0))) as stranger:
+            port = stranger.getsockname()[1]
+            agent.file.write_text(re.sub(r"(s1\.port = )\d+", rf"\g<1>{port}", text))
+            result = CliRunner().invoke(main, ["check", "-c", "agent.conf", "--connect"])
+        assert (result.exit_code, result.output.count("another program listens there")) == (2, 1), result.output

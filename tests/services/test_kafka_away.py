@@ -1,0 +1,103 @@
+"""What commands say of brokers that are away, and of groups that are not there."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from kafka.errors import CoordinatorNotAvailableError
+
+from agent.cli import group as group_module
+from agent.cli import main
+from agent.services.running import free_ports
+from plugins.shared import kafkaclient
+
+
+@pytest.mark.parametrize("line", ["topic list", "topic describe x", "group list", "group describe x"])
+def test_brokers_that_are_down_are_named(line: str, tmp_path: Path) -> None:
+    ports, hasty = free_ports(2), tmp_path / "client.properties"
+    hasty.write_text("default.api.timeout.ms=300\n")
+    servers = [f"127.0.0.1:{port}" for port in ports]
+    more = ["--bootstrap-server", ",".join(servers), "--command-config", str(hasty)]
+    result = CliRunner().invoke(main, [*line.split(), *more])
+    assert result.exit_code == 1
+    for server in servers:
+        assert f"{server} (Connection refused)" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["audit"], ["dlq", "list"]])
+def test_those_of_an_agent_s_channel_too(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.runner.deadletters.stored.ANSWER_SECONDS", 0.2)
+    (port,) = free_ports(1)
+    file = tmp_path / "agent.conf"
+    file.write_text(f"""
+a1.channels = c1
+a1.sinks = k1
+a1.audit.topic = audit
+a1.channels.c1.type = kafka
+a1.channels.c1.kafka.bootstrap.servers = 127.0.0.1:{port}
+a1.sinks.k1.type = null
+a1.sinks.k1.channel = c1
+""")
+    result = CliRunner().invoke(main, [*command, "-c", str(file)])
+    assert result.exit_code == 1
+    assert f"no connection to 127.0.0.1:{port} (Connection refused)" in result.stderr, result.output
+
+
+def test_check_connect_names_one_beside_others_that_answer(brokers: str, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    file = tmp_path / "agent.conf"
+    lines = [
+        "channels = c1",
+        "sources = s1",
+        "sinks = k1",
+        "channels.c1.type = kafka",
+        "sources.s1.type = kafka",
+        "sources.s1.kafka.topics = x",
+        "sources.s1.channels = c1",
+        "sinks.k1.type = null",
+        "sinks.k1.channel = c1",
+        "monitoring.port = 0",
+        *(f"{one}.kafka.bootstrap.servers = {brokers},127.0.0.1:{port}" for one in ("channels.c1", "sources.s1")),
+    ]
+    file.write_text("".join(f"a1.{line}\n" for line in lines))
+    said = CliRunner().invoke(main, ["check", "-c", str(file), "--connect"]).output
+    assert said.count(f"no connection to broker 127.0.0.1:{port} (Connection refused): is it running?") == 2, said
+    assert "no Kafka broker answers" not in said
+
+
+def test_those_that_answer_are_not(brokers: str) -> None:
+    (port,) = free_ports(1)
+    assert kafkaclient.unreachable(f"{brokers},PLAINTEXT://127.0.0.1:{port}") == [
+        f"PLAINTEXT://127.0.0.1:{port} (Connection refused)"
+    ]
+    assert kafkaclient.unreachable("") == []
+
+
+class NoGroups:
+    """A cluster in which no group has ever been: there is no topic of offsets, and so no coordinator."""
+
+    def list_groups(self) -> list[dict[str, str]]:
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*_: object) -> None:
+            raise CoordinatorNotAvailableError
+
+        return ask
+
+
+@pytest.mark.parametrize("line", ["describe nobody", "reset nobody --to 0 --yes"])
+def test_a_group_that_is_not_there(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def connect(*_: object) -> Any:
+        yield NoGroups()
+
+    monkeypatch.setattr(group_module, "connect", connect)
+    result = CliRunner().invoke(main, ["group", *line.split()])
+    assert result.exit_code == 1
+    assert re.match("Error: no group nobody", result.stderr), result.output
