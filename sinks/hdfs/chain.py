@@ -363,11 +363,15 @@ def newest(hdfs: WebHdfs, state: str, claim: PartitionClaim, log: logging.Logger
 
 
 def latest(hdfs: WebHdfs, state: str, claim: PartitionClaim) -> int:
-    """The latest epoch in which that partition has a chain there; the claim's own where there is no later one."""
+    """The latest epoch in which that partition's chain has begun; the claim's own where there is no later one.
+
+    An empty directory is what is left of an owner that was killed before it began, or of one that begins now, which
+    will seal the chains of earlier epochs.
+    """
     for epoch in epochs(hdfs, state, claim):
         if epoch <= claim.epoch:
             break
-        if hdfs.status(posixpath.join(_epochs(state, claim), str(epoch), str(claim.partition))) is not None:
+        if hdfs.list(posixpath.join(_epochs(state, claim), str(epoch), str(claim.partition))):
             return epoch
     return claim.epoch
 

@@ -278,8 +278,6 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             sealed.append(before)
             text = "%s: the record of commits was below %s and goes on below %s, at %s"
             self.log.info(text, _place(claim), before.state, chain.state, committed)
-        elif chain.last is None and committed is None and chain.claim.epoch != claim.epoch:
-            raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking again")
         position = chain.begin(committed)
         # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
         if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
