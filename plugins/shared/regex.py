@@ -59,7 +59,7 @@ class Regex:
             if backtracking:
                 self._python = re.compile("".join(java.out), re.ASCII)
             else:
-                pc.match_substring_regex(pa.array([""]), pattern=self._re2)
+                pc.match_substring_regex(pa.nulls(1, pa.string()), pattern=self._re2)
         except (re.error, pa.ArrowInvalid, OverflowError, RecursionError) as e:
             reason = str(e).removeprefix("Invalid regular expression: ")
             raise ValueError(f"the regular expression {pattern!r} cannot be read: {reason}") from None

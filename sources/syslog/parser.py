@@ -10,7 +10,7 @@ import calendar
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -67,8 +67,13 @@ _FIRST_MINUTE, _LAST_MINUTE = (int((datetime(year, 1, 1) - _EPOCH) / timedelta(m
 
 _DAYS_IN_MONTH = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
-_STATUSES = pa.array(["Incomplete", "Invalid"])
-_PRIORITIES = pa.array(["0" * zeros + str(priority) for zeros in range(3) for priority in range(192)])
+
+@cache
+def _constants() -> tuple[pa.Array, pa.Array]:
+    """The statuses, and the priorities with no, one and two zeros before them. The first array that pyarrow makes of
+    Python's values imports pandas where it is installed: commands that parse nothing need not wait for that."""
+    priorities = ["0" * zeros + str(priority) for zeros in range(3) for priority in range(192)]
+    return pa.array(["Incomplete", "Invalid"]), pa.array(priorities)
 
 
 @dataclass(frozen=True)
@@ -210,7 +215,7 @@ def without_newline(data: Bytes, starts: Ints, ends: Ints, marks: Bytes) -> Ints
 
 def statuses(valid: Mask, marks: Bytes) -> Array:
     """The header column `STATUS`."""
-    return coded(~valid, _STATUSES, ~valid | (marks != 0))
+    return coded(~valid, _constants()[0], ~valid | (marks != 0))
 
 
 def _readable(frames: Array, charset: str) -> Any:
@@ -297,7 +302,7 @@ def _as_sent(priority: Bytes, digits: Ints, formed: Mask) -> Array:
     zeros = np.where(formed, digits - 1 - (priority > 9) - (priority > 99), 0)
     if not zeros.any():
         return numbers(priority, formed)
-    return coded(zeros * 192 + priority, _PRIORITIES, formed)
+    return coded(zeros * 192 + priority, _constants()[1], formed)
 
 
 def _with_fields(

@@ -274,6 +274,17 @@ def test_help_imports_nothing_heavy() -> None:
     assert "check    Check a configuration; start nothing." in done.stdout
 
 
+def test_a_check_does_not_wait_for_pandas() -> None:
+    """pyarrow imports it, where it is installed, for the first array that it makes of Python's values."""
+    script = (
+        "import sys, agent.cli\n"
+        "agent.cli.main(['check', '-c', 'conf/flafka.conf'], standalone_mode=False)\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_mistyped_command() -> None:
     result = CliRunner().invoke(main, ["chek"])
     assert result.exit_code == 2
