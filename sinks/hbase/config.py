@@ -235,7 +235,7 @@ class HBaseConfig(Config):
 
     @agreement("row_key_index", "serializer", "col_names")
     def _check_row_key_index(self) -> None:
-        columns, index = self.columns, self.row_key_index
-        if self.serializer == "regex" and index >= 0:
-            if index >= len(columns) or columns[index].upper() != ROW_KEY:
-                raise ValueError(f"must be the position of {ROW_KEY} in serializer.colNames, not {index}")
+        index = self.row_key_index
+        named = "".join(self.columns[index : index + 1]).upper()
+        if self.serializer == "regex" and index >= 0 and named != ROW_KEY:
+            raise ValueError(f"must be the position of {ROW_KEY} in serializer.colNames, not {index}")
