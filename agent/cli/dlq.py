@@ -134,7 +134,7 @@ def replay_letters(
 ) -> None:
     """Put dead letters back where they came from, each of them once: replayed letters are marked.
 
-    What a sink rejected is given to that sink again, with its bytes, its headers and its id; other sinks do not see it.
+    What a sink rejected is given to that sink again, with its bytes, headers and id; other sinks do not see it.
     An event that is rejected again becomes a new letter. The agents may run meanwhile.
     """
     from agent.runner.deadletters.replay import replay, replayer_of
