@@ -62,7 +62,7 @@ class MemoryConfig(Config):
 
 
 class MemoryChannel(Channel[MemoryConfig]):
-    """Holds events in the memory of the agent: nothing is lost while the agent lives, everything held when it dies.
+    """Holds events in the memory of the agent: nothing is lost while the agent lives, and all of them when it dies.
 
     A full channel blocks its sources instead of failing them. Sinks on it compete for its events.
     """

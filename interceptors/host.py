@@ -24,8 +24,8 @@ class HostConfig(Config):
 class HostInterceptor(Interceptor[HostConfig]):
     """Sets a header to this machine's address or name; no event is lost or changed otherwise.
 
-    Not pure: another agent gives another value. Where the machine's name does not resolve, it says so once and events
-    pass as they are.
+    Not pure: another agent gives another value. If the machine's name does not resolve, that is logged once, and
+    events pass unchanged.
     """
 
     type_name = "host"

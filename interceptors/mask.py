@@ -132,7 +132,7 @@ class MaskConfig(PatternConfig):
 class MaskInterceptor(Interceptor[MaskConfig]):
     """Hides what matches its patterns and changes nothing else; pure, and no event is lost.
 
-    Before a channel, what it hides never reaches it.
+    On a source, what it hides never reaches the channel.
     """
 
     type_name = "mask"

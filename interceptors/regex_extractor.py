@@ -80,8 +80,8 @@ def _group(name: str, properties: dict[str, str]) -> Group:
 class RegexExtractorInterceptor(Interceptor[RegexExtractorConfig]):
     """Copies groups of a regular expression from the body into headers; pure, and no event is lost.
 
-    Where the pattern does not match, headers stay as they are. Where a group has no part in the match, or is no time
-    of its pattern, the event has no such header.
+    If the pattern does not match, headers stay unchanged. If a group takes no part in the match, or its text is not a
+    time of the group's pattern, the event does not get that header.
     """
 
     type_name = "regex_extractor"

@@ -14,7 +14,7 @@ class NullConfig(Config):
 
 
 class NullSink(Sink[NullConfig]):
-    """Drops every event: what it takes is gone."""
+    """Drops every event: all that it takes is gone."""
 
     type_name = "null"
     aliases = ("org.apache.flume.sink.NullSink",)

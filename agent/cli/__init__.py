@@ -17,7 +17,7 @@ COMMANDS = {
     "demo": "Show a complete pipeline with all its servers on this machine.",
     "cluster": "Run the project's own Kafka cluster.",
     "sandbox": "Run Kafka, HDFS, HBase and Solr on this machine.",
-    "topic": "List, create, change and delete Kafka topics.",
+    "topic": "List, create, describe and delete Kafka topics.",
     "group": "Show and reset consumer groups: lag, offsets.",
     "audit": "Compare what went into the channels with what was taken out of them.",
     "dlq": "Show and replay dead letters: events that could not be delivered.",

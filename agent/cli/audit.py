@@ -43,7 +43,7 @@ Row = tuple[str, str, str, int, str, str | None]
 def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: bool) -> None:
     """Compare, minute by minute, the events that sources put into Kafka channels with those that sinks took out.
 
-    From the reports in the topic `audit.topic`. Ends with code 1 where events are missing, too many or altered.
+    It reads the reports in the topic `audit.topic`. Exit code: 1 if events are missing, too many or altered, else 0.
     """
     from agent.audit.publishing import OPTION
     from agent.own_cluster import with_own_cluster

@@ -33,9 +33,9 @@ CONNECT_SECONDS = 15.0
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
-    """Check a configuration and say what would run; start nothing.
+    """Check a configuration and show what would run; start nothing.
 
-    All that is wrong is shown at once, each with file, line and component. Exit code: 0 if it would run, else 2.
+    All errors are shown at once, each with file, line and component. Exit code: 0 if it would run, else 2.
     """
     running: list[int] = []
     spec, diagnostics = chosen.load()

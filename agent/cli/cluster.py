@@ -38,11 +38,11 @@ def cluster() -> None:
 )
 @json_option
 def start(directory: Path | None, heap: int | None, node: int | None, nodes: str | None, as_json: bool) -> None:
-    """Start the brokers that do not run, and wait until all of them serve.
+    """Start the brokers that are not running, and wait until all of them serve.
 
     With --node and --nodes, one broker runs on each of three hosts, and records survive the loss of a host. The first
     host to be started waits for a second one in the background. There is neither TLS nor authentication: keep the
-    ports, 19092 and 19095 unless you say otherwise, inside a network you trust.
+    ports, 19092 and 19095 unless you name others, inside a network that you trust.
     """
     if (node is None) != (nodes is None):
         raise click.UsageError("--node and --nodes belong together")

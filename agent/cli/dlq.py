@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def dlq() -> None:
-    """Dead letters: events that could not be delivered. Look at them with their reasons, and put them back."""
+    """Show dead letters, which are events that could not be delivered, with their reasons, and replay them."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,10 @@ def show_letters(chosen: Chosen, selection: Selection, limit: int, as_json: bool
 def replay_letters(
     chosen: Chosen, selection: Selection, limit: int | None, again: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Put dead letters back where they came from, once: what was replayed is noted.
+    """Put dead letters back where they came from, each of them once: replayed letters are marked.
 
-    What a sink rejected comes to that sink again, with its bytes, its headers and its id; other sinks do not see it.
-    A letter that is rejected again is a new one. The agents may go on running meanwhile.
+    What a sink rejected is given to that sink again, with its bytes, headers and id; other sinks do not see it.
+    An event that is rejected again becomes a new letter. The agents may run meanwhile.
     """
     from agent.runner.deadletters.replay import replay, replayer_of
 

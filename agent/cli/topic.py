@@ -84,7 +84,7 @@ def create(
     configs: tuple[str, ...],
     if_not_exists: bool,
 ) -> None:
-    """Create a topic; returns when every partition has a leader."""
+    """Create a topic, and return when every partition has a leader."""
     settings = dict(_setting(text) for text in configs)
     wanted = {"num_partitions": partitions or -1, "replication_factor": replication_factor or -1, "configs": settings}
     with connect(bootstrap_server, command_config) as admin:

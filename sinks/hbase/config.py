@@ -228,12 +228,14 @@ class HBaseConfig(Config):
             raise ValueError("is not built yet: remove it, and let the Thrift server log in to HBase")
         return value
 
-    @agreement("regex", "serializer", "col_names", "row_key_index", "regex_ignore_case", "allow_backtracking")
+    @agreement("regex", "serializer", "col_names", "regex_ignore_case", "allow_backtracking")
     def _check_groups(self) -> None:
-        if self.serializer != "regex":
-            return
-        groups, columns, index = len(self.pattern().groups), self.columns, self.row_key_index
-        if groups != len(columns):
-            raise ValueError(f"has {groups} groups, and serializer.colNames has {len(columns)} names")
-        if index >= len(columns) or (index >= 0 and columns[index].upper() != ROW_KEY):
-            raise ValueError(f"serializer.rowKeyIndex = {index}: that one of serializer.colNames must be {ROW_KEY}")
+        if self.serializer == "regex" and (groups := len(self.pattern().groups)) != len(self.columns):
+            raise ValueError(f"has {groups} groups, and serializer.colNames has {len(self.columns)} names")
+
+    @agreement("row_key_index", "serializer", "col_names")
+    def _check_row_key_index(self) -> None:
+        index = self.row_key_index
+        named = "".join(self.columns[index : index + 1]).upper()
+        if self.serializer == "regex" and index >= 0 and named != ROW_KEY:
+            raise ValueError(f"must be the position of {ROW_KEY} in serializer.colNames, not {index}")

@@ -147,4 +147,4 @@ class SolrConfig(Config):
     @agreement("username", "password")
     def _check_password(self) -> None:
         if (self.username is None) != (self.password is None):
-            raise ValueError("is set together with password, or neither is: one of them is missing")
+            raise ValueError("must be set together with password")

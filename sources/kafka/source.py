@@ -29,7 +29,7 @@ STATUS = "kafka.status"
 class KafkaSource(Source[KafkaSourceConfig]):
     """Reads topics at least once: offsets are committed only after every required channel has stored the events.
 
-    After a crash at most what was stored since the last commit, half a second ago, is read again.
+    Offsets are committed every half second: after a crash, what was stored since the last commit is read again.
     """
 
     type_name = "kafka"

@@ -58,8 +58,8 @@ def test_bodies_equal_to_words() -> None:
 @pytest.mark.parametrize(
     ("properties", "option", "message"),
     [
-        ({}, "", "needs exactly one of match"),
-        ({"match": "a", "equals": "b"}, "", "needs exactly one of match"),
+        ({}, "match", "exactly one of match"),
+        ({"match": "a", "equals": "b"}, "match", "exactly one of match"),
         ({"match": "a(?=b)"}, "match", "set allowBacktracking = true"),
         ({"match": "("}, "match", "missing )"),
         ({"match": "a", "drop": "yes"}, "drop", "must be true or false, not 'yes'"),

@@ -257,9 +257,9 @@ def test_no_mask_reaches_across_a_byte_that_is_not_utf8() -> None:
 @pytest.mark.parametrize(
     ("properties", "option", "message"),
     [
-        ({}, "", "hides nothing: set patterns = card email ipv4"),
+        ({}, "patterns", "is required: patterns = card email ipv4"),
         ({"patterns": "crad"}, "patterns", "there is no built-in pattern 'crad', did you mean 'card'?"),
-        ({"patterns": "card", "action": "hash"}, "", "action = hash needs a key"),
+        ({"patterns": "card", "action": "hash"}, "key", "is required with action = hash"),
         ({"patterns": "card", "action": "drop"}, "action", "must be 'redact', 'partial' or 'hash', not 'drop'"),
         ({"patterns": "card", "keep": "-1"}, "keep", "must be at least 0, not '-1'"),
         ({"patterns.x": "a++"}, "patterns.x", "the regular expression 'a++' has the possessive quantifier"),

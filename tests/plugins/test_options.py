@@ -25,7 +25,7 @@ def all_config_classes(base: type[Config] = Config) -> Iterator[type[Config]]:
     for cls in base.__subclasses__():
         if not cls.__module__.startswith("tests."):
             yield cls
-        yield from all_config_classes(cls)
+            yield from all_config_classes(cls)
 
 
 class Everything(Config):

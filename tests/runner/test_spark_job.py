@@ -143,9 +143,9 @@ def test_a_query_that_is_behind_ends_after_the_micro_batch_under_way(monkeypatch
 def test_a_task_that_reads_a_topic_made_again_delivers_nothing() -> None:
     job, sink = jobs(Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
-    with pytest.raises(Retry, match="made again"):
+    with pytest.raises(Retry, match="created again"):
         PartitionTask(job, sink, {0: CLAIM}, CLAIM).run(iter([records(b"1")]))
-    with pytest.raises(Retry, match="made again"):
+    with pytest.raises(Retry, match="created again"):
         next(EventsTask(job, sink, {0: CLAIM}, CLAIM, [].append, keep_dead_letters=True)(iter([records(b"1")])))
 
 
@@ -160,7 +160,7 @@ def test_a_driver_that_finds_the_topic_made_again_commits_nothing() -> None:
     sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
     query = Query(job, sink, Rejections(letters := Letters(), tolerance))
     query.claims = {0: CLAIM}
-    with pytest.raises(Retry, match="made again"):
+    with pytest.raises(Retry, match="created again"):
         one_batch(query, b"1", b"bad")
     assert not letters.kept
     assert not hasattr(query.channel, "recorded")

@@ -71,8 +71,9 @@ def test_python_of_another_version_on_the_workers() -> None:
     conf = {"spark.pyspark.python": "/opt/bin/python3.9"}
     options = REMOTE.model_copy(update={"spark_conf": conf})
     assert list(wrong(options)) == [
-        f"the workers' /opt/bin/python3.9 is not the agent's Python {PYTHON}, and Spark wants both alike: name one "
-        f"of {PYTHON} with spark.conf.spark.pyspark.python, or run the agent with /opt/bin/python3.9"
+        f"the workers' /opt/bin/python3.9 is not the agent's Python {PYTHON}, and Spark requires the same version "
+        f"of both: name one of {PYTHON} with spark.conf.spark.pyspark.python, or run the agent with "
+        "/opt/bin/python3.9"
     ]
     assert list(wrong(REMOTE.model_copy(update={"spark_conf": {**conf, "spark.archives": "own.tar.gz#own"}}))) == []
 

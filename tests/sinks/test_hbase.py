@@ -27,7 +27,9 @@ def problems(properties: dict[str, str]) -> list[str]:
 )
 def test_an_address_of_zookeeper_is_answered_with_the_line_to_add(quorum: dict[str, str], host: str) -> None:
     (problem,) = problems({"table": "t", "columnFamily": "f", **quorum})
-    assert problem.startswith("thrift: is needed, as HBase is reached through its Thrift server and not through Zoo")
+    assert problem.startswith(
+        "thrift: is required, as HBase is reached through its Thrift server and not through Zoo"
+    )
     assert problem.endswith(f"add thrift = {host}:9090")
     assert problems({**NEEDED, **quorum}) == []
 
@@ -64,12 +66,18 @@ def test_flumes_files_are_read() -> None:
         ({"kerberosPrincipal": "flume/h@R"}, "kerberosPrincipal: is not built yet"),
         (
             {"serializer": "regex", "serializer.colNames": "a,b"},
-            ": serializer.regex has 1 groups and serializer.colN",
+            "serializer.regex: has 1 groups, and serializer.colNames has 2",
         ),
-        ({"serializer": "regex", "serializer.rowKeyIndex": "0"}, ": serializer.rowKeyIndex = 0: that one of"),
-        ({"serializer": "regex", "serializer.rowKeyIndex": "1"}, ": serializer.rowKeyIndex = 1: that one of"),
-        ({"serializer": "regex", "serializer.regex": "(a"}, ": the regular expression"),
-        ({"serializer": "regex", "serializer.regex": "(a)(?=b)"}, ": the regular expression"),
+        (
+            {"serializer": "regex", "serializer.rowKeyIndex": "0"},
+            "serializer.rowKeyIndex: must be the position of ROW_KEY",
+        ),
+        (
+            {"serializer": "regex", "serializer.rowKeyIndex": "1"},
+            "serializer.rowKeyIndex: must be the position of ROW_KEY",
+        ),
+        ({"serializer": "regex", "serializer.regex": "(a"}, "serializer.regex: the regular expression"),
+        ({"serializer": "regex", "serializer.regex": "(a)(?=b)"}, "serializer.regex: the regular expression"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:

@@ -134,7 +134,7 @@ def write_and_commit(sink: HdfsSink, start: int, end: int, **headers: str) -> Re
         ({"hdfs.path": "webhdfs:///x"}, "hdfs.path", "webhdfs://namenode:9870/x"),
         ({"hdfs.path": "/logs/%c"}, "hdfs.path", "no ':' in names"),
         ({"hdfs.path": "/logs/%H:%M"}, "hdfs.path", "no ':' in names"),
-        ({"hdfs.path": "/logs/%{a}/../x"}, "hdfs.path", "'..' is not free"),
+        ({"hdfs.path": "/logs/%{a}/../x"}, "hdfs.path", "'..' is reserved on HDFS"),
         ({"hdfs.path": "/logs/%[host]"}, "hdfs.path", "none of %[localhost]"),
         ({"hdfs.filePrefix": "%H:"}, "hdfs.filePrefix", "no ':' in names"),
         ({"hdfs.codeC": "gzip"}, "hdfs.codeC", "remove it, or write hdfs.fileType = CompressedStream"),
@@ -183,14 +183,14 @@ def test_a_wrong_option_is_named_with_what_to_write(
             {"hdfs.fileType": "SequenceFile", "serializer": "avro_event", "serializer.compressionCodec": "snappy"},
             {"serializer": "write hdfs.fileType = DataStream", "serializer.compressionCodec": "DataStream"},
         ),
-        ({"hdfs.writeFormat": "Text"}, {"hdfs.writeFormat": "means nothing to DataStream"}),
+        ({"hdfs.writeFormat": "Text"}, {"hdfs.writeFormat": "has no effect with DataStream"}),
         (
             {"serializer.compressionCodec": "snappy"},
-            {"serializer.compressionCodec": "means nothing to serializer TEXT"},
+            {"serializer.compressionCodec": "has no effect with serializer TEXT"},
         ),
     ],
 )
-def test_what_means_nothing_is_told(properties: dict[str, str], cautions: dict[str, str]) -> None:
+def test_what_has_no_effect_is_told(properties: dict[str, str], cautions: dict[str, str]) -> None:
     config = configured(**properties)
     found = {caution.option: caution.message for caution in config.cautions()}
     assert found.keys() == cautions.keys()
@@ -220,7 +220,7 @@ def test_the_path_names_servers_and_a_fixed_part(
 
 def test_an_unknown_rounding_unit_rounds_nothing_and_says_so(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
     sink = sinks(**{"hdfs.round": "true", "hdfs.roundUnit": "Day", "hdfs.path": "/logs/%S", "hdfs.timeZone": "UTC"})
-    assert "no rounding" in caplog.text
+    assert "times are not rounded" in caplog.text
     write_and_commit(sink, 0, 1, timestamp="1704157445006")
     assert [path.split("/")[2] for path in fake.visible()] == ["05"]
 
@@ -436,7 +436,7 @@ def test_reset_drops_only_the_partition_it_names(sinks: Any, fake: FakeWebHdfs) 
         (".", "reserved name '.'"),
         (".flafka", "reserved name '.flafka'"),
         (".snapshot", "reserved name '.snapshot'"),
-        ("FlumeData.t-0-0000000000-0000000001-12345678", "not for events"),
+        ("FlumeData.t-0-0000000000-0000000001-12345678", "reserved for this sink's own files"),
     ],
 )
 def test_a_header_that_makes_no_path_is_rejected_and_the_rest_delivered(
@@ -753,7 +753,7 @@ def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: Fa
             raise requests.ConnectionError
 
     fake.before = fail
-    with pytest.raises(Retry, match="HDFS is away"):
+    with pytest.raises(Retry, match="HDFS cannot be reached"):
         sink.commit(first)
     fake.heal()
     sink.commit(second)
@@ -813,7 +813,7 @@ def test_a_file_in_the_way_is_named(sinks: Any, fake: FakeWebHdfs) -> None:
     receipt = sink.stage(OWN, 0, 2)
     final = receipt.staged.files[0].final
     fake.files[final] = b"not ours"
-    with pytest.raises(Retry, match="is in the way"):
+    with pytest.raises(Retry, match="exists already"):
         sink.commit(receipt)
     del fake.files[final]
     sink.commit(receipt)
@@ -1022,7 +1022,7 @@ def test_a_reset_brings_the_note_of_the_epoch_before(sinks: Any, fake: FakeWebHd
         (error(403, "SafeModeException", "Cannot create x. Name node is in safe mode.\nat a.b"), "is in safe mode"),
         (error(403, "AccessControlException", "Permission denied: user=u\n\tat a.b"), "does not let user 'u' create"),
         (error(403, "NSQuotaExceededException", "The NameSpace quota of /logs"), "The NameSpace quota of /logs"),
-        (error(403, "StandbyException", "not here"), "no NameNode answers, or is active, at namenode:9870"),
+        (error(403, "StandbyException", "not here"), "no NameNode answers, or none is active, at namenode:9870"),
         (error(500, "SomethingNew", "strange\n\tat a.b"), "cannot create the directory .*: SomethingNew - strange$"),
         ((200, b"<html>hello</html>", ""), "namenode:9870 does not speak WebHDFS"),
         ((404, {"hello": "world"}, ""), "namenode:9870 does not speak WebHDFS"),

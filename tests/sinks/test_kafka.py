@@ -110,7 +110,7 @@ def test_what_a_broker_would_refuse_with_all_that_travels_with_it_is_rejected_al
     assert "after now" in rejected[1]
     assert "before now" in rejected[2]
     for row in (4, 5, 6):
-        assert "more than a record of topic out holds (10,000; max.message.bytes)" in rejected[row]
+        assert "larger than a record of topic out may be (10,000; max.message.bytes)" in rejected[row]
     assert rejected[7] == "topic out has partitions 0 to 2, not 3"
     assert "compacted" in rejected[8]
 

@@ -34,7 +34,7 @@ def test_what_carries_over_from_a_morphline_sink() -> None:
 
 def test_what_does_not_is_refused_with_the_way_out() -> None:
     found = problems({"morphlineFile": "/etc/m.conf", "morphlineId": "m1", "isProductionMode": "true"})
-    assert found[0] == "url: is needed: add url = http://host:8983/solr/<collection>"
+    assert found[0] == "url: is required: add url = http://host:8983/solr/<collection>"
     assert ["morphlines do not run here" in problem for problem in found] == [False, True, True, False]
     assert found[3].startswith("isProductionMode: is not needed: remove it")
 
@@ -44,10 +44,13 @@ def test_what_does_not_is_refused_with_the_way_out() -> None:
     [
         ({"url": "h:8983/solr/logs"}, "url: must be http://"),
         ({"url": "http://h:8983"}, "url: must be http://"),
-        ({"url": "http://h:8983/solr"}, "url: lacks the collection: http://h:8983/solr/<collection>"),
-        ({"url": "http://u:p@h/solr/c"}, "url: holds more than the address"),
+        (
+            {"url": "http://h:8983/solr"},
+            "url: must end in the name of the collection: http://h:8983/solr/<collection>",
+        ),
+        ({"url": "http://u:p@h/solr/c"}, "url: must be the address alone"),
         ({"field.a_s": "%[uuid]"}, "field.a_s: %[uuid] is none of"),
-        ({"username": "u"}, ": username and password belong together"),
+        ({"username": "u"}, "username: must be set together with password"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:

@@ -238,7 +238,7 @@ def test_any_lines_in_any_pieces(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"multiline.negate": "true"}, "multiline.pattern is missing"),
+        ({"multiline.negate": "true"}, "is required, as without it no lines are joined"),
         ({"multiline.pattern": "("}, "cannot be read"),
         ({"multiline.pattern": "^(?! )"}, r"write it without (multiline.negate reverses the match)"),
         ({"multiline.pattern": "x", "multiline.match": "behind"}, "must be 'after' or 'before'"),

@@ -257,7 +257,7 @@ def test_a_namenode_killed_within_a_commit(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(WebHdfs, "rename", rename)
-            with pytest.raises(Retry, match="HDFS is away: no NameNode answers"):
+            with pytest.raises(Retry, match="HDFS cannot be reached: no NameNode answers"):
                 sink.commit(receipt)
     finally:
         hdfs_cluster.start()

@@ -370,7 +370,7 @@ def test_a_topic_that_takes_less_rejects_earlier(kafka_cluster, topic, form):
     bodies = [b"small", os.urandom(1 << 20), b"also small", os.urandom(1_000_000)]
     with pytest.raises(Rejected) as rejected:
         channel.put(Batch.of([Event(body, {"n": "1"}) for body in bodies]))
-    assert {id.index: "more than a record" in text for id, text in rejected.value.reasons.items()} == {1: True}
+    assert {id.index: "larger than a record" in text for id, text in rejected.value.reasons.items()} == {1: True}
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     got = {event.body for one in take(reader, 3) for event in one.batch}
     assert got == {bodies[0], *bodies[2:]}
