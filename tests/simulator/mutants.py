@@ -140,7 +140,7 @@ MUTANTS = (
         "who opens an epoch seals the earlier ones",
         ON_HDFS,
         HDFS_SINK,
-        "                earlier.seal(chain)\n",
+        "                earlier.seal(successor)\n",
         "                earlier.look()\n",
     ),
     Mutant(
@@ -150,6 +150,7 @@ MUTANTS = (
         HDFS_SINK,
         "            committed = None  # it belongs to another epoch, and says nothing about this one\n",
         "            pass\n",
+        "test_a_reset_that_a_late_commit_has_undone_before_anything_was_delivered_is_carried_out",
     ),
     Mutant(
         "moved-root",
