@@ -237,7 +237,8 @@ def test_a_transaction_in_doubt_is_asked_about_at_once() -> None:
 def test_a_reset_that_a_late_commit_has_undone_before_anything_was_delivered_is_carried_out() -> None:
     run = told(
         "spark-hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(6, "put", (3, 0)),
-        Step(6, "put", (2, 0)), Step(6, "reset", ("earliest",)), Step(6, "kill-driver", ("h1",)), Step(15, "put", (1, 0)),
+        Step(6, "put", (2, 0)), Step(6, "reset", ("earliest",)), Step(6, "kill-driver", ("h1",)),
+        Step(15, "put", (1, 0)),
         faults=(
             Fault("driver-1", "kafka.commit", 3, Kind.LATE, 15.0),
             Fault("driver-2", "kafka.committed", 2, Kind.KILLED, 0),  # it has begun the epoch, and committed nothing
