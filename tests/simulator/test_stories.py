@@ -257,3 +257,13 @@ def test_an_owner_that_sleeps_while_its_group_is_reset_and_its_path_changed_comm
         faults=(Fault("h1", "hdfs.upload", 3, Kind.PAUSED, 70.0),),
     )  # fmt: skip
     assert sorted(run.delivered.values()) == [1, 1, 1, 1]
+
+
+def test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_ask_again() -> None:
+    run = told(
+        "spark-hdfs", Step(0, "topic", (1,)), Step(0, "root", ("h2",)), Step(0, "start", ("h1",)),
+        Step(6, "put", (3, 0)), Step(15, "root", ("h1",)), Step(1, "start", ("h2",)), Step(15, "put", (2, 0)),
+        Step(40, "put", (1, 0)),
+        faults=(Fault("driver-2", "hdfs.read", 1, Kind.PAUSED_AFTER, 40.0),),  # it knows the record as it was before
+    )  # fmt: skip
+    assert "another sink of group g takes it over: asking once more" in "\n".join(run.world.story)
