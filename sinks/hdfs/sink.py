@@ -275,23 +275,30 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                 committed = max(committed or 0, end)
             if before.successor() != chain.as_successor():
                 raise Retry(f"{_place(claim)}: another sink of group {claim.group} takes it over: asking again")
-            sealed.append(before)
+            sealed += [before, *self._seal_earlier(before, chain)]
             text = "%s: the record of commits was below %s and goes on below %s, at %s"
             self.log.info(text, _place(claim), before.state, chain.state, committed)
         position = chain.begin(committed)
         # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
         if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
             raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking again")
-        for epoch in sorted({0, *epochs(self._hdfs, self.state, chain.claim)}):
-            if epoch < chain.claim.epoch:
-                earlier = self._chain(chain.claim._replace(epoch=epoch))
-                earlier.seal(chain)
-                sealed.append(earlier)
+        sealed += self._seal_earlier(chain, chain)
         claim = chain.claim._replace(record=self.record)
         self._chains[claim] = chain
         found = [(one, note) for one in (*sealed, chain) if (note := one.note())]
         self._noting[claim] = [one for one, _ in found]
         return Resumed(claim, position, tuple(note for _, note in found))
+
+    def _seal_earlier(self, than: Chain, successor: Chain) -> list[Chain]:
+        """The chains of earlier epochs in the same place: nothing can be committed to them any more."""
+        assert self._hdfs is not None
+        sealed = []
+        for epoch in sorted({0, *epochs(self._hdfs, than.state, than.claim)}):
+            if epoch < than.claim.epoch:
+                earlier = Chain(self._hdfs, than.state, than.claim._replace(epoch=epoch), self.log)
+                earlier.seal(successor)
+                sealed.append(earlier)
+        return sealed
 
     def noted(self, claim: PartitionClaim) -> None:
         """Delete the note."""

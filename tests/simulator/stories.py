@@ -325,6 +325,8 @@ class Run:
         """After the latest reset, by topic id and partition."""
         self.letters: Counter[bytes] = Counter()
         """In the end, but for those that were replayed."""
+        self.delivered: Counter[bytes] = Counter()
+        """In the end."""
         self.accepted: dict[int, int] = {}
         """By partition: up to where the operator, who was told of some, has accepted that records are lost."""
         self.advised = 0
@@ -891,7 +893,7 @@ class Run:
         for log in self.logs.values():
             logged_.update({body: len(places) for body, places in log.items()})
         letters = self.letters = self._letters()
-        delivered = self._outcome()
+        delivered = self.delivered = self._outcome()
         if lost := [body for body in stored if not logged_[body]]:
             # What was in a topic when it was deleted was seen then.
             raise Failure(f"acknowledged, and never in the channel: {lost[:3]}")

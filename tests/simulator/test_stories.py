@@ -232,3 +232,38 @@ def test_a_transaction_in_doubt_is_asked_about_at_once() -> None:
     story = "\n".join(run.world.story)
     assert "it is not known whether a transaction came about" in story
     assert "was thrown away" not in story  # as where it had been taken for aborted first
+
+
+def test_a_reset_that_a_late_commit_has_undone_before_anything_was_delivered_is_carried_out() -> None:
+    run = told(
+        "spark-hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(6, "put", (3, 0)),
+        Step(6, "put", (2, 0)), Step(6, "reset", ("earliest",)), Step(6, "kill-driver", ("h1",)),
+        Step(15, "put", (1, 0)),
+        faults=(
+            Fault("driver-1", "kafka.commit", 3, Kind.LATE, 15.0),
+            Fault("driver-2", "kafka.committed", 2, Kind.KILLED, 0),  # it has begun the epoch, and committed nothing
+        ),
+    )  # fmt: skip
+    assert sorted(run.delivered.values()) == [1, 2, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("sink", "first"), [("hdfs", "start"), ("spark-hdfs", "switch")])
+def test_an_owner_that_sleeps_while_its_group_is_reset_and_its_path_changed_commits_no_more(
+    sink: str, first: str
+) -> None:
+    run = told(
+        sink, Step(0, first, ("h1",)), Step(5, "put", (3, 0)), Step(0, "root", ("h2",)),
+        Step(35, "reset", ("earliest",)), Step(0, "start", ("h2",)), Step(60, "put", (1, 0)),
+        faults=(Fault("h1", "hdfs.upload", 3, Kind.PAUSED, 70.0),),
+    )  # fmt: skip
+    assert sorted(run.delivered.values()) == [1, 1, 1, 1]
+
+
+def test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_ask_again() -> None:
+    run = told(
+        "spark-hdfs", Step(0, "topic", (1,)), Step(0, "root", ("h2",)), Step(0, "start", ("h1",)),
+        Step(6, "put", (3, 0)), Step(15, "root", ("h1",)), Step(1, "start", ("h2",)), Step(15, "put", (2, 0)),
+        Step(40, "put", (1, 0)),
+        faults=(Fault("driver-2", "hdfs.read", 1, Kind.PAUSED_AFTER, 40.0),),  # it knows the record as it was before
+    )  # fmt: skip
+    assert "another sink of group g takes it over: asking once more" in "\n".join(run.world.story)
