@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Self
 
 import pyarrow as pa
@@ -59,6 +60,10 @@ class FilterInterceptor(Interceptor[FilterConfig]):
         self._regex = None
         if config.match is not None:
             self._regex = Regex(config.match, backtracking=config.allow_backtracking)
+
+    def sets_headers(self) -> Collection[str]:
+        """None."""
+        return ()
 
     def intercept(self, batch: Batch) -> Batch:
         """Keep what is to be kept."""

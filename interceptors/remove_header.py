@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import pyarrow as pa
 import pydantic
@@ -73,6 +74,10 @@ class RemoveHeaderInterceptor(Interceptor[RemoveHeaderConfig]):
         self._regex = None
         if config.matching is not None:
             self._regex = Regex(config.matching, backtracking=config.allow_backtracking, whole=True)
+
+    def sets_headers(self) -> Collection[str]:
+        """None."""
+        return ()
 
     def intercept(self, batch: Batch) -> Batch:
         """Remove them."""

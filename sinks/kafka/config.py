@@ -101,12 +101,14 @@ class KafkaSinkConfig(KafkaEndConfig):
         """Properties that do nothing here."""
         yield from ignored("kafka.producer.", self.producer)
 
+    @pydantic.field_validator("topic")
+    @classmethod
+    def _check_topic(cls, value: str) -> str:
+        BucketPath(value)
+        return value
+
     @pydantic.model_validator(mode="after")
     def _usable(self) -> Self:
-        try:
-            BucketPath(self.topic)
-        except ValueError as e:
-            raise ValueError(f"kafka.topic: {e}") from None
         try:
             if self.producer:
                 Producer({**QUIET, **client_properties(self.producer, stores=False)})

@@ -262,6 +262,7 @@ def copied(target: Path) -> None:
     packages = ("agent", "plugins", "sources", "channels", "interceptors", "sinks")
     files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
     modules = {str(file.relative_to(ROOT)): file.read_text() for file in [ROOT / "flafka.py", *files]}
+    modules["agent/conf/flafka.conf"] = (ROOT / "conf/flafka.conf").read_text()
     install(target, "flafka", modules, "\n".join(f"{name} = {name}" for name in packages[2:]))
 
 
@@ -298,7 +299,7 @@ def test_a_distribution_in_the_same_place_is_told_whichever_came_last(tmp_path: 
     install(tmp_path / "apart", "Channels", theirs)
     for name in ("channels/__init__.py", "channels/layers.py"):
         (target / name).write_text(theirs[name])
-    (tmp_path / "apart/channels-1.0.dist-info").rename(target / "channels-1.0.dist-info")
+    (tmp_path / "apart/Channels-1.0.dist-info").rename(target / "Channels-1.0.dist-info")
 
     said = agent("check", "-c", str(file), path=[target])
     assert said.returncode == 2
