@@ -1,6 +1,6 @@
 """`python -m agent`: the same as the command `agent`, for programs that start it with their own interpreter."""
 
-from agent.cli import main
+from flafka import main
 
 if __name__ == "__main__":
     main()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -47,6 +49,10 @@ class FilterInterceptor(Interceptor[FilterConfig]):
         self._regex = None
         if config.match is not None:
             self._regex = config.compiled(config.match)
+
+    def sets_headers(self) -> Collection[str]:
+        """None."""
+        return ()
 
     def intercept(self, batch: Batch) -> Batch:
         """Keep what is to be kept."""

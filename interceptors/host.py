@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 
 from interceptors.patterns import preserve_existing
 from plugins import Batch, Config, Interceptor, option
@@ -48,6 +49,10 @@ class HostInterceptor(Interceptor[HostConfig]):
                 )
                 self.log.warning("%s", message + "events get no host header; useIP = false sets the name instead")
                 self.metrics.error(message + "events get no host header")
+
+    def sets_headers(self) -> Collection[str]:
+        """Its one."""
+        return (self.config.host_header,)
 
     def intercept(self, batch: Batch) -> Batch:
         """Set the header."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 import pyarrow as pa
@@ -144,6 +144,10 @@ class MaskInterceptor(Interceptor[MaskConfig]):
         self._masks = [self._built_in(pattern) for pattern in config.patterns]
         for pattern in config.own.values():
             self._masks.append(self._mask(config.compiled(pattern, isolate=True)))
+
+    def sets_headers(self) -> Collection[str]:
+        """None: it changes those there are."""
+        return ()
 
     def intercept(self, batch: Batch) -> Batch:
         """Hide what matches; counts the events in which something did as `EventMaskedCount`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -95,6 +95,10 @@ class RegexExtractorInterceptor(Interceptor[RegexExtractorConfig]):
         super().__init__(config, name)
         self._regex = config.compiled(config.regex)
         self._groups = config.groups()
+
+    def sets_headers(self) -> Collection[str]:
+        """Those of its groups."""
+        return [group.header for group in self._groups]
 
     def intercept(self, batch: Batch) -> Batch:
         """Set the headers; counts what is no time of its pattern as `UnparsedTimeCount`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow.compute as pc
 
 from interceptors.patterns import PatternConfig
@@ -39,6 +41,10 @@ class RegexFilterInterceptor(Interceptor[RegexFilterConfig]):
     def __init__(self, config: RegexFilterConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._regex = config.compiled(config.regex)
+
+    def sets_headers(self) -> Collection[str]:
+        """None."""
+        return ()
 
     def intercept(self, batch: Batch) -> Batch:
         """Keep what is to be kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import pyarrow as pa
 import pydantic
@@ -65,6 +66,10 @@ class RemoveHeaderInterceptor(Interceptor[RemoveHeaderConfig]):
         self._regex = None
         if config.matching is not None:
             self._regex = config.compiled(config.matching, whole=True)
+
+    def sets_headers(self) -> Collection[str]:
+        """None."""
+        return ()
 
     def intercept(self, batch: Batch) -> Batch:
         """Remove them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Collection
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,6 +60,10 @@ class SearchReplaceInterceptor(Interceptor[SearchReplaceConfig]):
         self._regex = config.compiled(config.search_pattern)
         self._replacement = self._regex.replacement(config.replace_string)
         self._as_it_is = codecs.lookup(config.charset).name in ("utf-8", "ascii")
+
+    def sets_headers(self) -> Collection[str]:
+        """None: it changes bodies."""
+        return ()
 
     def intercept(self, batch: Batch) -> Batch:
         """Replace."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from interceptors.patterns import preserve_existing
 from plugins import Batch, Config, Interceptor, option
 
@@ -22,6 +24,10 @@ class StaticInterceptor(Interceptor[StaticConfig]):
         "org.apache.flume.interceptor.StaticInterceptor$Builder",
         "org.apache.flume.interceptor.StaticInterceptor",
     )
+
+    def sets_headers(self) -> Collection[str]:
+        """Its one."""
+        return (self.config.key,)
 
     def intercept(self, batch: Batch) -> Batch:
         """Set the header."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from interceptors.patterns import preserve_existing
 from plugins import Batch, Config, Interceptor, option
@@ -29,6 +30,10 @@ class TimestampInterceptor(Interceptor[TimestampConfig]):
     pure = False
     clock = staticmethod(time.time)
     """The time in seconds since the epoch."""
+
+    def sets_headers(self) -> Collection[str]:
+        """Its one."""
+        return (self.config.header_name,)
 
     def intercept(self, batch: Batch) -> Batch:
         """Set the header."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,10 @@ class UUIDInterceptor(Interceptor[UUIDConfig]):
     pure = False
     random = staticmethod(os.urandom)
     """So many random bytes."""
+
+    def sets_headers(self) -> Collection[str]:
+        """Its one."""
+        return (self.config.header_name,)
 
     def intercept(self, batch: Batch) -> Batch:
         """Set the header."""

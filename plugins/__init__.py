@@ -21,7 +21,7 @@ from plugins.errors import Conflict, FlafkaError, MissingExtra, Rejected, Retry
 from plugins.event import Event, EventId
 from plugins.interceptor import Interceptor
 from plugins.kafkachannel import KafkaBackedChannel, KafkaStream
-from plugins.manager import Components, UnknownType, hookimpl
+from plugins.manager import Components, UnknownType, UnusableType, hookimpl
 from plugins.metrics import Metrics
 from plugins.options import Config, Option, Problem, agreement, option, with_default
 from plugins.sink import CommittingSink, PlainSink, Receipt, Resumed, Sink
@@ -65,6 +65,7 @@ __all__ = [
     "Taken",
     "Undecodable",
     "UnknownType",
+    "UnusableType",
     "agreement",
     "hookimpl",
     "option",

@@ -94,6 +94,10 @@ class Batch:
     __slots__ = ("origin", "records")
 
     def __init__(self, records: Any, origin: Origin | None = None) -> None:
+        if not isinstance(records, pa.RecordBatch):
+            raise TypeError(
+                f"Batch takes an Arrow RecordBatch, not a {type(records).__name__}; Batch.of([Event(…)]) takes events"
+            )
         self.records = records
         self.origin = origin
 

@@ -28,10 +28,13 @@ class Rejected(FlafkaError):
     """Some events can never be delivered: they become dead letters, durable before their positions are committed.
 
     Raised by `write` or `flush` after every *other* event was accepted. `reasons` maps each rejected event's id
-    (`batch.id(row)`) to a sentence.
+    (`batch.id(row)`) to a sentence about that event.
     """
 
     def __init__(self, reasons: Mapping[EventId, str]) -> None:
+        for id, reason in reasons.items() if isinstance(reasons, Mapping) else [(None, reasons)]:
+            if not (isinstance(id, EventId) and isinstance(reason, str)):
+                raise TypeError("Rejected takes {batch.id(row): a sentence, …} of the rejected events")
         first = next(iter(reasons.values()), "")
         super().__init__(f"{len(reasons)} events can never be delivered, the first because: {first}")
         self.reasons = dict(reasons)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection
 from typing import ClassVar
 
 from plugins.batch import Batch
@@ -19,3 +20,7 @@ class Interceptor(Component[C]):
     @abstractmethod
     def intercept(self, batch: Batch) -> Batch:
         """Return the batch changed; use `where` to drop events. Must not raise for any content."""
+
+    def sets_headers(self) -> Collection[str] | None:
+        """Names of the headers that it may set; None: any. `check` warns of a sink that needs others."""
+        return None

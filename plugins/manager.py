@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import inspect
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pluggy
 
 from plugins.channel import Channel
 from plugins.component import Component
 from plugins.errors import FlafkaError
+from plugins.installed import GROUP, Plugin, described, place_of, plugins, raised_at
 from plugins.interceptor import Interceptor
 from plugins.options import suggestion
 from plugins.sink import Sink
 from plugins.source import Source
 from plugins.streaming import StreamingSink
-
-GROUP = "flafka"
-"""Entry-point group, and pluggy's project name."""
 
 KINDS: dict[str, tuple[type[Component[Any]], ...]] = {
     "source": (Source,),
@@ -43,35 +42,105 @@ class UnknownType(FlafkaError):
     """No component has that type name; the text suggests near ones."""
 
 
+class UnusableType(UnknownType):
+    """A component has that type name and cannot be used; the text says why, and whose it is."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a plugin, or with one component of it; all others can be used."""
+
+    message: str
+    file: str
+    line: int
+    """From 1; 0 where it does not stand on a line of its own."""
+    whole: bool
+    """Whether nothing of the plugin can be used, so that nobody knows what it would bring."""
+
+
 class Components:
-    """All components that can be named in a configuration, built-in and plugged in."""
+    """All components that can be named in a configuration, built-in and plugged in.
+
+    What is wrong with a plugin is in `faults` and raised by nothing but `get` of what it concerns.
+    """
 
     def __init__(self, modules: Iterable[Any] = (), *, entry_points: bool = True) -> None:
-        manager = pluggy.PluginManager(GROUP)
-        manager.add_hookspecs(Hooks)
-        if entry_points:
-            manager.load_setuptools_entrypoints(GROUP)
-        for module in modules:
-            manager.register(module)
+        self.faults: list[Fault] = []
         self._by_name: dict[tuple[str, str], type[Component[Any]]] = {}
-        for brought in reversed(manager.hook.components()):
-            for cls in brought:
-                self._add(cls)
+        self._unusable: dict[tuple[str, str], Fault] = {}
+        self._manager = pluggy.PluginManager(GROUP)
+        self._manager.add_hookspecs(Hooks)
+        for plugin in plugins() if entry_points else ():
+            try:
+                module = plugin.entry.load()
+            except Exception as e:  # noqa: BLE001  # importing a plugin may raise whatever its author wrote
+                file, line = raised_at(e)
+                message = f"{plugin} cannot be imported: {type(e).__name__}: {e}"
+                self._add_fault(message, (file or plugin.listed, line), whole=True)
+                continue
+            self._register(module, str(plugin), plugin)
+        for module in modules:
+            self._register(module, f"module {getattr(module, '__name__', module)}", None)
 
-    def _add(self, cls: type[Component[Any]]) -> None:
-        kind = kind_of(cls)
-        for name in (cls.type_name, *cls.aliases):
-            other = self._by_name.setdefault((kind, name.lower()), cls)
-            if other is not cls:
-                raise FlafkaError(
-                    f"two plugins bring the {kind} {name!r}: {_where(other)} and {_where(cls)}; uninstall one"
-                )
+    def _register(self, module: Any, called: str, plugin: Plugin | None) -> None:
+        if self._manager.is_registered(module):
+            return
+        file = getattr(module, "__file__", None) or (plugin.listed if plugin is not None else "")
+        place = (file, 0)
+        try:
+            self._manager.register(module, name=f"{called} {id(module)}")
+            hooks = [one for one in self._manager.hook.components.get_hookimpls() if one.plugin is module]
+            if not hooks:
+                message = f"{called} brings nothing: it has no function `components` marked with @hookimpl"
+                self._add_fault(message, place, whole=True)
+                return
+            place = _of(hooks[0].function, place)
+            brought = [*cast("Iterable[Any]", hooks[0].function())]
+        except Exception as e:  # noqa: BLE001  # as above
+            found = raised_at(e)
+            message = f"{called} cannot be used: components(): {type(e).__name__}: {e}"
+            self._add_fault(message, found if found[0] else place, whole=True)
+            return
+        for cls in brought:
+            self._add(cls, called, place)
+
+    def _add(self, cls: Any, called: str, listed: tuple[str, int]) -> None:
+        if not (inspect.isclass(cls) and issubclass(cls, Component)):
+            self._add_fault(f"{called}: components() lists {cls!r}, which is no component's class", listed)
+            return
+        kind, place = kind_of(cls), _of(cls, listed)
+        if kind is None:
+            self._add_fault(f"{called}: {_name(cls)} is no source, channel, interceptor or sink", place)
+            return
+        if not cls.type_name or not isinstance(cls.type_name, str):
+            self._add_fault(f"{called}: {_name(cls)} has no type_name to be named by in a configuration", place)
+            return
+        names = [(kind, name.lower()) for name in (cls.type_name, *cls.aliases)]
+        if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
+            message = f"{called}: the {kind} {cls.type_name!r}, {_name(cls)}, lacks {', '.join(lacking)}"
+            fault = self._add_fault(message, place)
+            self._unusable |= dict.fromkeys(names, fault)
+            return
+        for name in names:
+            other = self._by_name.setdefault(name, cls)
+            if other is not cls and name not in self._unusable:
+                both = f"{described(other)} and {described(cls)}"
+                message = f"two plugins bring the {kind} {name[1]!r}: {both}; uninstall one"
+                self._unusable[name] = self._add_fault(message, place)
+
+    def _add_fault(self, message: str, place: tuple[str, int], *, whole: bool = False) -> Fault:
+        fault = Fault(message, *place, whole)
+        self.faults.append(fault)
+        return fault
 
     def get(self, kind: str, name: str) -> type[Component[Any]]:
-        """The class of that type name or alias. UnknownType with suggestions otherwise."""
-        found = self._by_name.get((kind, name.lower()))
+        """The class of that type name or alias. UnknownType with suggestions, or UnusableType, otherwise."""
+        key = (kind, name.lower())
+        if (fault := self._unusable.get(key)) is not None:
+            raise UnusableType(f"{fault.message} ({fault.file}:{fault.line})")
+        found = self._by_name.get(key)
         if found is None:
-            known = [n for k, n in self._by_name if k == kind and "." not in n]
+            known = [n for k, n in (*self._by_name, *self._unusable) if k == kind and "." not in n]
             raise UnknownType(f"unknown {kind} type {name!r}{suggestion(name, known)}")
         return found
 
@@ -81,15 +150,15 @@ class Components:
         yield from (classes[name] for name in sorted(classes))
 
 
-def kind_of(cls: type[Component[Any]]) -> str:
-    """`source`, `channel`, `interceptor` or `sink`."""
-    for kind, bases in KINDS.items():
-        if issubclass(cls, bases):
-            return kind
-    raise FlafkaError(f"{_where(cls)} is no source, channel, interceptor or sink")
+def kind_of(cls: type[Component[Any]]) -> str | None:
+    """`source`, `channel`, `interceptor` or `sink`; None for what is none of them."""
+    return next((kind for kind, bases in KINDS.items() if issubclass(cls, bases)), None)
 
 
-def _where(cls: type) -> str:
-    module = cls.__module__
-    owners = importlib.metadata.packages_distributions().get(module.partition(".")[0], [])
-    return f"{module}.{cls.__qualname__}" + (f" (of {', '.join(sorted(set(owners)))})" if owners else "")
+def _of(thing: Any, otherwise: tuple[str, int]) -> tuple[str, int]:
+    file, line = place_of(thing)
+    return (file, line) if file else otherwise
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -23,7 +23,8 @@ class Metrics:
         self.last_error_time = 0.0
         self.degraded: Callable[[], str] = str
         """Tells any thread why the component, though it works, does less than it should at present; empty while
-        all is well. Unlike the latest failure it does not end with the next batch that is stored."""
+        all is well. Unlike the latest failure it does not end with the next batch that is stored, and the agent
+        counts as healthy."""
 
     def add(self, name: str, amount: float = 1) -> None:
         """Count `amount` more."""

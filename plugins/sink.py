@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -34,6 +35,10 @@ class Sink(Component[C]):
 
     def reset(self) -> None:
         """Drop everything written since the last flush."""
+
+    def uses_headers(self) -> Mapping[str, Collection[str]]:
+        """By option: the headers that its text names, as in `%{host}`. `check` warns of those that nothing sets."""
+        return {}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from plugins.batch import Batch
 from plugins.component import C, Component
@@ -23,6 +23,10 @@ class Source(Component[C]):
     @abstractmethod
     def batches(self) -> Iterator[Batch]:
         """Yield batches until `stopping` is set, then return. May raise Retry."""
+
+    def sets_headers(self) -> Collection[str] | None:
+        """Names of the headers that its events may have; None: any. `check` warns of a sink that needs others."""
+        return None
 
     def stored(self, batch: Batch) -> None:
         """Called once a batch, in yield order, when every required channel holds it: acknowledge, save positions.

@@ -82,7 +82,9 @@ class BucketPath:
     `local_time` takes `now` instead of the header. `one_name` refuses header values that are more, or less, than a
     part of a file name.
 
-    Raises ValueError for `%[…]` with another word, and for a rounding value out of bounds.
+    Raises ValueError for what begins like an escape and is none: `%{host` without its end, `%[…]` with another word,
+    a letter that means nothing, of which Flume makes nothing or a directory of that name; and for a rounding value
+    out of bounds.
     """
 
     def __init__(
@@ -100,18 +102,19 @@ class BucketPath:
         self._rounding = (rounding[0], max(rounding[1], 1)) if rounding and rounding[0] in _LONGEST else None
         self._local_time, self._one_name, self._now = local_time, one_name, now
         found = list(_ESCAPE.finditer(pattern))
-        for escape in found:
-            if escape[3] and escape[3].lower() not in _HOST:
-                raise ValueError(f"%[{escape[3]}] is none of %[localhost], %[IP] and %[FQDN]")
+        _check_escapes(pattern)
         if self._rounding:
             _check_rounding(*self._rounding)
         self.static = pattern[: found[0].start()] if found else pattern
         """What comes before the first escape."""
-        self._letters = {escape[1] for escape in found if escape[1]}
+        self._letters = {escape[1] for escape in found if escape[1]} - {"%"}
         headers = [escape[2] for escape in found if escape[2]]
         if "t" in self._letters and not local_time:
             headers.append("timestamp")
         self._headers = tuple(dict.fromkeys(headers))
+        timed = ["timestamp"] * bool(self._letters and not local_time)
+        self.headers = frozenset((*headers, *timed))
+        """Headers of an event that the text depends on."""
         self._resolution = 1_000 if self._letters & {"S", "s", "c"} else 60_000
         self._stamps: dict[int, Mapping[str, str] | ValueError] = {}
 
@@ -152,6 +155,8 @@ class BucketPath:
     def _text(self, headers: Mapping[str, str], stamp: Mapping[str, str]) -> str:
         def replace(escape: re.Match[str]) -> str:
             letter, header, host = escape.groups()
+            if letter == "%":
+                return letter
             if letter == "t" and not self._local_time:
                 return headers["timestamp"]
             if letter:
@@ -250,9 +255,8 @@ class _Moment:
         self.year = self.local.year + 400 * cycles
 
     def format(self, letter: str) -> str:
-        """What the escape with that letter stands for; empty for letters without meaning, as in Flume."""
-        write = _LETTERS.get(letter)
-        return write(self) if write else ""
+        """What the escape with that letter stands for."""
+        return _LETTERS[letter](self)
 
     def offset(self) -> str:
         """The zone's distance from Greenwich: `+0530`."""
@@ -262,7 +266,6 @@ class _Moment:
 
 
 _LETTERS: dict[str, Callable[[_Moment], str]] = {
-    "%": lambda m: "%",
     "a": lambda m: _DAYS[m.local.weekday()][:3],
     "A": lambda m: _DAYS[m.local.weekday()],
     "b": lambda m: _MONTHS[m.local.month - 1][:3],
@@ -318,6 +321,28 @@ def _seconds(local: datetime) -> int:
 def _check_rounding(unit: str, value: int) -> None:
     if not 0 < value <= _LONGEST[unit]:
         raise ValueError(f"times can be rounded down to 1 to {_LONGEST[unit]} {unit}s, not to {value}")
+
+
+def _check_escapes(pattern: str) -> None:
+    """ValueError for the first percent sign that is no part of an escape."""
+    others = _ESCAPE.sub(lambda escape: "x" * len(escape[0]) if _is_known(escape) else escape[0], pattern)
+    if (at := others.find("%")) < 0:
+        return
+    rest = pattern[at:]
+    if rest.startswith("%{"):
+        name, closed, _ = rest[2:].partition("}")
+        if not closed:
+            raise ValueError(f"{rest!r} has no closing brace: a header is written %{{name}}")
+        raise ValueError(f"%{{{name}}} is no escape: names there have letters, digits, '.', '_' and '-'")
+    if rest.startswith("%["):
+        raise ValueError(f"%[{rest[2:].partition(']')[0]}] is none of %[localhost], %[IP] and %[FQDN]")
+    letters = " ".join(f"%{letter}" for letter in sorted((*_LETTERS, "t"), key=lambda one: (one.lower(), one)))
+    raise ValueError(f"{rest[:2]!r} is no escape: a header is %{{name}}, a percent sign %%, of the time: {letters}")
+
+
+def _is_known(escape: re.Match[str]) -> bool:
+    letter, _, host = escape.groups()
+    return letter in (None, "%", "t", *_LETTERS) and (host is None or host.lower() in _HOST)
 
 
 def _check_name(header: str, value: str) -> None:

@@ -10,12 +10,14 @@ from plugins import Batch
 
 _ESCAPE = re.compile(r"%\{([^{}]+)\}|%\[(\w+)\]")
 
+_LIKE_ESCAPE = re.compile(r"%(?:\{[^}]*\}?|\[[^\]]*\]?|[A-Za-z])")
+
 
 class Template:
     """Literal text with `%{header}` and `%[id]` (the event's id), `%[timestamp]` (when the channel took it, in ms),
     `%[time]` (the same as `2026-01-31T12:00:00.000Z`) and `%[body]`.
 
-    Raises ValueError, in words, for anything else in `%[…]`.
+    Raises ValueError, in words, for what begins like an escape and is none.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -33,6 +35,17 @@ class Template:
             self.parts.append(("header", header) if header is not None else (special, ""))
         if end < len(pattern):
             self.parts.append(("text", pattern[end:]))
+        for kind, text in self.parts:
+            if kind == "text" and (wrong := _LIKE_ESCAPE.search(text)):
+                raise ValueError(
+                    f"{wrong[0]!r} is no escape here: a header is %{{name}}, and there are %[id], %[timestamp], "
+                    "%[time] and %[body]"
+                )
+
+    @property
+    def headers(self) -> set[str]:
+        """Headers of an event that the text needs."""
+        return {what for kind, what in self.parts if kind == "header"}
 
     def texts(self, batch: Batch) -> Iterator[str | ValueError]:
         """The text of each event, or why it has none: a header it lacks, in a sentence about the event."""

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -108,6 +108,10 @@ class ExecSource(Source[ExecConfig]):
     def _words(self) -> list[str]:
         shell, command = self.config.shell, self.config.command
         return [*shell.split(), command] if shell else command.split()
+
+    def sets_headers(self) -> Collection[str]:
+        """None."""
+        return ()
 
     def batches(self) -> Iterator[Batch]:
         """The lines it prints, until it ends for good or the agent stops."""

@@ -6,7 +6,7 @@ import codecs
 import contextlib
 import selectors
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 import pydantic
@@ -90,6 +90,10 @@ class NetcatSource(Source[NetcatConfig]):
     def probe(self) -> Iterator[str]:
         """Whether the address and the port can be had."""
         return self._listener.endpoint.probe()
+
+    def sets_headers(self) -> Collection[str]:
+        """None."""
+        return ()
 
     def batches(self) -> Iterator[Batch]:
         """What the senders send, also what has arrived by `stopping`; what has been stored is answered."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,10 @@ class SeqSource(Source[SeqConfig]):
     def __init__(self, config: SeqConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._next = 0
+
+    def sets_headers(self) -> Collection[str]:
+        """None."""
+        return ()
 
     def batches(self) -> Iterator[Batch]:
         """Numbers, until all are made or the agent stops."""

@@ -12,8 +12,10 @@ from typing import IO, Any
 
 import click
 
+import flafka
 from agent.config import Diagnostic, Mode, load
-from agent.topology import AgentSpec
+from agent.config.diagnostics import Severity
+from agent.topology import AgentSpec, Place
 from plugins import Components
 
 
@@ -32,7 +34,12 @@ class Chosen:
     def load(self) -> tuple[AgentSpec | None, list[Diagnostic]]:
         """Read and check it."""
         components = Components()
-        return load(self.file, self.name, more=self.more, components=components, mode=self.mode, system=self.system)
+        spec, found = load(
+            self.file, self.name, more=self.more, components=components, mode=self.mode, system=self.system
+        )
+        severity: Severity = "error" if self.mode == "strict" else "warning"
+        shared = [Diagnostic(severity, Place(flafka.__file__, 0), "", text) for text in flafka.shared_packages()]
+        return None if shared and severity == "error" else spec, [*shared, *found]
 
 
 def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -40,14 +40,35 @@ class Selection:
 
     def __call__(self, kept: StoredDeadLetter) -> bool:
         """Whether this is one of them."""
+        from agent.runner.deadletters.causes import matches
+
         time = datetime.fromtimestamp(kept.time / 1000, UTC)
         return (
             self.component in (None, kept.component)
-            and (self.reason is None or self.reason in kept.reason)
+            and (self.reason is None or matches(self.reason, kept.reason))
             and (not self.id or str(kept.id) in self.id)
             and (self.since is None or time >= self.since)
             and (self.until is None or time < self.until)
         )
+
+
+class Lots:
+    """Letters of one channel, component and cause, and what their reasons have in common."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[tuple[str, str, str], str] = {}
+
+    def of(self, channel: str, kept: StoredDeadLetter) -> tuple[str, str, str]:
+        """Which lot this letter belongs to."""
+        from agent.runner.deadletters.causes import cause_of, common
+
+        lot = channel, kept.component, cause_of(kept.reason, kept.id, kept.event)
+        self._reasons[lot] = common(self._reasons.get(lot, kept.reason), kept.reason)
+        return lot
+
+    def shown(self, lot: tuple[str, str, str]) -> tuple[str, str, str]:
+        """Channel, component, and the reason as it is to be shown."""
+        return *lot[:2], self._reasons[lot]
 
 
 def _time_option(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
@@ -61,7 +82,9 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose letters; the command gets a `selection: Selection`."""
 
     @click.option("--component", metavar="PATH", help="Only letters of this component, such as a1.sinks.k1.")
-    @click.option("--reason", metavar="TEXT", help="Only letters whose reason contains this text.")
+    @click.option(
+        "--reason", metavar="TEXT", help="Only letters whose reason contains this text; … in it stands for anything."
+    )
     @click.option("--id", metavar="ID", multiple=True, help="Only the event with this id. May be repeated.")
     @click.option(
         "--since", metavar="TIME", callback=_time_option, help="Only letters kept at this ISO time or later."
@@ -81,13 +104,18 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @selection_options
 @json_option
 def list_letters(chosen: Chosen, selection: Selection, as_json: bool) -> None:
-    """Count dead letters by channel, component and reason, with the time of the first and the last."""
+    """Count dead letters by channel, component and reason, with the time of the first and the last.
+
+    Reasons that differ only in what is particular to an event count as one; … stands where they differ.
+    """
+    lots = Lots()
     found: dict[tuple[str, str, str], list[int]] = {}
     for channel, kept in _letters(_spec(chosen), selection):
-        row = found.setdefault((channel, kept.component, kept.reason), [0, 0, kept.time, kept.time])
+        row = found.setdefault(lots.of(channel, kept), [0, 0, kept.time, kept.time])
         row[:] = [row[0] + 1, row[1] + kept.replayed, min(row[2], kept.time), max(row[3], kept.time)]
     columns = ("channel", "component", "reason", "events", "replayed", "first", "last")
-    rows = [(*key, *row[:2], _time(row[2]), _time(row[3])) for key, row in sorted(found.items())]
+    rows = [(*lots.shown(key), *row[:2], _time(row[2]), _time(row[3])) for key, row in found.items()]
+    rows.sort()
     show(columns, rows, as_json=as_json)
 
 
@@ -141,17 +169,19 @@ def replay_letters(
 
     spec = _spec(chosen)
     replayers = {channel.name: replayer_of(spec, channel) for channel in spec.channels}
-    plan: Counter[tuple[str, str, str, str | None]] = Counter()
+    lots = Lots()
+    plan: Counter[tuple[tuple[str, str, str], str | None]] = Counter()
     names: dict[str, set[str]] = {name: set() for name in replayers}
     for channel, kept in _letters(spec, selection):
         if (kept.replayed and not again) or sum(map(len, names.values())) == limit:
             continue
         destination = replayers[channel].destination(kept)
-        plan[channel, kept.component, kept.reason, destination] += 1
+        plan[lots.of(channel, kept), destination] += 1
         if destination is not None:
             names[channel].add(kept.letter)
-    show(("channel", "component", "reason", "to", "events"), [(*k, n) for k, n in plan.items()], as_json=as_json)
-    for component in sorted({component for _, component, _, destination in plan if destination is None}):
+    planned = [(*lots.shown(lot), destination, events) for (lot, destination), events in plan.items()]
+    show(("channel", "component", "reason", "to", "events"), planned, as_json=as_json)
+    for component in sorted({component for (_, component, _), destination in plan if destination is None}):
         click.echo(f"{component} is not in this configuration: its letters stay", err=True)
     count = sum(map(len, names.values()))
     if dry_run or not count:

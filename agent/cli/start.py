@@ -62,6 +62,7 @@ def run(spec: AgentSpec, *, drain: bool) -> int:
     # Not for ever: a signal that comes while the process is stopped may be given to any of its threads when it goes
     # on, and Python runs the handler only once this one wakes.
     while not stop.wait(LOOK_SECONDS):
+        agent.look()
         try:
             if drain and agent.drained():
                 break

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
-from agent.config import kafka
+from agent.config import headers, kafka
 from agent.config.components import Reader, missing
 from agent.config.diagnostics import Report
 from agent.config.flume import Survivors, too_much_at_once
@@ -57,6 +57,8 @@ class Builder:
         self.runner_places: dict[str, Place] = {}
         self.grouped: dict[str, str] = {}
         """The sink group of each sink that is in one."""
+        self.lines: dict[str, dict[str, Property]] = {}
+        """By path of sources and sinks: their properties as they are written."""
 
     def build(self, survivors: Survivors | None) -> AgentSpec | None:
         """The agent, as far as it can be built. `survivors` limits it to what Flume itself would run."""
@@ -76,6 +78,7 @@ class Builder:
             sources, sinks = self._running(sources, None), self._running(sinks, None)
         groups = self._sink_groups(sinks, allowed.get("sinkgroups"))
         sinks = _in_their_places(self._running(sinks, None), groups)
+        self._check_headers(sources, channels, sinks)
         self._check_runners(sinks, groups)
         self._check_checkpoints(sinks, options.spark_master)
         groups, sinks = self._left(groups), self._running(sinks, None)
@@ -106,6 +109,7 @@ class Builder:
         return _extended(ChannelSpec, self.reader.read(part))
 
     def _source(self, part: Part) -> SourceSpec | None:
+        self.lines[part.path] = dict(part.properties)
         names = self._joined(part, "channels", "channel")
         written = part.take("interceptors"), part.take_all("interceptors.")
         selector = part.take_all("selector.")
@@ -119,6 +123,7 @@ class Builder:
         return _extended(SourceSpec, base, channels=names, interceptors=interceptors, selector=chosen)
 
     def _sink(self, part: Part, default: Runner) -> SinkSpec | None:
+        self.lines[part.path] = dict(part.properties)
         names = self._joined(part, "channel", "channels")
         written = part.take("interceptors"), part.take_all("interceptors.")
         group = part.take("group")
@@ -257,6 +262,15 @@ class Builder:
         return config or AgentOptions()
 
     # --- the whole
+
+    def _check_headers(self, sources: list[SourceSpec], channels: list[ChannelSpec], sinks: list[SinkSpec]) -> None:
+        for found in headers.missing(sources, channels, sinks):
+            prop = self.lines[found.spec.path].get(found.option)
+            place, message = prop.place if prop else found.spec.place, f"{found.option} {found.message}"
+            if found.certain:
+                self.report.error(place, found.spec.path, message, otherwise="each event is rejected")
+            else:
+                self.report.warn(place, found.spec.path, message)
 
     def _check_audit(self, channels: Iterable[ChannelSpec]) -> None:
         topic = self.written.options.get("audit.topic")

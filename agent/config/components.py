@@ -11,7 +11,8 @@ from agent.config.diagnostics import Report
 from agent.config.parts import Part, unfinished
 from agent.config.properties import Property
 from agent.topology import ComponentSpec
-from plugins import Component, Components, Config, Problem, UnknownType
+from plugins import Component, Components, Config, Problem, UnknownType, UnusableType
+from plugins.installed import blamed, described
 from plugins.options import suggestion
 
 _SECRET_NAME = re.compile(r"password|passphrase|secret|jaas", re.IGNORECASE)
@@ -58,7 +59,7 @@ class Reader:
             self._hide_secrets(config_class, part.properties)
             config, problems = config_class.parse(texts)
         except Exception as e:  # noqa: BLE001  # a plugin's own check, which must not keep the rest from being checked
-            message = f"its options cannot be checked, a bug in {cls.__module__}: {type(e).__name__}: {e}"
+            message = f"its options cannot be checked, a bug in {_culprit(cls, e)}: {type(e).__name__}: {e}"
             self.report.error(part.place, part.path, message, drops=part.owner)
             return None
         for problem in problems:
@@ -72,7 +73,14 @@ class Reader:
         for caution in config.cautions():
             prop = part.properties.get(caution.option)
             self.report.warn(prop.place if prop else part.place, part.path, f"{caution.option} {caution.message}")
-        return ComponentSpec(part.name, part.path, cls, config, texts, part.place)
+        spec = ComponentSpec(part.name, part.path, cls, config, texts, part.place)
+        try:
+            spec.make()
+        except Exception as e:  # noqa: BLE001  # a plugin's constructor
+            message = f"it cannot be made, a bug in {_culprit(cls, e)}: {type(e).__name__}: {e}"
+            self.report.error(part.place, part.path, message, drops=part.owner)
+            return None
+        return spec
 
     def built(self, kind: str) -> str:
         """Which types there are, as part of a sentence."""
@@ -81,6 +89,9 @@ class Reader:
     def _class(self, part: Part, written: Property) -> type[Component[Any]] | None:
         try:
             return self.components.get(part.kind, written.value)
+        except UnusableType as e:
+            self.report.error(written.place, part.path, str(e), drops=part.owner)
+            return None
         except UnknownType as e:
             unknown = str(e)
         built = self.built(part.kind)
@@ -92,6 +103,8 @@ class Reader:
             message = f"no {part.kind} of type {written.value!r} here, and Java classes cannot run; {built}"
         else:
             message = unknown if unknown.endswith("?") else f"{unknown}; {built}"
+        if any(fault.whole for fault in self.components.faults):
+            message += " (it may be of a plugin that cannot be used: see the warnings)"
         if part.kind == "interceptor":
             self.report.error(written.place, part.path, message, drops=part.owner)
         else:  # for this, Flume starts nothing at all
@@ -131,3 +144,7 @@ class Reader:
         if built and prop and kind in ("serializer", "deserializer") and (flume := catalogue.find(kind, prop.value)):
             message = f"Flume's {flume.name!r} {kind} is not built here yet: {message}"
         self.report.error(prop.place if prop else part.place, part.path, message, drops=part.owner)
+
+
+def _culprit(cls: type[Component[Any]], error: Exception) -> str:
+    return blamed(error) or described(cls)

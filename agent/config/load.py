@@ -42,6 +42,8 @@ def load(
     for what stands in a file.
     """
     report = Report(mode)
+    for fault in components.faults:
+        report.warn(Place(fault.file, fault.line), "", fault.message)
     spec = None
     texts = {str(path): _read(path, report) for path in (Path(file), *more)}
     lines = [prop for path, text in texts.items() if text is not None for prop in parse(text, path, report)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,8 +62,9 @@ class Monitored:
 class Registry:
     """The components of one agent."""
 
-    def __init__(self, agent: str) -> None:
-        self.agent = agent
+    def __init__(self, agent: str, rejecting: Callable[[], Mapping[str, str]] = dict) -> None:
+        """`rejecting` tells of components, by path (`a1.sinks.k1`), that have rejected events lately."""
+        self.agent, self._rejecting = agent, rejecting
         self.components: list[Monitored] = []
 
     def add(self, kind: str, name: str, metrics: Metrics, counters: Iterable[str] = ()) -> None:
@@ -84,9 +85,17 @@ class Registry:
         return shown
 
     def failing(self) -> dict[str, str]:
-        """Components whose latest attempt failed, or which do less than they should, with the reason."""
-        reasons = {f"{c.kind}.{c.name}": c.metrics.last_error or c.metrics.degraded() for c in self.components}
-        return {name: reason for name, reason in reasons.items() if reason}
+        """Components whose latest attempt failed, with the reason."""
+        return {f"{c.kind}.{c.name}": c.metrics.last_error for c in self.components if c.metrics.last_error}
+
+    def degraded(self) -> dict[str, str]:
+        """Components that work and do less than they should, or rejected events lately, with the reason."""
+        rejecting, found = self._rejecting(), {}
+        for c in self.components:
+            reasons = (c.metrics.degraded(), rejecting.get(f"{self.agent}.{c.kind.lower()}s.{c.name}", ""))
+            if any(reasons):
+                found[f"{c.kind}.{c.name}"] = "; ".join(filter(None, reasons))
+        return found
 
     def collect(self) -> Iterator[Metric]:
         """Prometheus' view: `flafka_event_accepted_total{agent,kind,name}`."""

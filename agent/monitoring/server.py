@@ -107,10 +107,9 @@ class MetricsServer:
             return Response(generate_latest(prometheus), headers={"content-type": CONTENT_TYPE_LATEST})
 
         async def health(_: Request) -> Response:
-            failing = self.registry.failing()
-            return JSONResponse(
-                {"agent": self.registry.agent, "failing": failing}, status_code=503 if failing else 200
-            )
+            failing, degraded = self.registry.failing(), self.registry.degraded()
+            told = {"agent": self.registry.agent, "failing": failing, "degraded": degraded}
+            return JSONResponse(told, status_code=503 if failing else 200)
 
         async def index(_: Request) -> Response:
             links = "".join(f'<li><a href="{path}">{path}</a>' for path in _PATHS)

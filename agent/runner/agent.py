@@ -13,7 +13,8 @@ from pathlib import Path
 from agent.audit.publishing import audit_of
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
-from agent.runner.deadletters.letters import dead_letters_of
+from agent.runner.deadletters.letters import DeadLetters, dead_letters_of
+from agent.runner.deadletters.notices import Heard, Notices, command_for
 from agent.runner.drain import Drain
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
@@ -35,14 +36,18 @@ class Agent:
 
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
-        self.registry = Registry(spec.name)
+        self.notices = Notices(command_for(spec))
+        self.registry = Registry(spec.name, self.notices.recent)
         self.give_up = threading.Event()
         self.channels: dict[str, ChannelRunner] = {}
         for c in spec.channels:
             channel = c.make()
             self.channels[c.name] = ChannelRunner(c.path, c.name, channel, audit_of(channel, spec.options))
-        self.dead_letters = {
-            c.name: dead_letters_of(spec.name, c, self.channels[c.name].channel, spec.options) for c in spec.channels
+        self.dead_letters: dict[str, DeadLetters] = {
+            c.name: Heard(
+                dead_letters_of(spec.name, c, self.channels[c.name].channel, spec.options), self.notices.add
+            )
+            for c in spec.channels
         }
         self.sources = [SourceRunner(s, self.channels, self.dead_letters, self.give_up) for s in spec.sources]
         in_groups = {name for group in spec.groups if len(group.sinks) > 1 for name in group.sinks}
@@ -52,7 +57,7 @@ class Agent:
             *(self._runner([sinks[name] for name in g.sinks], g) for g in spec.groups if len(g.sinks) > 1),
         ]
         remote = [s for s in spec.sinks if s.runner == "spark"]
-        self.spark = SparkRunner(spec, remote) if remote else None
+        self.spark = SparkRunner(spec, remote, self.notices.add) if remote else None
         deliveries = [member.delivery for runner in self.sinks for member in runner.members]
         self._drain = Drain(
             self.channels, deliveries, [(s, self.spark.metrics[s.name]) for s in remote] if self.spark else []
@@ -100,6 +105,10 @@ class Agent:
         for source in self.sources:
             source.thread.start()
 
+    def look(self) -> None:
+        """Say what is to be said now and then, whether anything happens or not. To be called every second or so."""
+        self.notices.say()
+
     def drained(self) -> bool:
         """Whether durable channels are delivered up to where they ended when this was first asked, by whoever is in
         their groups. Raises Stuck when that does not come about.
@@ -140,6 +149,7 @@ class Agent:
         for channel in self.channels.values():
             if channel.audit is not None:
                 channel.audit.close()
+        self.notices.say(all_of_them=True)
         self.server.stop()
         self._keep_metrics()
         log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")

@@ -17,7 +17,19 @@ from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of
 from agent.runner.deadletters.rejections import Rejections
 from agent.runner.supervise import close
 from agent.topology import SinkSpec
-from plugins import Batch, CommittingSink, Interceptor, PartitionClaim, Receipt, Rejected, Sink, Taken
+from plugins import (
+    Batch,
+    CommittingSink,
+    EventId,
+    FlafkaError,
+    Interceptor,
+    PartitionClaim,
+    Receipt,
+    Rejected,
+    Sink,
+    Taken,
+)
+from plugins.installed import described
 
 FEW = 100
 """So many events are offered first while a sink is paused."""
@@ -152,15 +164,25 @@ class Delivery:
         try:
             self.sink.write(part)
         except Rejected as e:
-            self._reject(claim, e, taken)
+            held = {id(taken): (claim, taken) for claim, taken in (*self._unflushed, (claim, taken))}
+            if unknown := e.reasons.keys() - self._reject(e, held.values()):
+                raise FlafkaError(
+                    f"{described(type(self.sink))} rejects events that it did not get: {min(map(str, unknown))}; "
+                    "their ids are batch.id(row)"
+                ) from e
         if self.rejections.paused and self.committing is None:
             self.flush()
 
-    def _reject(self, claim: PartitionClaim, rejected: Rejected, taken: Taken) -> None:
-        letters = letters_of(self.path, claim, rejected.reasons, [taken])
-        if (pending := self.ranges.get(claim.partition)) is not None:
-            pending.events -= len(letters)
-        self.rejections.add(letters)
+    def _reject(self, rejected: Rejected, held: Iterable[tuple[PartitionClaim, Taken]]) -> set[EventId | None]:
+        """Make dead letters of those that are among what is held, and answer which these are."""
+        found: set[EventId | None] = set()
+        for claim, taken in held:
+            letters = letters_of(self.path, claim, rejected.reasons, [taken])
+            if (pending := self.ranges.get(claim.partition)) is not None:
+                pending.events -= len(letters)
+            self.rejections.add(letters)
+            found |= {letter.id for letter in letters}
+        return found
 
     @property
     def full(self) -> bool:
@@ -184,8 +206,7 @@ class Delivery:
         try:
             self.sink.flush()
         except Rejected as e:
-            for claim, taken in self._unflushed:
-                self._reject(claim, e, taken)
+            self._reject(e, self._unflushed)
         self._unflushed.clear()
         self._written = 0
 
@@ -237,6 +258,8 @@ def intercepted(batch: Batch, interceptors: Iterable[Interceptor[Any]]) -> Batch
         if not (events := len(batch)):
             break
         batch = interceptor.intercept(batch)
+        if not isinstance(batch, Batch):
+            raise FlafkaError(f"intercept() of {described(type(interceptor))} must return a Batch, not {batch!r:.60}")
         interceptor.metrics.add("EventReceivedCount", events)
         if len(batch) != events:
             interceptor.metrics.add("EventFilteredCount", events - len(batch))

@@ -7,6 +7,7 @@ import random
 import time
 
 from plugins import FlafkaError, Metrics, Retry
+from plugins.installed import blamed
 
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
@@ -69,7 +70,7 @@ class Retries:
         self.attempt += 1
         seconds = (backoff or self._backoff).after(error)
         self._time = time.time() + seconds
-        text = str(error) if isinstance(error, FlafkaError) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, FlafkaError) else unforeseen(error)
         said = f"{what}: {text}" if what else text
         if text == (self.metrics[0].last_error if self.metrics else self._shown):
             self.log.debug("again: %s", said)
@@ -107,6 +108,12 @@ class Retries:
                 self.log.info("works again")
                 metrics.error("")
         self._shown = ""
+
+
+def unforeseen(error: Exception) -> str:
+    """What a user is told of an error that nobody has a sentence for: where a plugin raised it, too."""
+    where = blamed(error)
+    return f"{type(error).__name__}: {error}" + (f" ({where})" if where else "")
 
 
 def worked(metrics: Metrics) -> None:

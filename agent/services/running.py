@@ -134,6 +134,11 @@ class RunningAgent:
         assert status == (503 if failing else 200)
         return failing
 
+    def degraded(self) -> dict[str, str]:
+        """What `/healthz` says: components that work and do less than they should, and why."""
+        degraded: dict[str, str] = json.loads(self.get("/healthz")[1])["degraded"]
+        return degraded
+
     def port(self, source: str) -> int:
         """The port that this source listens on, once it does; the last where they are several."""
         listening = re.compile(rf"\.{source}: listening on \S+ port (\d+)")

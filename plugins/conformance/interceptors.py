@@ -45,6 +45,9 @@ def _check_intercept(interceptor: Interceptor[Any], events: list[Event]) -> None
     assert list(result) == [event for one in alone for event in one], (
         f"{name} treats an event otherwise when it is alone in a batch"
     )
+    if (names := interceptor.sets_headers()) is not None:
+        new = set(result.header_names) - {*batch.header_names, *names}
+        assert not new, f"{name} sets headers that sets_headers() does not name: {', '.join(sorted(new))}"
     assert result.origin is not None, f"{name} drops the ids of events: use where(), map() and with_…()"
     assert result.ids() == [id for one in alone for id in one.ids()], f"{name} mixes up the ids of events"
     assert set(result.ids()) <= set(batch.ids()), f"{name} invents ids"

@@ -120,6 +120,9 @@ class _Drain:
         try:
             for batch in self._source.batches():
                 assert batch.origin is None, "what a source yields has no origin: only a channel gives one"
+                if (names := self._source.sets_headers()) is not None:
+                    new = set(batch.header_names) - set(names)
+                    assert not new, f"sets_headers() does not name the headers {', '.join(sorted(new))}"
                 self.received += batch.bodies.to_pylist()
                 pending.append(batch)
                 # As late as it may be: only when no more batches may be on their way.

@@ -200,7 +200,7 @@ class HBaseConfig(Config):
                 raise ValueError(f"must be host:port, or several with commas between them, not {value!r}")
         return value
 
-    @pydantic.field_validator("row_key")
+    @pydantic.field_validator("row_key", "row_prefix")
     @classmethod
     def _check_row_key(cls, value: str | None) -> str | None:
         if value is not None:

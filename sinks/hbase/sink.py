@@ -122,6 +122,10 @@ class HBaseSink(Sink[HBaseConfig]):
 
     # --- writing
 
+    def uses_headers(self) -> dict[str, set[str]]:
+        """By option: the headers that its escapes need."""
+        return {"rowKey": self._key.headers}
+
     def write(self, batch: Batch) -> None:
         """Make rows of these events; those that make none are rejected."""
         assert batch.origin is not None

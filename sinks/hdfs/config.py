@@ -213,8 +213,18 @@ class HdfsConfig(Config):
             one_name=True,
         )
 
+    def uses_headers(self) -> dict[str, frozenset[str]]:
+        """By option: the headers that its escapes need."""
+        texts = {"hdfs.path": self.path, "hdfs.filePrefix": self.file_prefix}
+        local = self.use_local_time_stamp
+        return {name: BucketPath(text, local_time=local).headers for name, text in texts.items()}
+
     def cautions(self) -> Iterator[Problem]:
         """What is given and has no effect here."""
+        if "%" in self.file_suffix:
+            yield Problem(
+                "hdfs.fileSuffix", "has no escapes and is used as it is written; hdfs.filePrefix has escapes"
+            )
         names = {option.field: option.name for option in self.options()}
         if self.file_type != "SequenceFile":
             yield from serializers.cautions(self, self.model_fields_set, names)
@@ -310,8 +320,8 @@ class HdfsConfig(Config):
 
     @pydantic.field_validator("file_prefix", "file_suffix")
     @classmethod
-    def _check_name(cls, value: str) -> str:
-        _check_names(value)
+    def _check_name(cls, value: str, info: pydantic.ValidationInfo) -> str:
+        _check_names(value if info.field_name == "file_prefix" else value.replace("%", "%%"))
         return value
 
     @pydantic.field_validator("round_unit")

@@ -148,6 +148,10 @@ class HdfsSink(CommittingSink[HdfsConfig]):
 
     # --- writing
 
+    def uses_headers(self) -> dict[str, frozenset[str]]:
+        """By option: the headers that its escapes need."""
+        return self.config.uses_headers()
+
     def write(self, batch: Batch) -> None:
         """Stage these events; those whose headers make no path are rejected."""
         assert self._staging is not None

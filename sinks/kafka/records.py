@@ -51,6 +51,10 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         """Whether brokers answer, and the topic is there."""
         yield from missing(self._client, self.config, self.config.writes())
 
+    def uses_headers(self) -> dict[str, frozenset[str]]:
+        """By option: the headers that its escapes need."""
+        return {"kafka.topic": self._path.headers}
+
     def _produce(self, writer: Writer, batch: Batch) -> dict[EventId, str]:
         """Produce what topics take; why they do not take the others, by id. Conflict where it was fenced."""
         assert self._topics is not None

@@ -95,6 +95,10 @@ class SolrConfig(Config):
             self.id_field: Template(self.document_id)
         }
 
+    def option_of(self, field: str) -> str:
+        """The option that maps this field."""
+        return "documentId" if field == self.id_field else f"field.{field}"
+
     @pydantic.field_validator("url")
     @classmethod
     def _check_url(cls, value: str | None) -> str:

@@ -114,6 +114,10 @@ class SolrSink(Sink[SolrConfig]):
 
     # --- writing
 
+    def uses_headers(self) -> dict[str, set[str]]:
+        """By option: the headers that its escapes need."""
+        return {self.config.option_of(name): template.headers for name, template in self._templates.items()}
+
     def write(self, batch: Batch) -> None:
         """Make documents of these events."""
         config = self.config

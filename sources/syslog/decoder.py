@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import zoneinfo
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,15 @@ class Decoder:
         self._sender_headers = {header: values for header, values in headers if header}
         self.needs_senders = bool(self._sender_headers or self._charsets)
         """Whether anything depends on who sent a frame."""
+
+    def sets_headers(self) -> Collection[str] | None:
+        """Names of the headers that its events may have; None where senders choose names, of structured data."""
+        reading = self._reading
+        if reading.structured:
+            return None
+        dialect = reading.dialect
+        names = ("Facility", "Severity", dialect.priority, dialect.version, "timestamp", "host", STATUS)
+        return {*names, *self._sender_headers, reading.raw_timestamp or STATUS}
 
     def close(self) -> None:
         """Forget host names, and end looking them up."""

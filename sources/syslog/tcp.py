@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -80,6 +80,10 @@ class SyslogStream(Source[C]):
     def probe(self) -> Iterator[str]:
         """Whether the certificate can be used, and the address and the ports be had."""
         return self._listener.endpoint.probe()
+
+    def sets_headers(self) -> Collection[str] | None:
+        """What its decoder makes of messages and of who sent them."""
+        return self._decoder.sets_headers()
 
     def batches(self) -> Iterator[Batch]:
         """What the senders send; after `stopping`, also what had arrived by then."""

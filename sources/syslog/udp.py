@@ -6,7 +6,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -88,6 +88,10 @@ class SyslogUdp(Source[SyslogUdpConfig]):
     @property
     def _socket(self) -> socket.socket:
         return self._endpoint.sockets[0]
+
+    def sets_headers(self) -> Collection[str] | None:
+        """What its decoder makes of messages and of who sent them."""
+        return self._decoder.sets_headers()
 
     def batches(self) -> Iterator[Batch]:
         """What is sent here; after `stopping`, also what had arrived by then."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from plugins import Batch, Retry, Source
 from sources.taildir.config import TaildirConfig
 from sources.taildir.copies import COMPRESSED
-from sources.taildir.events import Events, batch_of
+from sources.taildir.events import OFFSET_HEADER, Events, batch_of
 from sources.taildir.files import Files
 from sources.taildir.groups import Groups
 from sources.taildir.positions import PositionFile
@@ -133,6 +133,13 @@ class TaildirSource(Source[TaildirConfig]):
             for path in paths:
                 if path.is_file() and not os.access(path, os.R_OK, effective_ids=True):
                     yield f"{path} cannot be read: Permission denied"
+
+    def sets_headers(self) -> Collection[str]:
+        """Those that its options name."""
+        config = self.config
+        names = [key.partition(".")[2] for key in config.headers]
+        names += [config.file_header_key] * config.file_header + [OFFSET_HEADER] * config.byte_offset_header
+        return names
 
     def batches(self) -> Iterator[Batch]:
         """Look, and wait for a reason to look again, until stopping."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ a1.sinks.k1.channel = c1
 
 
 def told(text: str, tmp_path: Path, name: str | None = None, mode: Mode = "normal", **more: object) -> list[str]:
-    """What is said of a file `agent.conf` with that text, the directory cut off."""
+    """What is said of a file `agent.conf` with that text, directories cut off."""
     file = tmp_path / "agent.conf"
     file.write_text(text, "utf-8")
     spec, diagnostics = load(file, name, components=COMPONENTS, mode=mode, environment={}, **more)  # type: ignore[arg-type]
     assert (spec is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics)
-    return [str(diagnostic).replace(f"{tmp_path}/", "") for diagnostic in diagnostics]
+    shown = [str(diagnostic).replace(f"{tmp_path}/", "") for diagnostic in diagnostics]
+    return [re.sub(r"\(\S*/(\w+\.py):\d+\)", r"(\1)", text) for text in shown]  # a class's place
 
 
 def changed(*changes: str) -> str:

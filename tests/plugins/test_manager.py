@@ -1,13 +1,25 @@
 """Finding components: names, aliases, suggestions, and who brings what."""
 
 import importlib.metadata
+import inspect
+import re
 import types
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from plugins import Batch, Component, Components, Config, FlafkaError, Sink, Source, UnknownType, hookimpl
+from plugins import (
+    Batch,
+    Component,
+    Components,
+    Config,
+    Sink,
+    Source,
+    UnknownType,
+    UnusableType,
+    hookimpl,
+)
 
 
 class First(Source[Config]):
@@ -73,20 +85,85 @@ def test_unknown_types_get_a_suggestion(kind: str, name: str, message: str) -> N
     assert str(e.value) == message
 
 
-def test_two_components_of_one_name_are_refused_and_both_named() -> None:
-    with pytest.raises(FlafkaError, match=r"two plugins bring the source 'ticks'|the source 'TICKS'") as e:
-        brought(module(First), module(Second))
-    assert "First" in str(e.value)
-    assert "Second" in str(e.value)
-    assert "uninstall one" in str(e.value)
-    assert list(brought(module(First), module(First, AsSink)).all("source")) == [First], (
-        "the same class twice is fine"
+def test_of_two_components_of_one_name_none_can_be_used_and_both_are_named() -> None:
+    components = brought(module(First), module(Second, AsSink))
+    (fault,) = components.faults
+    assert re.match(
+        r"two plugins bring the source 'ticks': \S+First \(.*\) and \S+Second \(.*\); uninstall", fault.message
     )
+    with pytest.raises(UnusableType, match="two plugins bring the source 'ticks'"):
+        components.get("source", "Ticks")
+    assert components.get("source", "tocks") is First
+    assert components.get("sink", "ticks") is AsSink, "the rest can be used"
 
 
-def test_something_of_no_kind_is_refused() -> None:
-    with pytest.raises(FlafkaError, match="NothingInParticular is no source, channel, interceptor or sink"):
-        brought(module(NothingInParticular))
+def test_the_same_class_twice_is_fine() -> None:
+    components = brought(module(First), module(First, AsSink))
+    assert (list(components.all("source")), components.faults) == ([First], [])
+
+
+class Lacking(Sink[Config]):
+    type_name = "lacking"
+    aliases = ("org.example.Lacking",)
+
+
+class Nameless(First):
+    type_name = ""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (NothingInParticular, "NothingInParticular is no source, channel, interceptor or sink"),
+        (Nameless, "Nameless has no type_name"),
+        (Lacking, "the sink 'lacking', tests.plugins.test_manager.Lacking, lacks write"),
+        ("ticks", "components() lists 'ticks', which is no component's class"),
+        (First(Config()), "which is no component's class"),
+    ],
+)
+def test_what_is_no_component_is_a_fault_at_its_line_and_the_rest_can_be_used(wrong: Any, message: str) -> None:
+    plugin = module(First)
+    plugin.components = hookimpl(lambda: [wrong, First])
+    components = brought(plugin)
+    (fault,) = components.faults
+    assert message in fault.message
+    assert fault.message.startswith(f"module {plugin.__name__}")
+    assert (fault.file, fault.whole) == (__file__, False)
+    assert list(components.all("source")) == [First]
+    if isinstance(wrong, type):
+        assert fault.line == inspect.getsourcelines(wrong)[1]
+
+
+def test_a_component_that_lacks_a_method_says_so_when_it_is_asked_for() -> None:
+    components = brought(module(Lacking))
+    for name in ("LACKING", "org.example.lacking"):
+        with pytest.raises(UnusableType, match=r"Lacking, lacks write \(.*test_manager.py:\d+\)"):
+            components.get("sink", name)
+    with pytest.raises(UnknownType, match="did you mean 'lacking'"):
+        components.get("sink", "lackin")
+
+
+def raising() -> Any:
+    raise ZeroDivisionError("no components today")
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        (hookimpl(raising), "components(): ZeroDivisionError: no components today"),
+        (hookimpl(lambda: None), "components(): TypeError: "),
+        (hookimpl(lambda more: []), "components(): PluginValidationError"),
+        (lambda: [First], "has no function `components` marked with @hookimpl"),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_is_a_fault_and_the_others_can(hook: Any, message: str) -> None:
+    plugin = module()
+    plugin.components = hook
+    components = brought(plugin, module(First))
+    (fault,) = components.faults
+    assert message in fault.message
+    assert fault.whole
+    assert list(components.all("source")) == [First]
 
 
 def test_the_options_are_those_of_the_type_argument() -> None:
@@ -112,6 +189,7 @@ def test_plugins_come_through_the_entry_point_group(monkeypatch: pytest.MonkeyPa
             return plugin
 
     class Distribution(importlib.metadata.Distribution):
+        metadata = {"Name": "x", "Version": "1"}  # type: ignore[assignment]  # noqa: RUF012
         entry_points = importlib.metadata.EntryPoints(  # type: ignore[assignment]
             [Installed("x", "plugin_First", "flafka"), Installed("y", "nowhere", "another.group")]
         )

@@ -72,7 +72,7 @@ a1.sinks.k1.runner = spark
 
 def test_a_lag_from_before_a_failure_is_not_shown_any_more(tmp_path: Path) -> None:
     spec = read(tmp_path, 1)
-    runner = SparkRunner(spec, list(spec.sinks))
+    runner = SparkRunner(spec, list(spec.sinks), lambda *_: None)
     metrics = runner.metrics["k1"]
 
     def tell(gauges: dict[str, float], error: str | None = None) -> None:
@@ -111,7 +111,7 @@ def test_a_driver_s_end_is_told_until_each_sink_works_again(
     python.chmod(0o755)
     spec = read(tmp_path, 1)
     first = spec.sinks[0]
-    runner = SparkRunner(spec, [first, replace(first, name="k2")])
+    runner = SparkRunner(spec, [first, replace(first, name="k2")], lambda *_: None)
     runner._stopping = Impatient()
     monkeypatch.setattr(supervisor, "sys", SimpleNamespace(executable=str(python)))
     one, other = runner.metrics["k1"], runner.metrics["k2"]
@@ -138,7 +138,7 @@ def test_a_driver_that_ends_is_started_again_and_again_after_longer_times(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     port = free_port()
     spec = read(tmp_path, port)
-    runner = SparkRunner(spec, list(spec.sinks))
+    runner = SparkRunner(spec, list(spec.sinks), lambda *_: None)
     runner._stopping = waiting = Impatient()
     metrics = runner.metrics["k1"]
     runner.start()

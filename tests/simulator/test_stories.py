@@ -266,4 +266,4 @@ def test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_as
         Step(40, "put", (1, 0)),
         faults=(Fault("driver-2", "hdfs.read", 1, Kind.PAUSED_AFTER, 40.0),),  # it knows the record as it was before
     )  # fmt: skip
-    assert "another sink of group g takes it over: asking once more" in "\n".join(run.world.story)
+    assert "another sink of group g takes it over: asking again" in "\n".join(run.world.story)

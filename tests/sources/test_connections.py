@@ -99,10 +99,10 @@ class Taking:
         until(lambda: self.count("OpenConnectionCount") == connections)
 
     @property
-    def failing(self) -> dict[str, str]:
+    def degraded(self) -> dict[str, str]:
         registry = Registry("a1")
         registry.add("SOURCE", "s1", self.source.metrics)
-        return registry.failing()
+        return registry.degraded()
 
 
 def is_refused(taking: Taking) -> bool:
@@ -168,21 +168,21 @@ def test_at_the_limit_the_oldest_that_never_sent_anything_makes_room(kind: str, 
 def test_at_the_limit_of_those_that_have_sent_a_new_one_is_reset(kind: str, caplog: Any) -> None:
     with Taking(kind, maxConnections="2") as taking:
         assert taking.count("OpenConnectionLimit") == 2
-        assert not taking.failing
+        assert not taking.degraded
         with taking.connect() as first, taking.connect() as second:
             taking.send(first, "first")
             taking.send(second, "second")
-            assert "maxConnections = 2" in taking.failing["SOURCE.s1"]
+            assert "maxConnections = 2" in taking.degraded["SOURCE.s1"]
             for refused in range(1, 4):
                 assert is_refused(taking)
                 assert taking.count("ConnectionRefusedCount") == refused
             assert taking.count("ConnectionEvictedCount") == 0
             assert still_open(first)
             assert still_open(second)
-        until(lambda: not taking.failing)
+        until(lambda: not taking.degraded)
         with taking.connect() as again:
             taking.send(again, "again")
-    assert not taking.failing
+    assert not taking.degraded
     (warning,) = [record for record in caplog.records if "maxConnections = 2" in record.getMessage()]
     assert warning.levelname == "WARNING"
 
@@ -252,12 +252,12 @@ def without_files(kind: str) -> None:
                     assert was_reset(client)
             # Which of the two is told last depends on who was quicker.
             told = (f"limit of {few} files", os.strerror(errno.EMFILE))
-            until(lambda: any(why in taking.failing.get("SOURCE.s1", "") for why in told), "the limit to be told")
+            until(lambda: any(why in taking.degraded.get("SOURCE.s1", "") for why in told), "the limit to be told")
             taking.send(used, "goes on")
         finally:
             for file in files:
                 os.close(file)
-        assert not taking.failing
+        assert not taking.degraded
         assert taking.count("ConnectionRefusedCount") == 3
         taking.send(stack.enter_context(taking.connect()), "room again")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,10 @@ from agent.runner.retries import Backoff
 from agent.runner.supervise import Worker, close
 from agent.topology import SourceSpec
 from plugins import Batch, Interceptor, Rejected, Retry, Source
+from plugins.installed import described
+
+MISTAKE_SECONDS = 60.0
+"""A source whose author was mistaken works no better the next time, and may repeat what it brought before."""
 
 
 class SourceRunner(Worker):
@@ -59,12 +64,28 @@ class SourceRunner(Worker):
         self.source.open()
         self.retries.recovered()
         if self.source.in_flight == 1:
-            for batch in self.source.batches():
+            for batch in self._batches():
                 if not self.deliver(batch):
                     return
                 self.source.stored(batch)
         else:
             self._pump_in_flight(self.source.in_flight)
+
+    def _batches(self) -> Iterator[Batch]:
+        """What the source yields. Raises Retry where that is no batch: it would never be stored."""
+        batches: object = self.source.batches()
+        if not isinstance(batches, Iterable):
+            raise self._no_batch(f"returns {batches!r:.60}", None)
+        for batch in batches:
+            if not isinstance(batch, Batch):
+                raise self._no_batch(f"yields {batch!r:.60}", getattr(batches, "gi_frame", None))
+            yield batch
+
+    def _no_batch(self, what: str, frame: FrameType | None) -> Retry:
+        place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
+        cls = described(type(self.source), place)
+        message = f"batches() of {cls} must yield batches, such as Batch.of([Event(…)]), and {what}"
+        return Retry(message, MISTAKE_SECONDS)
 
     def close(self) -> None:
         """Release the source, its interceptors and what waits for optional channels."""
@@ -98,7 +119,7 @@ class SourceRunner(Worker):
         acknowledger.start()
         with ThreadPoolExecutor(most, thread_name_prefix=f"{self.path}-deliver") as pool:
             try:
-                for batch in self.source.batches():
+                for batch in self._batches():
                     room.acquire()
                     if failure:
                         break

@@ -22,12 +22,13 @@ from typing import Any
 
 from agent.options import is_local
 from agent.runner.deadletters.letters import dead_letters_of
+from agent.runner.deadletters.notices import Heard
 from agent.runner.deadletters.rejections import Rejections
 from agent.runner.retries import Retries
 from agent.runner.spark.gateway import Gateway, kill_gateway
 from agent.runner.spark.job import GAVE_UP, Job, SinkJob
 from agent.runner.spark.processing import Processing
-from agent.runner.spark.progress import listener, report, report_end
+from agent.runner.spark.progress import listener, report, report_end, report_rejected
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
 from agent.services import ServiceError
@@ -156,7 +157,7 @@ class Watch:
 def _supervise(watch: Watch, sink: SinkJob, job: Job, running: Running, stopping: threading.Event) -> None:
     retries = Retries(sink.sink.path)
     channel = sink.channel
-    letters = dead_letters_of(job.agent, channel, channel.make(), job.options)
+    letters = Heard(dead_letters_of(job.agent, channel, channel.make(), job.options), report_rejected)
     rejections = Rejections(letters, sink.sink.tolerance)
     while not stopping.is_set():
         retries.begin()

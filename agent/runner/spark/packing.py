@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from agent.services.jars import cache_directory
 from plugins import FlafkaError
-from plugins.manager import GROUP
+from plugins.installed import GROUP
 
 log = logging.getLogger("spark")
 

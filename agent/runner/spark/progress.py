@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from agent.runner.deadletters.notices import Causes
+
 Offsets = dict[int, int]
 """By partition."""
 
@@ -28,6 +30,12 @@ def report(
     }
     line = json.dumps(told)
     print(f"{line}\n", end="", flush=True)  # in one piece: several threads tell
+
+
+def report_rejected(path: str, causes: Causes) -> None:
+    """One line for the agent: what of this sink became dead letters."""
+    told = {"path": path, "rejected": [(cause, reason, events) for cause, (reason, events) in causes.items()]}
+    print(f"{json.dumps(told)}\n", end="", flush=True)
 
 
 def report_end(reason: str) -> None:

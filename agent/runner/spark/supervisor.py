@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from agent.runner.deadletters.notices import Causes
 from agent.runner.retries import Retries, worked
 from agent.runner.spark.gateway import ended
 from agent.runner.spark.job import Job, SinkJob
@@ -34,7 +35,9 @@ _OWNER = "owner"
 class SparkRunner:
     """One driver process for all sinks with `runner = spark`."""
 
-    def __init__(self, spec: AgentSpec, sinks: list[SinkSpec]) -> None:
+    def __init__(self, spec: AgentSpec, sinks: list[SinkSpec], rejected: Callable[[str, Causes], None]) -> None:
+        """`rejected` is called with a sink's path and what of it became dead letters."""
+        self._rejected = rejected
         self.metrics = {sink.name: Metrics() for sink in sinks}
         self.interceptors = {(sink.name, one.name): Metrics() for sink in sinks for one in sink.interceptors}
         """By sink and name."""
@@ -119,6 +122,9 @@ class SparkRunner:
             told = json.loads(line)
             if "end" in told:
                 self._said = told["end"]
+                return
+            if "rejected" in told:
+                self._rejected(told["path"], {cause: (reason, n) for cause, reason, n in told["rejected"]})
                 return
             metrics = self.metrics[told["sink"]]
         except (ValueError, KeyError, TypeError):

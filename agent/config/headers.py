@@ -1,0 +1,94 @@
+"""Headers that sinks and selectors go by, and that nothing in the configuration sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
+from plugins import KafkaBackedChannel, StreamingSink
+from plugins.options import suggestion
+from plugins.shared.kafkaclient import KafkaEndConfig
+
+TIME = "timestamp"
+
+
+class Missing(NamedTuple):
+    """One header that is needed and set by nothing."""
+
+    spec: ComponentSpec
+    option: str
+    message: str
+    certain: bool
+    """Whether it cannot work: nothing else fills the channel, and without this header every event is rejected."""
+
+
+def missing(
+    sources: Sequence[SourceSpec], channels: Sequence[ChannelSpec], sinks: Sequence[SinkSpec]
+) -> Iterator[Missing]:
+    """All of them. Where senders, or a plugin, may set any header, nothing can be said."""
+    for source in sources:
+        header = source.selector.header
+        known = _set_by([source], ())
+        if header and known is not None and header not in known:
+            message = f"goes by header {header!r}, which nothing sets{_near(header, known)}"
+            yield Missing(source, "selector.header", message, certain=False)
+    for sink in sinks:
+        channel = next((one for one in channels if one.name == sink.channel), None)
+        filling = [source for source in sources if sink.channel in source.channels]
+        if channel is None or not filling or issubclass(sink.cls, StreamingSink) or _fed_by_sinks(channel, sinks):
+            continue
+        known = _set_by(filling, sink.interceptors)
+        if known is None:
+            continue
+        in_kafka = issubclass(channel.cls, KafkaBackedChannel)
+        known |= {"key"} if in_kafka else set()
+        for option, headers in sink.make().uses_headers().items():
+            for header in sorted(headers - known):
+                yield _of(sink, option, header, known, filling, certain=not in_kafka)
+
+
+def _of(
+    sink: SinkSpec, option: str, header: str, known: set[str], filling: list[SourceSpec], *, certain: bool
+) -> Missing:
+    if header != TIME:
+        return Missing(
+            sink,
+            option,
+            f"names header {header!r}, which nothing in this configuration sets{_near(header, known)}",
+            False,
+        )
+    sources = " or ".join(source.path for source in filling)
+    local = ", or set hdfs.useLocalTimeStamp = true" if option.startswith("hdfs.") else ""
+    message = f"needs an event's time, its header {TIME!r}, which nothing sets: add an interceptor of type timestamp"
+    return Missing(sink, option, f"{message} to {sources}{local}", certain)
+
+
+def _set_by(sources: Sequence[SourceSpec], interceptors: Sequence[ComponentSpec]) -> set[str] | None:
+    """Headers that events of these sources may have; None: any."""
+    found: set[str] = set()
+    for spec in (*sources, *(one for source in sources for one in source.interceptors), *interceptors):
+        names = spec.make().sets_headers()
+        if names is None:
+            return None
+        found.update(names)
+    return found
+
+
+def _fed_by_sinks(channel: ChannelSpec, sinks: Sequence[SinkSpec]) -> bool:
+    """Whether a sink may write into the channel's topic, too."""
+    if not isinstance(channel.config, KafkaEndConfig):
+        return False
+    topics = set(channel.config.writes())
+    for sink in sinks:
+        if issubclass(sink.cls, StreamingSink):
+            written = sink.make().topics()
+        else:
+            written = sink.config.writes() if isinstance(sink.config, KafkaEndConfig) else ()
+        if topics & set(written):
+            return True
+    return False
+
+
+def _near(header: str, known: set[str]) -> str:
+    return suggestion(header, sorted(known)) or (f" (set are: {', '.join(sorted(known))})" if known else "")

@@ -1,0 +1,313 @@
+"""Plugins as they are installed: what is wrong is told with distribution, entry point and line; others work."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from agent.services.running import RunningAgent
+
+ROOT = Path(__file__).parents[2]
+
+HEAD = """\
+from plugins import Batch, Config, Event, Interceptor, Sink, Source, hookimpl
+
+"""
+GOOD = (
+    HEAD
+    + """
+class Words(Source[Config]):
+    type_name = "words"
+
+    def batches(self):
+        yield Batch.of([Event(b"good")])
+        self.stopping.wait()
+
+
+@hookimpl
+def components():
+    return [Words]
+"""
+)
+
+
+def install(target: Path, name: str, modules: dict[str, str], entry: str = "") -> None:
+    """A distribution of these files, by pip and without any network."""
+    dist_info = f"{name.replace('-', '_')}-1.0.dist-info"
+    files = {
+        **modules,
+        f"{dist_info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{dist_info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        **({f"{dist_info}/entry_points.txt": f"[flafka]\n{entry}\n"} if entry else {}),
+    }
+    record = "".join(f"{file},sha256={_digest(text)},{len(text)}\n" for file, text in files.items())
+    wheel = target.parent / f"{name.replace('-', '_')}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file, text in {**files, f"{dist_info}/RECORD": f"{record}{dist_info}/RECORD,,\n"}.items():
+            archive.writestr(file, text)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
+    subprocess.run([*pip, "--disable-pip-version-check", "--target", target, wheel], check=True)
+
+
+def _digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+
+
+def agent(*arguments: str, path: list[Path]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agent", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "PYTHONSAFEPATH": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def configuration(directory: Path, source: str, sink: str = "null", more: str = "") -> Path:
+    file = directory / "agent.conf"
+    file.write_text(f"""a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.monitoring.port = 0
+a1.channels.c1.type = memory
+a1.sources.s1.channels = c1
+a1.sinks.k1.channel = c1
+a1.sources.s1.type = {source}
+a1.sinks.k1.type = {sink}
+{more}""")
+    return file
+
+
+MISSING = "import os\n\nimport no_such_library\n"
+BROKEN = {
+    "absent": ("absent = nowhere", {}, "ModuleNotFoundError: No module named 'nowhere'", "entry_points.txt"),
+    "importing": (
+        "importing = importing.plugin",
+        {"importing/__init__.py": "", "importing/plugin.py": MISSING},
+        "ModuleNotFoundError: No module named 'no_such_library'",
+        "importing/plugin.py:3",
+    ),
+    "misspelt": (
+        "misspelt = misspelt",
+        {"misspelt.py": "x = 1\ndef components(:\n"},
+        "SyntaxError: ",
+        "misspelt.py:2",
+    ),
+    "failing": (
+        "failing = failing",
+        {"failing.py": HEAD + "def table():\n    return {}['x']\n\n\nTABLE = table()\n"},
+        "KeyError: 'x'",
+        "failing.py:4",
+    ),
+}
+
+
+def test_plugins_that_cannot_be_imported_are_named_and_the_rest_works(tmp_path: Path) -> None:
+    target = tmp_path / "installed"
+    install(target, "good-plugin", {"good_plugin.py": GOOD}, "good = good_plugin")
+    for name, (entry, modules, _, _) in BROKEN.items():
+        install(target, f"{name}-plugin", modules, entry)
+    path = [target, ROOT]
+    checked = agent("check", "-c", str(configuration(tmp_path, "words")), path=path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "s1 (words) → c1 (memory) → k1 (null)" in checked.stdout
+    warnings = [line for line in checked.stdout.splitlines() if ": warning: " in line]
+    assert len(warnings) == len(BROKEN)
+    for name, (entry, _, error, place) in BROKEN.items():
+        (line,) = (line for line in warnings if f"plugin {name}-plugin 1.0 (entry point '{entry}')" in line)
+        assert "cannot be imported: " + error in line
+        assert line.split(": ")[0].endswith(place)
+        assert line.startswith(str(target))
+
+    checked = agent("check", "-c", str(configuration(tmp_path, "wordz")), path=path)
+    assert checked.returncode == 2
+    assert (
+        "agent.conf:8: a1.sources.s1: unknown source type 'wordz', did you mean 'words'? (it may be of a plugin"
+        in (checked.stdout)
+    )
+    assert agent("check", "--strict", "-c", str(configuration(tmp_path, "words")), path=path).returncode == 2
+
+
+WRONG = (
+    HEAD
+    + """
+class Lacking(Sink[Config]):
+    type_name = "lacking"
+
+    def wirte(self, batch):
+        pass
+
+
+class Unmade(Sink[Config]):
+    type_name = "unmade"
+
+    def __init__(self, config, name):
+        super().__init__(config, name)
+        self.path = config.path
+
+    def write(self, batch):
+        pass
+
+
+class Listing(Source[Config]):
+    type_name = "listing"
+
+    def batches(self):
+        yield Batch([Event(b"x")])
+
+
+class Texts(Source[Config]):
+    type_name = "texts"
+
+    def batches(self):
+        yield Batch.of([Event(b"first")])
+        yield "second"
+
+
+class Forgetful(Interceptor[Config]):
+    type_name = "forgetful"
+
+    def intercept(self, batch):
+        batch.slice(0, 1)
+
+
+@hookimpl
+def components():
+    return [Lacking, Unmade, Listing, Texts, Forgetful]
+"""
+)
+OF = "plugin wrong-plugin 1.0 (entry point 'wrong = wrong_plugin')"
+
+
+def line_of(text: str) -> int:
+    return WRONG.splitlines().index(text) + 1
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> Path:
+    target = tmp_path / "installed"
+    install(target, "wrong-plugin", {"wrong_plugin.py": WRONG}, "wrong = wrong_plugin")
+    return target
+
+
+def test_a_component_that_lacks_a_method_or_cannot_be_made_is_named_by_check(tmp_path: Path, wrong: Path) -> None:
+    path, file = [wrong, ROOT], wrong / "wrong_plugin.py"
+    lacking = f"{OF}: the sink 'lacking', wrong_plugin.Lacking, lacks write"
+    place = f"{file}:{line_of('class Lacking(Sink[Config]):')}"
+    checked = agent("check", "-c", str(configuration(tmp_path, "seq")), path=path)
+    assert (checked.returncode, checked.stdout.splitlines()[0]) == (0, f"{place}: warning: {lacking}")
+
+    checked = agent("check", "-c", str(configuration(tmp_path, "seq", "lacking")), path=path)
+    assert checked.returncode == 2
+    assert f"agent.conf:9: a1.sinks.k1: {lacking} ({place})" in checked.stdout
+
+    checked = agent("check", "-c", str(configuration(tmp_path, "seq", "unmade")), path=path)
+    assert checked.returncode == 2
+    place = f"{file}:{line_of('        self.path = config.path')}"
+    error = "AttributeError: 'Config' object has no attribute 'path'"
+    assert f"a1.sinks.k1: it cannot be made, a bug in {place}, {OF}: {error}" in checked.stdout
+
+
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize(
+    ("source", "more", "line", "said"),
+    [
+        (
+            "listing",
+            "",
+            '        yield Batch([Event(b"x")])',
+            "TypeError: Batch takes an Arrow RecordBatch, not a list; Batch.of([Event(…)]) takes events "
+            "({place}, {of})",
+        ),
+        (
+            "texts",
+            "",
+            '        yield "second"',
+            "batches() of wrong_plugin.Texts ({place}, {of}) must yield batches, such as Batch.of([Event(…)]), and "
+            "yields 'second'",
+        ),
+        (
+            "words",
+            "a1.sources.s1.interceptors = i\na1.sources.s1.interceptors.i.type = forgetful\n",
+            "class Forgetful(Interceptor[Config]):",
+            "intercept() of wrong_plugin.Forgetful ({place}, {of}) must return a Batch, not None",
+        ),
+    ],
+)
+def test_what_a_component_gives_wrongly_is_named_and_other_components_work(
+    tmp_path: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch, source: str, more: str, line: str, said: str
+) -> None:
+    install(wrong, "good-plugin", {"good_plugin.py": GOOD}, "good = good_plugin")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(wrong), str(ROOT)]))
+    text = configuration(tmp_path, source, more=more).read_text()
+    text = text.replace("a1.sources = s1", "a1.sources = s1 s2")
+    text += "a1.sources.s2.type = words\na1.sources.s2.channels = c1\n"
+    place = f"{wrong / 'wrong_plugin.py'}:{line_of(line)}"
+    expected = said.format(place=place, of=OF)
+    with RunningAgent(tmp_path / "a", text) as running:
+        running.until(lambda: running.failing().get("SOURCE.s1") == expected, "the source to be told of")
+        assert expected in running.log
+        running.until(lambda: running.count("SOURCE.s2", "EventAcceptedCount") == 1, "the other source to work")
+        running.until(lambda: running.count("SINK.k1", "EventDrainSuccessCount") >= 1, "the sink to work")
+
+
+# --- other distributions with packages of our names
+
+
+def copied(target: Path) -> None:
+    """The project as pip installs it: beside its packages the module that the command begins in."""
+    packages = ("agent", "plugins", "sources", "channels", "interceptors", "sinks")
+    files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
+    modules = {str(file.relative_to(ROOT)): file.read_text() for file in [ROOT / "flafka.py", *files]}
+    modules["agent/conf/flafka.conf"] = (ROOT / "conf/flafka.conf").read_text()
+    install(target, "flafka", modules, "\n".join(f"{name} = {name}" for name in packages[2:]))
+
+
+@pytest.mark.parametrize("package", ["channels", "plugins", "sources", "sinks", "interceptors"])
+def test_a_package_of_another_distribution_that_hides_one_of_ours_is_told(tmp_path: Path, package: str) -> None:
+    other = tmp_path / "other"
+    install(other, "Other", {f"{package}/__init__.py": "theirs = 1\n"})
+    for command in (["check", "-c", str(configuration(tmp_path, "seq"))], ["--help"]):
+        said = agent(*command, path=[other, ROOT])
+        assert (said.returncode, said.stdout) == (2, "")
+        assert said.stderr == (
+            f"error: the package '{package}' at {other / package / '__init__.py'} is that of Other 1.0, and hides "
+            f"Flafka's at {ROOT / package / '__init__.py'}: give Flafka a virtual environment of its own: python3 -m "
+            "venv flafka && flafka/bin/pip install flafka, with PYTHONPATH unset\n"
+        )
+
+
+def test_even_where_the_package_agent_is_another_one_s(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    install(other, "Other", {"agent/__init__.py": "theirs = 1\n"})
+    environment = {**os.environ, "PYTHONPATH": f"{other}{os.pathsep}{ROOT}", "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-c", "from flafka import main; main()", "check"]
+    said = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert said.returncode == 2
+    assert "the package 'agent' at" in said.stderr
+
+
+def test_a_distribution_in_the_same_place_is_told_whichever_came_last(tmp_path: Path) -> None:
+    target, file = tmp_path / "installed", configuration(tmp_path, "seq")
+    copied(target)
+    theirs = {"channels/__init__.py": "theirs = 1\n", "channels/layers.py": ""}
+    ours = (target / "channels/__init__.py").read_text()
+    assert agent("check", "--strict", "-c", str(file), path=[target]).returncode == 0
+    install(tmp_path / "apart", "Channels", theirs)
+    for name in ("channels/__init__.py", "channels/layers.py"):
+        (target / name).write_text(theirs[name])
+    (tmp_path / "apart/Channels-1.0.dist-info").rename(target / "Channels-1.0.dist-info")
+
+    said = agent("check", "-c", str(file), path=[target])
+    assert said.returncode == 2
+    assert said.stderr.startswith("error: Channels 1.0 has overwritten Flafka's package 'channels' at ")
+    assert "give Flafka a virtual environment of its own" in said.stderr
+
+    (target / "channels/__init__.py").write_text(ours)
+    said = agent("check", "-c", str(file), path=[target])
+    assert said.returncode == 0
+    assert "warning: Channels 1.0 has a package 'channels', too, and its files are overwritten" in said.stdout
+    assert agent("check", "--strict", "-c", str(file), path=[target]).returncode == 2
