@@ -59,7 +59,7 @@ def is_host(host, sure):
     if address is None:
         return False
     before, short, _ = address[1].partition("::")
-    return bool(short) and "." not in before or bool(re.match(r"([\da-fA-F]{1,4}:){6}.", address[1]))
+    return (bool(short) and "." not in before) or bool(re.match(r"([\da-fA-F]{1,4}:){6}.", address[1]))
 
 
 EPOCH = datetime(1970, 1, 1)
