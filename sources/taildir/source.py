@@ -56,7 +56,8 @@ class TaildirSource(Source[TaildirConfig]):
     Where a file that was not open is gone, reading goes on in a rotated copy in its directory, plain or compressed
     with gzip, bzip2, xz or zstd, if that copy holds what was read; other compressed files are not read. A copy
     that was found before its file was gone is a file of its own. What was not read when `copytruncate` truncates a
-    file is lost.
+    file is lost. The NULs that such a file begins with when its writer does not append are skipped and counted
+    (`NulByteCount`).
     """
 
     type_name = "taildir"
@@ -183,7 +184,7 @@ class TaildirSource(Source[TaildirConfig]):
                 yield from self._offer(pieces)
                 pieces, room, space = [], self.config.batch_size, _BATCH_BYTES
                 batches += 1
-            if due.more:
+            if due.more and not tail.blank:
                 self._go_on_with(tail)
         if pieces and not self.stopping.is_set():
             yield from self._offer(pieces)
@@ -312,7 +313,10 @@ class TaildirSource(Source[TaildirConfig]):
                 tail.mark = tail.mark_at(tail.position)
                 self._files.unsaved.add(tail)
             tail.held = b""
-            if not data or self._compressed(tail, data):
+            tail.blank = False
+            if data.startswith(b"\0") and self._skip_nuls(tail, final=due.final):
+                continue
+            if not data or tail.blank or self._compressed(tail, data):
                 break
             cut = not due.final and not data.endswith(b"\n")
             if cut:
@@ -338,6 +342,29 @@ class TaildirSource(Source[TaildirConfig]):
             complete=complete,
             lost=lost,
         )
+
+    def _skip_nuls(self, tail: Tail, *, final: bool) -> bool:
+        """Skip NULs before all text, which a writer leaves that did not notice a truncation; whether there are any.
+
+        Where there is no text yet, it may still come before them, unless this is `final`.
+        """
+        assert tail.fd is not None
+        text = os.fstat(tail.fd).st_size if (found := tail.first_text()) is None and final else found
+        tail.blank = text is None
+        if text is None or text <= tail.position:
+            return False
+        self.metrics.add("NulByteCount", text - tail.position)
+        if not tail.holed:
+            tail.holed = True
+            self.log.warning(
+                "%s begins with %d NUL bytes, which are skipped: a writer that does not append (O_APPEND) had it open"
+                " when it was truncated",
+                tail.path,
+                text,
+            )
+        tail.advance(tail.mark_at(text))
+        self._files.unsaved.add(tail)
+        return True
 
     def _compressed(self, tail: Tail, data: bytes) -> bool:
         """Whether it is a file that a rotation has compressed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
@@ -15,6 +16,8 @@ TAIL = 64
 """So many bytes before the position do as well."""
 MAX_LINE = 4 << 20
 """A longer line is cut into events of so many bytes: one line must exhaust neither memory nor a Kafka record."""
+
+_PIECE = 1 << 16
 
 Key = tuple[int, int]
 """Device and inode."""
@@ -94,6 +97,10 @@ class Tail:
         """Whole lines behind `position` that were read, but may belong to an event which goes on."""
         self.compressed = False
         """Whether it was found to be a compressed file, which is not read."""
+        self.blank = False
+        """Whether there was nothing but NULs in it when it was last read."""
+        self.holed = False
+        """Whether NULs at its beginning were skipped."""
         self.gone = False
         """Whether it is followed no longer."""
         self.deleted = False
@@ -209,6 +216,22 @@ class Tail:
         data = os.pread(self.fd, max(0, min(MAX_LINE, until - self.position)), self.position)
         self._check()
         return data
+
+    def first_text(self) -> int | None:
+        """Where the NULs end that the file begins with; None where there is nothing else in it."""
+        assert self.fd is not None
+        offset = 0
+        while True:
+            try:
+                offset = os.lseek(self.fd, offset, os.SEEK_DATA)  # past a hole, at no cost
+            except OSError as e:
+                if e.errno == errno.ENXIO:
+                    return None
+            data = os.pread(self.fd, _PIECE, offset)
+            text = data.lstrip(b"\0")
+            if text or not data:
+                return offset + len(data) - len(text) if text else None
+            offset += len(data)
 
     def _check(self) -> None:
         assert self.fd is not None

@@ -505,6 +505,80 @@ def test_copytruncate(regrown: bytes, down: bool, logs: Path, tmp_path: Path) ->
     source.close()
 
 
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("size", [3, 1500, 9 << 20])
+def test_copytruncate_under_a_writer_that_does_not_append(
+    size: int, down: bool, logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logs / "log"
+    with log.open("wb", buffering=0) as writer:
+        writer.write(b"x" * (size - 1) + b"\n")
+        source = start(tmp_path, byteOffsetHeader="true")
+        assert b"".join(bodies(source)) == b"x" * (size - 1)
+        for turn in 1, 2, 3:
+            if down:
+                source.close()
+            os.truncate(log, 0)
+            offset = writer.tell()
+            writer.write(b"%d\n\0\0two\n" % turn)
+            if down:
+                source = start(tmp_path, byteOffsetHeader="true")
+            # NULs that are not the first of their file are bytes of a line.
+            assert [body for body, _ in (events := process(source))] == [b"%d" % turn, b"\0\0two"]
+            assert events[0][1] == {"byteoffset": str(offset)}
+            assert source.metrics.get("NulByteCount") >= offset
+        # A copy has true NULs rather than a hole; one whose name matches is read as a file of its own.
+        (logs / "log.copy").write_bytes(log.read_bytes())
+        assert bodies(source) == [b"3", b"\0\0two"]
+        append(log, b"appended\n")
+        assert bodies(source) == [b"appended"]
+        assert source.metrics.last_error == ""
+        warnings = [r.getMessage() for r in caplog.records if "NUL bytes" in r.getMessage()]
+        assert f"{log} begins with {size} NUL bytes" in warnings[0]
+        assert len(warnings) == (4 if down else 2), "once a file, for as long as the source runs"
+        source.close()
+
+
+def test_nuls_are_skipped_again_after_a_kill_and_another_truncation(logs: Path, tmp_path: Path) -> None:
+    log = logs / "log"
+    with log.open("wb", buffering=0) as writer:
+        writer.write(b"x" * 9999 + b"\n")
+        source = start(tmp_path)
+        assert len(bodies(source)) == 1
+        for turn in range(3):
+            os.truncate(log, 0)
+            writer.write(b"turn %d\n" % turn)
+            looked = source.look()
+            batch = next(looked)
+            assert [event.body for event in batch] == [b"turn %d" % turn]
+            kill(source)
+            if turn == 1:
+                os.truncate(log, 0)
+                writer.write(b"turn 1b\n")
+            source = start(tmp_path)
+            expected = b"turn 1b" if turn == 1 else b"turn %d" % turn
+            assert bodies(source) == [expected], "it was offered, but never stored"
+    source.close()
+
+
+def test_where_there_are_only_nuls_the_text_may_come_before_them(logs: Path, tmp_path: Path) -> None:
+    log = logs / "log"
+    log.write_bytes(b"\0" * (9 << 20))
+    source = start(tmp_path, idleTimeout="1")
+    assert bodies(source) == []
+    assert not source._behind, "it is not looked at without a pause"
+    with log.open("r+b") as file:
+        file.write(b"first\n")
+    assert bodies(source)[0] == b"first"
+    (logs / "log.2").write_bytes(b"\0" * 5000)
+    assert bodies(source) == []
+    (logs / "log.2").unlink()
+    assert bodies(source) == []
+    assert source.metrics.get("NulByteCount") == 5000
+    assert str(logs / "log.2 (deleted)") not in open_files(logs)
+    source.close()
+
+
 def test_files_with_the_same_first_lines_are_different_files(logs: Path, tmp_path: Path) -> None:
     head = b"# " + b"the same head in all " * 100 + b"\n"
     for i in range(4):
