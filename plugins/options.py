@@ -39,6 +39,8 @@ class Option:
     bounds: str
     description: str
     secret: bool
+    file: bool = False
+    """Whether it names a file, or a directory, that has to be there."""
 
     @property
     def required(self) -> bool:
@@ -51,17 +53,23 @@ class Option:
         return self.name.endswith(".")
 
 
-def option(default: Any = REQUIRED, *, name: str, description: str, unit: str = "", **bounds: Any) -> Any:
+def option(
+    default: Any = REQUIRED, *, name: str, description: str, unit: str = "", file: bool = False, **bounds: Any
+) -> Any:
     """Declare one option of a `Config`.
 
     `name` is its spelling in the configuration file (Flume's, where Flume has it). A name that ends in a dot
     takes all properties under it, as a `dict[str, str]`; a validator's `ValueError("<key>: …")` is about that one of
     them. `unit` is what a number counts (`s`, `ms`, `bytes`,
-    `events`). `bounds` are pydantic's: `ge`, `le`, `gt`, `lt`, `pattern`, `min_length`.
+    `events`). `file` marks the path of something that is read: a relative one that is not found from the working
+    directory is looked for beside the configuration file. `bounds` are pydantic's: `ge`, `le`, `gt`, `lt`, `pattern`,
+    `min_length`.
     """
     if isinstance(default, dict | list):
         bounds, default = {**bounds, "default_factory": default.copy}, REQUIRED
-    return pydantic.Field(default, alias=name, description=description, json_schema_extra={"unit": unit}, **bounds)
+    return pydantic.Field(
+        default, alias=name, description=description, json_schema_extra={"unit": unit, "file": file}, **bounds
+    )
 
 
 class Config(BaseModel):
@@ -144,6 +152,7 @@ class Config(BaseModel):
                 bounds=bounds,
                 description=info.description or "",
                 secret=SecretStr in (info.annotation, *typing.get_args(info.annotation)),
+                file=bool(extra.get("file")),
             )
 
     @pydantic.model_validator(mode="before")

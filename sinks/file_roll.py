@@ -61,6 +61,7 @@ class FileRollConfig(Config):
     schema_url: str | None = option(
         None,
         name="sink.serializer.schemaURL",
+        file=True,
         description="`AVRO_BODY`: the schema of events without one in their headers: `http://…` or a local file",
     )
     trusted_schema_urls: list[str] = option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from agent.config import catalogue
@@ -14,6 +15,8 @@ from agent.topology import ComponentSpec
 from plugins import Component, Components, Config, Problem, UnknownType
 from plugins.options import suggestion
 
+_STORE = re.compile(r"kafka\.(.+\.)?ssl\.\w+\.location")
+"""Of the properties that are passed on to Kafka's client, those that name files."""
 _SECRET_NAME = re.compile(r"password|passphrase|secret|jaas", re.IGNORECASE)
 
 COMMON = {
@@ -55,6 +58,7 @@ class Reader:
         texts = {name: prop.value for name, prop in part.properties.items()}
         try:
             config_class = cls.config_class.for_type(written.value)
+            texts |= _found(config_class, part.properties)
             self._hide_secrets(config_class, part.properties)
             config, problems = config_class.parse(texts)
         except Exception as e:  # noqa: BLE001  # a plugin's own check, which must not keep the rest from being checked
@@ -129,3 +133,15 @@ class Reader:
         if built and prop and kind in ("serializer", "deserializer") and (flume := catalogue.find(kind, prop.value)):
             message = f"Flume's {flume.name!r} {kind} is not built here yet: {message}"
         self.report.error(prop.place if prop else part.place, part.path, message, drops=part.owner)
+
+
+def _found(config_class: type[Config], properties: Mapping[str, Property]) -> dict[str, str]:
+    """The options that name a file which is not found from the working directory, and is beside the configuration."""
+    declared = {option.name for option in config_class.options() if option.file}
+    found = {}
+    for name, prop in properties.items():
+        if name in declared or _STORE.fullmatch(name):
+            path = Path(prop.place.file).absolute().parent / prop.value
+            if not Path(prop.value).exists() and path.exists():
+                found[name] = str(path)
+    return found

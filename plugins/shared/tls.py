@@ -93,6 +93,7 @@ class TlsServerConfig(_TlsConfig):
     keystore: str | None = option(
         None,
         name="keystore",
+        file=True,
         description="File with the private key and its certificates: a Java keystore (JKS, PKCS12) or PEM. Without "
         "it, that of FLUME_SSL_KEYSTORE_PATH in the environment.",
     )
@@ -110,6 +111,7 @@ class TlsServerConfig(_TlsConfig):
     truststore: str | None = option(
         None,
         name="truststore",
+        file=True,
         description="File with authorities, a Java keystore (JKS, PKCS12) or PEM: each client must then show a "
         "certificate that one of them signed.",
     )
@@ -171,6 +173,7 @@ class TlsClientConfig(_TlsConfig):
     truststore: str | None = option(
         None,
         name="truststore",
+        file=True,
         description="File with the authorities to trust: a Java keystore (JKS, PKCS12) or PEM. Without it, that of "
         "FLUME_SSL_TRUSTSTORE_PATH in the environment, else those of this machine.",
     )

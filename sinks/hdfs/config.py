@@ -99,6 +99,7 @@ class HdfsConfig(Config):
     schema_url: str | None = option(
         None,
         name="serializer.schemaURL",
+        file=True,
         description="`AVRO_BODY`: the schema of events without one in their headers: `hdfs://…`, `http://…` or a "
         "local file",
     )

@@ -64,7 +64,10 @@ class SparkSinkConfig(Config):
     """Options of the Spark sink."""
 
     path: str | None = option(
-        None, name="processor.path", description="Directory the module is imported from, besides Python's own path."
+        None,
+        name="processor.path",
+        file=True,
+        description="Directory the module is imported from, besides Python's own path.",
     )
     processor: str = option(
         name="processor",
