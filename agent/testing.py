@@ -7,18 +7,14 @@ import functools
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from agent.options import AgentOptions
+from agent.runner.spark.sample import stream_of, write_micro_batch
 from agent.runner.spark.session import start_session, stop_session
-from plugins import Batch, Event, Origin, require
-from plugins.shared.frames import EVENTS, to_arrow
+from plugins import Event, require
 
 TOPIC = "test"
 
@@ -46,8 +42,8 @@ def run_processor(
         require("pyspark.cloudpickle", "spark").register_pickle_by_value(module)
     with tempfile.TemporaryDirectory(prefix="flafka-testing-") as directory:
         for number, events in enumerate(batches):
-            _write(Path(directory, "events"), number, list(events))
-        stream = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1).parquet(f"{directory}/events")
+            write_micro_batch(Path(directory, "events"), TOPIC, number, list(events))
+        stream = stream_of(spark, Path(directory, "events"))
         returned = processor(stream, dict(options or {}))
         frames = returned if isinstance(returned, dict) else {"": returned}
         rows = {name: _rows(frame, mode, f"{directory}/checkpoint{name}") for name, frame in frames.items()}
@@ -79,14 +75,3 @@ def _rows(frame: Any, mode: str, checkpoint: str) -> list[Any]:
     writer = frame.writeStream.foreachBatch(keep).outputMode(mode).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     return rows
-
-
-def _write(directory: Path, number: int, events: list[Event]) -> None:
-    now = int(time.time() * 1000)
-    texts = [event.headers.get("timestamp", "") for event in events]
-    timestamps = [int(text) if text.isdigit() else now for text in texts]
-    origin = Origin.of_records(TOPIC, 0, [number * 1_000_000 + n for n in range(len(events))], timestamps)
-    directory.mkdir(exist_ok=True)
-    file = directory / f"{number:06}.parquet"
-    pq.write_table(pa.Table.from_batches([to_arrow(Batch.of(events, origin))]), file)
-    os.utime(file, (number, number))  # Spark reads the oldest first

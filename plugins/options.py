@@ -41,6 +41,8 @@ class Option:
     secret: bool
     ignored: bool = False
     """Whether it has no effect; its description then says why."""
+    file: bool = False
+    """Whether it names a file, or a directory, that has to be there."""
 
     @property
     def required(self) -> bool:
@@ -54,19 +56,28 @@ class Option:
 
 
 def option(
-    default: Any = REQUIRED, *, name: str, description: str, unit: str = "", ignored: bool = False, **bounds: Any
+    default: Any = REQUIRED,
+    *,
+    name: str,
+    description: str,
+    unit: str = "",
+    file: bool = False,
+    ignored: bool = False,
+    **bounds: Any,
 ) -> Any:
     """Declare one option of a `Config`.
 
     `name` is its spelling in the configuration file (Flume's, where Flume has it). A name that ends in a dot
     takes all properties under it, as a `dict[str, str]`; a validator's `ValueError("<key>: …")` is about that one of
-    them. `unit` is what a number counts (`s`, `ms`, `bytes`, `events`). `ignored` is for an option that is declared
-    only because a check reads it: it has no effect, and its description says why. `bounds` are pydantic's: `ge`,
+    them. `unit` is what a number counts (`s`, `ms`, `bytes`, `events`). `file` marks the path of something that is
+    read: a relative one that is not found from the working directory is looked for beside the configuration file.
+    `ignored` is for an option that is declared only because a check reads it: it has no effect, and its description
+    says why. `bounds` are pydantic's: `ge`,
     `le`, `gt`, `lt`, `pattern`, `min_length`.
     """
     if isinstance(default, dict | list):
         bounds, default = {**bounds, "default_factory": default.copy}, REQUIRED
-    extra: dict[str, Any] = {"unit": unit, "ignored": ignored}
+    extra: dict[str, Any] = {"unit": unit, "file": file, "ignored": ignored}
     return pydantic.Field(default, alias=name, description=description, json_schema_extra=extra, **bounds)
 
 
@@ -195,6 +206,7 @@ class Config(BaseModel):
                 description=info.description or "",
                 secret=SecretStr in (info.annotation, *typing.get_args(info.annotation)),
                 ignored=bool(extra.get("ignored")),
+                file=bool(extra.get("file")),
             )
 
     @pydantic.model_validator(mode="before")

@@ -19,8 +19,8 @@ from agent.cli.running import held_by, running_agents
 from agent.config import Diagnostic, Mode
 from agent.config.diagnostics import Severity
 from agent.own_cluster import with_own_cluster
-from agent.topology import AgentSpec, ComponentSpec, Place, SinkSpec, SourceSpec
-from plugins import Caution, FlafkaError, PortTaken
+from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
+from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
 
 CONNECT_SECONDS = 15.0
 """Longest time `--connect` waits, for all components together."""
@@ -76,7 +76,7 @@ def probe(spec: AgentSpec, mode: Mode, running: Sequence[int] = ()) -> list[Diag
     answers: queue.SimpleQueue[tuple[ComponentSpec, list[str]]] = queue.SimpleQueue()
     waiting = list(components_of(spec))
     for component in waiting:
-        threading.Thread(target=lambda c=component: answers.put((c, _ask(c))), daemon=True).start()
+        threading.Thread(target=lambda c=component: answers.put((c, _ask(c, spec))), daemon=True).start()
     found = _probe_monitoring(spec, running)
     deadline = time.monotonic() + CONNECT_SECONDS
     while waiting:
@@ -90,6 +90,33 @@ def probe(spec: AgentSpec, mode: Mode, running: Sequence[int] = ()) -> list[Diag
         message = f"gave no answer within {CONNECT_SECONDS:.0f} s"
         found.append(Diagnostic("error", component.place, component.path, message))
     return sorted(found, key=lambda diagnostic: diagnostic.place.line)
+
+
+def _probe_outputs(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
+    """A processor's topics, which are made where they are missing: those that are there and less safe than made ones.
+
+    Nothing where no broker answers: the channel says so.
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    from plugins.shared.kafkaclient import QUIET, client_properties
+
+    made = channel.make()
+    topics = sink.make().topics()
+    if not topics or not isinstance(made, KafkaBackedChannel):
+        return
+    stream = made.stream(None)
+    client = {"bootstrap.servers": stream.bootstrap_servers, **QUIET, **client_properties(stream.client)}
+    with contextlib.suppress(KafkaException):
+        there = AdminClient(client).list_topics(timeout=CONNECT_SECONDS / 2).topics
+        for topic in sorted(topics & there.keys()):
+            replicas = min((len(one.replicas) for one in there[topic].partitions.values()), default=0)
+            if replicas < made.replication:
+                yield Caution(
+                    f"topic {topic} has {replicas} replicas, its channel's has to have {made.replication}: what is "
+                    "written there is less safe than what is read"
+                )
 
 
 def _probe_monitoring(spec: AgentSpec, running: Sequence[int]) -> list[Diagnostic]:
@@ -149,9 +176,12 @@ def _called(spec: ComponentSpec) -> str:
     return f"{spec.name} ({', '.join(words)})"
 
 
-def _ask(component: ComponentSpec) -> list[str]:
+def _ask(component: ComponentSpec, spec: AgentSpec) -> list[str]:
     try:
-        return list(component.make().probe())
+        found = list(component.make().probe())
+        if isinstance(component, SinkSpec) and issubclass(component.cls, StreamingSink):
+            found += _probe_outputs(component, spec.channel(component.channel))
+        return found
     except Exception as e:  # noqa: BLE001  # whatever a component's probe raises is an answer too
         return [str(e) or type(e).__name__]
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.kafka_admin import naming_brokers
 from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, SinkSpec
-from plugins import FlafkaError, StreamingSink
+from plugins import FlafkaError, KafkaBackedChannel, StreamingSink
 
 
 @click.command()
@@ -20,19 +24,33 @@ from plugins import FlafkaError, StreamingSink
 @click.option(
     "--rows", default=20, show_default=True, help="Maximum number of rows of each micro-batch that are shown."
 )
-def process(sink: str | None, chosen: Chosen, rows: int) -> None:
+@click.option(
+    "--events",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='File of events to use instead of the channel: a line is a body, or JSON: {"headers": {…}, "body": "…"}.',
+)
+def process(sink: str | None, chosen: Chosen, rows: int, file: Path | None) -> None:
     """Run the processor of SINK, of type spark, once over the events that its channel holds, and show its results.
 
-    For development: nothing is written, committed or kept. SINK may be left out if there is only one.
+    For development: nothing is written, committed or kept. SINK may be left out if there is only one. With --events
+    no broker is needed.
     """
     from agent.runner.spark.driver import reason
     from agent.runner.spark.job import Job, SinkJob
     from agent.runner.spark.processing import Processing
+    from agent.runner.spark.sample import read_samples
     from agent.runner.spark.session import start_session, stop_session
     from agent.state import state_directory
 
-    spec = with_own_cluster(load_or_exit(chosen))
+    spec = load_or_exit(chosen)
+    samples = read_samples(file) if file is not None else None
+    if samples is None:
+        spec = with_own_cluster(spec)
     found = _sink(spec, sink)
+    if samples is None:
+        with naming_brokers(spec):
+            _refuse_empty(spec, found)
     with tempfile.TemporaryDirectory(prefix="flafka-process-", ignore_cleanup_errors=True) as directory:
         os.environ["SPARK_LOCAL_DIRS"] = directory
         log_file = state_directory() / f"{spec.name}.process.log"  # not in that directory: an error may name it
@@ -40,17 +58,46 @@ def process(sink: str | None, chosen: Chosen, rows: int) -> None:
         job = SinkJob(found, spec.channel(found.channel))
         whole = Job(spec.name, (job,), spec.options, str(log_file), directory)
         processing = Processing(whole, job)
-        spark, gateway = start_session(spec.name, spec.options, log_file, whole.modules)
+        with _waiting("Spark starts …"):
+            spark, gateway = start_session(spec.name, spec.options, log_file, whole.modules)
         try:
-            processing.preview(spark, rows)
+            processing.preview(spark, rows, samples)
         except FlafkaError:
             raise
         except Exception as e:
-            why = gateway.why_ended(1) or reason(f"{type(e).__name__}: {e}")
+            why = gateway.why_ended(1) or reason(f"{type(e).__name__}: {e}", job)
             raise FlafkaError(f"{found.path}: {why}") from e
         finally:
             with contextlib.suppress(Exception):
                 stop_session(spark, gateway)
+
+
+def _refuse_empty(spec: AgentSpec, sink: SinkSpec) -> None:
+    """Before Spark is started, which takes a while."""
+    channel: KafkaBackedChannel = spec.channel(sink.channel).make()
+    try:
+        channel.open()
+        starts, ends = channel.starts(), channel.ends()
+    finally:
+        channel.close()
+    if all(starts.get(partition, 0) >= end for partition, end in ends.items()):
+        raise FlafkaError(
+            f"channel {sink.channel} is empty: topic {channel.stream(None).topic} has no events. Put some in, or try "
+            "the processor on a file of samples: --events FILE"
+        )
+
+
+def _waiting(text: str) -> AbstractContextManager[object]:
+    """Shows on a terminal that something goes on, with the seconds that it has taken."""
+    if not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    progress = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+    progress.add_task(text, total=None)
+    return progress
 
 
 def _sink(spec: AgentSpec, name: str | None) -> SinkSpec:

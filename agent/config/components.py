@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from agent.config import catalogue
@@ -15,6 +16,8 @@ from plugins import Component, Components, Config, Problem, UnknownType, Unusabl
 from plugins.installed import blamed, described
 from plugins.options import suggestion
 
+_STORE = re.compile(r"kafka\.(.+\.)?ssl\.\w+\.location")
+"""Of the properties that are passed on to Kafka's client, those that name files."""
 _SECRET_NAME = re.compile(r"password|passphrase|secret|jaas", re.IGNORECASE)
 
 COMMON = {
@@ -56,6 +59,7 @@ class Reader:
         texts = {name: prop.value for name, prop in part.properties.items()}
         try:
             config_class = cls.config_class.for_type(written.value)
+            texts |= _found(config_class, part.properties)
             self._hide_secrets(config_class, part.properties)
             config, problems = config_class.parse(texts)
         except Exception as e:  # noqa: BLE001  # a plugin's own check, which must not keep the rest from being checked
@@ -148,3 +152,15 @@ class Reader:
 
 def _culprit(cls: type[Component[Any]], error: Exception) -> str:
     return blamed(error) or described(cls)
+
+
+def _found(config_class: type[Config], properties: Mapping[str, Property]) -> dict[str, str]:
+    """The options that name a file which is not found from the working directory, and is beside the configuration."""
+    declared = {option.name for option in config_class.options() if option.file}
+    found = {}
+    for name, prop in properties.items():
+        if name in declared or _STORE.fullmatch(name):
+            path = Path(prop.place.file).absolute().parent / prop.value
+            if not Path(prop.value).exists() and path.exists():
+                found[name] = str(path)
+    return found

@@ -97,6 +97,7 @@ class TlsServerConfig(_TlsConfig):
     keystore: str | None = option(
         None,
         name="keystore",
+        file=True,
         description="File with the private key and its certificates: a Java keystore (JKS, PKCS12) or PEM. If unset, "
         "the environment variable FLUME_SSL_KEYSTORE_PATH names it.",
     )
@@ -108,6 +109,7 @@ class TlsServerConfig(_TlsConfig):
     truststore: str | None = option(
         None,
         name="truststore",
+        file=True,
         description="File with certificate authorities: a Java keystore (JKS, PKCS12) or PEM. If it is set, each "
         "client must show a certificate that one of them has signed.",
     )
@@ -172,6 +174,7 @@ class TlsClientConfig(_TlsConfig):
     truststore: str | None = option(
         None,
         name="truststore",
+        file=True,
         description="File with the certificate authorities to trust: a Java keystore (JKS, PKCS12) or PEM. If unset, "
         "the one that the environment variable FLUME_SSL_TRUSTSTORE_PATH names, or else those of this machine.",
     )

@@ -50,6 +50,7 @@ def schema_url(prefix: str = "", places: str = "`http://…` or a local file") -
     return option(
         None,
         name=f"{prefix}serializer.schemaURL",
+        file=True,
         description=f"With `AVRO_BODY`: schema of the events whose headers name none, {places}.",
     )
 

@@ -68,6 +68,7 @@ class SparkSinkConfig(Config):
     path: str | None = option(
         None,
         name="processor.path",
+        file=True,
         description="Directory to import the module from, in addition to Python's own path.",
     )
     processor: str = option(

@@ -11,6 +11,7 @@ from plugins import FlafkaError, KafkaStream, StreamingSink, require
 from plugins.shared.kafkaclient import java_properties
 from sinks.spark.config import ConsoleOutput, KafkaOutput, ParquetOutput, SparkSinkConfig
 from sinks.spark.loading import load, place_in
+from sinks.spark.rows import telling_rows
 
 RECORD_FORMAT = ("flafka.format", "raw/1")
 """What a Kafka channel knows a record by that holds one event, as it is."""
@@ -48,7 +49,8 @@ class SparkSink(StreamingSink[SparkSinkConfig]):
         # Executors need not have the module: it travels with the query.
         require("pyspark.cloudpickle", "spark").register_pickle_by_value(module)
         try:
-            returned = function(events, dict(self.config.own_options))
+            with telling_rows():
+                returned = function(events, dict(self.config.own_options))
         except (Exception, SystemExit) as e:  # SystemExit would end this sink's thread, and nobody would hear of it
             text = f"{type(e).__name__}: {e}".splitlines()[0]
             raise FlafkaError(f"processor {name} raised {text}{place_in(e, module)}") from e

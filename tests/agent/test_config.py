@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent.config import Diagnostic, load
 from agent.topology import AgentSpec, Route, SelectorSpec, Tolerance
+from plugins import Components
 from tests.agent.config_sample import COMPONENTS, FlumeKafkaConfig, Index, Kafka, KafkaConfig
 from tests.agent.test_config_errors import changed
 from tests.fixtures.examples import examples
@@ -343,3 +344,39 @@ def test_many_errors_stay_quick(tmp_path: Path) -> None:
     lines = [f"a1.sinks.k1.opt{n} = ${{none{n}}}" for n in range(3000)]
     _, found = read(changed() + "\n" + "\n".join(lines), tmp_path)
     assert len(found) == 6000
+
+
+def test_a_file_that_is_not_there_is_looked_for_beside_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    for directory in (home, elsewhere):
+        (directory / "tls").mkdir(parents=True)
+    (home / "tls" / "trust.pem").touch()
+    lines = [
+        "channels = c1",
+        "sinks = k1",
+        "channels.c1.type = kafka",
+        "channels.c1.kafka.bootstrap.servers = h:1",
+        "channels.c1.kafka.producer.ssl.truststore.location = tls/trust.pem",
+        "sinks.k1.type = avro",
+        "sinks.k1.channel = c1",
+        "sinks.k1.hostname = h",
+        "sinks.k1.port = 1",
+        "sinks.k1.ssl = true",
+        "sinks.k1.truststore = tls/trust.pem",
+    ]
+    (home / "agent.conf").write_text("".join(f"a1.{line}\n" for line in lines))
+    monkeypatch.chdir(elsewhere)
+
+    def paths() -> set[str]:
+        spec, found = load(Path("../home/agent.conf"), components=Components())
+        assert spec is not None, found
+        location = spec.channels[0].properties["kafka.producer.ssl.truststore.location"]
+        return {spec.sinks[0].properties["truststore"], location}
+
+    (beside,) = paths()
+    assert Path(beside).is_absolute()
+    assert Path(beside).samefile(home / "tls" / "trust.pem")
+    (elsewhere / "tls" / "trust.pem").touch()
+    assert paths() == {"tls/trust.pem"}, "the working directory comes first"

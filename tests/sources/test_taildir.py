@@ -524,7 +524,8 @@ def test_copytruncate_under_a_writer_that_does_not_append(
             if down:
                 source = start(tmp_path, byteOffsetHeader="true")
             # NULs that are not the first of their file are bytes of a line.
-            assert [body for body, _ in (events := process(source))] == [b"%d" % turn, b"\0\0two"]
+            events = process(source)
+            assert [body for body, _ in events] == [b"%d" % turn, b"\0\0two"]
             assert events[0][1] == {"byteoffset": str(offset)}
             assert source.metrics.get("NulByteCount") >= offset
         # A copy has true NULs rather than a hole; one whose name matches is read as a file of its own.

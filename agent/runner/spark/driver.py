@@ -154,6 +154,11 @@ class Watch:
         return self._gateway.why_stopped() if stopped else None
 
 
+_FRAME = re.compile(r'^  File "([^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
+NOTE = "its arguments were: "
+"""What a processor's function was called with when it raised stands behind this, in a line of the trace."""
+
+
 def _supervise(watch: Watch, sink: SinkJob, job: Job, running: Running, stopping: threading.Event) -> None:
     retries = Retries(sink.sink.path)
     channel = sink.channel
@@ -186,11 +191,28 @@ def reason(failure: str, sink: SinkJob | None = None) -> str:
             return hint
     _, trace, end = failure.rpartition("Traceback (most recent call last):")
     if trace:
-        for line in end.splitlines():
+        lines = end.splitlines()
+        for number, line in enumerate(lines):
             # Of a failure of Java's, py4j says first which call it was.
             if line.strip() and not line[0].isspace() and not line.startswith("py4j."):
-                return re.sub(r"^plugins\.errors\.\w+: ", "", line.strip(": "))
+                said = re.sub(r"^plugins\.errors\.\w+: ", "", line.strip(": "))
+                notes = [text.strip() for text in lines[number + 1 :] if text.startswith(NOTE)]
+                return "; ".join([said + _place(end, sink), *notes[:1]])
     return " ".join(line.strip() for line in failure.splitlines()[:3])
+
+
+def _place(trace: str, sink: SinkJob | None) -> str:
+    """` in fails (logins.py, line 70)`: the innermost place in a processor's own module, or in one beside it."""
+    if sink is None or not issubclass(sink.sink.cls, StreamingSink):
+        return ""
+    made = sink.sink.make()
+    module = sys.modules.get(made.pipeline.partition(":")[0])
+    own = (getattr(module, "__file__", None) or "-", *((made.modules,) if made.modules else ()))
+    frames = [f for f in _FRAME.findall(trace) if f[0] == own[0] or any(f[0].startswith(f"{d}/") for d in own[1:])]
+    if not frames:
+        return ""
+    file, line, name = frames[-1]
+    return f" in {name} ({Path(file).name}, line {line}; processor {made.pipeline})"
 
 
 def _gone(sink: SinkJob) -> str:

@@ -5,18 +5,34 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.runner.delivery import intercepted
 from agent.runner.spark.job import EventsTask, InterceptorCounts, Job, SinkJob, Summing
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report
 from agent.runner.spark.query import Clock, most_records, read_topic
-from plugins import Conflict, FlafkaError, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, StreamingSink
+from agent.runner.spark.sample import stream_of, write_micro_batch
+from plugins import (
+    Batch,
+    Conflict,
+    Event,
+    FlafkaError,
+    Interceptor,
+    KafkaBackedChannel,
+    KafkaStream,
+    PartitionClaim,
+    Retry,
+    StreamingSink,
+)
 from plugins.shared.frames import EVENTS
+from plugins.shared.kafkaclient import QUIET, client_properties, reason
 
 log = logging.getLogger("spark")
 
+ANSWER_SECONDS = 10.0
+"""Brokers that take longer count as away."""
 OWNER_FILE = "flafka.json"
 """Within a checkpoint: whose it is."""
 
@@ -43,6 +59,7 @@ class Processing:
             self.sink.open()
             events, stream = self.events(spark)
             frames = self.sink.frames(events)
+            make_topics(stream, self.sink.topics(), len(self.claims), self.channel.replication)
             directory = self._checkpoint(spark)
             self._check_files(spark, directory, frames)
             self._ends = {name: done(spark, f"{directory}/{name}") for name in frames}
@@ -59,16 +76,37 @@ class Processing:
             self.sink.close()
             self.channel.close()
 
-    def preview(self, spark: Any, rows: int) -> None:
-        """Run the processor once over all that the channel holds, and print what it makes; nothing is kept."""
+    def preview(self, spark: Any, rows: int, samples: Sequence[Event] | None = None) -> None:
+        """Run the processor once over all that the channel holds, or over those events in place of it, and print what
+        it makes; nothing is kept.
+        """
+        if samples is not None:
+            self._show(self._sampled(spark, samples), rows)
+            return
         self.channel.open()
         try:
-            events, _ = self.events(spark, preview=True)
-            for name, frame in self.sink.frames(events).items():
-                writer = frame.writeStream.foreachBatch(lambda batch, _, n=name: _show(n, batch, rows))
-                _started(writer.trigger(availableNow=True)).awaitTermination()
+            self._show(self.events(spark, preview=True)[0], rows)
         finally:
             self.channel.close()
+
+    def _show(self, events: Any, rows: int) -> None:
+        for name, frame in self.sink.frames(events).items():
+            writer = frame.writeStream.foreachBatch(lambda batch, _, n=name: _show(n, batch, rows))
+            _started(writer.trigger(availableNow=True)).awaitTermination()
+
+    def _sampled(self, spark: Any, samples: Sequence[Event]) -> Any:
+        opened: list[Interceptor[Any]] = []
+        try:
+            for interceptor in (spec.make() for spec in self.job.sink.interceptors):
+                opened.append(interceptor)
+                interceptor.open()
+            batch = intercepted(Batch.of(samples), opened)
+        finally:
+            for interceptor in opened:
+                interceptor.close()
+        directory = Path(self.agent.directory, "events")
+        write_micro_batch(directory, "samples", 0, list(batch))
+        return stream_of(spark, directory)
 
     def events(self, spark: Any, *, preview: bool = False) -> tuple[Any, KafkaStream]:
         """The channel as a streaming DataFrame, from the group's positions on or, to preview, from the start."""
@@ -165,6 +203,27 @@ class Processing:
                     f"{written}, and Spark would leave out as many of this one's: name another path, or move "
                     f"{place}/_spark_metadata away, whereupon readers take all files that are there"
                 )
+
+
+def make_topics(stream: KafkaStream, topics: Iterable[str], partitions: int, replication: int) -> None:
+    """Create those that are not there, on the brokers of a channel. Raises Retry where that is not possible."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs forget it
+
+    admin = AdminClient({"bootstrap.servers": stream.bootstrap_servers, **QUIET, **client_properties(stream.client)})
+    try:
+        there = admin.list_topics(timeout=ANSWER_SECONDS).topics
+        for topic in sorted(set(topics) - set(there)):
+            settings = {"min.insync.replicas": str(min(2, replication))}
+            wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=settings)
+            try:
+                admin.create_topics([wanted])[topic].result(ANSWER_SECONDS)
+                log.info("created topic %s: %d partitions, %d replicas", topic, partitions, replication)
+            except KafkaException as e:
+                if e.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                    raise Retry(f"topic {topic} cannot be created: {reason(e)}: agent topic create {topic}") from e
+    except KafkaException as e:
+        raise Retry(f"no Kafka broker answers at {stream.bootstrap_servers} ({reason(e)})") from e
 
 
 def await_end(queries: list[Any], stopping: threading.Event) -> None:

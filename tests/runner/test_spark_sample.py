@@ -1,0 +1,43 @@
+"""A file of sample events, in place of a channel; what a function that fails was called with."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.runner.spark.sample import read_samples
+from plugins import Event, FlafkaError
+from sinks.spark.rows import LONGEST, NOTE, telling
+
+
+def test_a_line_is_a_body_unless_it_says_body_and_headers(tmp_path: Path) -> None:
+    file = tmp_path / "samples"
+    file.write_bytes(
+        b'plain \xff\r\n\n{"user": "eve"}\n{"body": "x"}\n{"headers": {"host": "a", "n": 1}, "body": "y"}\n'
+        b'{"headers": {}, "body": {"user": "amy"}}\n{"headers": 1, "body": ""}'
+    )
+    assert read_samples(file) == [
+        Event(b"plain \xff"),
+        Event(b'{"user": "eve"}'),
+        Event(b'{"body": "x"}'),
+        Event(b"y", {"host": "a", "n": "1"}),
+        Event(b'{"user": "amy"}'),
+        Event(b'{"headers": 1, "body": ""}'),
+    ]
+
+
+def test_a_file_without_events_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "samples").write_bytes(b"\n\n")
+    with pytest.raises(FlafkaError, match="is empty"):
+        read_samples(tmp_path / "samples")
+    with pytest.raises(FlafkaError, match="cannot be read: No such file"):
+        read_samples(tmp_path / "nowhere")
+
+
+def test_what_a_function_was_called_with_is_told_and_cut() -> None:
+    with pytest.raises(ZeroDivisionError) as failed:
+        telling(lambda a, b: a // b)(1, b=0)
+    assert failed.value.__notes__ == [f"{NOTE}1, b=0"]
+    with pytest.raises(TypeError) as refused:
+        telling(int)(["x" * 1000])
+    assert len(refused.value.__notes__[0]) == len(NOTE) + LONGEST + 2
+    assert telling(len)("abc") == 3
