@@ -57,7 +57,7 @@ class MemoryConfig(Config):
 
     @agreement("transaction_capacity", "capacity")
     def _fits(self) -> None:
-        if self.transaction_capacity > self.capacity:
+        if "transaction_capacity" in self.model_fields_set and self.transaction_capacity > self.capacity:
             raise ValueError(f"must be at most capacity, {self.capacity}")
 
 

@@ -281,7 +281,7 @@ _MESSAGES = {
     "less_than_equal": "must be at most {le}",
     "string_too_short": "must have at least {min_length} characters",
     "string_too_long": "must have at most {max_length} characters",
-    "too_short": "must have at least {min_length} entries",
+    "too_short": "must have a length of at least {min_length}",
     "string_pattern_mismatch": "must match {pattern}",
 }
 """What pydantic's errors mean to someone who writes a configuration, by their type."""

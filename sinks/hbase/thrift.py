@@ -121,7 +121,7 @@ class HBase:
             except self._broken as e:
                 self._metrics.add("ConnectionFailedCount")
                 reasons.append(f"{host}:{port}: {_words(e)}")
-        raise Retry(f"HBase cannot be reached: no Thrift server answers at {'; '.join(reasons)}")
+        raise Retry(f"HBase is away: no Thrift server answers at {'; '.join(reasons)}")
 
     def _hint(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError):

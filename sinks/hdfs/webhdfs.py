@@ -190,7 +190,7 @@ class WebHdfs:
         except self._pyhdfs.HdfsFileNotFoundException as e:
             raise _Absent(f"HDFS cannot {doing}: it is not there") from e
         except self._pyhdfs.HdfsNoServerException as e:
-            raise Retry(f"HDFS cannot be reached: no NameNode answers, or none is active, at {self.hosts}") from e
+            raise Retry(f"HDFS is away: no NameNode answers, or none is active, at {self.hosts}") from e
         except self._pyhdfs.HdfsHttpException as e:
             raise Retry(self._refused(e, doing)) from e
         except (self._requests.RequestException, http) as e:

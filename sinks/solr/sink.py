@@ -198,7 +198,7 @@ class SolrSink(Sink[SolrConfig]):
         if "CERTIFICATE_VERIFY_FAILED" in text:
             return f"the certificate of {url} is not accepted: REQUESTS_CA_BUNDLE names a file with your authorities"
         if not status:
-            return f"Solr cannot be reached: no answer from {url}"
+            return f"Solr is away: no answer from {url}"
         if status in (404, 405):
             return f"Solr has no collection or core {url}: create it, or mend url"
         if status in (401, 403):

@@ -30,7 +30,7 @@ APART = "\na1.sources.s1.setTopicHeader = false"
         (KAFKA.format(read="more", channel=IN_KAFKA, write="out") + APART, []),
         (
             KAFKA.format(read="more", channel=IN_KAFKA, write="out"),
-            ["leaves the topic of an event in header"],
+            ["puts the topic of an event into header"],
         ),
         (KAFKA.format(read="out", channel=IN_KAFKA, write="out") + APART, ["reads topic out, which a1.sinks.k1"]),
         (

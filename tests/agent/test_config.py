@@ -297,7 +297,7 @@ def test_secrets_are_never_told(lines: list[str], tmp_path: Path) -> None:
 
 def test_a_short_secret_is_hidden_as_a_word(tmp_path: Path) -> None:
     _, found = read(changed("9 | a1.sinks.k1.credential = e"), tmp_path)
-    assert [d.message for d in found] == ["credential must be longer, at least 8"]
+    assert [d.message for d in found] == ["credential must have a length of at least 8"]
     (tmp_path / "pw").write_text("s e")
     _, found = read(changed("9 | a1.sinks.k1.limit = ${file:pw}"), tmp_path)
     assert [d.message for d in found] == ["limit must be a whole number, not '${file:pw}'"]

@@ -136,7 +136,7 @@ def test_a_replayed_record_is_decoded_as_it_was() -> None:
     (taken,) = read([again._replace(offset=31)], group="mine")
     assert taken.batch.ids() == [("topic", 2, 3, 0), ("topic", 2, 3, 1)]
     (taken,) = read([again._replace(offset=31, headers=again.headers[:2])], group="mine")
-    assert "marked as replayed, without" in taken.undecodable[0].reason
+    assert "marked as replayed, but without" in taken.undecodable[0].reason
 
 
 def test_many_records_become_batches_of_a_good_size_without_a_gap() -> None:

@@ -265,7 +265,7 @@ def test_no_mask_reaches_across_a_byte_that_is_not_utf8() -> None:
         ({"patterns.x": "a++"}, "patterns.x", "the regular expression 'a++' has the possessive quantifier"),
         ({"patterns.x": "a*"}, "patterns.x", "the regular expression 'a*' matches the empty text"),
         ({"patterns.x": "(a)(b)"}, "patterns.x", "may have at most one group"),
-        ({"patterns": "card", "on": ""}, "on", "must be longer, at least 1"),
+        ({"patterns": "card", "on": ""}, "on", "must have a length of at least 1"),
     ],
 )
 def test_what_is_wrong_is_said(properties: dict[str, str], option: str, message: str) -> None:

@@ -753,7 +753,7 @@ def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: Fa
             raise requests.ConnectionError
 
     fake.before = fail
-    with pytest.raises(Retry, match="HDFS cannot be reached"):
+    with pytest.raises(Retry, match="HDFS is away"):
         sink.commit(first)
     fake.heal()
     sink.commit(second)

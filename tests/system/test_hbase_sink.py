@@ -210,10 +210,10 @@ def test_a_thrift_server_that_was_away_is_noticed_only_while_it_is(table: Table)
         cluster.kill(THRIFT)
         until(lambda: not listening(cluster.ports[THRIFT]), "its port to be closed")
         sink.write(events([b"d"], offset=3))
-        with pytest.raises(Retry, match=r"HBase cannot be reached: no Thrift server answers at 127\.0\.0\.1"):
+        with pytest.raises(Retry, match=r"HBase is away: no Thrift server answers at 127\.0\.0\.1"):
             sink.flush()
         sink.reset()
-        assert [sentence.partition(":")[0] for sentence in sink.probe()] == ["HBase cannot be reached"]
+        assert [sentence.partition(":")[0] for sentence in sink.probe()] == ["HBase is away"]
     finally:
         cluster.start()
     assert deliver(sink, events([b"d"], offset=3)) == {}

@@ -257,7 +257,7 @@ def test_a_namenode_killed_within_a_commit(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(WebHdfs, "rename", rename)
-            with pytest.raises(Retry, match="HDFS cannot be reached: no NameNode answers"):
+            with pytest.raises(Retry, match="HDFS is away: no NameNode answers"):
                 sink.commit(receipt)
     finally:
         hdfs_cluster.start()
@@ -301,9 +301,7 @@ def test_probe_tells_what_is_wrong_and_leaves_nothing(place: Place) -> None:
     assert [f"{place.path}/file-0 is a file on HDFS" in sentence for sentence in wrong.probe()] == [True]
     config, _ = HdfsConfig.parse({"hdfs.path": "webhdfs://127.0.0.1:1/x", "hdfs.fileType": "DataStream"})
     assert config is not None
-    assert list(HdfsSink(config).probe()) == [
-        "HDFS cannot be reached: no NameNode answers, or none is active, at 127.0.0.1:1"
-    ]
+    assert list(HdfsSink(config).probe()) == ["HDFS is away: no NameNode answers, or none is active, at 127.0.0.1:1"]
     assert config.staging_dir is None
 
 

@@ -125,9 +125,7 @@ def test_probe_names_what_is_wrong(core: str, solr_cluster: SolrCluster) -> None
         return [str(sentence) for sentence in made(url, **options).probe()]
 
     assert troubles(core) == []
-    assert troubles("http://127.0.0.1:1/solr/c") == [
-        "Solr cannot be reached: no answer from http://127.0.0.1:1/solr/c"
-    ]
+    assert troubles("http://127.0.0.1:1/solr/c") == ["Solr is away: no answer from http://127.0.0.1:1/solr/c"]
     missing = f"{solr_cluster.address}/missing"
     assert troubles(missing) == [f"Solr has no collection or core {missing}: create it, or mend url"]
     (sentence,) = troubles(core, updateChain="none")
@@ -145,7 +143,7 @@ def test_a_solr_that_was_away_has_everything_once(core: str, solr_cluster: SolrC
         failed: list[Callable[[], None]] = [sink.flush, sink.open]
         sink.write(batch(*bodies, offset=3000))
         for call in failed:
-            with pytest.raises(Retry, match="Solr cannot be reached: no answer from"):
+            with pytest.raises(Retry, match="Solr is away: no answer from"):
                 call()
         sink.reset()
     finally:

@@ -114,7 +114,7 @@ a1.sinks = k1
     assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == Counter(LINES)
 
 
-NO_HDFS = "HDFS cannot be reached: no NameNode answers, or none is active, at {}"
+NO_HDFS = "HDFS is away: no NameNode answers, or none is active, at {}"
 
 # --- running
 
