@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": "See it work: a pipeline with everything it needs, on this machine.",
     "cluster": "Run the project's own Kafka cluster.",
     "sandbox": "Run Kafka, HDFS, HBase and Solr on this machine.",
+    "env": "Show the addresses of those servers, also for the shell.",
     "topic": "Look after Kafka topics.",
     "group": "Look after consumer groups: lag, offsets, resets.",
     "audit": "Compare what went into the channels with what was taken out of them.",
