@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": "Show a complete pipeline with all its servers on this machine.",
     "cluster": "Run the project's own Kafka cluster.",
     "sandbox": "Run Kafka, HDFS, HBase and Solr on this machine.",
+    "env": "Show the addresses of those servers, also for the shell.",
     "topic": "List, create, describe and delete Kafka topics.",
     "group": "Show and reset consumer groups: lag, offsets.",
     "audit": "Compare what went into the channels with what was taken out of them.",

@@ -16,7 +16,7 @@ import click
 
 from agent.cli.configured import Chosen, configuration_options, counted, show
 from agent.cli.running import held_by, running_agents
-from agent.config import Diagnostic, Mode
+from agent.config import Diagnostic, Mode, chosen_agent
 from agent.config.diagnostics import Severity
 from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
@@ -208,7 +208,7 @@ def _summary(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnosti
 def _as_json(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnostic]) -> dict[str, object]:
     return {
         "file": str(chosen.file),
-        "agent": spec.name if spec else chosen.name,
+        "agent": spec.name if spec else chosen_agent(chosen.file, chosen.name, chosen.more),
         "ok": spec is not None,
         "diagnostics": [
             {"severity": d.severity, **asdict(d.place), "component": d.component, "message": d.message}

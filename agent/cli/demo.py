@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -35,7 +36,7 @@ from agent.audit.reconciliation import (
     stored,
 )
 from agent.services import ServiceError
-from agent.services.cluster import Cluster
+from agent.services.cluster import Cluster, data_directory
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.jars import ensure_all
@@ -45,6 +46,13 @@ from agent.services.running import RunningAgent, free_ports
 from agent.services.solr import SolrCluster
 from plugins import Components, FlafkaError
 
+NEEDED = {
+    "hdfs": ("pyhdfs", "requests"),
+    "hbase": ("happybase",),
+    "solr": ("pysolr", "requests"),
+    "spark": ("pyspark", "pandas", "fastavro"),
+}
+"""By extra, what it brings that the demo uses."""
 CONFIGURATION = CONF / "flafka.conf"
 MESSAGES = 500
 """Sent by `logger` over each of TCP and UDP in each of the two formats."""
@@ -80,6 +88,10 @@ def demo(leave: bool, seconds: int, runner: str) -> None:
     """Run conf/flafka.conf with real servers, which log into it, and compare what went in with what came out."""
     if shutil.which("logger") is None:
         raise FlafkaError("the demo sends syslog with `logger`: install the package util-linux (Debian: bsdutils)")
+    if missing := [extra for extra, modules in NEEDED.items() if not all(map(importlib.util.find_spec, modules))]:
+        raise FlafkaError(
+            f"the demo needs more than is installed, nothing was started: pip install 'flafka[{','.join(missing)}]'"
+        )
     home = Path(tempfile.mkdtemp(prefix="flafka-demo-"))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing is left running
     try:
@@ -138,7 +150,7 @@ class _Run:
 
     def __init__(self, home: Path, runner: str) -> None:
         # As `agent sandbox` lays them out, so that it can be used on them.
-        data = home / "flafka"
+        data = home / data_directory().name
         self.kafka = KafkaCluster(data / "cluster", fixed_ports=False, heap_mb=BROKER_HEAP_MB)
         self.hdfs = HdfsCluster(data / "hdfs", fixed_ports=False)
         self.hbase = HBaseCluster(data / "hbase", fixed_ports=False)

@@ -106,7 +106,7 @@ def reset(
     position = _position(to)
     with connect(bootstrap_server, command_config) as admin:
         if not topics:
-            _refuse_unknown(admin, name)
+            _refuse_unknown(admin, name, "; to begin one, name a --topic")
         if members := _members(admin, name):
             raise click.ClickException(_still_reading(name, members))
         committed = _committed(admin, name)
@@ -249,10 +249,10 @@ def _committed(admin: Any, name: str) -> "dict[TopicPartition, OffsetAndMetadata
     return {key: offset for key, offset in admin.list_group_offsets(name)[name].items() if offset.offset >= 0}
 
 
-def _refuse_unknown(admin: Any, name: str) -> None:
+def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
     """Where no group has ever been, Kafka has no coordinator to ask about one, and says only that."""
     if name not in {found["group_id"] for found in admin.list_groups()}:
-        raise click.ClickException(f"no group {name}: `agent group list` shows those there are")
+        raise click.ClickException(f"no group {name}: `agent group list` shows those there are{hint}")
 
 
 def _members(admin: Any, name: str) -> list[dict[str, Any]]:

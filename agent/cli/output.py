@@ -1,4 +1,4 @@
-"""One way to show rows: a table on a terminal, tab-separated lines in a pipe, JSON when asked for."""
+"""One way to show rows: a table on a terminal, tab-separated lines with a heading in a pipe, JSON when asked for."""
 
 import json
 import sys
@@ -12,15 +12,16 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
     """Print rows on standard output.
 
-    Columns are named as JSON keys, `log_end_offset`; a table's heading is LOG-END-OFFSET. Without a terminal there is
-    no heading, so that lines can be cut and counted. None is shown as `-`, in JSON as null.
+    Columns are named as JSON keys, `log_end_offset`; a table's heading is LOG END OFFSET, and in a pipe, where lines
+    can be cut at tabs, LOG-END-OFFSET. None is shown as `-`, in JSON as null. A table is as wide as the terminal:
+    what is longer goes on in the next line, numbers and words of the heading are never cut.
     """
     if as_json:
         click.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], indent=2))
         return
     texts = [["-" if value is None else str(value) for value in row] for row in rows]
     if not sys.stdout.isatty():
-        for text in texts:
+        for text in ([column.upper().replace("_", "-") for column in columns], *texts):
             click.echo("\t".join(text))
         return
     from rich.console import Console
@@ -28,8 +29,11 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: b
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.upper().replace("_", "-"), overflow="fold")
+    for number, column in enumerate(columns):
+        words = column.upper().split("_")
+        numeric = all(text[number].isdecimal() or text[number] == "-" for text in texts)
+        least = [*words, *(text[number] for text in texts if numeric)]
+        table.add_column(" ".join(words), overflow="fold", no_wrap=False, min_width=max(map(len, least)))
     for text in texts:
         table.add_row(*map(Text, text))  # Text: a name with [brackets] is not markup
     Console().print(table)

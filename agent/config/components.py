@@ -100,8 +100,9 @@ class Reader:
             unknown = str(e)
         built = self.built(part.kind)
         if flume := catalogue.find(part.kind, written.value):
+            # An error in every mode: Flume would run it, and without it others might take in or deliver nothing.
             message = f"Flume's {flume.name!r} {part.kind} is not built yet; {built}"
-            self.report.error(written.place, part.path, message, drops=part.owner)
+            self.report.fatal(written.place, part.path, message, drops=part.owner)
             return None
         if "." in written.value:
             message = f"no {part.kind} of type {written.value!r} here, and Java classes cannot run; {built}"
@@ -147,6 +148,8 @@ class Reader:
         built = "not built" not in message
         if built and prop and kind in ("serializer", "deserializer") and (flume := catalogue.find(kind, prop.value)):
             message = f"Flume's {flume.name!r} {kind} is not built here yet: {message}"
+            self.report.fatal(prop.place, part.path, message, drops=part.owner)
+            return
         self.report.error(prop.place if prop else part.place, part.path, message, drops=part.owner)
 
 

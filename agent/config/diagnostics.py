@@ -46,8 +46,10 @@ class Report:
         for text in {value, repr(value)[1:-1], *(word for word in value.split() if len(word) > 3)} - {""}:
             self._secrets[text] = shown
 
-    def fatal(self, place: Place, component: str, message: str) -> None:
-        """An error in every mode: nothing can run."""
+    def fatal(self, place: Place, component: str, message: str, *, drops: str = "") -> None:
+        """An error in every mode: nothing can run. Mode `lenient` checks the rest without the component `drops`."""
+        if self.mode == "lenient":
+            self._dropped.add(drops)
         self._add("error", place, component, message)
 
     def error(

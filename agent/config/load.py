@@ -56,6 +56,14 @@ def load(
     return None if report.failed else spec, report.diagnostics()
 
 
+def chosen_agent(file: Path, agent_name: str | None, more: Sequence[Path] = ()) -> str | None:
+    """The name of the agent that `load` reads, whatever is wrong with it; None where none can be chosen."""
+    report = Report("normal")
+    texts = {str(path): _read(path, report) for path in (file, *more)}
+    lines = [prop for path, text in texts.items() if text is not None for prop in parse(text, path, report)]
+    return _choose(last_wins(lines, report), agent_name, str(file), report)
+
+
 def _read(file: Path, report: Report) -> str | None:
     place = Place(str(file), 0)
     try:

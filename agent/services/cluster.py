@@ -20,6 +20,8 @@ from agent.services.logs import Intake
 from agent.services.process import ServerProcess, await_ready, listeners
 
 HOST = "127.0.0.1"
+LAST_INSTANCE, INSTANCE_STEP = 9, 100
+"""So many sets of clusters may have ports of their own, each of them so many above those of the set before it."""
 
 
 class Cluster(ABC):
@@ -55,7 +57,11 @@ class Cluster(ABC):
 
     @abstractmethod
     def default_ports(self) -> Mapping[str, int]:
-        """Every port the servers listen on, by name."""
+        """Every port the servers listen on, by name, in the first set of clusters."""
+
+    def usual_ports(self) -> Mapping[str, int]:
+        """`default_ports`, moved by FLAFKA_INSTANCE."""
+        return {name: port + INSTANCE_STEP * instance() for name, port in self.default_ports().items()}
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -74,6 +80,10 @@ class Cluster(ABC):
         """None when every server serves, else what is missing, in words."""
 
     # What a kind of cluster may define
+
+    def variables(self) -> Mapping[str, str]:
+        """What shells and configurations call its addresses. Raises `ServiceError` before the first start."""
+        return {f"FLAFKA_{self.service.upper()}": self.address}
 
     def environment(self) -> Mapping[str, str]:
         """The servers' environment variables; else those of this process."""
@@ -230,7 +240,7 @@ class Cluster(ABC):
                 f"{', '.join(running)} of {self.directory} run, but nothing there tells their ports any more: "
                 "stop them first"
             )
-        missing = {name: port for name, port in self.default_ports().items() if name not in known}
+        missing = {name: port for name, port in self.usual_ports().items() if name not in known}
         if missing:
             free = self._fixed_ports and all(_free(port, self.host) for port in missing.values())
             self.remember(ports={**known, **(missing if free else _random_ports(list(missing)))})
@@ -241,8 +251,18 @@ class PortTaken(ServiceError):
 
 
 def data_directory() -> Path:
-    """Where the user's own clusters are: `$XDG_DATA_HOME/flafka`, else ~/.local/share/flafka."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "flafka"
+    """Where the user's own clusters are: `$XDG_DATA_HOME/flafka`, else ~/.local/share/flafka; with FLAFKA_INSTANCE=2
+    `flafka-2` there."""
+    home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return home / (f"flafka-{number}" if (number := instance()) else "flafka")
+
+
+def instance() -> int:
+    """The number of this set of clusters, FLAFKA_INSTANCE, 0 by default: it moves their directories and ports."""
+    text = os.environ.get("FLAFKA_INSTANCE") or "0"
+    if not (text.isdecimal() and int(text) <= LAST_INSTANCE):
+        raise ServiceError(f"FLAFKA_INSTANCE must be a number from 0 to {LAST_INSTANCE}, not {text!r}")
+    return int(text)
 
 
 def java_command(

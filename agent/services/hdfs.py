@@ -78,6 +78,10 @@ class HdfsCluster(Cluster):
         """`hdfs://host:port`, what Java clients and Spark call the file system."""
         return f"hdfs://{HOST}:{self.ports['namenode']}"
 
+    def variables(self) -> Mapping[str, str]:
+        """FLAFKA_HDFS is what stands behind webhdfs:// in a path."""
+        return {"FLAFKA_HDFS": self.webhdfs, "FLAFKA_HDFS_RPC": self.rpc}
+
     def names(self) -> list[str]:
         """`namenode`, then the DataNodes."""
         return [NAMENODE, *self._datanodes]

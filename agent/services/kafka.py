@@ -196,6 +196,10 @@ class KafkaCluster(Cluster):
         brokers = {f"broker-{node}": 19091 + node for node in NODES}
         return brokers | {f"controller-{node}": 19094 + node for node in NODES}
 
+    def usual_ports(self) -> Mapping[str, int]:
+        """Those of three hosts are in what the hosts are called."""
+        return super().usual_ports() if self._node is None else self.default_ports()
+
     def _assign_ports(self) -> None:
         if self._node is not None:
             hosts = [f"{host}:{port}" for host, port, _ in self._hosts.values()]

@@ -71,10 +71,16 @@ def test_lenient(run: Run) -> None:
     assert run("check", "-c", "bad.conf").exit_code == 2
     Path("bad.conf").write_text(changed("7 | a1.sinks.k1.type = irc", "6 | a1.channels.c1.type = kafka"))
     result = run("check", "-c", "bad.conf", "--lenient")
+    assert result.exit_code == 2, "Flume would run it"
+    assert result.output.splitlines() == [
+        "bad.conf:7: a1.sinks.k1: Flume's 'irc' sink is not built yet; built are: broken, hdfs, index",
+        "1 error: it would not start",
+    ]
+    Path("bad.conf").write_text(changed("7 | a1.sinks.k1.type = hdfs", "6 | a1.channels.c1.type = kafka"))
+    result = run("check", "-c", "bad.conf", "--lenient")
     assert result.exit_code == 0
     assert result.output.splitlines() == [
-        "bad.conf:7: warning: a1.sinks.k1: Flume's 'irc' sink is not built yet; built are: broken, hdfs, index "
-        "(a1.sinks.k1 is dropped)",
+        "bad.conf:7: warning: a1.sinks.k1: hdfs.path is required (a1.sinks.k1 is dropped)",
         "bad.conf: agent a1 would run, with 1 warning:",
         "  s1 (ticks) → c1 (kafka)",
     ]
@@ -117,7 +123,7 @@ def test_json(run: Run) -> None:
     bad = json.loads(run("check", "-c", "bad.conf", "--json").output)
     assert bad == {
         "file": "bad.conf",
-        "agent": None,
+        "agent": "a1",
         "ok": False,
         "diagnostics": [
             {
@@ -137,6 +143,9 @@ def test_json(run: Run) -> None:
         ],
         "flow": [],
     }
+    nobody = json.loads(run("check", "-c", "none.conf", "--json").output)
+    assert (nobody["ok"], nobody["agent"]) == (False, None)
+    assert json.loads(run("check", "-c", "bad.conf", "-n", "b1", "--json").output)["agent"] is None
     good = json.loads(run("check", "-c", "good.conf", "--json").output)
     assert (good["ok"], good["agent"], good["flow"]) == (True, "a1", ["s1 (ticks) → c1 (memory) → k1 (index)"])
 

@@ -102,7 +102,7 @@ def id_of(kafka_cluster: KafkaCluster, topic: str) -> str:
 
 
 def rows(result: Result) -> list[list[str]]:
-    return [line.split("\t") for line in result.stdout.splitlines()]
+    return [line.split("\t") for line in result.stdout.splitlines()[1:]]
 
 
 def found(result: Result) -> Any:

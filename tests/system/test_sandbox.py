@@ -54,7 +54,7 @@ def test_up_finds_what_runs_and_starts_what_does_not(run: Run, solr_cluster: Sol
     try:
         run("down", "solr")
         assert solr_cluster.server(SOLR).pid is None
-        assert run("status", "solr", code=1).stdout.split("\t")[1:3] == ["solr", "down"]
+        assert run("status", "solr", code=1).stdout.splitlines()[1].split("\t")[1:3] == ["solr", "down"]
         rows = json.loads(run("up", "--json").stdout)
     finally:
         solr_cluster.start()
@@ -80,7 +80,7 @@ def test_a_service_that_was_never_started(tmp_path: Path) -> None:
     environment = {"XDG_DATA_HOME": str(tmp_path), "FLAFKA_CLUSTER_DIR": str(tmp_path / "kafka")}
     seen = agent_command("sandbox", "status", environment=environment)
     assert seen.returncode == 1
-    assert [line.split("\t")[2] for line in seen.stdout.splitlines()] == ["never started"] * 4
+    assert [line.split("\t")[2] for line in seen.stdout.splitlines()[1:]] == ["never started"] * 4
     assert agent_command("sandbox", "down", environment=environment).returncode == 0
     wrong = agent_command("sandbox", "up", "sollr", environment=environment)
     assert "'sollr' is not one of 'kafka', 'hdfs', 'hbase', 'solr', 'spark'" in wrong.stderr
