@@ -193,7 +193,9 @@ def test_it_goes_on_while_spark_is_at_work(tmp_path: Path, clock: Clock) -> None
     clock.now += drain.STUCK_SECONDS + 1
     assert not agent.drained(), "a micro-batch may take longer"
     clock.now += drain.BATCH_SECONDS
-    with pytest.raises(Stuck, match=r"moved for 600 s: .* 0 of 10 in group g, and held by a1.sinks.k0 on Spark$"):
+    with pytest.raises(
+        Stuck, match=r"was delivered for 600 s: .* 0 of 10 in group g, and held by a1.sinks.k0 on Spark$"
+    ):
         agent.drained()  # it hangs
     clock.now -= drain.BATCH_SECONDS
     metrics.error("HDFS is away")
