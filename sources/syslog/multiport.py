@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import codecs
+from types import MappingProxyType
 
 import pydantic
 
-from plugins import option
+from plugins import agreement, option
 from sources.syslog.config import SyslogStreamConfig
 from sources.syslog.decoder import Decoder
 from sources.syslog.parser import MULTIPORT
@@ -15,12 +16,17 @@ from sources.syslog.tcp import SyslogStream
 _ASCII = bytes(range(128))
 
 
-_READS = "Ignored; kept for Flume files: a read takes 64 KiB or more."
-
-
 class MultiportSyslogTcpConfig(SyslogStreamConfig):
     """Options of multiport_syslogtcp."""
 
+    ignored = MappingProxyType(
+        {
+            "batchSize": "messages are batched as they come",
+            "numProcessors": "one thread reads all ports",
+            "readBufferBytes": "a read takes 64 KiB or more",
+            "readBufferSize": "a read takes 64 KiB or more",
+        }
+    )
     ports: list[str] = option(
         name="ports", description="TCP ports to listen on, separated by blanks; 0 takes a free one.", min_length=1
     )
@@ -42,18 +48,6 @@ class MultiportSyslogTcpConfig(SyslogStreamConfig):
         description="`charset.port.<port>` is the character set of messages sent to that port, instead of "
         "`charset.default`.",
     )
-    batch_size: int = option(
-        100,
-        name="batchSize",
-        description="Ignored; kept for Flume files: messages are batched as they come.",
-        unit="events",
-        ge=1,
-    )
-    processors: int | None = option(
-        None, name="numProcessors", description="Ignored; kept for Flume files: one thread reads all ports.", ge=1
-    )
-    read_buffer_bytes: int = option(1024, name="readBufferBytes", description=_READS, unit="bytes", ge=1)
-    read_buffer_size: int = option(1024, name="readBufferSize", description=_READS, unit="bytes", ge=1)
 
     @pydantic.field_validator("ports")
     @classmethod
@@ -72,16 +66,20 @@ class MultiportSyslogTcpConfig(SyslogStreamConfig):
 
     @pydantic.field_validator("port_charsets")
     @classmethod
-    def _check_port_charsets(cls, charsets: dict[str, str], info: pydantic.ValidationInfo) -> dict[str, str]:
+    def _check_port_charsets(cls, charsets: dict[str, str]) -> dict[str, str]:
         checked = {}
         for port, charset in charsets.items():
-            if port not in info.data.get("ports", [port]):
-                raise ValueError(f"{port}: is not one of ports")
             try:
                 checked[port] = _codec(charset)
             except ValueError as e:
                 raise ValueError(f"{port}: {e}") from None
         return checked
+
+    @agreement("port_charsets", "ports")
+    def _names_its_ports(self) -> None:
+        for port in self.port_charsets:
+            if port not in self.ports:
+                raise ValueError(f"{port}: is not one of ports")
 
 
 class MultiportSyslogTcp(SyslogStream[MultiportSyslogTcpConfig]):

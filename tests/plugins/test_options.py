@@ -292,7 +292,7 @@ def test_no_check_of_one_option_sees_another() -> None:
     # field would turn its check off. What is about several options is an `agreement`.
     for config_class in all_config_classes():
         for name, decorator in config_class.__pydantic_decorators__.field_validators.items():
-            if name not in ("_from_text", "_check_port_charsets"):  # the latter, of syslog, is not mended yet
+            if name != "_from_text":
                 takes = len(inspect.signature(decorator.func).parameters)
                 assert takes == 1, f"{config_class.__name__}.{name} is to be an agreement"
 
