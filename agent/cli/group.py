@@ -261,17 +261,23 @@ def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
 
 def _members(admin: Any, name: str) -> list[dict[str, Any]]:
     """Live members; empty for a group that does not exist."""
-    from kafka.errors import CoordinatorNotAvailableError
+    from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
+    passing = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
     deadline = time.monotonic() + COORDINATOR_SECONDS
     while True:
+        failure = None
         try:
             found = admin.describe_groups([name])[name]
+        except passing as e:
+            failure = e
+        if failure is None and not any(kind.__name__ in (found["error"] or "") for kind in passing):
             break
-        except CoordinatorNotAvailableError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
+        if time.monotonic() > deadline:
+            if failure is not None:
+                raise failure
+            break
+        time.sleep(0.2)
     if found["error"] and "GroupIdNotFound" not in found["error"]:
         raise click.ClickException(f"group {name}: {found['error']}")
     members: list[dict[str, Any]] = found["members"]
