@@ -1,6 +1,7 @@
 """`agent group`: consumer groups, their lag and their offsets."""
 
 import base64
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -16,6 +17,10 @@ from plugins.shared.offsets import NUL, OffsetMetadata, known_to_older, next_epo
 if TYPE_CHECKING:
     from kafka import TopicPartition
     from kafka.structs import OffsetAndMetadata
+
+
+COORDINATOR_SECONDS = 10.0
+"""The first group of a cluster has a coordinator once Kafka has made its topic of offsets, which asking begins."""
 
 
 @click.group()
@@ -257,7 +262,23 @@ def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
 
 def _members(admin: Any, name: str) -> list[dict[str, Any]]:
     """Live members; empty for a group that does not exist."""
-    found = admin.describe_groups([name])[name]
+    from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
+
+    passing = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
+    deadline = time.monotonic() + COORDINATOR_SECONDS
+    while True:
+        failure = None
+        try:
+            found = admin.describe_groups([name])[name]
+        except passing as e:
+            failure = e
+        if failure is None and not any(kind.__name__ in (found["error"] or "") for kind in passing):
+            break
+        if time.monotonic() > deadline:
+            if failure is not None:
+                raise failure
+            break
+        time.sleep(0.2)
     if found["error"] and "GroupIdNotFound" not in found["error"]:
         raise click.ClickException(f"group {name}: {found['error']}")
     members: list[dict[str, Any]] = found["members"]
