@@ -52,8 +52,8 @@ class SyslogConfig(Config):
         False,
         name="rfc5424Headers",
         description="Turn the fields that RFC 5424 puts before the message into headers: `appName`, `procId`, "
-        "`msgId`, and `sd.<SD-ID>.<name>` for structured data. Otherwise they stay in the body, as in "
-        "Flume.",
+        "`msgId`, and `sd.<SD-ID>.<name>` for structured data; the body is the message, which may be empty. "
+        "Otherwise they stay in the body, as in Flume.",
     )
 
     @pydantic.field_validator("keep_fields")

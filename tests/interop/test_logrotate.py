@@ -129,3 +129,25 @@ def test_under_load(rule: str, tmp_path: Path) -> None:
     seen = Counter(line.rpartition(b" ")[0] for line in delivered())
     assert set(seen) == written_by(writers[0]) | written_by(writers[1])
     assert max(seen.values()) == 1
+
+
+def test_copytruncate_under_a_writer_that_does_not_append(tmp_path: Path) -> None:
+    logrotate, environment = program("logrotate", "logrotate", "libpopt0")
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    logs.mkdir()
+    out.mkdir()
+    script = tmp_path / "rotate.conf"
+    script.write_text(f'"{logs}/app.log" {{\n rotate 9\n size 1\n copytruncate\n}}\n')
+    configuration = CONFIGURATION.format(logs=logs, pattern="app[.]log", home=tmp_path, out=out)
+    lines = [b"line %06d %s" % (number, b"." * 200) for number in range(9000)]
+    with RunningAgent(tmp_path / "a", configuration) as agent, (logs / "app.log").open("wb", buffering=0) as writer:
+        for start in range(0, len(lines), 3000):
+            writer.write(b"".join(line + b"\n" for line in lines[start : start + 3000]))
+            done = start + 3000
+            agent.until(lambda done=done: agent.count("SINK.out", "EventDrainSuccessCount") >= done, "all is read")
+            command = [str(logrotate), "--force", "--state", str(tmp_path / "state"), str(script)]
+            subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+        assert agent.count("SOURCE.files", "NulByteCount") == (3000 + 6000) * (len(lines[0]) + 1)
+        assert agent.stop() == 0
+        assert agent.log.count("NUL bytes") == 1
+    assert [line for file in sorted(out.iterdir()) for line in file.read_bytes().splitlines()] == lines
