@@ -157,7 +157,8 @@ def test_nothing_is_said_where_other_agents_fill_the_channel(tmp_path: Path) -> 
     file = tmp_path / "agent.conf"
     sink = hdfs("/%Y/%{app}").replace(",", "\na1.sinks.k1.")
     file.write_text(
-        f"a1.channels = c1\na1.sinks = k1\na1.channels.c1.type = kafka\na1.sinks.k1.channel = c1\na1.sinks.k1.{sink}\n"
+        "a1.channels = c1\na1.sinks = k1\na1.channels.c1.type = kafka\n"
+        f"a1.sinks.k1.channel = c1\na1.sinks.k1.{sink}\n"
     )
     spec, found = load(file, components=COMPONENTS)
     assert (spec is not None, found) == (True, [])
