@@ -18,6 +18,7 @@ from plugins import (
     Config,
     Conflict,
     Event,
+    EventId,
     PartitionClaim,
     Receipt,
     Rejected,
@@ -446,3 +447,28 @@ def test_a_flush_that_fails_while_partitions_go_has_the_others_taken_again():
     assert channel.rewound == [{1: 5}]
     assert not runner.ranges.waiting()
     runner.close()
+
+
+class Mistaken(Store):
+    """Rejects by an id of its own making, as if rows were counted across batches."""
+
+    def write(self, batch):
+        origin = batch.origin
+        raise Rejected({EventId(origin.topic, origin.partition, 10_000, 0): "it is wrong"})
+
+
+def test_events_that_a_sink_rejects_by_ids_it_did_not_get_are_not_lost(pipeline):
+    sink, channel, letters = pipeline(Mistaken)
+    put(channel, b"a", b"b")
+    until(lambda: sink.members[0].metrics.last_error)
+    said = sink.members[0].metrics.last_error
+    assert "test_sinks.Mistaken" in said
+    assert "rejects events that it did not get" in said
+    assert letters == []
+    assert channel.metrics.get("ChannelSize") == 2
+
+
+@pytest.mark.parametrize("wrong", ["it is wrong", {0: "it is wrong"}, {EventId("t", 0, 0, 0): None}])
+def test_a_rejection_names_events_by_their_ids(wrong):
+    with pytest.raises(TypeError, match=r"\{batch.id\(row\): a sentence"):
+        Rejected(wrong)

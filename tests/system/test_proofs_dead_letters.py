@@ -101,6 +101,11 @@ a1.deadletters.directory = {tmp_path}/letters
             "the good ones to be delivered and the others rejected",
         )
         assert not agent.failing()
+        degraded = agent.degraded()
+        for sink in ("k1", "k2"):
+            assert f"{rejected.total()} events were rejected" in degraded[f"SINK.{sink}"]
+            assert f"a1.sinks.{sink}: " in agent.log
+            assert f"agent dlq list -c {tmp_path}/a/agent.conf -n a1 --component a1.sinks.{sink}" in agent.log
         assert agent.stop() == 0
         assert "Traceback" not in agent.log
 
