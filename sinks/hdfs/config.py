@@ -318,10 +318,16 @@ class HdfsConfig(Config):
                 "or write hdfs.fileType = DataStream"
             )
 
-    @pydantic.field_validator("file_prefix", "file_suffix")
+    @pydantic.field_validator("file_prefix")
     @classmethod
-    def _check_name(cls, value: str, info: pydantic.ValidationInfo) -> str:
-        _check_names(value if info.field_name == "file_prefix" else value.replace("%", "%%"))
+    def _check_prefix(cls, value: str) -> str:
+        _check_names(value)
+        return value
+
+    @pydantic.field_validator("file_suffix")
+    @classmethod
+    def _check_suffix(cls, value: str) -> str:
+        _check_names(value.replace("%", "%%"))  # it has no escapes
         return value
 
     @pydantic.field_validator("round_unit")
