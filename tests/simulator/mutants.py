@@ -378,6 +378,7 @@ MUTANTS = (
         READER,
         "            again, self._unread = self._unread & members.unread, members.unread\n",
         "            again = set[int]()\n",
+        "test_a_drain_does_not_give_up_a_partition_that_was_added_while_its_agent_was_away",
     ),
     # --- the channel's producer
     Mutant(
