@@ -251,8 +251,8 @@ def metadata_of(at: TopicPartition) -> str:
 
 
 def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
-    """Sentences for `Component.probe`: no brokers are known, none answers, they are another cluster's than they have
-    to be, or topics are not there.
+    """What keeps a component from its work, in sentences: no brokers are known, none answers, they are of another cluster,
+    or topics are not there.
 
     `client` makes the properties; what it raises as Retry is a sentence too.
     """
@@ -273,10 +273,15 @@ def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, top
         if foreign := config.foreign(metadata.cluster_id):
             yield foreign
             return
-        yield from map(Caution, unanswered(servers))
         for topic in topics:
             if topic not in metadata.topics:
                 yield f"there is no topic {topic} at {servers}: agent topic create {topic}"
+
+
+def probed(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
+    """For `Component.probe`: what is `missing`; else, as cautions, which of the brokers are away."""
+    found = list(missing(client, config, topics))
+    yield from found or map(Caution, unanswered(config.bootstrap_servers or ""))
 
 
 def _jaas(text: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from plugins import Batch, Conflict, EventId, FlafkaError, Retry, Sink
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, QUIET, client_properties, missing, reason
+from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, QUIET, client_properties, missing, probed, reason
 from sinks.bucketpath import BucketPath
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.topics import BATCH_BYTES, Topics
@@ -38,7 +38,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         """Find the cluster. Raises Retry while brokers are away, or the topic is missing."""
         if not self.config.bootstrap_servers:
             raise FlafkaError(f"sink {self.name}: {NO_BROKERS}")
-        for trouble in self.probe():
+        for trouble in missing(self._client, self.config, self.config.writes()):
             raise Retry(trouble)
         self._cluster_id = self._find_cluster()
         self._topics = Topics(self.config, AdminClient(self._client()))
@@ -49,7 +49,7 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
 
     def probe(self) -> Iterator[str]:
         """Whether brokers answer, and the topic is there."""
-        yield from missing(self._client, self.config, self.config.writes())
+        yield from probed(self._client, self.config, self.config.writes())
 
     def uses_headers(self) -> dict[str, frozenset[str]]:
         """By option: the headers that its escapes need."""

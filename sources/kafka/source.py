@@ -15,7 +15,7 @@ from confluent_kafka import Message
 
 from plugins import Batch, Event, FlafkaError, Retry, Source
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import NO_BROKERS, QUIET, client_properties, missing
+from plugins.shared.kafkaclient import NO_BROKERS, QUIET, client_properties, missing, probed
 from sources.kafka.config import KafkaSourceConfig
 from sources.kafka.consumer import Place, Position, TopicConsumer
 
@@ -47,7 +47,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         config = self.config
         if not config.bootstrap_servers:
             raise FlafkaError(f"source {self.name}: {NO_BROKERS}")
-        for trouble in self.probe():
+        for trouble in missing(self._client, config, self._names()):
             raise Retry(trouble)
         self._yielded.clear()
         member = f"{socket.gethostname()}.{self.member}.{config.topics_regex or '.'.join(config.names)}"
@@ -58,8 +58,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
             "group.instance.id": re.sub(r"[^\w.-]", "_", member, flags=re.ASCII)[:240],
         }
         matches = config.reads if config.topics_regex else None
-        names = [] if matches else config.names
-        self._consumer = TopicConsumer(properties, names, config.begins, self.metrics, matches)
+        self._consumer = TopicConsumer(properties, self._names(), config.begins, self.metrics, matches)
 
     def close(self) -> None:
         """Commit what is stored, and stop."""
@@ -69,9 +68,10 @@ class KafkaSource(Source[KafkaSourceConfig]):
 
     def probe(self) -> Iterator[str]:
         """Whether brokers answer, and the topics are there."""
-        config = self.config
-        names = () if config.topics_regex else config.names
-        yield from missing(self._client, config, names)
+        yield from probed(self._client, self.config, self._names())
+
+    def _names(self) -> list[str]:
+        return [] if self.config.topics_regex else self.config.names
 
     def batches(self) -> Iterator[Batch]:
         """What the topics hold, and what comes into them."""

@@ -230,7 +230,7 @@ def test_a_transaction_in_doubt_is_asked_about_at_once() -> None:
         faults=(Fault("h1", "kafka.commit_transaction", 1, Kind.UNANSWERED, 0),),
     )  # fmt: skip
     story = "\n".join(run.world.story)
-    assert "it is not known whether a transaction came about" in story
+    assert "it is not known whether a transaction was committed" in story
     assert "was thrown away" not in story  # as where it had been taken for aborted first
 
 

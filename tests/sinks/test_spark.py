@@ -61,7 +61,7 @@ def test_a_processor_that_cannot_run_is_told_before_anything_starts(processor: s
         ({"output__a__type": "kafka"}, "output.a.topic: is required"),
         (
             {"output__a__type": "parquet", "output__a__path": "/x", "output__a__mode": "update"},
-            "output.a.mode: must be append: files cannot be changed",
+            "output.a.mode: must be append, as files cannot be changed",
         ),
         (
             {"checkpoint": "webhdfs://n:9870/x"},

@@ -20,7 +20,7 @@ def test_all_escapes() -> None:
 
 
 def test_plain_text_and_nothing() -> None:
-    assert list(Template("100% %Y").texts(BATCH)) == ["100% %Y"] * 3
+    assert list(Template("100% of it").texts(BATCH)) == ["100% of it"] * 3
     assert list(Template("").texts(BATCH)) == [""] * 3
 
 
