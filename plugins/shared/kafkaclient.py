@@ -251,8 +251,8 @@ def metadata_of(at: TopicPartition) -> str:
 
 
 def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
-    """What keeps a component from its work, in sentences: no brokers are known, none answers, they are of another cluster,
-    or topics are not there.
+    """What keeps a component from its work, in sentences: no brokers are known, none answers, they are of another
+    cluster, or topics are not there.
 
     `client` makes the properties; what it raises as Retry is a sentence too.
     """
