@@ -29,9 +29,11 @@ MAX_WAIT = 0.02
 _NEWLINE = ord("\n")
 BETWEEN = 4
 """Mark of bytes that belong to no frame: an octet count, an empty line."""
+_WHOLE = bytes((BETWEEN, 0))
+"""The marks of an octet count and of the whole frame behind it."""
 
 _PRIORITY = rb"<[0-9]{1,3}>"
-_COUNT = rb"(?:[5-9]|[1-9][0-9]{1,6}|4(?= <[0-9]{1,2}>)|3(?= <[0-9]>))"
+_COUNT = rb"(?:[1-9][0-9]{1,6}|[5-9]|4(?= <[0-9]{1,2}>)|3(?= <[0-9]>))"
 """An octet count; one too small for the priority behind it is none."""
 _COUNTED = re.compile(rb"\n*(%b) (?=%b)" % (_COUNT, _PRIORITY))
 _UNDECIDED = re.compile(rb"(?:[1-9][0-9]{0,6}(?: (?:<[0-9]{0,3})?)?)?\Z")
@@ -65,7 +67,7 @@ class Framer:
 
         `data` begins with what was left over last time.
         """
-        if len(data) and not self._missing:
+        if len(data) and not self._missing and not self._counted:
             octets = np.frombuffer(data, np.uint8)
             ends = np.flatnonzero(octets == _NEWLINE) + 1
             firsts = octets.take(np.append(0, ends), mode="clip")
@@ -113,7 +115,7 @@ class Framer:
         marks[0] |= self._rest
         marks[np.diff(ends, prepend=0) == 1] = BETWEEN
         self._rest = REST if cut[-1] else 0
-        if len(frames := np.flatnonzero(marks != BETWEEN)):
+        if self._counted is not False and len(frames := np.flatnonzero(marks != BETWEEN)):
             if self._counted and marks[frames[0]] & CUT:
                 # A count lied, and without newlines nothing tells where the next frame begins.
                 start = ends[frames[0]] - self._line_max
@@ -127,20 +129,25 @@ class Framer:
         """As `cut`, from that position up to what is no octet-counted frame, or not whole: where that is as well."""
         ends: list[int] = []
         marks = bytearray()
-        match, size, most = _COUNTED.match, len(text), self._counted_max
+        match, size, most, usual = _COUNTED.match, len(text), self._counted_max, COUNTED_MAX
         missing, rest = self._missing, self._rest
         while True:
             if not missing:
                 count = match(text, position)
                 if count is None:
                     break
-                octets = int(count[1])
-                if octets > COUNTED_MAX and self._counted is False:
+                octets, start = int(count[1]), count.end()
+                if octets <= usual and start + octets <= size:
+                    position = start + octets
+                    ends += start, position
+                    continue
+                if octets > usual and self._counted is False and not ends:
                     break  # whoever gets a newline into somebody's message shall not swallow those that follow
-                missing, position = octets, count.end()
-                ends.append(position)
+                marks += _WHOLE * ((len(ends) - len(marks)) // 2)
+                missing, position = octets, start
+                ends.append(start)
                 marks.append(BETWEEN)
-            end = position + (missing if missing < most else most)
+            end = position + min(missing, most)
             if end > size:
                 break
             missing -= end - position
@@ -148,6 +155,8 @@ class Framer:
             ends.append(end)
             marks.append(rest | CUT if missing else rest)
             rest = REST if missing else 0
+        marks += _WHOLE * ((len(ends) - len(marks)) // 2)
+        if ends:
             self._counted = True
         self._missing, self._rest = missing, rest
         return np.array(ends, np.int64), np.frombuffer(marks, np.uint8), position

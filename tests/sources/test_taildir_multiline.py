@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import threading
@@ -249,3 +250,17 @@ def test_any_lines_in_any_pieces(
 def test_mistakes_are_named(options: dict[str, str], problem: str) -> None:
     _, problems = TaildirConfig.parse({"filegroups": "g", "filegroups.g": "/d/x", **options})
     assert problem in "\n".join(found.message for found in problems)
+
+
+def test_nuls_left_by_a_truncation_are_no_part_of_an_event(log: Path, tmp_path: Path) -> None:
+    texts = [b"2026-11-22 %s" % text for text in (b"one\n  more", b"two", b"three\n  more", b"four")]
+    with log.open("wb", buffering=0) as writer:
+        writer.write(b"\n".join([*texts[:2], b""]))
+        source = multi(tmp_path)
+        found = bodies(source)
+        os.truncate(log, 0)
+        writer.write(b"\n".join([*texts[2:], b""]))
+        while len(found) < 3:
+            found += bodies(source)
+    assert found == texts[:3], "the last one may go on"
+    source.close()
