@@ -78,7 +78,7 @@ def _imported(package: str) -> Path | None:
     return Path(spec.origin).resolve() if spec is not None and spec.origin is not None else None
 
 
-class PartitionClaim(NamedTuple):
+class PackageClaim(NamedTuple):
     """That a distribution has a package of one of our names."""
 
     owner: str
@@ -90,14 +90,14 @@ class PartitionClaim(NamedTuple):
     """Of that file, SHA-256, as it was installed; empty where it is not known."""
 
 
-def _others() -> list[PartitionClaim]:
+def _others() -> list[PackageClaim]:
     return [claim for dist in importlib.metadata.distributions() if dist.name != "flafka" for claim in _claims(dist)]
 
 
-def _claims(dist: importlib.metadata.Distribution) -> Iterator[PartitionClaim]:
+def _claims(dist: importlib.metadata.Distribution) -> Iterator[PackageClaim]:
     for package, digest in _INIT.findall(dist.read_text("RECORD") or ""):
         file = Path(str(dist.locate_file(f"{package}/__init__.py"))).resolve()
-        yield PartitionClaim(f"{dist.name} {dist.version}", package, file, digest)
+        yield PackageClaim(f"{dist.name} {dist.version}", package, file, digest)
 
 
 def _digest(file: Path) -> str:
