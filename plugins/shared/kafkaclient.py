@@ -279,9 +279,11 @@ def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, top
 
 
 def probed(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
-    """For `Component.probe`: what is `missing`; else, as cautions, which of the brokers are away."""
-    found = list(missing(client, config, topics))
-    yield from found or map(Caution, unanswered(config.bootstrap_servers or ""))
+    """For `Component.probe`: what is `missing`, and, as cautions, which of the brokers are away beside others."""
+    yield from missing(client, config, topics)
+    servers = config.bootstrap_servers or ""
+    if len(found := list(unanswered(servers))) < len(servers.replace(",", " ").split()):
+        yield from map(Caution, found)
 
 
 def _jaas(text: str) -> dict[str, str]:

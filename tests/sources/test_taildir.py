@@ -680,13 +680,14 @@ def test_positions_are_kept_while_the_directory_is_away(logs: Path, tmp_path: Pa
 
 def test_many_more_files_than_may_be_open(logs: Path, tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    most = 200 + len(list(Path("/proc/self/fd").iterdir()))  # other tests have some open, too
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     try:
         for i in range(400):
             (logs / f"log.{i}").write_bytes(b"%d\n" % i)
         source = start(tmp_path)
         assert len(bodies(source)) == 400
-        assert len(open_files(tmp_path)) <= 105
+        assert len(open_files(tmp_path)) <= most // 2 + 5
         for i in range(400):
             append(logs / f"log.{i}", b"more\n")
         assert bodies(source) == [b"more"] * 400

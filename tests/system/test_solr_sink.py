@@ -131,7 +131,7 @@ def test_probe_names_what_is_wrong(core: str, solr_cluster: SolrCluster) -> None
     (sentence,) = troubles(core, updateChain="none")
     assert sentence.startswith(f"{core} accepts no updates: unknown UpdateRequestProcessorChain: none")
     cautions = troubles(core, **{"field.nothing": "x", "idField": "key_s"})
-    assert ["no field 'nothing'" in cautions[0], "would be there twice" in cautions[1]] == [True, True]
+    assert ["no field 'nothing'" in cautions[0], "is there twice" in cautions[1]] == [True, True]
 
 
 def test_a_solr_that_was_away_has_everything_once(core: str, solr_cluster: SolrCluster) -> None:
