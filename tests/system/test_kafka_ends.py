@@ -268,8 +268,6 @@ def test_a_second_member_takes_over_and_nothing_is_lost(kafka_cluster: KafkaClus
 
 @pytest.mark.parametrize("format", ["flume", "plain"])
 def test_flume_events_come_back_whole(kafka_cluster: KafkaCluster, format: str) -> None:
-    from plugins import Batch, Event, flumeevent
-
     topic = create(kafka_cluster, unique("flume"), 1)
     events = [Event(b"body \xff %d" % n, {"n": str(n), "offset": "mine"}) for n in range(100)]
     produce(kafka_cluster, topic, [*flumeevent.encode(Batch.of(events)).to_pylist(), b"damaged"])
