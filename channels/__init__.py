@@ -6,7 +6,8 @@ from plugins import Component, hookimpl
 @hookimpl
 def components() -> list[type[Component]]:
     """The built-in channels."""
+    from channels.file import FileChannel
     from channels.kafka import KafkaChannel
     from channels.memory import MemoryChannel
 
-    return [KafkaChannel, MemoryChannel]
+    return [FileChannel, KafkaChannel, MemoryChannel]

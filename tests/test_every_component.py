@@ -190,6 +190,10 @@ def spark(cls: type[Any], _: Path) -> None:
     conformance.check_component(cls, texts)  # what it does needs Spark: tests/sinks/test_spark.py
 
 
+def file_channel(cls: type[Any], directory: Path) -> None:
+    conformance.check_channel(cls, {"checkpointDir": str(directory / "c"), "dataDirs": str(directory / "d")})
+
+
 HERE: dict[str, Check] = {
     "source exec": exec_source,
     "source netcat": netcat,
@@ -201,6 +205,7 @@ HERE: dict[str, Check] = {
     "source syslogtcp": syslog(socket.SOCK_STREAM),
     "source syslogudp": syslog(socket.SOCK_DGRAM),
     "source taildir": taildir,
+    "channel file": file_channel,
     "channel memory": lambda cls, _: conformance.check_channel(cls, {}),
     "interceptor filter": interceptor(CARD, match="card|line 1", drop="true"),
     "interceptor host": interceptor(useIP="false"),
