@@ -9,5 +9,6 @@ def components() -> list[type[Component]]:
     from channels.file import FileChannel
     from channels.kafka import KafkaChannel
     from channels.memory import MemoryChannel
+    from channels.spillable import SpillableMemoryChannel
 
-    return [FileChannel, KafkaChannel, MemoryChannel]
+    return [FileChannel, KafkaChannel, MemoryChannel, SpillableMemoryChannel]

@@ -205,6 +205,7 @@ HERE: dict[str, Check] = {
     "source syslogtcp": syslog(socket.SOCK_STREAM),
     "source syslogudp": syslog(socket.SOCK_DGRAM),
     "source taildir": taildir,
+    "channel SPILLABLEMEMORY": file_channel,
     "channel file": file_channel,
     "channel memory": lambda cls, _: conformance.check_channel(cls, {}),
     "interceptor filter": interceptor(CARD, match="card|line 1", drop="true"),

@@ -147,11 +147,14 @@ class FileChannel(Channel[FileChannelConfig]):
     type_name = "file"
     aliases = ("org.apache.flume.channel.file.FileChannel",)
     durable = True
+    synced: ClassVar[bool] = True
+    """Whether a put waits for the disk."""
 
     def __init__(self, config: FileChannelConfig, name: str = "") -> None:
         super().__init__(config, name)
         self.id = ""
         """Of the files: events of a channel that was begun anew have other ids."""
+        self._directories = config.directories
         self._changed = threading.Condition()
         self._log = Log([], 0)
         self._locks: list[_Lock] = []
@@ -171,14 +174,16 @@ class FileChannel(Channel[FileChannelConfig]):
         """Lock the directories and look what they hold. Raises Retry."""
         config = self.config
         try:
-            for directory in dict.fromkeys((config.checkpoints, *config.directories)):
+            for directory in dict.fromkeys((config.checkpoints, *self._directories)):
                 directory.mkdir(parents=True, exist_ok=True)
                 self._locks.append(_Lock(directory, self.name))
             self.id = self._identify()
-            self._log = Log(config.directories, config.max_file_size)
+            self._log = Log(self._directories, config.max_file_size, synced=self.synced)
             for torn in self._log.open():
                 self.log.warning("%s", torn)
             self._claims = self._read_positions()
+            # What was delivered had numbers, which nothing else may get: also where a loss of power took it away.
+            self._log.skip_to(max((position for _, position in self._claims.values()), default=0))
         except OSError as e:
             raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
         for caution in self._flumes():
@@ -189,6 +194,7 @@ class FileChannel(Channel[FileChannelConfig]):
             if entry.number >= self.committed(entry.partition)[1]:
                 self._waiting.setdefault(entry.partition, deque()).append((entry.number, entry.events))
                 self._events += entry.events
+        self.metrics.set("ChannelCapacity", config.capacity)
         self._show()
 
     def close(self) -> None:
@@ -199,7 +205,7 @@ class FileChannel(Channel[FileChannelConfig]):
 
     def probe(self) -> Iterator[str]:
         """Whether the directories can be made and written, are nobody else's, and have room."""
-        for directory in dict.fromkeys((self.config.checkpoints, *self.config.directories)):
+        for directory in dict.fromkeys((self.config.checkpoints, *self._directories)):
             existing = next(path for path in (directory, *directory.parents) if path.exists())
             if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
                 yield f"cannot write into {directory}"
@@ -214,13 +220,13 @@ class FileChannel(Channel[FileChannelConfig]):
         yield from map(Caution, self._flumes())
 
     def _flumes(self) -> Iterator[str]:
-        for directory in self.config.directories:
+        for directory in self._directories:
             if any(path.name[4:].isdigit() for path in directory.glob("log-*")):
                 yield f"{directory} holds files of Flume's file channel; their events are not delivered from here"
 
     def _identify(self) -> str:
         """The id of the files, the same in all directories; a new one where there is none."""
-        directories = self.config.directories
+        directories = self._directories
         found = {directory: path.read_text() for directory in directories if (path := directory / ID).exists()}
         if len(set(found.values())) > 1:
             raise FlafkaError(f"dataDirs holds files of several channels: {', '.join(map(str, found))}")
@@ -270,14 +276,13 @@ class FileChannel(Channel[FileChannelConfig]):
     def _has_room(self, events: int) -> bool:
         if self._events and self._events + events > self.config.capacity:
             return False
-        for directory in self.config.directories:
+        for directory in self._directories:
             if _room(directory) < self.config.minimum_required_space:
                 self.complain("room", "%s has less room than minimumRequiredSpace: sources wait", directory)
                 return False
         return True
 
     def _show(self) -> None:
-        self.metrics.set("ChannelCapacity", self.config.capacity)
         self.metrics.set("ChannelSize", self._events)
         self.metrics.set("ChannelFillPercentage", 100 * self._events / self.config.capacity)
 

@@ -98,8 +98,9 @@ class Place:
 class Log:
     """Appended to by many threads, and read by as many."""
 
-    def __init__(self, directories: Sequence[Path], segment_bytes: int) -> None:
-        """In these directories, by turns."""
+    def __init__(self, directories: Sequence[Path], segment_bytes: int, *, synced: bool = True) -> None:
+        """In these directories, by turns. Where it is not `synced`, an entry counts as stored once it is written."""
+        self._synced = synced
         self.directories, self.segment_bytes = directories, segment_bytes
         self.segments: list[Segment] = []
         self.stored = 0
@@ -154,6 +155,12 @@ class Log:
         self.segments.append(Segment(path, number))
         self._stored_bytes = 0
 
+    def skip_to(self, number: int) -> None:
+        """Give the entries that come next this number, and larger ones. Raises OSError."""
+        if number > self._next:
+            self._next = self.stored = number
+            self._begin_segment(number)
+
     # --- writing
 
     def append(self, partition: int, arrival: int, events: int, payload: Any) -> Written:
@@ -174,6 +181,9 @@ class Log:
                 raise
             segment.size += _HEADER.size + len(payload)
             self._next += 1
+            if not self._synced:
+                self.stored, self._stored_bytes = self._next, segment.size
+                self._changed.notify_all()
             return Written(self._next - 1, self._failures)
 
     def sync(self, written: Written) -> None:

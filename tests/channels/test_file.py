@@ -270,6 +270,25 @@ def test_a_channel_begun_anew_gives_other_ids_and_ignores_positions_of_the_other
     assert "about other files" in caplog.text
 
 
+def test_numbers_of_what_was_delivered_are_not_given_again(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    files.put(events(1))
+    files.put(events(2))
+    owner = consumer(files)
+    owner.take_all()
+    ids = {*owner.got[0].batch.ids()}
+    owner.commit()
+    files.close()
+    with segments(tmp_path)[-1].open("r+b") as file:
+        file.truncate(0)  # the disk lost what it had said is stored
+    files = opened(tmp_path)
+    files.put(events(3))
+    owner = consumer(files)
+    assert owner.take_all() == [b"3"]
+    assert not ids & {*owner.got[0].batch.ids()}
+    files.close()
+
+
 def test_readers_share_the_events_and_one_that_leaves_gives_them_to_the_others(tmp_path: Path) -> None:
     files = opened(tmp_path)
     first, second = consumer(files, "k1"), consumer(files, "k2")
@@ -420,9 +439,7 @@ class Model(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         logging.disable(logging.CRITICAL)
-        self.disk = mock.patch.multiple(
-            os, fsync=lambda _: None, fdatasync=lambda _: None
-        )  # only power is never lost
+        self.disk = mock.patch.multiple(os, fsync=lambda _: None, fdatasync=lambda _: None)  # power stays
         self.disk.start()
         self.place = tempfile.TemporaryDirectory()
         self.directory = Path(self.place.name)
