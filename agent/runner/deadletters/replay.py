@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException, Producer
+
 from agent.audit.publishing import audit_of
 from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters, dead_letters_of, marker
 from agent.runner.deadletters.stored import StoredDeadLetter, read
@@ -23,7 +25,7 @@ from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
 from agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from plugins import Batch, Components, KafkaBackedChannel, Record, Rejected, Retry
-from plugins.shared.kafkaclient import PRODUCER, QUIET, client_properties, reason
+from plugins.shared.kafkaclient import PRODUCER, reason, stream_client
 
 LOT, LOT_BYTES = 500, 4 << 20
 """Letters are replayed by so many, or so many bytes; a larger one is a lot of its own."""
@@ -118,14 +120,10 @@ class ThroughTopic(Replayer):
         return self._outcome
 
     def _producer(self) -> Any:
-        from confluent_kafka import KafkaException, Producer
-
         stream = self._stream
         properties = {
             **PRODUCER,
-            "bootstrap.servers": stream.bootstrap_servers,
-            **QUIET,
-            **client_properties(stream.client),
+            **stream_client(stream),
             "transactional.id": f"flafka.dlq.{stream.topic}",
             "transaction.timeout.ms": TRANSACTION_SECONDS * 1000,
         }
@@ -183,8 +181,6 @@ class ThroughTopic(Replayer):
         self, producer: Any, lot: list[tuple[StoredDeadLetter, Record]] | list[tuple[StoredDeadLetter, None]]
     ) -> None:
         """The records, and the note that these letters were replayed: both or neither."""
-        from confluent_kafka import KafkaError, KafkaException
-
         errors: list[Any] = []
 
         def heard(error: Any, _: Any) -> None:

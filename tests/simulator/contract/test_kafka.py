@@ -16,7 +16,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 from kafka import TopicPartition as PythonTopicPartition
 from kafka.admin import ConfigResource as PythonConfigResource
 from kafka.admin import OffsetSpec as PythonOffsetSpec
