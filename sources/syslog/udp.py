@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from plugins import Batch, Source, option
+from plugins import Batch, option
 from sources.connections import plain
-from sources.listening import FAREWELL, MAX_BYTES, Endpoint
+from sources.listening import FAREWELL, MAX_BYTES, Endpoint, EndpointSource
 from sources.syslog.config import SyslogPortConfig
 from sources.syslog.decoder import Decoder
 from sources.syslog.framing import LEAST_ROOM, MAX_EVENTS, Intake
@@ -36,7 +36,7 @@ class SyslogUdpConfig(SyslogPortConfig):
     )
 
 
-class SyslogUdp(Source[SyslogUdpConfig]):
+class SyslogUdp(EndpointSource[SyslogUdpConfig]):
     """Receives syslog over UDP: a datagram once read is never dropped, and those that the kernel drops are counted.
 
     It does not read while channels are full; the kernel's buffer fills, and `KernelDropCount` tells what is lost.
@@ -47,17 +47,11 @@ class SyslogUdp(Source[SyslogUdpConfig]):
     in_flight = 4
 
     def __init__(self, config: SyslogUdpConfig, name: str = "") -> None:
-        super().__init__(config, name)
-        self._endpoint = Endpoint(config.host, [config.port], kind=socket.SOCK_DGRAM)
+        super().__init__(config, name, Endpoint(config.host, [config.port], kind=socket.SOCK_DGRAM))
         self._intake = Intake(MAX_BYTES + LEAST_ROOM)
         self._decoder = Decoder(config, format=config.format)
         self._poll = select.poll()
         self._drops = 0
-
-    @property
-    def port(self) -> int:
-        """The port it listens on: the one configured, or the one it was given for 0."""
-        return self._endpoint.ports[0]
 
     def open(self) -> None:
         """Listen. Retry says why that is not possible."""
@@ -80,10 +74,6 @@ class SyslogUdp(Source[SyslogUdpConfig]):
             self._poll.unregister(listener)
         self._endpoint.close()
         self._decoder.close()
-
-    def probe(self) -> Iterator[str]:
-        """Whether the address and the port can be had."""
-        return self._endpoint.probe()
 
     @property
     def _socket(self) -> socket.socket:
