@@ -80,7 +80,7 @@ class Reader:
         spec = ComponentSpec(part.name, part.path, cls, config, texts, part.place)
         try:
             spec.make()
-        except Exception as e:  # noqa: BLE001  # a plugin's constructor
+        except Exception as e:  # noqa: BLE001  # a plugin's constructor may raise whatever its author wrote
             message = f"it cannot be made, a bug in {_culprit(cls, e)}: {type(e).__name__}: {e}"
             self.report.error(part.place, part.path, message, drops=part.owner)
             return None

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from agent.services import ServiceError
-from agent.services.cluster import HOST, Cluster, java_command
-from agent.services.hadoop import site_xml
+from agent.services.cluster import HOST, Cluster, java_command, site_xml
 from agent.services.jars import ensure
 from agent.services.java import Java
 from agent.services.logs import log4j1_options

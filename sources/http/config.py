@@ -30,7 +30,7 @@ class HttpConfig(ServingConfig, EncodingConfig):
     older = MappingProxyType(
         {"ssl": "enableSSL", "keystore-password": "keystorePassword", "exclude-protocols": "excludeProtocols"}
     )
-    bind: str = with_default(ServingConfig, "bind", "0.0.0.0")  # noqa: S104  # Flume's
+    bind: str = with_default(ServingConfig, "bind", "0.0.0.0")  # noqa: S104  # Flume's default
     handler: Literal["json", "ndjson", "log4j", "blob"] = option(
         "json",
         name="handler",

@@ -218,7 +218,7 @@ class _Protocol(H11Protocol):
         super().__init__(config, state, {})
         self._client, self._kept = client, connections
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """asyncio calls this first."""
         self._client.begin(transport)
         super().connection_made(transport)

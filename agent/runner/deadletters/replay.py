@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -24,7 +24,7 @@ from agent.runner.deadletters.stored import StoredDeadLetter, read
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
 from agent.topology import AgentSpec, ChannelSpec, SinkSpec
-from plugins import Batch, Components, KafkaBackedChannel, Record, Rejected, Retry
+from plugins import Batch, Channel, Components, KafkaBackedChannel, Record, Rejected, Retry
 from plugins.shared.kafkaclient import PRODUCER, reason, stream_client
 
 LOT, LOT_BYTES = 500, 4 << 20
@@ -254,10 +254,10 @@ class ThroughSink(Replayer):
         return outcome
 
     def _start(self, spec: SinkSpec) -> SinkRunner:
-        memory = Components().get("channel", "memory")
+        memory = cast("type[Channel]", Components().get("channel", "memory"))
         config, _ = memory.config_class.parse({"capacity": str(LOT), "transactionCapacity": str(LOT)})
         assert config is not None
-        runner = ChannelRunner(self.channel.path, self.channel.name, memory(config, self.channel.name))  # type: ignore[arg-type]
+        runner = ChannelRunner(self.channel.path, self.channel.name, memory(config, self.channel.name))
         runner.ready.set()
         sink = SinkRunner([spec], runner, self.letters, spec.path)
         sink.draining.set()

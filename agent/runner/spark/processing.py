@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from agent.runner.delivery import intercepted
+from agent.runner.delivery import intercepted, opened
 from agent.runner.spark.job import EventsTask, InterceptorCounts, Job, SinkJob, Summing
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report
 from agent.runner.spark.query import Clock, most_records, read_topic
@@ -22,7 +22,6 @@ from plugins import (
     Conflict,
     Event,
     FlafkaError,
-    Interceptor,
     KafkaBackedChannel,
     KafkaStream,
     PartitionClaim,
@@ -98,15 +97,8 @@ class Processing:
             _started(writer.trigger(availableNow=True)).awaitTermination()
 
     def _sampled(self, spark: Any, samples: Sequence[Event]) -> Any:
-        opened: list[Interceptor[Any]] = []
-        try:
-            for interceptor in (spec.make() for spec in self.job.sink.interceptors):
-                opened.append(interceptor)
-                interceptor.open()
-            batch = intercepted(Batch.of(samples), opened)
-        finally:
-            for interceptor in opened:
-                interceptor.close()
+        with opened(self.job.sink.interceptors) as interceptors:
+            batch = intercepted(Batch.of(samples), interceptors)
         directory = Path(self.agent.directory, "events")
         write_micro_batch(directory, "samples", 0, list(batch))
         return stream_of(spark, directory)
