@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from plugins import FlafkaError
 from tests.fixtures.examples import examples
-from tests.sources.test_taildir import append, bodies, kill, make, positions, start
+from tests.sources.taildir_running import append, bodies, kill, make, positions, start
 
 DATA = Path(__file__).parent / "data" / "journal-1"
 
