@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from agent.cli.configured import Chosen, configuration_options, counted, show
+from agent.cli.output import json_option
 from agent.cli.running import held_by, running_agents
 from agent.config import Diagnostic, Mode, chosen_agent
 from agent.config.diagnostics import Severity
@@ -34,7 +35,7 @@ CONNECT_SECONDS = 15.0
 @click.option(
     "--connect", is_flag=True, help="Also connect to every server and check every directory that the agent would use."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
     """Check a configuration and show what would run; start nothing.
 

@@ -80,11 +80,9 @@ class HttpConfig(ServingConfig, EncodingConfig):
 
     def cautions(self) -> Iterator[Problem]:
         """Jetty's settings."""
-        jetty = {"QueuedThreadPool": self.thread_pool, "HttpConfiguration": self.http_configuration}
-        jetty |= {"SslContextFactory": self.ssl_factory, "ServerConnector": self.connector}
-        for prefix, settings in jetty.items():
-            for name in settings:
-                yield Problem(f"{prefix}.{name}", "has no effect: it is a setting of Jetty, which is not used here")
+        for jettys in (one for one in self.options() if one.ignored):
+            for name in getattr(self, jettys.field):
+                yield Problem(jettys.name + name, "has no effect: it is a setting of Jetty, which is not used here")
 
     @pydantic.field_validator("handler", mode="before")
     @classmethod
