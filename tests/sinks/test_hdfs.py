@@ -259,7 +259,7 @@ def test_an_upload_goes_round_a_datanode_that_does_not_answer(sinks: Any, fake: 
             asked.append(options.get("excludedatanodes", ""))
         return real(op, path, options, request)
 
-    fake.before, fake._execute = fail, execute  # type: ignore[method-assign]
+    fake.before, fake._execute = fail, execute
     sink.write(records(0, 2))
     receipt = sink.stage(OWN, 0, 2)
     assert asked == ["", "datanode"]

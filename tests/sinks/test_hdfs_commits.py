@@ -131,7 +131,7 @@ class RebalanceListener:
     def crash(self) -> None:
         if self.sink is not None:
             self.sink.close()
-        self.__init__(self.directory)  # type: ignore[misc]
+        self.__init__(self.directory)
 
     def act(self, action: str, records_: int) -> None:
         if action == "crash":

@@ -80,7 +80,7 @@ def open_files(directory: Path) -> list[str]:
 
 def kill(source: TaildirSource) -> None:
     """What SIGKILL leaves: nothing is saved any more, and the system closes all that is open."""
-    source._positions.save = lambda *_, **__: None  # type: ignore[method-assign]
+    source._positions.save = lambda *_, **__: None
     journal = source._positions.path.with_name("taildir.json.journal")
     source.close()
     append(journal, b'{"is":"file","id":1,"inode":')  # a save that was not finished

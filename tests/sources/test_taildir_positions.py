@@ -86,7 +86,7 @@ class Written:
             (self.home / path).write_bytes(data)
         told: list[str] = []
         handler = logging.Handler(logging.WARNING)
-        handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+        handler.emit = lambda record: told.append(record.getMessage())
         logging.getLogger("sources.taildir").addHandler(handler)
         source = make(self.directory, inotify="false")
         try:
