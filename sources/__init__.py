@@ -12,7 +12,9 @@ def components() -> list[type[Component]]:
     from sources.kafka import KafkaSource
     from sources.log4j import Log4jSource
     from sources.netcat import NetcatSource
+    from sources.netcatudp import NetcatUdpSource
     from sources.seq import SeqSource
+    from sources.stress import StressSource
     from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
     from sources.taildir import TaildirSource
 
@@ -24,7 +26,9 @@ def components() -> list[type[Component]]:
         Log4jSource,
         MultiportSyslogTcp,
         NetcatSource,
+        NetcatUdpSource,
         SeqSource,
+        StressSource,
         SyslogTcp,
         SyslogUdp,
         TaildirSource,
