@@ -8,7 +8,8 @@ import threading
 import time
 import typing
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
@@ -89,6 +90,10 @@ class Component(ABC, Generic[C]):
         same configuration. Looks only; leaves nothing behind.
         """
         return iter(())
+
+    def exclusive(self) -> Collection[Path]:
+        """Files and directories that no other component may use: `check` names the second one that has the same."""
+        return ()
 
     def complain(self, about: str, message: str, *args: object) -> None:
         """Log a warning, one a minute about the same: for what anyone who can connect can cause. Any thread."""

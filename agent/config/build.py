@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agent.config import headers, kafka
@@ -83,6 +84,7 @@ class Builder:
         self._check_checkpoints(sinks, options.spark_master)
         groups, sinks = self._left(groups), self._running(sinks, None)
         self._check_competition()
+        self._check_exclusive([*sources, *channels, *sinks])
         for spec, message in kafka.warnings(sources, self.channels, sinks):
             self.report.warn(spec.place, spec.path, message)
         self._check_audit(channels)
@@ -304,6 +306,16 @@ class Builder:
             self.report.warn(spec.place, spec.path, " and ".join(missing))
         return channels if self.report.mode != "lenient" else [spec for spec in channels if spec.name in joined]
 
+    def _check_exclusive(self, specs: Iterable[ComponentSpec]) -> None:
+        """Two components that would write the same files."""
+        owners: dict[Path, str] = {}
+        for spec in specs:
+            for path in spec.make().exclusive():
+                owner = owners.setdefault(path.absolute(), spec.path)
+                if owner != spec.path:
+                    message = f"{path} is what {owner} uses: each needs its own"
+                    self.report.error(spec.place, spec.path, message, drops=spec.path)
+
     def _check_transactions(self, sources: list[SourceSpec], sinks: list[SinkSpec]) -> None:
         """Flume drops what moves more events at once than a transaction of its channel holds; here that works."""
         joins: list[tuple[str, ComponentSpec, str]] = [
@@ -318,13 +330,22 @@ class Builder:
     def _check_competition(self) -> None:
         for (channel, group), sinks in self.drains.items():
             names = self._competitors(channel, group)
-            if len(names) > 1:
+            spec = self.channels.get(channel)
+            if group is not None and spec is not None and not issubclass(spec.cls, KafkaBackedChannel):
+                path, place = sinks[0]
+                message = (
+                    f"group {group!r} is one of a channel in Kafka: the sinks of channel {channel} share its events"
+                )
+                self.report.error(place, path, message)
+            elif len(names) > 1:
                 they = ", ".join(names)
                 message = f"{they} share group {group!r} of channel {channel}: each event goes to one of them"
                 if group is None:
+                    in_kafka = spec is None or issubclass(spec.cls, KafkaBackedChannel)
                     message = (
                         f"{they} compete for the events of channel {channel}: each event goes to one of them, as in "
-                        "Flume; if all of them are to get every event, give each a group of its own"
+                        "Flume; if all of them are to get every event, give each a "
+                        f"{'group' if in_kafka else 'channel'} of its own"
                     )
                 path, place = sinks[-1]
                 self.report.warn(place, path, message)

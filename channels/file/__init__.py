@@ -11,7 +11,7 @@ import time
 import uuid
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -174,7 +174,7 @@ class FileChannel(Channel[FileChannelConfig]):
         """Lock the directories and look what they hold. Raises Retry."""
         config = self.config
         try:
-            for directory in dict.fromkeys((config.checkpoints, *self._directories)):
+            for directory in self.exclusive():
                 directory.mkdir(parents=True, exist_ok=True)
                 self._locks.append(_Lock(directory, self.name))
             self.id = self._identify()
@@ -203,9 +203,13 @@ class FileChannel(Channel[FileChannelConfig]):
         while self._locks:
             self._locks.pop().release()
 
+    def exclusive(self) -> Collection[Path]:
+        """Its directories."""
+        return dict.fromkeys((self.config.checkpoints, *self._directories))
+
     def probe(self) -> Iterator[str]:
         """Whether the directories can be made and written, are nobody else's, and have room."""
-        for directory in dict.fromkeys((self.config.checkpoints, *self._directories)):
+        for directory in self.exclusive():
             existing = next(path for path in (directory, *directory.parents) if path.exists())
             if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
                 yield f"cannot write into {directory}"

@@ -122,6 +122,10 @@ class TaildirSource(Source[TaildirConfig]):
         """Save what is known, and let go of every file."""
         self._held.close()
 
+    def exclusive(self) -> Collection[Path]:
+        """Its position file."""
+        return (self.config.position_path,)
+
     def probe(self) -> Iterator[str]:
         """What is wrong with the position file, and directories and files that cannot be read."""
         yield from PositionFile(self.config.position_path).problems()
