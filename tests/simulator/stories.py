@@ -412,7 +412,8 @@ class Run:
         if meanwhile != "start":
             self.world.told(f"--- {(step := _step(meanwhile, then))}")
             getattr(self, f"do_{meanwhile.replace('-', '_')}")(*step.arguments)
-        self.do_start(self._other(host))
+        if meanwhile == "start" or then.random() < 0.5:  # else the one that was caught finds what it left
+            self.do_start(self._other(host))
 
     def _delivering(self, host: str) -> str:
         """The process that commits for that host's agent."""
