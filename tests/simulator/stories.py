@@ -880,10 +880,14 @@ class Run:
                 break
         else:
             return True
-        # The group may lag behind a sink's own record.
+        # The group may lag behind a sink's own record, or behind what was delivered, where a commit comes late.
         self._read_log()
-        had = self._outcome() + self._letters()
-        return all(had[body] for body in self.logs[self._topic_id()] if body not in self.foreign)
+        topic, had, gone = self._topic_id(), self._outcome() + self._letters(), self.removed | self.unclean
+        return all(
+            had[body]
+            for body, places in self.logs[topic].items()
+            if body not in self.foreign and any((topic, *place) not in gone for place in places)
+        )
 
     # --- what must be true
 
