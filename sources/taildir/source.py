@@ -51,8 +51,9 @@ class TaildirSource(Source[TaildirConfig]):
     """Follows growing files through rotation, at least once: a kill repeats at most the one batch not yet stored.
 
     A line is read once a newline ends it, or once its file was renamed or deleted and has been idle. Files are opened
-    as soon as the kernel reports them, by a separate process, so that they can be read after they were deleted; one
-    that was gone even before that is counted (`FileMissedCount`) and shown in the agent's health for ten minutes.
+    as soon as the kernel reports them, by a separate process, so that they can be read after they were deleted. One
+    that was gone even before that is counted (`FileMissedCount`) and shown in the agent's health for ten minutes, and
+    so is one that was closed as idle, grew, and was gone before it was opened again.
     Where a file that was not open is gone, reading goes on in a rotated copy in its directory, plain or compressed
     with gzip, bzip2, xz or zstd, if that copy holds what was read; other compressed files are not read. A copy
     that was found before its file was gone is a file of its own. What was not read when `copytruncate` truncates a
@@ -196,7 +197,7 @@ class TaildirSource(Source[TaildirConfig]):
         hints = self._watch.take()
         tails: Mapping[Tail, os.stat_result | None]
         if hints.everywhere or now >= self._next_look:
-            self._files.adopt(hints.changes)
+            self._files.adopt(hints)
             if hints.overflow:
                 self.metrics.add("WatchOverflowCount")
                 self.complain(
@@ -229,6 +230,8 @@ class TaildirSource(Source[TaildirConfig]):
                 continue
             if status is None:
                 continue  # the next look everywhere finds what became of it
+            if status.st_size <= tail.position:
+                tail.grown = False
             state = (status.st_size, status.st_mtime_ns)
             still = state == tail.seen
             final = still and tail.rotated and self._files.idle(tail, now)
