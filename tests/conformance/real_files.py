@@ -114,7 +114,7 @@ def _short(error: Diagnostic) -> str:
 def main() -> None:
     """Print the table."""
     components = Components()
-    print(table([judge(case, components) for case in files()]))  # noqa: T201
+    print(table([judge(case, components) for case in files()]))
 
 
 if __name__ == "__main__":
