@@ -16,7 +16,11 @@ from sources.syslog.parser import Reading
 class SyslogConfig(Config):
     """Options of all."""
 
-    host: str = option(name="host", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
+    host: str = option(
+        "0.0.0.0",  # noqa: S104  # as in Flume
+        name="host",
+        description="Address or name to listen on; 0.0.0.0 or :: for all addresses.",
+    )
     keep_fields: str = option(
         "none",
         name="keepFields",
