@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,13 +18,16 @@ _ANY = ("", "0.0.0.0")  # noqa: S104  # which means any address of the NameNode'
 
 
 class Hadoop:
-    """The properties of the first core-site.xml and hdfs-site.xml that are found. ValueError where one is not XML."""
+    """The properties of the first core-site.xml and hdfs-site.xml that are found. ValueError where one is not XML.
 
-    def __init__(self) -> None:
+    `files` are others, and `directories` the variables that name where they lie.
+    """
+
+    def __init__(self, files: Sequence[str] = FILES, directories: Sequence[str] = DIRECTORIES) -> None:
         self._values: dict[str, str] = {}
         self.files: list[Path] = []
-        for name in FILES:
-            places = (Path(directory, name) for variable in DIRECTORIES if (directory := os.environ.get(variable)))
+        for name in files:
+            places = (Path(directory, name) for variable in directories if (directory := os.environ.get(variable)))
             if (path := next((place for place in places if place.is_file()), None)) is not None:
                 self.files.append(path)
                 self._values |= _read(path)

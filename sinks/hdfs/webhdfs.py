@@ -263,7 +263,7 @@ class DataNodeAway(Retry):
         self.host = host
 
 
-def _limited(request: Callable[..., Any], timeout: tuple[float, float]) -> Callable[..., Any]:
+def _limited(request: Callable[..., Any], timeout: tuple[float, float | None]) -> Callable[..., Any]:
     """Requests with these timeouts: pyhdfs gives transfers none, and others one that is long for connecting."""
     return lambda method, url, **options: request(method, url, **{**options, "timeout": timeout})
 

@@ -147,7 +147,7 @@ def write_and_commit(sink: HdfsSink, start: int, end: int, **headers: str) -> Re
             "name the compression with serializer.compressionCodec",
         ),
         ({"serializer": "avro_evnt"}, "serializer", "did you mean 'AVRO_EVENT'"),
-        ({"serializer": "com.acme.Mine$Builder"}, "serializer", "Java classes cannot run"),
+        ({"serializer": "com.acme.Mine$Builder"}, "serializer", "com.acme.Mine$Builder is a Java class"),
         (
             {"serializer": "avro_event", "serializer.compressionCodec": "lzo"},
             "serializer.compressionCodec",
