@@ -425,7 +425,7 @@ class ProducerConfig(KafkaEndConfig):
             if properties:
                 Producer({**QUIET, **client_properties(properties, stores=False)})
         except KafkaException as e:
-            raise ValueError(e.args[0].str()) from None
+            raise ValueError(_refused(e, properties)) from None
         return properties
 
 
@@ -453,8 +453,23 @@ class ConsumerConfig(KafkaEndConfig):
                 client = client_properties(properties, stores=False)
                 Consumer({**CONSUMER, **QUIET, **client, "group.id": "none"}).close()
         except KafkaException as e:
-            raise ValueError(e.args[0].str()) from None
+            raise ValueError(_refused(e, properties)) from None
         return properties
+
+
+def _refused(error: KafkaException, properties: Mapping[str, str]) -> str:
+    """What the client says of these properties, with the one it is about where that is known."""
+    text = str(error.args[0].str())
+    about = re.findall('property "([^"]+)"', text)
+    if "GSSAPI" in text:
+        about = ["sasl.mechanism", "sasl.mechanisms", "security.protocol"]
+        text = (
+            "Kerberos (GSSAPI) is not in the installed librdkafka: install librdkafka-dev and libsasl2-dev, then run "
+            "`pip install --force-reinstall --no-binary confluent-kafka confluent-kafka`; or use SCRAM or PLAIN"
+        )
+    names = {_RENAMED.get(name, name): name for name in properties}
+    name = next((names[one] for one in about if one in names), None)
+    return f"{name}: {text}" if name else text
 
 
 def _without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
