@@ -242,8 +242,10 @@ class HdfsConfig(Config):
     def _check_path(cls, value: str) -> str:
         scheme, authority, path = _url(value)
         if scheme not in _SCHEMES:
-            disk = "; for the local disk there is the sink file_roll" if scheme == "file" else ""
-            raise ValueError(f"{scheme}: is not built; write hdfs://, webhdfs:// or a path on HDFS{disk}")
+            way = "the sink file_roll writes to the local disk"
+            if scheme != "file":
+                way = f"`hadoop distcp` copies from there to {scheme}:"
+            raise ValueError(f"{scheme}: is not built; write hdfs://, webhdfs:// or a path on HDFS; {way}")
         if scheme in ("webhdfs", "swebhdfs") and not authority:
             raise ValueError(f"name the NameNode's HTTP server: {scheme}://namenode:{_port(scheme)}{path}")
         if scheme and not (authority or path.startswith("/")):
