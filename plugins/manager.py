@@ -115,7 +115,8 @@ class Components:
         if not cls.type_name or not isinstance(cls.type_name, str):
             self._add_fault(f"{called}: {_name(cls)} has no type_name to be named by in a configuration", place)
             return
-        names = [(kind, name.lower()) for name in (cls.type_name, *cls.aliases)]
+        written = (name.lower() for name in (cls.type_name, *cls.aliases))
+        names = [(kind, name) for one in written for name in dict.fromkeys((one, one.removesuffix("$builder")))]
         if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
             message = f"{called}: the {kind} {cls.type_name!r}, {_name(cls)}, lacks {', '.join(lacking)}"
             fault = self._add_fault(message, place)
@@ -136,6 +137,8 @@ class Components:
     def get(self, kind: str, name: str) -> type[Component[Any]]:
         """The class of that type name or alias. UnknownType with suggestions, or UnusableType, otherwise."""
         key = (kind, name.lower())
+        if key not in self._by_name:  # Flume's files name an interceptor by its builder
+            key = (kind, name.lower().removesuffix("$builder"))
         if (fault := self._unusable.get(key)) is not None:
             raise UnusableType(f"{fault.message} ({fault.file}:{fault.line})")
         found = self._by_name.get(key)
