@@ -13,6 +13,7 @@ def components() -> list[type[Component]]:
     from sources.log4j import Log4jSource
     from sources.netcat import NetcatSource
     from sources.seq import SeqSource
+    from sources.spooldir import SpooldirSource
     from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
     from sources.taildir import TaildirSource
 
@@ -25,6 +26,7 @@ def components() -> list[type[Component]]:
         MultiportSyslogTcp,
         NetcatSource,
         SeqSource,
+        SpooldirSource,
         SyslogTcp,
         SyslogUdp,
         TaildirSource,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def replace(path: Path, data: bytes) -> int:
-    """Write the file anew, durably; answer it open for writing. Raises OSError, and then the old one is still there."""
+    """Write the file anew, durably; answer it open. Raises OSError, and then the old one is still there."""
     fresh = path.with_name(path.name + ".tmp")
     fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
