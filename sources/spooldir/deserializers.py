@@ -89,13 +89,19 @@ class Lines:
 
     def read(self, room: int, space: int) -> Piece | None:
         """See Deserializer."""
-        raw, whole = self._take(room, space)
-        if not raw:
-            if self._skip is not None:
-                raise self._skip
-            return None
+        while True:
+            raw = self._take(room, space)
+            if not raw:
+                if self._skip is not None:
+                    raise self._skip
+                return None
+            piece = self._piece(raw)
+            if len(piece.bodies):
+                return piece
+
+    def _piece(self, raw: bytes) -> Piece:
         try:
-            bodies = self._bodies(raw, whole=whole)
+            bodies = self._bodies(raw)
         except UnicodeDecodeError as e:
             good = raw[: self._line_start(raw, e.start)]
             at = self._offset + e.start
@@ -103,25 +109,25 @@ class Lines:
             self._data, self._end = b"", True
             if not good:
                 raise self._skip from None
-            raw, bodies = good, self._bodies(good, whole=True)
+            raw, bodies = good, self._bodies(good)
         else:
             self._data = self._data[len(raw) :]
         self._offset += len(raw)
         return Piece(bodies, self._offset)
 
-    def _take(self, room: int, space: int) -> tuple[bytes, bool]:
-        """The bytes of the next lines, and whether a line ends there."""
+    def _take(self, room: int, space: int) -> bytes:
+        """The bytes of the next lines; of a part of one, where it is too long."""
         want = max(space, self._unit)
         while True:
             self._fill(want)
             ends = self._ends(self._data[:want])
             if len(ends):
-                return self._data[: int(ends[min(room, len(ends)) - 1]) + self._unit], True
+                return self._data[: int(ends[min(room, len(ends)) - 1]) + self._unit]
             if self._end and want >= len(self._data):
                 # What follows a Skip is not known: an unfinished line before it is not delivered.
-                return (b"" if self._skip else self._data), True
+                return b"" if self._skip else self._data
             if want >= self._most and len(self._data) >= self._most:
-                return self._data[: self._boundary()], False
+                return self._data[: self._boundary()]
             want = min(want * 4, self._most)
 
     def _fill(self, want: int) -> None:
@@ -152,19 +158,20 @@ class Lines:
         before = int(np.searchsorted(ends, at - self._unit, side="right"))
         return int(ends[before - 1]) + self._unit if before else 0
 
-    def _bodies(self, raw: bytes, *, whole: bool) -> pa.Array:
+    def _bodies(self, raw: bytes) -> pa.Array:
         """The lines of it. Raises UnicodeDecodeError."""
-        ended = whole and raw.endswith(self._newline)
         plain = self._charset == self._output == "utf-8"
         if plain and raw.isascii():
             text = None
         else:
             text = raw.decode(self._charset, self._errors)
+            if not text:
+                return pa.array([], pa.binary())  # nothing of it is left by IGNORE
             if self._errors != "strict" and plain:
                 raw = text.encode()
         if self._output == "utf-8":
             out = raw if plain or text is None else text.encode()
-            if not ended:
+            if not out.endswith(b"\n"):
                 out += b"\n"
             ends = np.flatnonzero(np.frombuffer(out, np.uint8) == 0x0A)
             lengths = np.diff(ends, prepend=-1) - 1
@@ -172,8 +179,9 @@ class Lines:
             if not len(lengths) or int(lengths.max()) < self._longest:
                 return columns.binary(out.replace(b"\n", b""), ends - np.arange(len(ends)))
         lines = (raw.decode("ascii") if text is None else text).split("\n")
-        last = lines.pop() if ended else None
-        assert not last
+        ended = not lines[-1]
+        if ended:
+            lines.pop()
         pieces: list[str] = []
         for number, line in enumerate(lines, 1):
             pieces += divided(line, self._longest, ended=ended or number < len(lines))
