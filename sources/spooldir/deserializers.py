@@ -24,6 +24,8 @@ LEAST_LINE_BYTES = 4 << 20
 MOST_LINE_BYTES = 64 << 20
 """So much at most."""
 _SYNC = 16
+Ends = npt.NDArray[np.int64]
+"""Where something ends in a buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,44 +92,46 @@ class Lines:
     def read(self, room: int, space: int) -> Piece | None:
         """See Deserializer."""
         while True:
-            raw = self._take(room, space)
+            raw, ends = self._take(room, space)
             if not raw:
                 if self._skip is not None:
                     raise self._skip
                 return None
-            piece = self._piece(raw)
+            piece = self._piece(raw, ends)
             if len(piece.bodies):
                 return piece
 
-    def _piece(self, raw: bytes) -> Piece:
+    def _piece(self, raw: bytes, ends: Ends) -> Piece:
         try:
-            bodies = self._bodies(raw)
+            bodies = self._bodies(raw, ends)
         except UnicodeDecodeError as e:
-            good = raw[: self._line_start(raw, e.start)]
+            lines = int(np.searchsorted(ends, e.start - self._unit, side="right"))
+            good = raw[: int(ends[lines - 1]) + self._unit if lines else 0]
             at = self._offset + e.start
             self._skip = Skip(f"cannot be decoded as {self._charset}: {e.reason} at byte {at}")
             self._data, self._end = b"", True
             if not good:
                 raise self._skip from None
-            raw, bodies = good, self._bodies(good)
+            raw, bodies = good, self._bodies(good, ends[:lines])
         else:
             self._data = self._data[len(raw) :]
         self._offset += len(raw)
         return Piece(bodies, self._offset)
 
-    def _take(self, room: int, space: int) -> bytes:
-        """The bytes of the next lines; of a part of one, where it is too long."""
+    def _take(self, room: int, space: int) -> tuple[bytes, Ends]:
+        """The bytes of the next lines, or of a part of one that is too long, and where their line feeds are."""
         want = max(space, self._unit)
         while True:
             self._fill(want)
             ends = self._ends(self._data[:want])
             if len(ends):
-                return self._data[: int(ends[min(room, len(ends)) - 1]) + self._unit]
+                ends = ends[:room]
+                return self._data[: int(ends[-1]) + self._unit], ends
             if self._end and want >= len(self._data):
                 # What follows a Skip is not known: an unfinished line before it is not delivered.
-                return b"" if self._skip else self._data
+                return b"" if self._skip else self._data, ends
             if want >= self._most and len(self._data) >= self._most:
-                return self._data[: self._boundary()]
+                return self._data[: self._boundary()], ends
             want = min(want * 4, self._most)
 
     def _fill(self, want: int) -> None:
@@ -139,7 +143,7 @@ class Lines:
             self._end = not data
             self._data += data
 
-    def _ends(self, data: bytes) -> npt.NDArray[np.int64]:
+    def _ends(self, data: bytes) -> Ends:
         """Where in it the line feeds are."""
         if self._unit == 1:
             return np.flatnonzero(np.frombuffer(data, np.uint8) == self._newline[0])
@@ -152,13 +156,7 @@ class Lines:
         decoder.decode(self._data)
         return len(self._data) - len(decoder.getstate()[0])
 
-    def _line_start(self, raw: bytes, at: int) -> int:
-        """Where the line starts that has that byte."""
-        ends = self._ends(raw)
-        before = int(np.searchsorted(ends, at - self._unit, side="right"))
-        return int(ends[before - 1]) + self._unit if before else 0
-
-    def _bodies(self, raw: bytes) -> pa.Array:
+    def _bodies(self, raw: bytes, ends: Ends) -> pa.Array:
         """The lines of it. Raises UnicodeDecodeError."""
         plain = self._charset == self._output == "utf-8"
         if plain and raw.isascii():
@@ -167,17 +165,16 @@ class Lines:
             text = raw.decode(self._charset, self._errors)
             if not text:
                 return pa.array([], pa.binary())  # nothing of it is left by IGNORE
-            if self._errors != "strict" and plain:
-                raw = text.encode()
         if self._output == "utf-8":
-            out = raw if plain or text is None else text.encode()
-            if not out.endswith(b"\n"):
-                out += b"\n"
-            ends = np.flatnonzero(np.frombuffer(out, np.uint8) == 0x0A)
+            if text is not None and not (plain and self._errors == "strict"):
+                raw = text.encode()
+                ends = np.flatnonzero(np.frombuffer(raw, np.uint8) == 0x0A)
+            if not raw.endswith(b"\n"):
+                ends = np.append(ends, len(raw))
             lengths = np.diff(ends, prepend=-1) - 1
             # As many bytes may be fewer characters, which the slow way finds out.
-            if not len(lengths) or int(lengths.max()) < self._longest:
-                return columns.binary(out.replace(b"\n", b""), ends - np.arange(len(ends)))
+            if int(lengths.max()) < self._longest:
+                return columns.binary(raw.replace(b"\n", b""), ends - np.arange(len(ends)))
         lines = (raw.decode("ascii") if text is None else text).split("\n")
         ended = not lines[-1]
         if ended:
