@@ -115,7 +115,7 @@ class SpooldirSource(Source[SpooldirConfig]):
     def batches(self) -> Iterator[Batch]:
         """Read what there is, and wait for more, until stopping."""
         while not self.stopping.is_set():
-            yield from self._read_all()
+            yield from self.look()
             self.stopping.wait(max(_LEAST_PAUSE, self.config.poll_delay / 1000))
 
     def stored(self, batch: Batch) -> None:
@@ -130,7 +130,7 @@ class SpooldirSource(Source[SpooldirConfig]):
 
     # --- reading
 
-    def _read_all(self) -> Iterator[Batch]:
+    def look(self) -> Iterator[Batch]:
         """All that there is to read now."""
         room, space = self.config.batch_size, _BATCH_BYTES
         while not self.stopping.is_set():
