@@ -62,7 +62,7 @@ class Content:
         """The next bytes."""
         data = self._read_packed(size) if self.packed else self._read_plain(size)
         if len(data) < size:
-            self._check()
+            self.check()
         return data
 
     def close(self) -> None:
@@ -105,11 +105,12 @@ class Content:
             size -= len(piece)
             self._at += len(piece)
         if self._failure is not None and not pieces:
-            self._check()
+            self.check()
             raise Skip(f"cannot be unpacked: {self._failure}")
         return b"".join(pieces)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises Skip where it has changed since it was opened."""
         if State.of(os.fstat(self._fd)) != self.state:
             raise Skip("has changed since it was put there")
 

@@ -86,6 +86,13 @@ class Lines:
             offset = _mark_length(charset, content)
         self._offset = content.seek(offset)
         self._data = b""
+        """What was read of the file and holds the next lines."""
+        self._start = 0
+        """Where in it they begin."""
+        self._feeds = np.empty(0, np.int64)
+        """Where in it the line feeds are."""
+        self._taken = 0
+        """So many of them were passed."""
         self._end = False
         self._skip: Skip | None = None
 
@@ -109,51 +116,59 @@ class Lines:
             good = raw[: int(ends[lines - 1]) + self._unit if lines else 0]
             at = self._offset + e.start
             self._skip = Skip(f"cannot be decoded as {self._charset}: {e.reason} at byte {at}")
-            self._data, self._end = b"", True
+            self._data, self._start, self._feeds, self._taken, self._end = b"", 0, self._feeds[:0], 0, True
             if not good:
                 raise self._skip from None
             raw, bodies = good, self._bodies(good, ends[:lines])
         else:
-            self._data = self._data[len(raw) :]
+            self._start += len(raw)
+            self._taken += len(ends)
         self._offset += len(raw)
         return Piece(bodies, self._offset)
 
     def _take(self, room: int, space: int) -> tuple[bytes, Ends]:
         """The bytes of the next lines, or of a part of one that is too long, and where their line feeds are."""
-        want = max(space, self._unit)
-        while True:
-            self._fill(want)
-            ends = self._ends(self._data[:want])
-            if len(ends):
-                ends = ends[:room]
-                return self._data[: int(ends[-1]) + self._unit], ends
-            if self._end and want >= len(self._data):
-                # What follows a Skip is not known: an unfinished line before it is not delivered.
-                return b"" if self._skip else self._data, ends
-            if want >= self._most and len(self._data) >= self._most:
-                return self._data[: self._boundary()], ends
-            want = min(want * 4, self._most)
+        while self._taken == len(self._feeds):
+            left = len(self._data) - self._start
+            if self._end:
+                return self._unfinished(), self._feeds[:0]
+            if left >= self._most:
+                return self._data[self._start : self._boundary()], self._feeds[:0]
+            self._fill(max(space, 3 * left))
+        within = int(np.searchsorted(self._feeds, self._start + space, side="right"))
+        stop = min(max(within, self._taken + 1), self._taken + room)
+        ends = self._feeds[self._taken : stop]
+        return self._data[self._start : int(ends[-1]) + self._unit], ends - self._start
 
-    def _fill(self, want: int) -> None:
-        while not self._end and len(self._data) < want:
+    def _unfinished(self) -> bytes:
+        """The last line, where no line feed ends it; nothing if it may be the beginning of a longer one."""
+        rest = self._data[self._start :]
+        if rest and self._skip is None:
             try:
-                data = self._content.read(want - len(self._data))
+                self._content.check()
             except Skip as e:
-                self._skip, data = e, b""
-            self._end = not data
-            self._data += data
+                self._skip = e
+        return b"" if self._skip is not None else rest
 
-    def _ends(self, data: bytes) -> Ends:
-        """Where in it the line feeds are."""
+    def _fill(self, size: int) -> None:
+        """Read so much more of the file."""
+        try:
+            data = self._content.read(size)
+        except Skip as e:
+            self._skip, data = e, b""
+        self._end = not data
+        self._data = self._data[self._start :] + data
+        self._start = self._taken = 0
         if self._unit == 1:
-            return np.flatnonzero(np.frombuffer(data, np.uint8) == self._newline[0])
-        units = np.frombuffer(data, f"u{self._unit}", len(data) // self._unit)
-        return np.flatnonzero(units == int.from_bytes(self._newline, sys.byteorder)) * self._unit
+            self._feeds = np.flatnonzero(np.frombuffer(self._data, np.uint8) == self._newline[0])
+        else:
+            units = np.frombuffer(self._data, f"u{self._unit}", len(self._data) // self._unit)
+            self._feeds = np.flatnonzero(units == int.from_bytes(self._newline, sys.byteorder)) * self._unit
 
     def _boundary(self) -> int:
         """Where a line may be divided whose end is not known: not within a character."""
         decoder = codecs.getincrementaldecoder(self._charset)("replace")
-        decoder.decode(self._data)
+        decoder.decode(self._data[self._start :])
         return len(self._data) - len(decoder.getstate()[0])
 
     def _bodies(self, raw: bytes, ends: Ends) -> pa.Array:

@@ -105,7 +105,8 @@ class Directory:
                 reason = f"directory {directory} cannot be read, it is tried again: {e.strerror}"
                 self._troubles.report(directory, reason)
             return None
-        self._troubles.over(directory)
+        if known.modified == modified:
+            self._troubles.over(directory)
         # Just after a change the directory may change again at what counts as the same time: then do not rely on it.
         if time.time_ns() - modified > _SETTLED:
             self._listed[directory] = known
@@ -129,10 +130,9 @@ class Directory:
                         continue  # it is gone again, or a link to nothing
                     except OSError as e:
                         reason = f"{entry.path} cannot be read, it is tried again: {e.strerror}"
-                        self._troubles.report(entry.path, reason)
+                        self._troubles.report(directory, reason)
                         modified = -1  # the directory has to be looked at again
                         continue
-                    self._troubles.over(entry.path)
                     if stat.S_ISREG(status.st_mode):
                         files.append(Candidate(entry.path, State.of(status)))
         return _Listing(modified, files, directories)

@@ -82,7 +82,9 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._current: Spooled | None = None
         self._held.callback(self._close_current)
         self._pieces: list[tuple[Spooled, Piece]] = []
-        """Of the batch that is gathered, or on its way."""
+        """Of the batch that is gathered."""
+        self._last: Spooled | None = None
+        """The last file of the batch that is on its way."""
         self._ended: dict[str, Spooled] = {}
         """By path, files that were read to their end and are not marked yet."""
         self._unsaved: Position | None = None
@@ -120,11 +122,10 @@ class SpooldirSource(Source[SpooldirConfig]):
 
     def stored(self, batch: Batch) -> None:
         """Mark the files that were read to their end, and save how far the one that was not is stored."""
-        pieces, self._pieces = self._pieces, []
-        last = pieces[-1][0]
+        last, self._last = self._last, None
         for file in list(self._ended.values()):
             self._retire(file)
-        if last is self._current:
+        if last is not None and last is self._current:
             self._unsaved = last.position
         self._save()
 
@@ -177,7 +178,9 @@ class SpooldirSource(Source[SpooldirConfig]):
                 return
         counts = [len(piece.bodies) for _, piece in self._pieces]
         headers = columns.headers(counts, [{**piece.headers, **file.headers} for file, piece in self._pieces])
-        yield Batch.of_columns(pa.concat_arrays([piece.bodies for _, piece in self._pieces]), headers)
+        bodies = pa.concat_arrays([piece.bodies for _, piece in self._pieces])
+        self._last, self._pieces = self._pieces[-1][0], []
+        yield Batch.of_columns(bodies, headers)
 
     # --- files
 

@@ -1,4 +1,4 @@
-"""The source `spooldir` on real directories: what it reads, in which order, what it leaves, and what it lets go of."""
+"""The source `spooldir` on real directories: what it reads, in which order, and what it leaves."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from sources.spooldir import SpooldirConfig, SpooldirSource
 from sources.spooldir import content as content_module
 from sources.spooldir import directory as directory_module
 from sources.spooldir import tracker as tracker_module
-from sources.spooldir.content import Content, Skip
+from sources.spooldir.content import Content
 from sources.spooldir.deserializers import LEAST_LINE_BYTES, Lines, divided
 from sources.spooldir.tracker import Position, State, Tracker
-from tests.fixtures.examples import examples
 
 RECORD = {
     "type": "record",
@@ -322,7 +321,7 @@ def test_a_name_that_came_back_while_nobody_looked(spool: Path, caplog: pytest.L
         if name == "other":
             put(spool / "b", body, age=3).rename(spool / "a")
             assert read_anew(spool) == [b"new 1", b"new 2"]
-            assert "is not the file that was read up to byte 2" in caplog.text
+            assert "is another file than the one that was read up to byte 2" in caplog.text
             (spool / "a.COMPLETED").unlink()
         else:
             (spool / "a").write_bytes(body)
@@ -342,8 +341,10 @@ def test_a_position_is_found_again_on_another_disk(spool: Path) -> None:
 
 def test_two_sources_do_not_share_a_tracker_directory(spool: Path) -> None:
     source = start(spool)
+    second = make(spool)
     with pytest.raises(Retry, match="is in use by another spooldir source: give each its own"):
-        make(spool).open()
+        second.open()
+    second.close()
     other = start(spool, trackerDir=".mine")
     other.close()
     source.close()
@@ -683,7 +684,7 @@ def test_records_of_avro_and_their_schema(spool: Path, codec: str) -> None:
     parsed = fastavro.parse_schema(RECORD)
     records: list[Any] = [fastavro.schemaless_reader(io.BytesIO(event.body), parsed, None) for event in events]
     assert [record["number"] for record in records] == list(range(50))
-    assert {event.headers["flume.avro.schema.hash"] for event in events} == {"a0c9ad78bbafed2a"}
+    assert {event.headers["flume.avro.schema.hash"] for event in events} == {"a6c609a33e872fca"}
 
 
 def test_the_schema_itself_in_a_header(spool: Path) -> None:
@@ -745,7 +746,7 @@ def test_whole_files(spool: Path) -> None:
         ({"deletePolicy": "later"}, "deletePolicy: must be 'never' or 'immediate'"),
         ({"inputCharset": "nope"}, "inputCharset: unknown character set 'nope'"),
         ({"deserializer": "LIEN"}, "deserializer: there is no deserializer 'LIEN', did you mean 'LINE'?"),
-        ({"deserializer": "org.x.Mine$Builder"}, "deserializer: there is no deserializer 'org.x.Mine$Builder', and Java"),
+        ({"deserializer": "org.x.Mine"}, "deserializer: there is no deserializer 'org.x.Mine', and Java"),
         ({"fileSuffix": "a/b"}, "fileSuffix: must match"),
         (
             {"fileHeader": "true", "basenameHeader": "true", "basenameHeaderKey": "file"},
@@ -784,11 +785,3 @@ def test_what_check_says_of_directories(spool: Path, tmp_path: Path, monkeypatch
         f"trackerDir {spool}/.flumespool cannot be used: {spool} is not writable",
     ]
     assert len(list(make(spool, trackingPolicy="tracker_dir").probe())) == 1
-
-
-def test_examples_of_the_profile() -> None:
-    assert examples(100) >= 1
-
-
-def test_a_skip_says_what_the_file_does() -> None:
-    assert str(Skip("has changed")) == "has changed"
