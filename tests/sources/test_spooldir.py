@@ -392,7 +392,7 @@ def test_an_unfinished_line_of_a_file_that_grows_is_not_an_event(spool: Path) ->
 
 def test_a_file_that_is_cut_off_while_it_is_read(spool: Path) -> None:
     put(spool / "a", b"1\n" * 400_000)
-    source = start(spool, batchSize="10")
+    source = start(spool, batchSize="1000")
     look = source.look()
     source.stored(next(look))
     os.truncate(spool / "a", 0)
@@ -525,22 +525,25 @@ def test_a_file_without_permission_waits(spool: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_disk_that_fails_while_a_file_is_read(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(spool / "a", b"".join(b"%d\n" % n for n in range(20)))
-    source = start(spool, batchSize="4")
+    lines = [b"%099d" % number for number in range(12_000)]
+    put(spool / "a", b"".join(line + b"\n" for line in lines))
+    source = start(spool)
     look = source.look()
-    source.stored(next(look))
-    monkeypatch.setattr(
-        source._current.content, "read", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "broken"))
-    )
-    source._current._events._data = source._current._events._data[:6]  # type: ignore[union-attr]
-    source._current._events._end = False  # type: ignore[union-attr]
-    found = []
+    batch = next(look)
+    found = batch.bodies.to_pylist()
+    source.stored(batch)
+    assert source._current is not None
+
+    def fails(_: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(source._current.content, "read", fails)
     for batch in look:
         found += batch.bodies.to_pylist()
         source.stored(batch)
-    found += read(source)
+    assert source.metrics.get("EventReadFail") == 1
     source.close()
-    assert found == [b"%d" % n for n in range(4, 20)]
+    assert found == lines
 
 
 def test_a_directory_that_disappears_is_waited_for(spool: Path, caplog: pytest.LogCaptureFixture) -> None:
