@@ -10,6 +10,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from sources.filenames import name_pattern
@@ -36,6 +37,14 @@ class _Listing(NamedTuple):
     directories: list[str]
 
 
+class _Checked(NamedTuple):
+    """Which of these files had no mark when the directory of the marks had that modification time."""
+
+    modified: int
+    listed: list[Candidate]
+    unmarked: list[Candidate]
+
+
 class Directory:
     """`spoolDir`, and the marks of `trackerDir` where these tell what has been read."""
 
@@ -50,6 +59,7 @@ class Directory:
         self._order = config.consume_order
         self._troubles = troubles
         self._listed: dict[str, _Listing] = {}
+        self._checked: dict[str, _Checked] = {}
 
     def mark(self, path: str) -> str:
         """Rename, delete or mark a file that was read; in words why not, where that fails."""
@@ -143,6 +153,10 @@ class Directory:
             return files
         marks = os.path.dirname(self._mark(files[0].path))
         try:
+            modified = os.stat(marks).st_mtime_ns
+            known = self._checked.get(directory)
+            if known is not None and known.modified == modified and known.listed is files:
+                return known.unmarked
             names = set(os.listdir(marks))
         except (FileNotFoundError, NotADirectoryError):
             return files
@@ -151,8 +165,27 @@ class Directory:
             self._troubles.report(marks, f"trackerDir {marks} cannot be read, it is tried again: {e.strerror}")
             return []
         self._troubles.over(marks)
-        length = len(directory.rstrip("/")) + 1
-        return [file for file in files if file.path[length:] + self._suffix not in names]
+        unmarked = []
+        for file in files:
+            name = os.path.basename(file.path) + self._suffix
+            if name not in names:
+                unmarked.append(file)
+                self._troubles.over(os.path.join(marks, name))
+            else:
+                self._see_reuse(file, os.path.join(marks, name))
+        self._checked.pop(directory, None)
+        if time.time_ns() - modified > _SETTLED:
+            self._checked[directory] = _Checked(modified, files, unmarked)
+        return unmarked
+
+    def _see_reuse(self, file: Candidate, mark: str) -> None:
+        """Tell of a file that is younger than the mark that says that it was read."""
+        with suppress(OSError):
+            if file.state.modified > os.stat(mark).st_mtime_ns + _SETTLED:
+                reason = (
+                    f"{file.path} has changed since a file of its name was read: it is not read while {mark} is there"
+                )
+                self._troubles.report(mark, reason)
 
 
 def problems(config: SpooldirConfig) -> Iterator[str]:

@@ -209,6 +209,24 @@ def test_deletion_and_marks_in_the_tracker_directory(spool: Path, tmp_path: Path
     assert read_anew(spool, **options) == [b"4"]
 
 
+def test_a_name_that_has_a_mark_already_is_told_of(spool: Path) -> None:
+    put(spool / "a", b"1\n")
+    source = start(spool, trackingPolicy="tracker_dir")
+    assert read(source) == [b"1"]
+    mark = spool / ".flumespool" / "a.COMPLETED"
+    put(spool / "a", b"2\n")
+    os.utime(mark, (1_600_000_000, 1_600_000_000))
+    (spool / "b").touch()
+    assert read(source) == [b""]
+    text = f"{spool}/a has changed since a file of its name was read: it is not read while {mark} is there"
+    assert source.metrics.degraded() == text
+    mark.unlink()
+    assert read(source) == [b"2"]
+    read(source)
+    assert source.metrics.degraded() == ""
+    source.close()
+
+
 def test_many_files_share_batches_and_are_listed_once(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(300):
         put(spool / f"f{number:03}", b"%d\n" % number, age=1000 - number)
@@ -231,9 +249,11 @@ def test_an_idle_directory_is_not_listed_again(spool: Path, monkeypatch: pytest.
     put(spool / "a", b"1\n")
     source = start(spool, trackingPolicy="tracker_dir")
     assert read(source) == [b"1"]
-    os.utime(spool, (1_700_000_000, 1_700_000_000))
+    for directory in (spool, spool / ".flumespool"):
+        os.utime(directory, (1_700_000_000, 1_700_000_000))
     assert read(source) == []
     monkeypatch.setattr(os, "scandir", lambda _: pytest.fail("it is listed"))
+    monkeypatch.setattr(os, "listdir", lambda _: pytest.fail("its marks are listed"))
     assert read(source) == []
     monkeypatch.undo()
     put(spool / "b", b"2\n")
