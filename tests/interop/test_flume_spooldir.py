@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -102,3 +103,92 @@ def test_a_team_moves_to_us_and_back_and_to_us_again(tmp_path: Path, policy: str
         agent.until(lambda: delivered(out).total() >= everything.total(), "ours to go on again")
         assert agent.stop() == 0
     assert delivered(out) == everything
+
+
+SCHEMA = {
+    "type": "record",
+    "name": "Line",
+    "namespace": "test",
+    "doc": "a line",
+    "fields": [
+        {"name": "number", "type": "long"},
+        {"name": "text", "type": ["null", "string"], "default": None},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+        {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 4}},
+        {"name": "parts", "type": {"type": "array", "items": "double"}},
+        {"name": "more", "type": {"type": "map", "values": "Line"}},
+    ],
+}
+AVRO = """
+a1.sources = hash literal
+a1.channels = memory
+a1.sinks = out
+a1.sources.hash.type = spooldir
+a1.sources.hash.channels = memory
+a1.sources.hash.spoolDir = {home}/hash
+a1.sources.hash.deserializer = AVRO
+a1.sources.hash.basenameHeader = true
+a1.sources.literal.type = spooldir
+a1.sources.literal.channels = memory
+a1.sources.literal.spoolDir = {home}/literal
+a1.sources.literal.deserializer = org.apache.flume.serialization.AvroEventDeserializer$Builder
+a1.sources.literal.deserializer.schemaType = LITERAL
+a1.channels.memory.type = memory
+a1.channels.memory.capacity = 10000
+a1.sinks.out.type = file_roll
+a1.sinks.out.channel = memory
+a1.sinks.out.sink.directory = {home}/out
+a1.sinks.out.sink.rollInterval = 0
+a1.sinks.out.sink.serializer = AVRO_EVENT
+a1.sinks.out.sink.serializer.syncIntervalBytes = 32
+"""
+
+
+@pytest.mark.usefixtures("servers")
+def test_records_of_avro_are_the_same_events(tmp_path: Path) -> None:
+    def record(number: int, more: dict[str, object]) -> dict[str, object]:
+        text = f"grüße {number}" if number % 3 else None
+        parts = [number / 3] * (number % 4)
+        return {
+            "number": number,
+            "text": text,
+            "kind": "AB"[number % 2],
+            "hash": b"hash",
+            "parts": parts,
+            "more": more,
+        }
+
+    file = io.BytesIO()
+    records = [record(number, {"in": record(-number, {})} if number % 5 else {}) for number in range(200)]
+    fastavro.writer(file, SCHEMA, records, codec="deflate", sync_interval=500)
+
+    def events(home: Path) -> list[tuple[bytes, dict[str, str]]]:
+        found = []
+        for part in (home / "out").iterdir():
+            for one in fastavro.reader(io.BytesIO(part.read_bytes())) if part.stat().st_size else ():
+                headers = dict(one["headers"])
+                literal = headers.pop("flume.avro.schema.literal", None)
+                found.append((one["body"], headers | ({"literal": json.loads(literal)} if literal else {})))
+        return sorted(found, key=repr)
+
+    homes = {who: tmp_path / who for who in ("theirs", "ours")}
+    for home in homes.values():
+        for name in ("hash", "literal", "out"):
+            (home / name).mkdir(parents=True)
+        for name in ("hash", "literal"):
+            (home / name / "file").write_bytes(file.getvalue())
+        (home / "flume.conf").write_text(AVRO.format(home=home))
+
+    def read(home: Path) -> bool:
+        return all((home / name / "file.COMPLETED").exists() for name in ("hash", "literal"))
+
+    with flume(homes["theirs"], homes["theirs"] / "flume.conf"):
+        until(lambda: read(homes["theirs"]), "Flume to read", seconds=100)
+        until(lambda: len(events(homes["theirs"])) >= 399, "Flume to deliver", seconds=100)
+    configuration = (homes["ours"] / "flume.conf").read_text() + "a1.monitoring.port = 0\n"
+    with RunningAgent(homes["ours"], configuration) as agent:
+        agent.until(lambda: read(homes["ours"]), "ours to read")
+        assert agent.stop() == 0
+    theirs, ours = events(homes["theirs"]), events(homes["ours"])
+    assert len(ours) == 400
+    assert ours == theirs
