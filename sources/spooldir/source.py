@@ -18,7 +18,7 @@ from sources.spooldir.config import SpooldirConfig
 from sources.spooldir.content import Skip
 from sources.spooldir.deserializers import HASH_HEADER, LITERAL_HEADER, Piece
 from sources.spooldir.directory import Candidate, Directory, problems
-from sources.spooldir.spooled import Spooled, resumed
+from sources.spooldir.spooled import Spooled, readable, resumed
 from sources.spooldir.tracker import Left, Leftovers, Position, State, Tracker
 from sources.troubles import Troubles
 
@@ -168,9 +168,9 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._close_current()
         self._ended[file.path] = file
         if not any(one is file for one, _ in self._pieces[-1:]):
-            # Its last events are stored already.
+            # Its last events are stored already. What is to be saved waits for the next batch or listing: saving the
+            # list of thousands of damaged files once for each of them would take hours.
             self._retire(file)
-            self._save()
 
     def _offer(self) -> Iterator[Batch]:
         while not self._save():
@@ -274,7 +274,7 @@ class SpooldirSource(Source[SpooldirConfig]):
     def _leave(self, path: str, state: State, reason: str, *, done: bool = False) -> None:
         self._left.add(path, Left(state, reason, done))
         self.metrics.add("FileSkippedCount")
-        self.log.warning("%s %s: it is left where it is", path, reason)
+        self.log.warning("%s %s: it is left where it is", readable(path), reason)
         self._show()
 
     def _finish_left(self) -> None:
@@ -295,13 +295,13 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._save()
 
     def _show(self) -> None:
-        left = self._left.items()
-        self.metrics.set("SkippedFileCount", len(left))
+        self.metrics.set("SkippedFileCount", len(self._left))
         text = ""
-        if left:
-            path, first = left[0]
-            count = "1 file is" if len(left) == 1 else f"{len(left)} files are"
-            text = f"{count} left unread or unmarked in {self.config.directory}, such as {path}, which {first.reason}"
+        if (first := self._left.first()) is not None:
+            path, left = first
+            count = "1 file is" if len(self._left) == 1 else f"{len(self._left)} files are"
+            directory = self.config.directory
+            text = f"{count} left unread or unmarked in {directory}, such as {readable(path)}, which {left.reason}"
         text = text or self._troubles.first()
         self.metrics.degraded = lambda: text
 

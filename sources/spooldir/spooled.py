@@ -17,6 +17,11 @@ from sources.spooldir.deserializers import Piece, deserializer
 from sources.spooldir.tracker import Position
 
 
+def readable(path: str) -> str:
+    """The path as text: names on disk need not be UTF-8."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 class Spooled:
     """A file that is being read."""
 
@@ -29,9 +34,9 @@ class Spooled:
         """So many were read of it since it was opened."""
         self.headers: dict[str, str] = {}
         if config.file_header:
-            self.headers[config.file_header_key] = os.path.join(Path.cwd(), path)
+            self.headers[config.file_header_key] = readable(os.path.join(Path.cwd(), path))
         if config.basename_header:
-            self.headers[config.basename_header_key] = os.path.basename(path)
+            self.headers[config.basename_header_key] = readable(os.path.basename(path))
         self.reason = ""
         """Why it is not read any further."""
         self.content = Content(path, unpack=config.deserializer != "BLOB")

@@ -228,6 +228,10 @@ class Leftovers:
         """Each of them, by path."""
         return list(self._files.items())
 
+    def first(self) -> tuple[str, Left] | None:
+        """The one that has been left for longest; None where there is none."""
+        return next(iter(self._files.items()), None)
+
     def holds(self, path: str, state: State) -> bool:
         """Whether that file is one of them: it may have changed since."""
         left = self._files.get(path)

@@ -187,6 +187,35 @@ def test_links_are_read_through_and_marked_themselves(spool: Path, tmp_path: Pat
     assert target.read_bytes() == b"linked\n"
 
 
+def test_names_that_are_not_utf_8(spool: Path) -> None:
+    (spool / os.fsdecode(b"caf\xe9")).write_bytes(b"1\n2\n\xff\n")
+    source = start(spool, fileHeader="true", basenameHeader="true", batchSize="1")
+    (batch, *_) = (batch for batch in [next(source.look())])
+    source.stored(batch)
+    assert next(iter(batch)).headers == {"file": f"{spool}/caf\ufffd", "basename": "caf\ufffd"}
+    source.close()
+    source = start(spool)
+    assert read(source) == [b"2"]
+    assert json.dumps(source.metrics.degraded(), ensure_ascii=False).encode()
+    source.close()
+    assert read_anew(spool) == []
+
+
+def test_thousands_of_damaged_files_are_listed_once(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(300):
+        put(spool / f"f{number:03}", b"\xff\n" if number % 2 else b"good\n\xff\n")
+    saved: list[Path] = []
+    real = tracker_module.replace
+    monkeypatch.setattr(tracker_module, "replace", lambda path, data: (saved.append(path), real(path, data))[1])
+    source = start(spool)
+    assert read(source) == [b"good"] * 150
+    assert source.metrics.get("SkippedFileCount") == 300
+    read(source)
+    source.close()
+    assert len(saved) < 5
+    assert read_anew(spool) == []
+
+
 def test_an_empty_file_is_one_empty_event_once(spool: Path) -> None:
     put(spool / "a", b"")
     put(spool / "b", gzip.compress(b""))
