@@ -44,7 +44,6 @@ class SpooldirSource(Source[SpooldirConfig]):
 
     type_name = "spooldir"
     aliases = ("org.apache.flume.source.SpoolDirectorySource",)
-    counters = ("FileReadCount", "FileSkippedCount")
 
     def __init__(self, config: SpooldirConfig, name: str = "") -> None:
         super().__init__(config, name)
