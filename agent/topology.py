@@ -37,7 +37,7 @@ class ComponentSpec:
     cls: type[Component[Any]]
     config: Config
     properties: Mapping[str, str] = field(repr=False)
-    """Its own properties as resolved text: what a Spark executor makes it from again."""
+    """Its own properties as resolved text, for Flume's own checks."""
     place: Place
 
     def make(self) -> Any:

@@ -106,7 +106,7 @@ def run(channel: str, home: Path, each: int, done: Callable[[], bool]) -> Figure
 def run_kafka(servers: str, home: Path, each: int) -> Figure:
     """Into the replicated channel, which is then read."""
     figure = run(KAFKA.format(servers=servers, topic="bench"), home, each, lambda: True)  # OK means that it is there
-    records = read_topic(servers, "bench", Components().get("channel", "kafka"))  # type: ignore[arg-type]
+    records = read_topic(servers, "bench", Components().get("channel", "kafka"))
     batches = [taken.batch for takes in records.values() for taken in takes]
     assert all(event.headers == HEADERS for batch in batches for event in batch)
     check((body for batch in batches for body in batch.bodies.to_pylist()), each)

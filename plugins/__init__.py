@@ -74,4 +74,6 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker only what is above exists
-    from plugins.deprecated import renamed as __getattr__  # noqa: F401  # Python asks it for names of before
+    from plugins.deprecated import renamed
+
+    __getattr__ = renamed  # Python asks it for names that are not above: those of before

@@ -129,7 +129,11 @@ class Channel(Component[C]):
     """Holds events between sources and sinks."""
 
     durable: ClassVar[bool] = False
-    """Whether what it holds survives the agent. The stop of an agent drains the others."""
+    """Whether what it holds survives the agent. The stop of an agent drains the others.
+
+    A drain waits until a channel that does not lie in Kafka is empty: by its gauge `ChannelSize`, of the events that
+    it holds, those that are taken and not committed included.
+    """
 
     @abstractmethod
     def put(self, batch: Batch) -> None:

@@ -34,7 +34,7 @@ class Hooks:
     """What a plugin module may implement."""
 
     @hookspec
-    def components(self) -> Iterable[type[Component[Any]]]:  # type: ignore[empty-body]
+    def components(self) -> Iterable[type[Component[Any]]]:  # type: ignore[empty-body]  # pluggy looks at it, and never calls it
         """Return the component classes this module brings."""
 
 
@@ -96,7 +96,7 @@ class Components:
                 return
             place = _of(hooks[0].function, place)
             brought = [*cast("Iterable[Any]", hooks[0].function())]
-        except Exception as e:  # noqa: BLE001  # as above
+        except Exception as e:  # noqa: BLE001  # and so may asking it for its components
             found = raised_at(e)
             message = f"{called} cannot be used: components(): {type(e).__name__}: {e}"
             self._add_fault(message, found if found[0] else place, whole=True)

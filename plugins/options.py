@@ -106,7 +106,7 @@ def agreement(*fields: str) -> Callable[[F], F]:
     """
 
     def mark(check: F) -> F:
-        check._agreement = fields  # type: ignore[attr-defined]
+        check.__dict__["_agreement"] = fields
         return check
 
     return mark
@@ -194,13 +194,12 @@ class Config(BaseModel):
         """Every option, in the order of declaration."""
         for field, info in cls.model_fields.items():
             extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-            default = info.default_factory() if info.default_factory else info.default  # type: ignore[call-arg]
             bounds = ", ".join(_bounds(info.metadata))
             yield Option(
                 name=info.alias or field,
                 field=field,
                 kind=_kind(info.annotation),
-                default=default,
+                default=info.get_default(call_default_factory=True),
                 unit=str(extra.get("unit", "")),
                 bounds=bounds,
                 description=info.description or "",

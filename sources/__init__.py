@@ -12,8 +12,10 @@ def components() -> list[type[Component]]:
     from sources.kafka import KafkaSource
     from sources.log4j import Log4jSource
     from sources.netcat import NetcatSource
+    from sources.netcatudp import NetcatUdpSource
     from sources.seq import SeqSource
     from sources.spooldir import SpooldirSource
+    from sources.stress import StressSource
     from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
     from sources.taildir import TaildirSource
 
@@ -25,8 +27,10 @@ def components() -> list[type[Component]]:
         Log4jSource,
         MultiportSyslogTcp,
         NetcatSource,
+        NetcatUdpSource,
         SeqSource,
         SpooldirSource,
+        StressSource,
         SyslogTcp,
         SyslogUdp,
         TaildirSource,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from plugins import PortTaken, Retry, Source, option
+from plugins import Config, PortTaken, Retry, Source, option
 from plugins.shared.tls import TlsServerConfig, handshake, refusal
 from sources.connections import AT_ONCE, Connection, Connections, ConnectionsConfig, unread
 
@@ -126,7 +126,30 @@ def _reason(error: OSError) -> str:
     return error.strerror or os.strerror(error.errno or 0)
 
 
+C = TypeVar("C", bound=Config)
 K = TypeVar("K", bound=Connection)
+
+
+class EndpointSource(Source[C]):
+    """A source that listens."""
+
+    def __init__(self, config: C, name: str, endpoint: Endpoint) -> None:
+        super().__init__(config, name)
+        self._endpoint = endpoint
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports it listens on: those configured, or those it was given for 0."""
+        return self._endpoint.ports
+
+    @property
+    def port(self) -> int:
+        """The first of them."""
+        return self.ports[0]
+
+    def probe(self) -> Iterator[str]:
+        """Whether the certificate can be used, and the address and the ports be had."""
+        return self._endpoint.probe()
 
 
 class Listener(Generic[K]):

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator
 import pyarrow as pa
 import pydantic
 
-from plugins import Batch, Source, option
+from plugins import Batch, option
 from plugins.shared.charsets import text_codec
 from sources.connections import Connection
-from sources.listening import MAX_BYTES, READ_SIZE, TICK, Endpoint, Listener, TcpConfig
+from sources.listening import MAX_BYTES, READ_SIZE, TICK, Endpoint, EndpointSource, Listener, TcpConfig
 
 
 class NetcatConfig(TcpConfig):
@@ -54,7 +54,7 @@ class _Sender(Connection):
         """Nothing more is read of it; it is closed once its answer is sent."""
 
 
-class NetcatSource(Source[NetcatConfig]):
+class NetcatSource(EndpointSource[NetcatConfig]):
     """Receives lines over TCP, at least once: a line is answered with OK when every required channel holds it.
 
     A sender that repeats what was not answered loses nothing. A line without a newline at its end is no event.
@@ -64,18 +64,13 @@ class NetcatSource(Source[NetcatConfig]):
     aliases = ("org.apache.flume.source.NetcatSource",)
 
     def __init__(self, config: NetcatConfig, name: str = "") -> None:
-        super().__init__(config, name)
+        super().__init__(config, name, Endpoint(config.bind, [config.port]))
         self._listener: Listener[_Sender] = Listener(
             self,
-            Endpoint(config.bind, [config.port]),
+            self._endpoint,
             lambda taken, address: _Sender(taken, address, config.encoding),
             most=config.max_connections,
         )
-
-    @property
-    def port(self) -> int:
-        """The port it listens on: the one configured, or the one it was given for 0."""
-        return self._listener.endpoint.ports[0]
 
     def open(self) -> None:
         """Listen. Retry says why that is not possible."""
@@ -86,10 +81,6 @@ class NetcatSource(Source[NetcatConfig]):
         for connection in self._listener.connections:
             self._drop(connection)
         self._listener.close()
-
-    def probe(self) -> Iterator[str]:
-        """Whether the address and the port can be had."""
-        return self._listener.endpoint.probe()
 
     def sets_headers(self) -> Collection[str]:
         """None."""

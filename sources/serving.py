@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from plugins import Batch, Retry, Source
 from plugins.shared.tls import TlsServerConfig, refusal
 from sources.connections import Connection, Connections
-from sources.listening import MAX_BYTES, TICK, Endpoint, TcpConfig
+from sources.listening import MAX_BYTES, TICK, Endpoint, EndpointSource, TcpConfig
 
 
 class ServingConfig(TlsServerConfig, TcpConfig):
@@ -183,35 +183,47 @@ class Arrivals(Generic[R]):
                 self._waiting.popleft()
 
 
-class Server(Protocol[R]):
-    """Takes requests from clients, on a thread of its own."""
+class Server(ABC, Generic[R]):
+    """Takes requests from clients, on a thread of its own with an event loop."""
+
+    def __init__(self, name: str) -> None:
+        self.arrivals: Arrivals[R] = Arrivals()
+        """The requests that wait to be read."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Serve, until `_end` is called."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """End all connections; answers given before still leave. Any thread."""
 
     def start(self) -> None:
         """Begin to serve."""
+        self._thread.start()
 
     def stop(self) -> None:
         """End all connections; answers given before still leave."""
+        self._end()
+        self._thread.join()
 
     @property
     def alive(self) -> bool:
         """Whether it still serves."""
-
-    @property
-    def arrivals(self) -> Arrivals[R]:
-        """The requests that wait to be read."""
+        return self._thread.is_alive()
 
 
-S = TypeVar("S", bound=Server)  # type: ignore[type-arg]  # of R
+S = TypeVar("S", bound=Server[Any])
 
 
-class ServingSource(Source[C], Generic[C, S, R]):
+class ServingSource(EndpointSource[C], Generic[C, S, R]):
     """Answers a request when every required channel has stored its events; requests that wait travel together."""
 
     in_flight = 4
 
     def __init__(self, config: C, name: str = "") -> None:
-        super().__init__(config, name)
-        self._endpoint = Endpoint(config.bind, [config.port], config)
+        super().__init__(config, name, Endpoint(config.bind, [config.port], config))
         self._server: S | None = None
         self._yielded: deque[list[R]] = deque()
 
@@ -227,11 +239,6 @@ class ServingSource(Source[C], Generic[C, S, R]):
     def _answer(self, server: S, requests: list[R]) -> None:
         """Tell the clients that their events are stored."""
 
-    @property
-    def port(self) -> int:
-        """The port it listens on: the one configured, or the one it was given for 0."""
-        return self._endpoint.ports[0]
-
     def open(self) -> None:
         """Listen and serve. Retry says why that is not possible."""
         self._yielded.clear()
@@ -245,10 +252,6 @@ class ServingSource(Source[C], Generic[C, S, R]):
             self._server.stop()
             self._server = None
         self._endpoint.close()
-
-    def probe(self) -> Iterator[str]:
-        """Whether the keystore can be read, and the address and the port can be had."""
-        return self._endpoint.probe()
 
     def batches(self) -> Iterator[Batch]:
         """What the clients send."""

@@ -147,6 +147,18 @@ def netcat(cls: type[Any], _: Path) -> None:
         conformance.check_source(cls, {**properties, "port": "0"}, send, failing=failing)
 
 
+def netcatudp(cls: type[Any], _: Path) -> None:
+    def send(source: Any, bodies: Sequence[bytes]) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for body in bodies:
+                sender.sendto(body + b"\n", ("127.0.0.1", source.port))
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        there = {"bind": "127.0.0.1", "port": "0"}
+        conformance.check_source(cls, there, send, failing={**there, "port": str(taken.getsockname()[1])})
+
+
 def taildir(cls: type[Any], directory: Path) -> None:
     log = directory / "app.log"
     log.touch()
@@ -205,9 +217,15 @@ def spark(cls: type[Any], _: Path) -> None:
     conformance.check_component(cls, texts)  # what it does needs Spark: tests/sinks/test_spark.py
 
 
+def file_channel(cls: type[Any], directory: Path) -> None:
+    conformance.check_channel(cls, {"checkpointDir": str(directory / "c"), "dataDirs": str(directory / "d")})
+
+
 HERE: dict[str, Check] = {
     "source exec": exec_source,
     "source netcat": netcat,
+    "source netcatudp": netcatudp,
+    "source stress": lambda cls, _: conformance.check_component(cls, {"maxTotalEvents": "10"}),
     "source seq": lambda cls, _: conformance.check_component(cls, {"totalEvents": "10"}),
     "source avro": avro_source,
     "source http": http_source,
@@ -217,6 +235,8 @@ HERE: dict[str, Check] = {
     "source syslogtcp": syslog(socket.SOCK_STREAM),
     "source syslogudp": syslog(socket.SOCK_DGRAM),
     "source taildir": taildir,
+    "channel SPILLABLEMEMORY": file_channel,
+    "channel file": file_channel,
     "channel memory": lambda cls, _: conformance.check_channel(cls, {}),
     "interceptor filter": interceptor(CARD, match="card|line 1", drop="true"),
     "interceptor host": interceptor(useIP="false"),

@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
+from confluent_kafka import KafkaException
 
 from agent.audit.sums import PUT, Minutes, Report, Sum, add, tally
 from agent.options import AgentOptions
 from agent.runner.deadletters.letters import producer_to
 from plugins import Batch, Channel, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
-from plugins.shared.kafkaclient import BROKEN, QUIET, is_broken
+from plugins.shared.kafkaclient import BROKEN, is_broken
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +45,10 @@ class Audit:
 
     def open(self) -> None:
         """Create the topic where it is missing. Raises Retry."""
-        from confluent_kafka import KafkaException
-
         with self._lock:
             if self._producer is None:
                 try:
-                    self._producer = producer_to(
-                        self.stream, self.topic, self.replication, days=DAYS, **QUIET, **CLIENT
-                    )
+                    self._producer = producer_to(self.stream, self.topic, self.replication, days=DAYS, **CLIENT)
                 except KafkaException as e:
                     raise Retry(f"{OPTION} {self.topic} cannot be written to: {e.args[0].str()}") from e
 

@@ -13,14 +13,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import click
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from agent.cli.configured import Chosen, configuration_options, counted, show
+from agent.cli.output import json_option
 from agent.cli.running import held_by, running_agents
 from agent.config import Diagnostic, Mode, chosen_agent
 from agent.config.diagnostics import Severity
 from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
 from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
+from plugins.shared.kafkaclient import stream_client
 
 CONNECT_SECONDS = 15.0
 """Longest time `--connect` waits, for all components together."""
@@ -31,7 +35,7 @@ CONNECT_SECONDS = 15.0
 @click.option(
     "--connect", is_flag=True, help="Also connect to every server and check every directory that the agent would use."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
     """Check a configuration and show what would run; start nothing.
 
@@ -97,19 +101,13 @@ def _probe_outputs(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
 
     Nothing where no broker answers: the channel says so.
     """
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-
-    from plugins.shared.kafkaclient import QUIET, client_properties
-
     made = channel.make()
     topics = sink.make().topics()
     if not topics or not isinstance(made, KafkaBackedChannel):
         return
     stream = made.stream(None)
-    client = {"bootstrap.servers": stream.bootstrap_servers, **QUIET, **client_properties(stream.client)}
     with contextlib.suppress(KafkaException):
-        there = AdminClient(client).list_topics(timeout=CONNECT_SECONDS / 2).topics
+        there = AdminClient(stream_client(stream)).list_topics(timeout=CONNECT_SECONDS / 2).topics
         for topic in sorted(topics & there.keys()):
             replicas = min((len(one.replicas) for one in there[topic].partitions.values()), default=0)
             if replicas < made.replication:

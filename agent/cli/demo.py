@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import click
 from rich.console import Console
@@ -44,7 +45,7 @@ from agent.services.kafka import KafkaCluster
 from agent.services.logs import CONF, Intake
 from agent.services.running import RunningAgent, free_ports
 from agent.services.solr import SolrCluster
-from plugins import Components, FlafkaError
+from plugins import Components, FlafkaError, KafkaBackedChannel
 
 NEEDED = {
     "hdfs": ("pyhdfs", "requests"),
@@ -256,7 +257,8 @@ class _Run:
 
     def look(self) -> _Found:
         """Read everything back."""
-        records = read_topic(self.kafka.bootstrap_servers, TOPIC, Components().get("channel", "kafka"))  # type: ignore[arg-type]
+        channel_class = cast("type[KafkaBackedChannel]", Components().get("channel", "kafka"))
+        records = read_topic(self.kafka.bootstrap_servers, TOPIC, channel_class)
         events = [event for takes in records.values() for taken in takes for event in taken.batch]
         channel = stored(records)
         reader = HdfsReader(self.hdfs.webhdfs)

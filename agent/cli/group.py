@@ -267,17 +267,15 @@ def _members(admin: Any, name: str) -> list[dict[str, Any]]:
     passing = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
     deadline = time.monotonic() + COORDINATOR_SECONDS
     while True:
-        failure = None
+        late = time.monotonic() > deadline
         try:
             found = admin.describe_groups([name])[name]
-        except passing as e:
-            failure = e
-        if failure is None and not any(kind.__name__ in (found["error"] or "") for kind in passing):
-            break
-        if time.monotonic() > deadline:
-            if failure is not None:
-                raise failure
-            break
+        except passing:
+            if late:
+                raise
+        else:
+            if late or not any(kind.__name__ in (found["error"] or "") for kind in passing):
+                break
         time.sleep(0.2)
     if found["error"] and "GroupIdNotFound" not in found["error"]:
         raise click.ClickException(f"group {name}: {found['error']}")

@@ -75,11 +75,9 @@ def process(sink: str | None, chosen: Chosen, rows: int, file: Path | None) -> N
 def _refuse_empty(spec: AgentSpec, sink: SinkSpec) -> None:
     """Before Spark is started, which takes a while."""
     channel: KafkaBackedChannel = spec.channel(sink.channel).make()
-    try:
+    with contextlib.closing(channel):
         channel.open()
         starts, ends = channel.starts(), channel.ends()
-    finally:
-        channel.close()
     if all(starts.get(partition, 0) >= end for partition, end in ends.items()):
         raise FlafkaError(
             f"channel {sink.channel} is empty: topic {channel.stream(None).topic} has no events. Put some in, or try "

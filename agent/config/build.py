@@ -306,8 +306,10 @@ class Builder:
 
     def _check_transactions(self, sources: list[SourceSpec], sinks: list[SinkSpec]) -> None:
         """Flume drops what moves more events at once than a transaction of its channel holds; here that works."""
-        joins = [("source", spec, name) for spec in sources for name in spec.channels]
-        joins += [("sink", spec, spec.channel) for spec in sinks]  # type: ignore[misc]
+        joins: list[tuple[str, ComponentSpec, str]] = [
+            ("source", one, name) for one in sources for name in one.channels
+        ]
+        joins += [("sink", one, one.channel) for one in sinks]
         for kind, spec, name in joins:
             channel = self.channels.get(name)
             if channel and (message := too_much_at_once(kind, spec, channel)):

@@ -63,8 +63,7 @@ class Reader:
             self._hide_secrets(config_class, part.properties)
             config, problems = config_class.parse(texts)
         except Exception as e:  # noqa: BLE001  # a plugin's own check, which must not keep the rest from being checked
-            message = f"its options cannot be checked, a bug in {_culprit(cls, e)}: {type(e).__name__}: {e}"
-            self.report.error(part.place, part.path, message, drops=part.owner)
+            self._bug(part, cls, "its options cannot be checked", e)
             return None
         for problem in problems:
             if problem.unknown:
@@ -80,9 +79,8 @@ class Reader:
         spec = ComponentSpec(part.name, part.path, cls, config, texts, part.place)
         try:
             spec.make()
-        except Exception as e:  # noqa: BLE001  # a plugin's constructor
-            message = f"it cannot be made, a bug in {_culprit(cls, e)}: {type(e).__name__}: {e}"
-            self.report.error(part.place, part.path, message, drops=part.owner)
+        except Exception as e:  # noqa: BLE001  # a plugin's constructor may raise whatever its author wrote
+            self._bug(part, cls, "it cannot be made", e)
             return None
         return spec
 
@@ -115,6 +113,11 @@ class Reader:
         else:  # for this, Flume starts nothing at all
             self.report.fatal(written.place, part.path, message)
         return None
+
+    def _bug(self, part: Part, cls: type[Component[Any]], what: str, error: Exception) -> None:
+        culprit = blamed(error) or described(cls)
+        message = f"{what}, a bug in {culprit}: {type(error).__name__}: {error}"
+        self.report.error(part.place, part.path, message, drops=part.owner)
 
     def _hide_secrets(self, config_class: type[Config], properties: Mapping[str, Property]) -> None:
         declared = {option.name for option in config_class.options() if option.secret}
@@ -151,10 +154,6 @@ class Reader:
             self.report.fatal(prop.place, part.path, message, drops=part.owner)
             return
         self.report.error(prop.place if prop else part.place, part.path, message, drops=part.owner)
-
-
-def _culprit(cls: type[Component[Any]], error: Exception) -> str:
-    return blamed(error) or described(cls)
 
 
 def _found(config_class: type[Config], properties: Mapping[str, Property]) -> dict[str, str]:

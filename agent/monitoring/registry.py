@@ -10,6 +10,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from agent.runner.retries import RETRY
 from plugins import Metrics
 
 _SOURCE = (
@@ -36,8 +37,8 @@ dashboards expect; Flume shows no interceptors."""
 
 _SPARK = "BatchMilliseconds RecordsPerSecond StateRows StateBytes"  # of a query's latest micro-batch
 _CONNECTIONS = "OpenConnectionCount OpenConnectionLimit"
-_RETRY = "RetryAttempt RetryTime"  # of a component that failed
-GAUGES = frozenset(f"ChannelCapacity ChannelFillPercentage ChannelSize {_CONNECTIONS} Lag {_SPARK} {_RETRY}".split())
+_LEVELS = f"ChannelCapacity ChannelFillPercentage ChannelSize {_CONNECTIONS} Lag {_SPARK}"
+GAUGES = frozenset((*_LEVELS.split(), *RETRY))
 
 
 @dataclass
@@ -49,7 +50,6 @@ class Monitored:
     name: str
     metrics: Metrics
     start_time: int = field(default_factory=lambda: int(time.time() * 1000))
-    stop_time: int = 0
     counters: tuple[str, ...] = ()
     """Names it shows besides those of its kind."""
 
@@ -78,7 +78,7 @@ class Registry:
     def _values(self, component: Monitored) -> dict[str, str]:
         shown = {name: _text(name, value) for name, value in sorted(component.values().items())}
         shown["StartTime"] = str(component.start_time)
-        shown["StopTime"] = str(component.stop_time)
+        shown["StopTime"] = "0"
         shown["Type"] = component.kind
         if component.metrics.last_error:
             shown["LastError"] = component.metrics.last_error

@@ -6,17 +6,18 @@ the agent (`agent.runner.local.sinks`), for one sink or a group, or a task on Sp
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records, to_note
 from agent.runner.deadletters.rejections import Rejections
 from agent.runner.supervise import close
-from agent.topology import SinkSpec
+from agent.topology import ComponentSpec, SinkSpec
 from plugins import (
     Batch,
     CommittingSink,
@@ -250,6 +251,18 @@ class Delivery:
     def _tell_dropped(self, partitions: Collection[int]) -> None:
         for listener in self.listeners:
             listener.dropped(partitions)
+
+
+@contextlib.contextmanager
+def opened(specs: Iterable[ComponentSpec]) -> Iterator[list[Interceptor[Any]]]:
+    """New interceptors of these, open within the block."""
+    with contextlib.ExitStack() as closing:
+        interceptors: list[Interceptor[Any]] = []
+        for interceptor in (spec.make() for spec in specs):
+            closing.callback(interceptor.close)
+            interceptor.open()
+            interceptors.append(interceptor)
+        yield interceptors
 
 
 def intercepted(batch: Batch, interceptors: Iterable[Interceptor[Any]]) -> Batch:

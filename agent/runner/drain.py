@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -37,12 +38,17 @@ class Drain:
         remote: Sequence[tuple[SinkSpec, Metrics]],
     ) -> None:
         """`local` and `remote` are the sinks that threads run and those that Spark runs."""
-        goals: dict[tuple[str, str | None], Goal] = {}
+        goals: dict[tuple[str, str | None], Goal | Emptied] = {}
         for sink in [*(delivery.spec for delivery in local), *(spec for spec, _ in remote)]:
             channel, group = channels[sink.channel], sink.group
-            if channel.channel.durable and (channel.name, group) not in goals:
+            if not channel.channel.durable:
+                continue
+            if not isinstance(channel.channel, KafkaBackedChannel):
+                goals[channel.name, None] = Emptied(channel)
+            elif (channel.name, group) not in goals:
                 goals[channel.name, group] = Goal(
                     channel,
+                    channel.channel,
                     group,
                     [
                         delivery
@@ -75,17 +81,51 @@ class Drain:
         return True
 
 
+class Emptied:
+    """A durable channel of this agent alone, on its way to be empty."""
+
+    def __init__(self, channel: ChannelRunner) -> None:
+        self.channel = channel
+        self.moved = 0.0
+        """When it was last seen to hold less, of `time.monotonic`."""
+        self._least = math.inf
+
+    def again(self) -> None:
+        """What another channel has put into it meanwhile counts, too."""
+        self._least = math.inf
+
+    def reached(self) -> bool:
+        """Whether it is empty."""
+        if not self.channel.ready.is_set():
+            return False
+        held = self.channel.metrics.get("ChannelSize")
+        if held < self._least:
+            self._least, self.moved = held, time.monotonic()
+        return not held
+
+    def at_work(self) -> bool:
+        """Its sinks run in this agent, which sees what they deliver."""
+        return False
+
+    def told(self) -> str:
+        """What it still holds, in words."""
+        if not self.channel.ready.is_set():
+            return f"{self.channel.path} is not open: {self.channel.metrics.last_error}"
+        return f"{self.channel.path} still holds {self.channel.metrics.get('ChannelSize'):.0f} events"
+
+
 class Goal:
-    """One group on its way to the end of one channel."""
+    """One group on its way to the end of one channel in Kafka."""
 
     def __init__(
         self,
         channel: ChannelRunner,
+        stream: KafkaBackedChannel,
         group: str | None,
         local: Sequence[Delivery],
         remote: Sequence[tuple[SinkSpec, Metrics]],
     ) -> None:
-        self.channel, self._group = channel, group
+        self.channel, self._stream, self._group = channel, stream, group
         self._local, self._remote = local, remote
         self.moved = 0.0
         """When it was last seen to have come further, of `time.monotonic`."""
@@ -123,7 +163,7 @@ class Goal:
         if self._trouble:
             return f"{channel.path} cannot be looked at: {self._trouble}"
         try:
-            holders = self._kafka().holders(self._group)
+            holders = self._stream.holders(self._group)
         except FlafkaError as e:
             holders = dict.fromkeys(self._ends, f"somebody: {e}")
         return "; ".join(
@@ -132,15 +172,10 @@ class Goal:
             for partition, end in sorted(self._ends.items())
         )
 
-    def _kafka(self) -> KafkaBackedChannel:
-        if not isinstance(self.channel.channel, KafkaBackedChannel):
-            raise FlafkaError("a channel of its type cannot tell where it ends, and so cannot be drained")
-        return self.channel.channel
-
     def _look(self) -> None:
         if not self.channel.ready.is_set():
             raise FlafkaError(self.channel.metrics.last_error or "it is not open yet")
-        channel = self._kafka()
+        channel = self._stream
         claims = channel.positions(self._group)
         topic, name = next(((claim.topic_id, claim.group) for claim in claims), ("", ""))
         if not self._asked or topic != self._topic:  # one of the same name that was made anew has ends of its own

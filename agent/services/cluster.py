@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
+from xml.sax.saxutils import escape
 
 from agent.services import ServiceError
 from agent.services.jars import ensure
@@ -286,6 +287,15 @@ def java_command(
         ":".join(str(folder) for folder in classpath),
         main,
     ]
+
+
+def site_xml(properties: Mapping[str, str]) -> str:
+    """Hadoop's configuration format."""
+    lines = (
+        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
+        for name, value in properties.items()
+    )
+    return f"<configuration>\n{''.join(lines)}</configuration>\n"
 
 
 def _free(port: int, host: str = HOST) -> bool:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from agent.services import ServiceError
-from agent.services.cluster import HOST, Cluster, java_command, listening
-from agent.services.hadoop import site_xml
+from agent.services.cluster import HOST, Cluster, java_command, listening, site_xml
 from agent.services.java import Java
 from agent.services.logs import LOG4J2, log4j2_options
 

@@ -1,7 +1,6 @@
 """HDFS on this machine: a NameNode and one or more DataNodes."""
 
 import getpass
-import http.client
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -10,11 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from agent.services import ServiceError
-from agent.services.cluster import HOST, Cluster, java_command
-from agent.services.hadoop import site_xml
+from agent.services.cluster import HOST, Cluster, java_command, site_xml
 from agent.services.jars import ensure
 from agent.services.java import Java
 from agent.services.logs import log4j1_options
+from agent.services.running import page
 
 NAMENODE = "namenode"
 NAMENODE_HEAP_MB, DATANODE_HEAP_MB = 128, 96
@@ -211,13 +210,9 @@ class HdfsCluster(Cluster):
 
 
 def _jmx(port: int, service: str, name: str) -> dict[str, Any] | None:
-    """One bean of a Hadoop server; None while it does not serve it. `http.client`, as it knows no proxies."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    """One bean of a Hadoop server; None while it does not serve it."""
     try:
-        connection.request("GET", f"/jmx?qry=Hadoop:service={service},name={name}")
-        beans = json.loads(connection.getresponse().read())["beans"]
-    except (OSError, http.client.HTTPException, ValueError, KeyError):
+        beans = json.loads(page(HOST, port, f"/jmx?qry=Hadoop:service={service},name={name}")[1])["beans"]
+    except (ValueError, KeyError):
         return None
-    finally:
-        connection.close()
     return beans[0] if beans else None

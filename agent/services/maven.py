@@ -67,7 +67,7 @@ def find_repository() -> Repository:
 def _mirror(settings: Path) -> Repository | None:
     """The first mirror of Central in Maven's settings, with the credentials of the server of the same id."""
     try:
-        root = ElementTree.parse(settings).getroot()  # noqa: S314 - the user's own file, not the network's
+        root = ElementTree.parse(settings).getroot()  # noqa: S314  # the user's own file
     except ElementTree.ParseError as error:
         raise ServiceError(f"{settings}: {error}") from None
     for mirror in root.iterfind("{*}mirrors/{*}mirror"):

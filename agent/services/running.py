@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -11,8 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -49,6 +48,19 @@ def free_port() -> int:
     return free_ports(1)[0]
 
 
+def page(host: str, port: int, path: str, seconds: float = 5) -> tuple[int, bytes]:
+    """Status and body of a page by HTTP, without any proxy; `(0, b"")` without an answer."""
+    connection = http.client.HTTPConnection(host, port, timeout=seconds)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (OSError, http.client.HTTPException):
+        return 0, b""
+    finally:
+        connection.close()
+
+
 class RunningAgent:
     """One agent process. `with` it, so that it never outlives what started it.
 
@@ -78,7 +90,7 @@ class RunningAgent:
             variables["PYTHONPATH"] = str(tree)
         self._environment = {name: value for name, value in variables.items() if value is not None}
         self._read = self._log.stat().st_size if self._log.exists() else 0
-        self._url: str | None = None
+        self._address: tuple[str, int] | None = None
         self.process: subprocess.Popen[bytes]
 
     def __enter__(self) -> RunningAgent:
@@ -104,18 +116,12 @@ class RunningAgent:
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Status and body of a page of its HTTP server; `(0, b"")` while there is none."""
-        if self._url is None:
-            found = re.search(r"metrics on (http://[\d.]+:\d+)/", self.log)
+        if self._address is None:
+            found = re.search(r"metrics on http://([\d.]+):(\d+)/", self.log)
             if found is None:
                 return 0, b""
-            self._url = found[1]
-        try:
-            with urllib.request.urlopen(self._url + path, timeout=5) as answer:  # noqa: S310  # http: the agent's own, as its log names it
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as e:
-            return e.code, e.read()
-        except OSError:
-            return 0, b""
+            self._address = found[1], int(found[2])
+        return page(*self._address, path)
 
     def metrics(self) -> dict[str, dict[str, str]]:
         """Flume's JSON; empty while it does not answer."""

@@ -1,6 +1,5 @@
 """Solr on this machine: one server, without ZooKeeper, and as many cores as one likes."""
 
-import http.client
 import json
 import shutil
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, java_command
 from agent.services.java import Java
 from agent.services.logs import LOG4J2, log4j2_options
+from agent.services.running import page
 
 SOLR = "solr"
 HEAP_MB = 160
@@ -106,13 +106,9 @@ class SolrCluster(Cluster):
         return None
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        """An answer in JSON; None without one. `http.client`, as it knows no proxies."""
-        connection = http.client.HTTPConnection(HOST, self.ports[SOLR], timeout=30)
+        """An answer in JSON; None without one."""
         try:
-            connection.request("GET", f"/solr/{path}")
-            found: dict[str, Any] = json.loads(connection.getresponse().read())
-        except (OSError, http.client.HTTPException, ValueError):
+            found: dict[str, Any] = json.loads(page(HOST, self.ports[SOLR], f"/solr/{path}", 30)[1])
+        except ValueError:
             return None
-        finally:
-            connection.close()
         return found

@@ -1,6 +1,5 @@
 """Spark on this machine: a standalone master and two workers, whose Python has nothing of ours."""
 
-import http.client
 import json
 import os
 import shlex
@@ -17,6 +16,7 @@ from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, java_command, listening
 from agent.services.java import Java
 from agent.services.logs import LOG4J2, log4j2_options
+from agent.services.running import page
 
 MASTER = "master"
 WORKERS = ["worker-1", "worker-2"]
@@ -170,14 +170,9 @@ def spark_home() -> Path:
 
 
 def ask_master(host: str, port: int) -> dict[str, Any] | None:
-    """What a standalone master's web page tells of it, in JSON; None without an answer. `http.client`, as it knows
-    no proxies."""
-    connection = http.client.HTTPConnection(host, port, timeout=5)
+    """What a standalone master's web page tells of it, in JSON; None without an answer."""
     try:
-        connection.request("GET", "/json/")
-        told: dict[str, Any] = json.loads(connection.getresponse().read())
-    except (OSError, http.client.HTTPException, ValueError):
+        told: dict[str, Any] = json.loads(page(host, port, "/json/")[1])
+    except ValueError:
         return None
-    finally:
-        connection.close()
     return told

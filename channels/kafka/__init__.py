@@ -9,12 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export three of them
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.positions import TopicIds, assigned, claims_of, reader_id
@@ -40,9 +35,9 @@ from plugins import (
 from plugins.shared.kafkaclient import (
     CONSUMER,
     NO_BROKERS,
-    QUIET,
     client_properties,
     committed,
+    create_topic,
     metadata_of,
     reason,
     unanswered,
@@ -367,42 +362,26 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return Consumer({**CONSUMER, **self._client(self.config.consumer), "group.id": group})
 
     def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
-        return {
-            "bootstrap.servers": self.config.bootstrap_servers,
-            "client.id": f"flafka-{self.name}",
-            "socket.keepalive.enable": True,
-            "reconnect.backoff.max.ms": 2000,
-            **QUIET,
-            **client_properties(properties),
-        }
+        return {**self.config.client(self.name), **client_properties(properties)}
 
     def _create_topic(self, admin: AdminClient) -> None:
         config = self.config
-        topic = NewTopic(
-            config.topic,
-            num_partitions=config.partitions,
-            replication_factor=config.replication,
-            config={
-                "min.insync.replicas": str(min(2, config.replication)),
-                "max.message.bytes": str(MAX_RECORD_BYTES),
-                "retention.ms": str(config.retention * 3_600_000),
-                "cleanup.policy": "delete",
-            },
-        )
+        settings = {
+            "max.message.bytes": str(MAX_RECORD_BYTES),
+            "retention.ms": str(config.retention * 3_600_000),
+            "cleanup.policy": "delete",
+        }
+        made = config.topic, config.partitions, config.replication
         try:
-            admin.create_topics([topic])[config.topic].result(CONNECT_SECONDS)
-            self.log.info(
-                "created topic %s: %d partitions, %d replicas", config.topic, config.partitions, config.replication
-            )
+            if create_topic(admin, *made, settings, CONNECT_SECONDS):
+                self.log.info("created topic %s: %d partitions, %d replicas", *made)
         except KafkaException as e:
-            code = e.args[0].code()
-            if code == KafkaError.INVALID_REPLICATION_FACTOR:
-                raise Retry(
-                    f"channel {self.name}: replication = {config.replication} needs as many brokers; start them, or "
-                    f"set replication lower"
-                ) from e
-            if code != KafkaError.TOPIC_ALREADY_EXISTS:
+            if e.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
                 raise
+            raise Retry(
+                f"channel {self.name}: replication = {config.replication} needs as many brokers; start them, or "
+                f"set replication lower"
+            ) from e
 
     def _describe(self, admin: AdminClient) -> Any:
         topic = self.config.topic

@@ -51,9 +51,8 @@ def check_sink(
 
 
 def _check_flushes(cls: type[Sink[Any]], properties: Properties, batches: list[Batch]) -> None:
-    sink = make(cls, properties)
-    sink.open()
-    try:
+    with contextlib.closing(make(cls, properties)) as sink:  # at the end a crash before the flush
+        sink.open()
         sink.flush()  # with nothing written
         sink.reset()
         sink.write(batches[0])
@@ -64,15 +63,10 @@ def _check_flushes(cls: type[Sink[Any]], properties: Properties, batches: list[B
         sink.write(batches[2])
         sink.flush()
         sink.write(batches[3])
-    finally:
-        sink.close()  # a crash before the flush
-    sink = make(cls, properties)
-    sink.open()
-    try:
+    with contextlib.closing(make(cls, properties)) as sink:
+        sink.open()
         sink.write(batches[3])
         sink.flush()
-    finally:
-        sink.close()
 
 
 _CLAIM = PartitionClaim("conformance", "conformance", "conformance-id", "", 0, 0)

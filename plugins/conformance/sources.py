@@ -33,61 +33,44 @@ def check_source(
     yielded but not stored comes again after a restart.
     """
     check_component(cls, properties, failing=failing)
-    source = make(cls, properties)
-    source.open()
-    try:
-        with _Drain(source, store=True) as drain:
-            drain.idle()
-    finally:
-        source.close()
-    source = make(cls, properties)
-    source.open()
-    try:
-        with _Drain(source, store=True) as drain:
-            for bodies in ([b"one"], [b"line %d" % i for i in range(200)], [ODD, b"after"]):
-                drain.received.clear()
-                send(source, bodies)
-                drain.expect(bodies)
-    finally:
-        source.close()
+    with _Drain(make(cls, properties), store=True) as drain:
+        drain.idle()
+    with _Drain(make(cls, properties), store=True) as drain:
+        for bodies in ([b"one"], [b"line %d" % i for i in range(200)], [ODD, b"after"]):
+            drain.received.clear()
+            send(drain.source, bodies)
+            drain.expect(bodies)
     if repeats:
         bodies = [b"again %d" % i for i in range(10)]
-        source = make(cls, properties)
-        source.open()
-        try:
-            with _Drain(source, store=False) as drain:
-                send(source, bodies)
-                drain.wait(lambda: bool(drain.received))
-        finally:
-            source.close()
-        source = make(cls, properties)
-        source.open()
-        try:
-            with _Drain(source, store=True) as drain:
-                drain.expect(bodies)
-        finally:
-            source.close()
+        with _Drain(make(cls, properties), store=False) as drain:
+            send(drain.source, bodies)
+            drain.wait(lambda: bool(drain.received))
+        with _Drain(make(cls, properties), store=True) as drain:
+            drain.expect(bodies)
 
 
 class _Drain:
-    """Iterates a source on a thread of its own, as the runner does."""
+    """Opens a source, iterates it on a thread of its own, as the runner does, and closes it."""
 
     def __init__(self, source: Source[Any], *, store: bool) -> None:
         self.received: list[bytes] = []
-        self._source, self._store = source, store
+        self.source, self._store = source, store
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> _Drain:
+        self.source.open()
         self._thread.start()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._source.stopping.set()
-        name = type(self._source).__name__
+        self.source.stopping.set()
         self._thread.join(STOP_SECONDS)
+        goes_on = self._thread.is_alive()
+        self.source.close()
         if kind is None:
-            assert not self._thread.is_alive(), f"{name} goes on for {STOP_SECONDS} s after stopping is set"
+            name = type(self.source).__name__
+            assert not goes_on, f"{name} goes on for {STOP_SECONDS} s after stopping is set"
             self._tell()
 
     def idle(self) -> None:
@@ -106,31 +89,31 @@ class _Drain:
         """AssertionError unless it brings in these bodies and no others."""
         wanted = Counter(bodies)
         self.wait(lambda: not wanted - Counter(self.received))
-        name = type(self._source).__name__
+        name = type(self.source).__name__
         assert not (missing := wanted - Counter(self.received)), f"{name} lost {some_of(missing)}"
         assert not (wrong := Counter(self.received) - wanted), f"{name} brought in what nobody sent: {some_of(wrong)}"
 
     def _tell(self) -> None:
         if self._failure is not None:
-            name = type(self._source).__name__
+            name = type(self.source).__name__
             raise AssertionError(f"{name}.batches() failed: {self._failure!r}") from self._failure
 
     def _run(self) -> None:
         pending: list[Batch] = []
         try:
-            for batch in self._source.batches():
+            for batch in self.source.batches():
                 assert batch.origin is None, "what a source yields has no origin: only a channel gives one"
-                if (names := self._source.sets_headers()) is not None:
+                if (names := self.source.sets_headers()) is not None:
                     new = set(batch.header_names) - set(names)
                     assert not new, f"sets_headers() does not name the headers {', '.join(sorted(new))}"
                 self.received += batch.bodies.to_pylist()
                 pending.append(batch)
                 # As late as it may be: only when no more batches may be on their way.
-                while self._store and len(pending) >= self._source.in_flight:
-                    self._source.stored(pending.pop(0))
-                if not self._store and len(pending) >= self._source.in_flight:
+                while self._store and len(pending) >= self.source.in_flight:
+                    self.source.stored(pending.pop(0))
+                if not self._store and len(pending) >= self.source.in_flight:
                     break
             for batch in pending if self._store else ():
-                self._source.stored(batch)
+                self.source.stored(batch)
         except BaseException as e:  # noqa: BLE001  # told by __exit__
             self._failure = e

@@ -18,7 +18,7 @@ import pydantic
 from plugins.batch import Batch
 from plugins.options import Config, option
 from plugins.shared import flumeevent
-from plugins.shared.flumeevent import varint
+from plugins.shared.flumeevent import long_at, varint
 
 
 class CompressionConfig(Config):
@@ -300,7 +300,7 @@ def _scan(data: bytes, at: int, *, many: bool) -> tuple[list[bytes], list[bytes]
                         length = data[at]
                         at += 1
                         if length & 0x81:
-                            length, at = _long(data, at - 1)
+                            length, at = long_at(data, at - 1)
                             at += _length(length)
                         else:
                             at += length >> 1
@@ -326,9 +326,9 @@ def _block(data: bytes, at: int) -> tuple[int, int]:
     count = data[at]
     at += 1
     if count & 0x81:
-        count, at = _long(data, at - 1)
+        count, at = long_at(data, at - 1)
         if count < 0:  # the size of the block follows
-            _, at = _long(data, at)
+            _, at = long_at(data, at)
         return abs(count), at
     return count >> 1, at
 
@@ -337,19 +337,6 @@ def _length(number: int) -> int:
     if number < 0:
         raise ValueError(f"a length of {number}")
     return number
-
-
-def _long(data: bytes, at: int) -> tuple[int, int]:
-    """Avro's long at that place, and where the next thing begins."""
-    number = shift = 0
-    while shift < 70:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
-        shift += 7
-    raise ValueError("a number of more than ten bytes")
 
 
 def _headers(heads: list[bytes]) -> Batch:
@@ -364,7 +351,7 @@ def _slice(data: bytes, at: int) -> tuple[bytes, int]:
     length = data[at]
     at += 1
     if length & 0x81:
-        length, at = _long(data, at - 1)
+        length, at = long_at(data, at - 1)
         length = _length(length)
     else:
         length >>= 1
@@ -380,7 +367,7 @@ class _Reader:
 
     def number(self) -> int:
         try:
-            number, self.at = _long(self.data, self.at)
+            number, self.at = long_at(self.data, self.at)
         except IndexError:
             raise ValueError("it ends within a number") from None
         return number

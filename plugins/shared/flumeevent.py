@@ -207,22 +207,31 @@ def decode_event(value: bytes) -> Event:
     return Event(body, headers)
 
 
+def long_at(data: bytes, at: int) -> tuple[int, int]:
+    """Avro's long at that place, and where the next thing begins. IndexError where the data ends within it."""
+    number = shift = 0
+    while shift < 70:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+    raise ValueError("a number of more than ten bytes")
+
+
 class _Reader:
     def __init__(self, value: bytes) -> None:
         self.value, self.at = value, 0
 
     def number(self, what: str) -> int:
-        number = shift = 0
-        while shift < 70:
-            if self.at >= len(self.value):
-                raise ValueError(f"it ends within {what}")
-            byte = self.value[self.at]
-            self.at += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (number >> 1) ^ -(number & 1)
-            shift += 7
-        raise ValueError(f"{what} is no number")
+        try:
+            number, self.at = long_at(self.value, self.at)
+        except IndexError:
+            raise ValueError(f"it ends within {what}") from None
+        except ValueError:
+            raise ValueError(f"{what} is no number") from None
+        return number
 
     def bytes(self, what: str) -> bytes:
         length = self.number(f"the length of {what}")

@@ -12,11 +12,12 @@ from typing import Any, Self, cast
 
 import pydantic
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from pydantic import PrivateAttr
 
 from plugins.component import Caution
 from plugins.errors import Retry
+from plugins.kafkachannel import KafkaStream
 from plugins.options import Config, Problem, option
 from plugins.shared.keystore import Keystore, read_keystore
 
@@ -134,6 +135,27 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
         if text is not None:
             found |= {java: text, f"{store}.type": "PEM"}
     return found
+
+
+def stream_client(stream: KafkaStream) -> dict[str, Any]:
+    """librdkafka's properties for what works beside a channel, on its brokers."""
+    return {"bootstrap.servers": stream.bootstrap_servers, **QUIET, **client_properties(stream.client)}
+
+
+def create_topic(
+    admin: AdminClient, name: str, partitions: int, replication: int, settings: Mapping[str, str], seconds: float
+) -> bool:
+    """Create a topic, one that loses nothing with one broker where it has several replicas. False where it is there
+    already. Raises KafkaException."""
+    settings = {"min.insync.replicas": str(min(2, replication)), **settings}
+    wanted = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=settings)
+    try:
+        admin.create_topics([wanted])[name].result(seconds)
+    except KafkaException as e:
+        if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        return False
+    return True
 
 
 def reason(error: Any) -> str:
@@ -358,6 +380,16 @@ class KafkaEndConfig(Config):
             f"{self._cluster_id}: `agent cluster status` tells more. If it is the one you mean, name its brokers: "
             "kafka.bootstrap.servers"
         )
+
+    def client(self, name: str) -> dict[str, Any]:
+        """librdkafka's properties for the component of that name, but for those that its options add."""
+        return {
+            "bootstrap.servers": self.bootstrap_servers,
+            "client.id": f"flafka-{name}",
+            "socket.keepalive.enable": True,
+            "reconnect.backoff.max.ms": 2000,
+            **QUIET,
+        }
 
     def brokers(self) -> frozenset[str]:
         """Those it names; empty for the project's own cluster."""

@@ -118,7 +118,7 @@ class Poller(ABC):
                     more = self.consumer.consume(AT_ONCE, timeout=0) if message is not None else []
                 if message is not None:
                     self.received([message, *more])
-        except Exception as e:  # noqa: BLE001  # carried to the thread that takes
+        except Exception as e:  # noqa: BLE001  # whatever it is, it is raised on the thread that takes
             self.fail(e)
         finally:
             with self.changed:

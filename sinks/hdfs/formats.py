@@ -31,11 +31,14 @@ class Compressed(Serializer):
     def __init__(self, inner: Serializer, codec: Codec) -> None:
         self.inner, self._codec = inner, codec
         self.suffix = inner.suffix + codec.extension
-        self.records, self.kinds = inner.records, inner.kinds  # type: ignore[method-assign]
 
     def records(self, batch: Batch) -> Any:
         """Those of the other."""
         return self.inner.records(batch)
+
+    def kinds(self, batch: Batch) -> Any:
+        """Those of the other."""
+        return self.inner.kinds(batch)
 
     def writer(self, kind: str) -> Writer:
         """Around the other's."""

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs forget it
+from confluent_kafka.admin import AdminClient
 
 from plugins import PartitionClaim, Retry
-from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, read_up_to, reason
+from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, create_topic, read_up_to, reason
 from sinks.kafka.writers import Writer
 
 SUFFIX = ".positions"
@@ -91,18 +91,10 @@ class Positions:
                 replicas = len(next(iter(channel.values())).replicas)
                 settings = {
                     "cleanup.policy": "compact",
-                    "min.insync.replicas": str(min(2, replicas)),
                     "segment.ms": "600000",
                     "min.cleanable.dirty.ratio": "0.1",
                 }
-                wanted = NewTopic(
-                    self.name, num_partitions=len(channel), replication_factor=replicas, config=settings
-                )
-                try:
-                    admin.create_topics([wanted])[self.name].result(CONNECT_SECONDS)
-                except KafkaException as e:
-                    if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                        raise
+                create_topic(admin, self.name, len(channel), replicas, settings, CONNECT_SECONDS)
             self._partitions = self._count(admin)
         except (KafkaException, TimeoutError) as e:
             if isinstance(e, KafkaException) and e.args[0].code() in _NOT_ALLOWED:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from plugins import Batch, Conflict, EventId, FlafkaError, Retry, Sink
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, QUIET, client_properties, missing, probed, reason
+from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, client_properties, missing, probed, reason
 from sinks.bucketpath import BucketPath
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.topics import BATCH_BYTES, Topics
@@ -123,23 +123,13 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         except KafkaException as e:
             raise Retry(f"no Kafka broker answers at {self.config.bootstrap_servers} ({reason(e)})") from e
 
-    def _security(self) -> dict[str, Any]:
-        properties = client_properties(self.config.producer)
-        return {name: value for name, value in properties.items() if name.startswith(("security.", "sasl.", "ssl."))}
-
-    def _base(self) -> dict[str, Any]:
-        return {
-            "bootstrap.servers": self.config.bootstrap_servers,
-            "client.id": f"flafka-{self.name}",
-            "socket.keepalive.enable": True,
-            "reconnect.backoff.max.ms": 2000,
-            **QUIET,
-        }
-
     def _client(self) -> dict[str, Any]:
-        return {**self._base(), **self._security()}
+        """Of its producers' properties those alone that any client needs to be let in."""
+        given = client_properties(self.config.producer).items()
+        security = {name: value for name, value in given if name.startswith(("security.", "sasl.", "ssl."))}
+        return {**self.config.client(self.name), **security}
 
     def _properties(self) -> dict[str, Any]:
         given = client_properties(self.config.producer)
         most = self._topics.smallest if self._topics is not None else BATCH_BYTES
-        return {**self._base(), **given, "batch.size": min(int(given.get("batch.size", most)), most)}
+        return {**self.config.client(self.name), **given, "batch.size": min(int(given.get("batch.size", most)), most)}

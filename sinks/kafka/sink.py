@@ -227,5 +227,5 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
     def _onlooker(self, group: str) -> Consumer:
         """Reads the group's offsets without being a member, waiting for transactions that are about to end."""
         if group not in self._onlookers:
-            self._onlookers[group] = Consumer({**CONSUMER, **self._base(), **self._security(), "group.id": group})
+            self._onlookers[group] = Consumer({**CONSUMER, **self._client(), "group.id": group})
         return self._onlookers[group]

@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export two of them
-    AdminClient,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from plugins import Retry
 from plugins.shared.kafkaclient import CONNECT_SECONDS, reason

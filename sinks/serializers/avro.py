@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import functools
 import hashlib
 import lzma
 import secrets
@@ -18,16 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plugins import Batch, Retry
+from plugins.shared import flumeevent
+from plugins.shared.flumeevent import varint
 from sinks.serializers.base import (
     Blocks,
     Buffer,
     Serialized,
     Serializer,
-    by_number,
-    by_value,
-    joined,
-    joined_present,
-    lengths,
     serialized,
 )
 
@@ -92,15 +88,7 @@ class AvroEvent(Serializer):
 
     def records(self, batch: Batch) -> Serialized:
         """Every event in Avro's binary form."""
-        pairs, present = [], np.zeros(len(batch), np.int64)
-        for name in batch.header_names:
-            column = batch.header(name)
-            pairs.append(by_value(column, functools.partial(_pair, _sized(name.encode()))))
-            present += np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
-        # A map is a block of so many pairs, where there are any, and a zero.
-        count = by_number(present, lambda number: varint(number) if number else b"")
-        headers = joined_present(pairs, b"", len(batch))
-        return serialized(joined(count, headers, b"\0", _counted(batch.bodies)))
+        return serialized(flumeevent.encode(batch))
 
     def writer(self, kind: str) -> Container:
         """A container of events."""
@@ -190,25 +178,5 @@ def _checked(schema: bytes, where: str) -> str:
         raise ValueError(f"{where} is no Avro schema: {e}") from e
 
 
-def varint(number: int) -> bytes:
-    """A number of Avro: zigzag, seven bits a byte."""
-    number = number << 1 ^ number >> 63
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
 def _sized(data: bytes) -> bytes:
     return varint(len(data)) + data
-
-
-def _pair(name: bytes, values: pa.Array) -> pa.Array:
-    return joined(name, _counted(values))
-
-
-def _counted(values: pa.Array) -> pa.Array:
-    """Each value with its length before it."""
-    return joined(by_number(lengths(values), varint), values)

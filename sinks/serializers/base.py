@@ -138,10 +138,10 @@ def joined_present(columns: list[Any], separator: bytes, rows: int) -> Any:
     if not columns:
         return pa.repeat(pa.scalar(b"", pa.binary()), rows)
     # Not with null_handling="skip": Arrow leaves rows without any value out of the result.
-    parts = [joined(separator, column) for column in columns] if separator else columns
+    parts = [joined(separator, column) for column in columns]
     empty = pa.scalar(b"", pa.binary())
     together = pc.binary_join_element_wise(*parts, empty, null_handling="replace", null_replacement="")
-    return pc.binary_replace_slice(together, 0, len(separator), b"") if separator else together
+    return pc.binary_replace_slice(together, 0, len(separator), b"")
 
 
 def by_value(column: Any, encode: Any) -> Any:

@@ -22,7 +22,7 @@ def load(processor: str, path: str | None) -> Processor:
     if not (name and colon and attribute):
         raise ValueError(f"must be module:function, not {processor!r}")
     module = _import(name, path)
-    function = getattr(module, attribute, None)
+    function: Processor | None = getattr(module, attribute, None)
     if function is None:
         own = [n for n, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == name]
         near = suggestion(attribute, own) or f"; its functions: {', '.join(own) or 'none'}"
@@ -36,7 +36,7 @@ def load(processor: str, path: str | None) -> Processor:
             f"{processor} must take two arguments, the events and its options: "
             f"def {attribute}(events, options), not def {attribute}{inspect.signature(function)}"
         ) from None
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def place_in(error: BaseException, module: ModuleType | None) -> str:

@@ -17,14 +17,25 @@ LONGEST = 300
 
 @contextlib.contextmanager
 def telling_rows() -> Iterator[None]:
-    """UDFs that are first used within tell, when they raise, what they were called with."""
+    """Functions that are first used within tell, when they raise, what they were called with."""
     udf = require("pyspark.sql.udf", "spark").UserDefinedFunction
     kinds = require("pyspark.util", "spark").PythonEvalType
-    by_value = (kinds.SQL_BATCHED_UDF, kinds.SQL_ARROW_BATCHED_UDF, kinds.SQL_SCALAR_PANDAS_UDF)
+    told_by = {
+        **dict.fromkeys((kinds.SQL_BATCHED_UDF, kinds.SQL_ARROW_BATCHED_UDF, kinds.SQL_SCALAR_PANDAS_UDF), telling),
+        **dict.fromkeys(
+            (
+                kinds.SQL_MAP_PANDAS_ITER_UDF,
+                kinds.SQL_MAP_ARROW_ITER_UDF,
+                kinds.SQL_GROUPED_MAP_PANDAS_UDF_WITH_STATE,
+            ),
+            telling_batches,
+        ),
+    }
     create = udf._create_judf
 
     def told(self: Any, function: Callable[..., Any]) -> Any:
-        return create(self, telling(function) if self.evalType in by_value else function)
+        wrapping = told_by.get(self.evalType)
+        return create(self, wrapping(function) if wrapping is not None else function)
 
     udf._create_judf = told
     try:
@@ -43,6 +54,36 @@ def telling(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         except Exception as e:
             texts = [*(repr(value) for value in args), *(f"{name}={value!r}" for name, value in kwargs.items())]
+            text = " ".join(", ".join(texts).split())
+            e.add_note(note + (text if len(text) <= longest else text[:longest] + " …"))
+            raise
+
+    return wrapped
+
+
+def telling_batches(function: Callable[..., Any]) -> Callable[..., Any]:
+    """That function of iterators over batches of rows (`mapInPandas`, `applyInPandasWithState` and the like), whose
+    exceptions have the first row of the batch it was at as a note, and its key.
+    """
+    note, longest = NOTE, LONGEST
+
+    @functools.wraps(function)
+    def wrapped(*args: Any) -> Iterator[Any]:
+        latest: list[Any] = []
+
+        def watched(batches: Iterator[Any]) -> Iterator[Any]:
+            for batch in batches:
+                latest[:] = [batch]
+                yield batch
+
+        try:
+            yield from function(*(watched(value) if hasattr(value, "__next__") else value for value in args))
+        except Exception as e:
+            texts = [repr(value) for value in args if isinstance(value, tuple)]
+            for batch in latest:
+                rows = batch[:1]
+                row = (rows.to_pylist() if hasattr(rows, "to_pylist") else rows.to_dict("records"))[:1]
+                texts.append(f"rows that begin with {row[0]!r}" if row else "no rows")
             text = " ".join(", ".join(texts).split())
             e.add_note(note + (text if len(text) <= longest else text[:longest] + " …"))
             raise

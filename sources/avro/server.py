@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import socket
-import threading
 import time
 import zlib
 from collections import deque
@@ -15,9 +14,10 @@ from typing import cast
 
 from plugins import Source
 from plugins.shared.avrorpc import Frames, Greeting, Status, answer, complaint, frame
+from sources import serving
 from sources.avro.config import AvroConfig, Rule, admitted
 from sources.listening import Endpoint
-from sources.serving import Admission, Arrivals, Client, Reception
+from sources.serving import Admission, Client, Reception
 
 INFLATED = 256 * 1024
 """Bytes inflated at a time."""
@@ -49,10 +49,11 @@ class Request:
         self.answered = False
 
 
-class Server:
+class Server(serving.Server[Request]):
     """Serves clients at `endpoint` from `start` to `stop`. Answers may be given by any thread."""
 
     def __init__(self, source: Source[AvroConfig], endpoint: Endpoint) -> None:
+        super().__init__("avro")
         config = self.config = source.config
         self.metrics, self.complain = source.metrics, source.complain
         self.full = False
@@ -70,26 +71,13 @@ class Server:
             admission=IpFilter(config.rules()),
             hint=hint if config.compression_type == "deflate" else "",
         )
-        self.arrivals: Arrivals[Request] = Arrivals()
         self._unanswered: deque[Request] = deque()
         self._held = 0
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="avro", daemon=True)
 
-    def start(self) -> None:
-        """Begin to serve."""
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        """Whether it still serves."""
-        return self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Close all connections; answers given before still leave."""
+    def _end(self) -> None:
         self._call(self._stop.set)
-        self._thread.join()
 
     def answer(self, requests: Iterable[Request], status: Status) -> None:
         """Tell the clients, those that have not been told yet."""

@@ -30,7 +30,7 @@ class HttpConfig(ServingConfig, EncodingConfig):
     older = MappingProxyType(
         {"ssl": "enableSSL", "keystore-password": "keystorePassword", "exclude-protocols": "excludeProtocols"}
     )
-    bind: str = with_default(ServingConfig, "bind", "0.0.0.0")  # noqa: S104  # Flume's
+    bind: str = with_default(ServingConfig, "bind", "0.0.0.0")  # noqa: S104  # Flume's default
     handler: Literal["json", "ndjson", "log4j", "blob"] = option(
         "json",
         name="handler",
@@ -80,11 +80,9 @@ class HttpConfig(ServingConfig, EncodingConfig):
 
     def cautions(self) -> Iterator[Problem]:
         """Jetty's settings."""
-        jetty = {"QueuedThreadPool": self.thread_pool, "HttpConfiguration": self.http_configuration}
-        jetty |= {"SslContextFactory": self.ssl_factory, "ServerConnector": self.connector}
-        for prefix, settings in jetty.items():
-            for name in settings:
-                yield Problem(f"{prefix}.{name}", "has no effect: it is a setting of Jetty, which is not used here")
+        for jettys in (one for one in self.options() if one.ignored):
+            for name in getattr(self, jettys.field):
+                yield Problem(jettys.name + name, "has no effect: it is a setting of Jetty, which is not used here")
 
     @pydantic.field_validator("handler", mode="before")
     @classmethod

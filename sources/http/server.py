@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import re
 import socket
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,12 +14,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from plugins import Event, Source
+from sources import serving
 from sources.connections import Connections
 from sources.http import handlers
 from sources.http.config import HttpConfig
 from sources.http.handlers import HandlerError
 from sources.listening import Endpoint
-from sources.serving import Arrivals, Client, Reception
+from sources.serving import Client, Reception
 
 BUDGET = 64 * 1024 * 1024
 """Bytes of requests that wait to be stored, from which on others are answered 503, and of those that are still on
@@ -48,16 +48,16 @@ class Request:
         return self.done.done()
 
 
-class Server:
+class Server(serving.Server[Request]):
     """Serves clients at `endpoint` from `start` to `stop`. `stored` may be called by any thread."""
 
     def __init__(self, source: Source[HttpConfig], endpoint: Endpoint) -> None:
+        super().__init__("http")
         config = self.config = source.config
         self.metrics = source.metrics
         self._reader = config.reader()
         self._budget = max(BUDGET, config.largest)
         self._held = self._unfinished = 0
-        self.arrivals: Arrivals[Request] = Arrivals()
         self._unanswered: set[Request] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         settings = uvicorn.Config(
@@ -76,22 +76,10 @@ class Server:
         settings.load()
         reception = Reception(source, endpoint, config.idle_timeout, lambda client: self._server.protocol(client))
         self._server = _Server(settings, reception)
-        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
-    def start(self) -> None:
-        """Begin to serve."""
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        """Whether it still serves."""
-        return self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Answer 503 to whoever waits, and close all connections."""
-        self._call(self._give_up)
+    def _end(self) -> None:
+        self._call(self._give_up)  # 503 is answered to whoever waits
         self._server.should_exit = True
-        self._thread.join()
 
     def stored(self, requests: Iterable[Request]) -> None:
         """Answer 200 to these."""
@@ -230,7 +218,7 @@ class _Protocol(H11Protocol):
         super().__init__(config, state, {})
         self._client, self._kept = client, connections
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """asyncio calls this first."""
         self._client.begin(transport)
         super().connection_made(transport)

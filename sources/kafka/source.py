@@ -15,7 +15,7 @@ from confluent_kafka import Message
 
 from plugins import Batch, Event, FlafkaError, Retry, Source
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import NO_BROKERS, QUIET, client_properties, missing, probed
+from plugins.shared.kafkaclient import NO_BROKERS, client_properties, missing, probed
 from sources.kafka.config import KafkaSourceConfig
 from sources.kafka.consumer import Place, Position, TopicConsumer
 
@@ -140,14 +140,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         return Batch.of(events)
 
     def _client(self) -> dict[str, Any]:
-        return {
-            "bootstrap.servers": self.config.bootstrap_servers,
-            "client.id": f"flafka-{self.name}",
-            "socket.keepalive.enable": True,
-            "reconnect.backoff.max.ms": 2000,
-            **QUIET,
-            **client_properties(self.config.consumer),
-        }
+        return {**self.config.client(self.name), **client_properties(self.config.consumer)}
 
 
 def _overlaid(batch: Batch, name: str, values: list[str | None]) -> Batch:

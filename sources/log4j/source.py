@@ -6,9 +6,9 @@ import socket
 import time
 from collections.abc import Iterator
 
-from plugins import Batch, Source, option
+from plugins import Batch, option
 from sources.connections import Connection
-from sources.listening import MAX_BYTES, TICK, Endpoint, HandshakeConfig, Listener, TcpConfig
+from sources.listening import MAX_BYTES, TICK, Endpoint, EndpointSource, HandshakeConfig, Listener, TcpConfig
 from sources.log4j.config import EncodingConfig
 from sources.log4j.framing import Framer
 
@@ -41,7 +41,7 @@ class _Application(Connection):
         """The first bytes, until they tell what it speaks."""
 
 
-class Log4jSource(Source[Log4jConfig]):
+class Log4jSource(EndpointSource[Log4jConfig]):
     """Receives JSON of log4j 2 and logback: what it has read is never dropped, and it waits for its channels.
 
     The message and its stack trace become the body; level, logger, thread and time the headers `level`, `logger`,
@@ -58,20 +58,15 @@ class Log4jSource(Source[Log4jConfig]):
     in_flight = 4
 
     def __init__(self, config: Log4jConfig, name: str = "") -> None:
-        super().__init__(config, name)
+        super().__init__(config, name, Endpoint(config.bind, [config.port], config))
         self._reader = config.reader()
         self._listener: Listener[_Application] = Listener(
             self,
-            Endpoint(config.bind, [config.port], config),
+            self._endpoint,
             lambda taken, address: _Application(taken, address, config.max_line_bytes),
             most=config.max_connections,
             handshake_timeout=config.handshake_timeout,
         )
-
-    @property
-    def port(self) -> int:
-        """The port it listens on: the one configured, or the one it was given for 0."""
-        return self._listener.endpoint.ports[0]
 
     def open(self) -> None:
         """Load the certificate, and listen. Retry says why that is not possible."""
@@ -80,10 +75,6 @@ class Log4jSource(Source[Log4jConfig]):
     def close(self) -> None:
         """Stop listening and end all connections."""
         self._listener.close()
-
-    def probe(self) -> Iterator[str]:
-        """Whether the certificate can be used, and the address and the port be had."""
-        return self._listener.endpoint.probe()
 
     def batches(self) -> Iterator[Batch]:
         """What the applications log; after `stopping`, also what had arrived by then."""

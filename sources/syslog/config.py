@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import zoneinfo
-
 import pydantic
 
-from plugins import Config, option
+from plugins import option
 from sources.connections import ConnectionsConfig
 from sources.listening import HandshakeConfig
 from sources.syslog.formats import Format
 from sources.syslog.parser import Reading
+from sources.timezone import TimeZoneConfig
 
 
-class SyslogConfig(Config):
+class SyslogConfig(TimeZoneConfig):
     """Options of all."""
 
     host: str = option(name="host", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
@@ -22,12 +21,6 @@ class SyslogConfig(Config):
         name="keepFields",
         description="Fields of the message head that stay in the body: `none`, `all`, or some of `priority "
         "version timestamp hostname`.",
-    )
-    time_zone: str | None = option(
-        None,
-        name="timeZone",
-        description="Time zone of timestamps that name none, such as Europe/Berlin. If unset, the zone of this "
-        "machine.",
     )
     client_ip_header: str | None = option(
         None,
@@ -61,14 +54,6 @@ class SyslogConfig(Config):
     def _known_fields(cls, value: str) -> str:
         Reading.of(value)
         return value
-
-    @pydantic.field_validator("time_zone")
-    @classmethod
-    def _known_zone(cls, value: str | None) -> str | None:
-        try:
-            return value and zoneinfo.ZoneInfo(value).key
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError(f"must be a time zone such as Europe/Berlin, not {value!r}") from None
 
 
 class SyslogPortConfig(SyslogConfig):

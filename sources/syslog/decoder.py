@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-import zoneinfo
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -44,16 +43,15 @@ class Decoder:
         charsets: Mapping[int, str] | None = None,
         port_header: str | None = None,
     ) -> None:
-        zone = zoneinfo.ZoneInfo(config.time_zone) if config.time_zone else None
         self._reading = Reading.of(
             config.keep_fields,
-            zone,
+            config.zone,
             raw_timestamp=config.raw_timestamp_header,
             structured=config.rfc5424_headers,
             dialect=dialect,
             charset=charset,
         )
-        self._format = Format(format, zone) if format else None
+        self._format = Format(format, config.zone) if format else None
         self._charset, self._charsets = charset, charsets or {}
         self._names = HostNames()
         headers: list[tuple[str | None, SenderHeader]] = [

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from plugins import Batch, Source
+from plugins import Batch
 from sources.connections import Connection, plain
-from sources.listening import MAX_BYTES, Endpoint, Listener
+from sources.listening import MAX_BYTES, Endpoint, EndpointSource, Listener
 from sources.syslog.columns import Bytes
 from sources.syslog.config import SyslogPortConfig, SyslogStreamConfig
 from sources.syslog.decoder import Decoder
@@ -38,17 +38,17 @@ class _Connection(Connection):
         """When that began."""
 
 
-class SyslogStream(Source[C]):
+class SyslogStream(EndpointSource[C]):
     """Syslog from connections to some ports, all on one thread."""
 
     in_flight = 4
 
     def __init__(self, config: C, name: str, ports: list[int], decoder: Decoder) -> None:
-        super().__init__(config, name)
+        super().__init__(config, name, Endpoint(config.host, ports, config))
         self._event_size = max(config.event_size, 10)
         self._listener: Listener[_Connection] = Listener(
             self,
-            Endpoint(config.host, ports, config),
+            self._endpoint,
             lambda taken, address: _Connection(taken, address, Framer(self._event_size)),
             most=config.max_connections,
             most_per_address=config.max_connections_per_address,
@@ -58,16 +58,6 @@ class SyslogStream(Source[C]):
         self._decoder = decoder
         self._inspected = 0.0
 
-    @property
-    def ports(self) -> list[int]:
-        """The ports it listens on: those configured, or those it was given for 0."""
-        return self._listener.endpoint.ports
-
-    @property
-    def port(self) -> int:
-        """The first of them."""
-        return self.ports[0]
-
     def open(self) -> None:
         """Load the certificate, and listen. Retry says why that is not possible."""
         self._listener.open()
@@ -76,10 +66,6 @@ class SyslogStream(Source[C]):
         """Stop listening and end all connections."""
         self._listener.close()
         self._decoder.close()
-
-    def probe(self) -> Iterator[str]:
-        """Whether the certificate can be used, and the address and the ports be had."""
-        return self._listener.endpoint.probe()
 
     def sets_headers(self) -> Collection[str] | None:
         """What its decoder makes of messages and of who sent them."""

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import select
-import socket
-import struct
 import time
 from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from plugins import Batch, Source, option
+from plugins import Batch, Source
 from sources.connections import plain
-from sources.listening import FAREWELL, MAX_BYTES, Endpoint
+from sources.datagrams import DatagramConfig, Datagrams
+from sources.listening import FAREWELL, MAX_BYTES
 from sources.syslog.config import SyslogPortConfig
 from sources.syslog.decoder import Decoder
 from sources.syslog.framing import LEAST_ROOM, MAX_EVENTS, Intake
 from sources.syslog.names import Sender
 
-_SO_MEMINFO = 55
-_DROPS = struct.Struct("32xI")
-"""Of what that socket option tells, the ninth number: datagrams dropped since the socket was made, modulo 2³²."""
 
-
-class SyslogUdpConfig(SyslogPortConfig):
+class SyslogUdpConfig(DatagramConfig, SyslogPortConfig):
     """Options of syslogudp."""
-
-    receive_buffer: int = option(
-        4 * 1024 * 1024,
-        name="receiveBufferSize",
-        description="Kernel buffer for datagrams not yet read. The kernel grants at most `net.core.rmem_max`.",
-        unit="bytes",
-        ge=4096,
-        le=2**30,
-    )
 
 
 class SyslogUdp(Source[SyslogUdpConfig]):
@@ -48,46 +33,27 @@ class SyslogUdp(Source[SyslogUdpConfig]):
 
     def __init__(self, config: SyslogUdpConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._endpoint = Endpoint(config.host, [config.port], kind=socket.SOCK_DGRAM)
+        self._datagrams = Datagrams(self, config.host, config.port, config.receive_buffer)
         self._intake = Intake(MAX_BYTES + LEAST_ROOM)
         self._decoder = Decoder(config, format=config.format)
-        self._poll = select.poll()
-        self._drops = 0
 
     @property
     def port(self) -> int:
         """The port it listens on: the one configured, or the one it was given for 0."""
-        return self._endpoint.ports[0]
+        return self._datagrams.port
 
     def open(self) -> None:
         """Listen. Retry says why that is not possible."""
-        self._endpoint.open(self.log)
-        wanted = self.config.receive_buffer
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted)
-        granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles it
-        if granted < wanted:
-            self.log.warning(
-                "receive buffer of %d bytes granted, not %d: raise net.core.rmem_max to lose less in bursts",
-                granted,
-                wanted,
-            )
-        self._poll.register(self._socket, select.POLLIN)
-        self._drops = 0
+        self._datagrams.open()
 
     def close(self) -> None:
         """Stop listening."""
-        for listener in self._endpoint.sockets:
-            self._poll.unregister(listener)
-        self._endpoint.close()
+        self._datagrams.close()
         self._decoder.close()
 
     def probe(self) -> Iterator[str]:
         """Whether the address and the port can be had."""
-        return self._endpoint.probe()
-
-    @property
-    def _socket(self) -> socket.socket:
-        return self._endpoint.sockets[0]
+        return self._datagrams.probe()
 
     def sets_headers(self) -> Collection[str] | None:
         """What its decoder makes of messages and of who sent them."""
@@ -96,16 +62,16 @@ class SyslogUdp(Source[SyslogUdpConfig]):
     def batches(self) -> Iterator[Batch]:
         """What is sent here; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            if self._poll.poll(self._intake.patience() * 1000):
+            if self._datagrams.wait(self._intake.patience()):
                 self._read()
-            self._count_drops()
+            self._datagrams.count_drops()
             if not self._intake.patience():
                 yield from self._flush()
         deadline = time.monotonic() + FAREWELL
         while time.monotonic() < deadline and self._read():
             yield from self._flush()
         yield from self._flush()
-        self._count_drops()
+        self._datagrams.count_drops()
 
     def _flush(self) -> Iterator[Batch]:
         """What has been gathered, as batches."""
@@ -116,7 +82,7 @@ class SyslogUdp(Source[SyslogUdpConfig]):
         room, position = self._intake.room, 0
         ends: list[int] = []
         senders: list[Sender] | None = [] if self._decoder.needs_senders else None
-        port, receiver = self.port, self._socket
+        port, receiver = self.port, self._datagrams.socket
         while len(room) - position >= LEAST_ROOM and len(ends) < MAX_EVENTS:  # no datagram is larger, so none is cut
             try:
                 if senders is None:
@@ -132,10 +98,3 @@ class SyslogUdp(Source[SyslogUdpConfig]):
                     senders.append(Sender(plain(address[0]), port))
         self._intake.add(np.array(ends, np.int64), np.zeros(len(ends), np.uint8), senders)
         return len(ends)
-
-    def _count_drops(self) -> None:
-        (drops,) = _DROPS.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _DROPS.size))
-        if new := (drops - self._drops) % 2**32:
-            self._drops = drops
-            self.metrics.add("KernelDropCount", new)
-            self.complain("drops", "the kernel dropped %d datagrams: they came faster than they were stored", new)

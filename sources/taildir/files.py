@@ -1,8 +1,5 @@
 """Which files are followed: found by name, known by inode or by content, through renames, copies and deletions."""
 
-# Paths are text here: thousands are looked at in each pass, and an object for each would double its cost.
-# ruff: noqa: PTH116, PTH120
-
 from __future__ import annotations
 
 import logging

@@ -1,8 +1,5 @@
 """File groups: a directory, and a pattern for the names of the files in it."""
 
-# Paths are text here: thousands are looked at in each pass, and an object for each would double its cost.
-# ruff: noqa: PTH116, PTH118, PTH208
-
 from __future__ import annotations
 
 import os

@@ -83,7 +83,7 @@ class Opener:
         elif event.name and not event.mask & _IN_ISDIR:
             name = os.fsdecode(event.name)
             for directory, pattern in self._watched[event.watch].items():
-                path = os.path.join(directory, name)  # noqa: PTH118  (no object for each of thousands)
+                path = os.path.join(directory, name)
                 if event.mask & _IN_MOVED_FROM:
                     self.waiting.append(((LEFT, path, event.cookie, 0, 0, False), None))
                 elif event.mask & _IN_MOVED_TO:
@@ -97,7 +97,7 @@ class Opener:
         key, fd = (0, 0), None
         try:
             # To open what is no regular file may have an effect on others.
-            status = os.stat(path)  # noqa: PTH116
+            status = os.stat(path)
             if not stat.S_ISREG(status.st_mode):
                 return
             key = status.st_dev, status.st_ino

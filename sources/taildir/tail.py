@@ -184,7 +184,7 @@ class Tail:
         if self.fd is not None:
             return os.fstat(self.fd)
         try:
-            status = os.stat(self.path)  # noqa: PTH116  (no object for each of thousands)
+            status = os.stat(self.path)
         except OSError:
             return None
         return status if (status.st_dev, status.st_ino) == (self.device, self.inode) else None

@@ -1,8 +1,5 @@
 """What the kernel says of directories: names that changed, their files held open, and files that grew."""
 
-# Paths are text here, as in all that looks at thousands of files.
-# ruff: noqa: PTH116, PTH118
-
 from __future__ import annotations
 
 import logging

@@ -337,7 +337,7 @@ def test_no_change_to_a_good_one_makes_it_fall_over(lines: list[tuple[int, str]]
     file = tmp_path_factory.getbasetemp() / "any.conf"
     file.write_bytes(changed(*(f"{n} | {line}" for n, line in lines)).encode("utf-8", "surrogatepass"))
     for mode in ("normal", "strict", "lenient"):
-        load(file, "a1", components=COMPONENTS, mode=mode, environment={})  # type: ignore[arg-type]
+        load(file, "a1", components=COMPONENTS, mode=mode, environment={})
 
 
 def test_many_errors_stay_quick(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def told(text: str, tmp_path: Path, name: str | None = None, mode: Mode = "norma
     """What is said of a file `agent.conf` with that text, directories cut off."""
     file = tmp_path / "agent.conf"
     file.write_text(text, "utf-8")
-    spec, diagnostics = load(file, name, components=COMPONENTS, mode=mode, environment={}, **more)  # type: ignore[arg-type]
+    spec, diagnostics = load(file, name, components=COMPONENTS, mode=mode, environment={}, **more)
     assert (spec is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics)
     shown = [str(diagnostic).replace(f"{tmp_path}/", "") for diagnostic in diagnostics]
     return [re.sub(r"\(\S*/(\w+\.py):\d+\)", r"(\1)", text) for text in shown]  # a class's place

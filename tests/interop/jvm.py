@@ -39,6 +39,17 @@ def interceptors(settings: Path, source: str = "logs") -> str:
     return "".join(f"a1.sources.{source}.{line}\n" for line in found)
 
 
+def compiled(source: Path, jars: str, classes: Path) -> list[Path]:
+    """The class path of that program, whose other jars are those of a lock."""
+    found = ensure(jars)
+    compiler = java_command(find_java(), [ensure("appenders") / "*"], COMPILER, heap_mb=128, options=[])
+    names = ":".join(map(str, found.iterdir()))
+    classes.mkdir(parents=True, exist_ok=True)
+    arguments = ["-17", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", names, "-d", str(classes)]
+    subprocess.run([*compiler, *arguments, str(source)], check=True)
+    return [classes, found / "*"]
+
+
 class Application:
     """`java/Application.java`, told what to do through its standard input; `with` it.
 
@@ -60,16 +71,10 @@ class Application:
         self.process: subprocess.Popen[str]
 
     def __enter__(self) -> Application:
-        java, jars = find_java(), ensure(self.jars)
-        compiler = java_command(java, [ensure("appenders") / "*"], COMPILER, heap_mb=128, options=[])
-        names = ":".join(map(str, jars.iterdir()))
-        self._classes.mkdir(parents=True)
-        arguments = ["-17", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", names, "-d", str(self._classes)]
-        subprocess.run([*compiler, *arguments, str(SOURCES / f"{self.name}.java")], check=True)
-        path = [self._classes, jars / "*"]
+        path = compiled(SOURCES / f"{self.name}.java", self.jars, self._classes)
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                java_command(java, path, self.name, heap_mb=256, options=self._properties),
+                java_command(find_java(), path, self.name, heap_mb=256, options=self._properties),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -249,11 +249,11 @@ class Identity(Interceptor[Config]):
         return batch
 
 
-class WithQuiet(Identity, Interceptor[Quiet]):  # type: ignore[misc]
+class WithQuiet(Identity, Interceptor[Quiet]):
     """Pure."""
 
 
-class WithLenient(Identity, Interceptor[Lenient]):  # type: ignore[misc]
+class WithLenient(Identity, Interceptor[Lenient]):
     """Pure."""
 
 

@@ -11,7 +11,7 @@ from plugins.shared.jodatime import TimePattern
 
 
 def at(*parts: int) -> int:
-    return round(datetime(*parts, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc,arg-type]
+    return round(datetime(*parts, tzinfo=UTC).timestamp() * 1000)
 
 
 @pytest.mark.parametrize(

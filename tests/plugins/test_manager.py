@@ -49,7 +49,7 @@ class NothingInParticular(Component[Config]):
 def module(*classes: type[Component[Any]]) -> Any:
     """A plugin module that brings these classes."""
     plugin = types.ModuleType(f"plugin_{'_'.join(cls.__name__ for cls in classes)}")
-    plugin.components = hookimpl(lambda: list(classes))  # type: ignore[attr-defined]
+    plugin.components = hookimpl(lambda: list(classes))
     return plugin
 
 
@@ -189,8 +189,8 @@ def test_plugins_come_through_the_entry_point_group(monkeypatch: pytest.MonkeyPa
             return plugin
 
     class Distribution(importlib.metadata.Distribution):
-        metadata = {"Name": "x", "Version": "1"}  # type: ignore[assignment]  # noqa: RUF012
-        entry_points = importlib.metadata.EntryPoints(  # type: ignore[assignment]
+        metadata = {"Name": "x", "Version": "1"}  # noqa: RUF012
+        entry_points = importlib.metadata.EntryPoints(
             [Installed("x", "plugin_First", "flafka"), Installed("y", "nowhere", "another.group")]
         )
 

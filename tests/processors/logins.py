@@ -77,6 +77,15 @@ def fails_later(events, options):
     return events.withColumn("body", F.udf(lambda body: 1 // 0, "int")("body"))
 
 
+def fails_in_a_batch(events, options):
+    def lengths(frames):
+        for frame in frames:
+            frame["body"] = [1 // (len(body) - 5) for body in frame["body"]]
+            yield frame[["body"]]
+
+    return events.mapInPandas(lengths, "body int")
+
+
 def wrong(events, options):
     return events.columns
 

@@ -63,7 +63,7 @@ def test_all_events_of_one_value_go_as_they_are() -> None:
 
 @pytest.mark.parametrize("policy", ["round_robin", "random"])
 def test_batches_take_turns(policy: str) -> None:
-    selector = Selector(SelectorSpec("load_balancing", Route(NAMES), policy=policy))  # type: ignore[arg-type]
+    selector = Selector(SelectorSpec("load_balancing", Route(NAMES), policy=policy))
     batch = Batch.of([Event(b"x")])
     taken = Counter(routed.channel for _ in range(400) for routed in selector.route(batch))
     assert set(taken) == set(NAMES)

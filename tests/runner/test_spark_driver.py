@@ -136,7 +136,7 @@ def test_the_end_of_the_jvm_is_told_by_its_cause(tmp_path: Path, end: str, writt
     log.write_text(before + written + "\n")
     jvm = gateway.Gateway(subprocess.Popen(["sh", "-c", f"read go; {end}"], stdin=subprocess.PIPE), log, len(before))
     assert jvm.why_ended() is None
-    with jvm.process.stdin:  # type: ignore[union-attr]
+    with jvm.process.stdin:
         pass
     assert jvm.why_ended(60) == f"Spark's JVM {said}; its log: {log}"
 
@@ -296,7 +296,7 @@ def deliveries() -> list[Drain]:
     """One of each kind."""
     sinks: list[Any] = list(Components().all("sink"))
     plain = [Drain(sink, KafkaChannel, competing=False) for sink in sinks]
-    logger = Drain(Components().get("sink", "logger"), KafkaChannel, competing=False)  # type: ignore[arg-type]
+    logger = Drain(Components().get("sink", "logger"), KafkaChannel, competing=False)
     more = [replace(logger, channel=MemoryChannel), replace(logger, competing=True), replace(logger, grouped=True)]
     return plain + more
 

@@ -218,7 +218,7 @@ def overtaken(**claim: Any) -> tuple[Query, Overtaken]:
 )
 def test_a_driver_that_was_overtaken_commits_nothing(claim: dict[str, Any], said: str) -> None:
     query, channel = overtaken(**claim)
-    query.committing = SimpleNamespace(commit=None)  # type: ignore[assignment]
+    query.committing = SimpleNamespace(commit=None)
     with pytest.raises(Conflict, match=said):
         one_batch(query, b"1")
     assert not hasattr(channel, "recorded")
@@ -341,7 +341,7 @@ def test_a_group_that_was_not_told_of_a_commit_is_told_after_a_restart(monkeypat
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Ahead))
     query = Query(job, sink, Rejections(Letters(), tolerance))
-    query.committing = SimpleNamespace(record="", resume=lambda claim, _: Resumed(claim, 5))  # type: ignore[assignment]
+    query.committing = SimpleNamespace(record="", resume=lambda claim, _: Resumed(claim, 5))
     query._resume()
     assert isinstance(query.channel, Ahead)
     assert query.channel.recorded == {CLAIM: 5}

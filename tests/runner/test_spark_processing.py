@@ -125,7 +125,7 @@ def test_a_restart_tells_the_group_what_was_finished_and_not_told(tmp_path: Path
         (log / name).parent.mkdir(parents=True, exist_ok=True)
         (log / name).write_text(text)
     recorded: list[object] = []
-    made.channel.record = recorded.append  # type: ignore[method-assign]
+    made.channel.record = recorded.append
     made._ends = {"rows": done(session(), str(log))}
     assert made._ends == {"rows": {0: 7, 1: 5}}, "of a join the reading that lags; micro-batch 2 is under way"
     made.idle("a1.sinks.p.rows")

@@ -1,12 +1,16 @@
 """A file of sample events, in place of a channel; what a function that fails was called with."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from agent.runner.spark.sample import read_samples
 from plugins import Event, FlafkaError
-from sinks.spark.rows import LONGEST, NOTE, telling
+from sinks.spark.rows import LONGEST, NOTE, telling, telling_batches
 
 
 def test_a_line_is_a_body_unless_it_says_body_and_headers(tmp_path: Path) -> None:
@@ -41,3 +45,20 @@ def test_what_a_function_was_called_with_is_told_and_cut() -> None:
         telling(int)(["x" * 1000])
     assert len(refused.value.__notes__[0]) == len(NOTE) + LONGEST + 2
     assert telling(len)("abc") == 3
+
+
+@pytest.mark.parametrize("to_frame", [pd.DataFrame, pa.RecordBatch.from_pylist])
+def test_of_batches_the_first_row_of_the_one_it_was_at_is_told(to_frame: Callable[[list[Any]], Any]) -> None:
+    def counts(key: tuple[str], batches: Iterator[Any]) -> Iterator[int]:
+        for batch in batches:
+            yield 1 // (len(batch) - 1)
+
+    frames = [to_frame([{"n": 1}, {"n": 2}]), to_frame([{"n": 3}])]
+    got = telling_batches(counts)(("eve",), iter(frames))
+    assert next(got) == 1
+    with pytest.raises(ZeroDivisionError) as failed:
+        next(got)
+    assert failed.value.__notes__ == [f"{NOTE}('eve',), rows that begin with {{'n': 3}}"]
+    with pytest.raises(ZeroDivisionError) as empty:
+        [*telling_batches(lambda batches: (1 // 0 for _ in batches))(iter([to_frame([{"n": 1}])[:0]]))]
+    assert empty.value.__notes__ == [f"{NOTE}no rows"]

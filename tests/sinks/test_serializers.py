@@ -57,7 +57,7 @@ def test_text(batch: Batch, headed: bool, newline: bool) -> None:
     serializer = HeaderAndText(newline) if headed else Text(newline)
     assert written(serializer, batch) == b"".join(text_of(event, headed, newline) for event in batch)
     ends = np.cumsum([len(text_of(event, headed, newline)) for event in batch])
-    assert serializer.records(batch).ends.tolist() == ends.tolist()  # type: ignore[attr-defined]
+    assert serializer.records(batch).ends.tolist() == ends.tolist()
 
 
 def json_of(event: Event) -> dict[str, Any]:

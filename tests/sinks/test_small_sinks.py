@@ -27,7 +27,7 @@ def test_sinks_are_found_by_flumes_names() -> None:
 
 
 def test_the_logger_writes_each_event(caplog: pytest.LogCaptureFixture) -> None:
-    sink = LoggerSink(LoggerConfig.parse({"maxBytesToLog": "3"})[0], "k1")  # type: ignore[arg-type]
+    sink = LoggerSink(LoggerConfig.parse({"maxBytesToLog": "3"})[0], "k1")
     with caplog.at_level(logging.INFO):
         sink.write(Batch.of([Event(b"hello", {"a": "1", "b": "%s"}), Event(b"\x00\xff")]))
         sink.flush()

@@ -95,7 +95,7 @@ def test_what_a_tolerant_chain_refuses_is_rejected_by_whatever_name(named: bool)
         errors = [{"type": "ADD", "id": id if named else "of another field", "message": "ERROR: no"} for id in bad]
         return json.dumps({"responseHeader": {"status": 0, "errors": errors}})
 
-    sink._add = add  # type: ignore[method-assign]
+    sink._add = add
     events = Batch.of([Event(b"bad" if row in (3, 5) else b"good") for row in range(9)])
     sink.write(Batch(events.records, Origin.of_record("t", 0, 7, 5, 9)))
     with pytest.raises(Rejected) as rejected:

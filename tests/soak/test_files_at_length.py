@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources.test_taildir import append
+from tests.sources.taildir_running import append
 from tests.sources.test_taildir_busy import BUSY, ROTATING, SHORT, Reading, lost, reading, writing
 from tests.sources.test_taildir_names import rotate
 

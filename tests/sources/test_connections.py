@@ -54,7 +54,7 @@ class Taking:
         assert config is not None, problems
         assert not problems
         self.kind = kind
-        self.source: Source[Any] = cls(config)  # type: ignore[assignment]
+        self.source: Source[Any] = cls(config)
         self.hold = threading.Event()
         self.hold.set()
         self.bodies: list[bytes] = []
@@ -84,7 +84,7 @@ class Taking:
         assert not self._thread.is_alive()
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.source.port), timeout=20)  # type: ignore[attr-defined]
+        return socket.create_connection(("127.0.0.1", self.source.port), timeout=20)
 
     def send(self, connection: socket.socket, text: str) -> None:
         """Send an event, and wait until it has come."""
@@ -248,7 +248,7 @@ def without_files(kind: str) -> None:
             for client in clients:
                 client.settimeout(20)
                 with contextlib.suppress(ConnectionResetError):
-                    client.connect(("127.0.0.1", taking.source.port))  # type: ignore[attr-defined]
+                    client.connect(("127.0.0.1", taking.source.port))
                     assert was_reset(client)
             # Which of the two is told last depends on who was quicker.
             told = (f"limit of {few} files", os.strerror(errno.EMFILE))
@@ -288,7 +288,7 @@ def test_logger_is_heard_beside_as_many_idle_connections_as_there_may_be() -> No
         for _ in range(200):
             stack.enter_context(taking.connect())
         taking.until_open(200)
-        to = ["--server", "127.0.0.1", "--port", str(taking.source.port), "--tcp"]  # type: ignore[attr-defined]
+        to = ["--server", "127.0.0.1", "--port", str(taking.source.port), "--tcp"]
         subprocess.run(["logger", *to, "--rfc3164", "--tag", "t", "among the idle"], check=True, timeout=60)
         taking.stop()
     assert taking.bodies == [b"t: among the idle"]

@@ -15,7 +15,7 @@ import pytest
 
 from sources.taildir import TaildirSource
 from tests.fixtures.examples import examples
-from tests.sources.test_taildir import start
+from tests.sources.taildir_running import start
 
 ROTATING = """
 import logging.handlers, sys, time

@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sources.taildir import TaildirSource
 from tests.fixtures.examples import examples
-from tests.sources.test_taildir import kill, open_files, process, start
+from tests.sources.taildir_running import kill, open_files, process, start
 
 PACKERS: list[tuple[Callable[[bytes], bytes], str]] = [
     (gzip.compress, "gz"),

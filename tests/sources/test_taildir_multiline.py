@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sources.taildir import TaildirConfig, TaildirSource
 from tests.fixtures.examples import examples
-from tests.sources.test_taildir import append, bodies, kill, positions, process, start
+from tests.sources.taildir_running import append, bodies, kill, positions, process, start
 
 TRACE = b"""2024-05-01 10:00:00 ERROR request failed
 java.lang.IllegalStateException: no

@@ -16,7 +16,7 @@ import pytest
 
 from agent.services.running import until
 from sources.taildir import TaildirSource
-from tests.sources.test_taildir import REPOSITORY, append, bodies, kill, start
+from tests.sources.taildir_running import REPOSITORY, append, bodies, kill, start
 from tests.sources.test_taildir_busy import lost, reading
 
 Begin = Callable[..., TaildirSource]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from plugins import FlafkaError
 from tests.fixtures.examples import examples
-from tests.sources.test_taildir import append, bodies, kill, make, positions, start
+from tests.sources.taildir_running import append, bodies, kill, make, positions, start
 
 DATA = Path(__file__).parent / "data" / "journal-1"
 
@@ -86,7 +86,7 @@ class Written:
             (self.home / path).write_bytes(data)
         told: list[str] = []
         handler = logging.Handler(logging.WARNING)
-        handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+        handler.emit = lambda record: told.append(record.getMessage())
         logging.getLogger("sources.taildir").addHandler(handler)
         source = make(self.directory, inotify="false")
         try:

@@ -188,7 +188,7 @@ class Campaign:
         finally:
             self._clean_up()
         channel = Components().get("channel", "kafka")
-        records = read_topic(self.kafka.bootstrap_servers, self.topic, channel)  # type: ignore[arg-type]
+        records = read_topic(self.kafka.bootstrap_servers, self.topic, channel)
         return Evidence(self.seed, self.writer.written, records, Snapshot.of(self.reader, self.root), self.root)
 
     def describe(self, evidence: Evidence) -> str:

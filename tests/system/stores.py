@@ -305,7 +305,7 @@ a1.sources.http.channels = c1
         )
 
     def _await(self, condition: object, what: str) -> None:
-        self.agent.until(condition, what, PATIENCE)  # type: ignore[arg-type]
+        self.agent.until(condition, what, PATIENCE)
 
     # --- faults
 

@@ -97,7 +97,7 @@ def deliver(sink: HBaseSink, *batches: Batch) -> dict[str, str]:
             rejected.update({str(id): reason for id, reason in e.reasons.items()})
 
     for batch in batches:
-        reasons(lambda batch=batch: sink.write(batch))  # type: ignore[misc]
+        reasons(lambda batch=batch: sink.write(batch))
     reasons(sink.flush)
     return rejected
 

@@ -131,14 +131,23 @@ def test_a_function_is_tried_on_samples_without_kafka(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("servers")
-def test_an_error_within_a_udf_shows_where_and_a_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("function", "where", "code", "told"),
+    [
+        ("fails_later", "<lambda>", "1 // 0", "b'first'"),
+        ("fails_in_a_batch", "<listcomp>", "1 // (len", "rows that begin with {'topic': "),
+    ],
+)
+def test_an_error_within_a_function_shows_where_and_a_row(
+    tmp_path: Path, function: str, where: str, code: str, told: str
+) -> None:
     file, samples = tmp_path / "agent.conf", tmp_path / "samples.txt"
-    samples.write_text("the first\n")
-    file.write_text(configuration("a1.channels.c1.type = kafka", "fails_later"))
+    samples.write_text("first\n")
+    file.write_text(configuration("a1.channels.c1.type = kafka", function))
     tried = agent_command("process", "-c", str(file), "--events", str(samples))
-    line = Path(logins.__file__).read_text().split("1 // 0")[0].count("\n") + 1
+    line = Path(logins.__file__).read_text().split(code)[0].count("\n") + 1
     assert tried.returncode == 1
-    assert tried.stderr == (
-        "error: a1.sinks.p: ZeroDivisionError: integer division or modulo by zero in <lambda> (logins.py, line "
-        f"{line}; processor logins:fails_later); its arguments were: b'the first'\n"
+    assert tried.stderr.startswith(
+        f"error: a1.sinks.p: ZeroDivisionError: integer division or modulo by zero in {where} (logins.py, line "
+        f"{line}; processor logins:{function}); its arguments were: {told}"
     )

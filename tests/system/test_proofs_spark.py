@@ -130,7 +130,7 @@ a1.sinks.k4.kafka.topic = {out}
     def in_the_middle(agent: RunningAgent) -> None:
         """Once all of them deliver, until the next files are on HDFS and not yet committed."""
         for sink in ("SINK.k1", "SINK.k2", "SINK.k3", "SINK.k4"):
-            agent.until(lambda s=sink: agent.count(s, "EventDrainSuccessCount"), f"events of {sink}")  # type: ignore[misc]
+            agent.until(lambda s=sink: agent.count(s, "EventDrainSuccessCount"), f"events of {sink}")
         before = staged()
         agent.until(lambda: staged() - before, "files on their way")
 

@@ -153,7 +153,7 @@ a1.sinks.p.output.rows.type = console
             for sink, advice in removed().items():
                 assert operator(advice[3]).returncode == 0
                 lost[sink] += int(advice[2]) - int(advice[1]) + 1
-                agent.until(lambda s=sink, a=advice: removed().get(s, [None])[0] != a[0], "the reset to be followed")  # type: ignore[misc]
+                agent.until(lambda s=sink, a=advice: removed().get(s, [None])[0] != a[0], "the reset to be followed")
         assert lost == {"SINK.k1": 40, "SINK.k2": 40}
         expect(written("young"))
         all_there("retention overtook the driver")

@@ -16,11 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
 from agent.options import AgentOptions
 from agent.state import state_directory
 from agent.topology import ChannelSpec
 from plugins import Batch, Channel, Event, EventId, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
-from plugins.shared.kafkaclient import BROKEN, client_properties, reason
+from plugins.shared.kafkaclient import BROKEN, create_topic, reason, stream_client
 
 PART_BYTES = 900_000
 """A larger body is kept in parts of this size."""
@@ -143,19 +146,10 @@ def producer_to(stream: KafkaStream, topic: str, replication: int, *, days: int,
     """A producer for a topic beside a channel's, of one partition; where it is missing it is created, to keep its
     records for so many days. Raises KafkaException.
     """
-    from confluent_kafka import KafkaException, Producer
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # stubs forget it
-
-    client = {"bootstrap.servers": stream.bootstrap_servers, **client_properties(stream.client), **client}
+    client = {**stream_client(stream), **client}
     admin = AdminClient(client)
     if topic not in admin.list_topics(timeout=10).topics:
-        settings = {"min.insync.replicas": str(min(2, replication)), "retention.ms": str(days * 86_400_000)}
-        wanted = NewTopic(topic, num_partitions=1, replication_factor=replication, config=settings)
-        try:
-            admin.create_topics([wanted])[topic].result(10)
-        except KafkaException as e:
-            if e.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                raise
+        create_topic(admin, topic, 1, replication, {"retention.ms": str(days * 86_400_000)}, 10)
     return Producer({**client, "acks": "all", "enable.idempotence": True, "message.max.bytes": 2 << 20})
 
 

@@ -14,7 +14,9 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, cast
+
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from agent.audit.publishing import audit_of
 from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters, dead_letters_of, marker
@@ -22,8 +24,8 @@ from agent.runner.deadletters.stored import StoredDeadLetter, read
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
 from agent.topology import AgentSpec, ChannelSpec, SinkSpec
-from plugins import Batch, Components, KafkaBackedChannel, Record, Rejected, Retry
-from plugins.shared.kafkaclient import PRODUCER, QUIET, client_properties, reason
+from plugins import Batch, Channel, Components, KafkaBackedChannel, Record, Rejected, Retry
+from plugins.shared.kafkaclient import PRODUCER, reason, stream_client
 
 LOT, LOT_BYTES = 500, 4 << 20
 """Letters are replayed by so many, or so many bytes; a larger one is a lot of its own."""
@@ -118,14 +120,10 @@ class ThroughTopic(Replayer):
         return self._outcome
 
     def _producer(self) -> Any:
-        from confluent_kafka import KafkaException, Producer
-
         stream = self._stream
         properties = {
             **PRODUCER,
-            "bootstrap.servers": stream.bootstrap_servers,
-            **QUIET,
-            **client_properties(stream.client),
+            **stream_client(stream),
             "transactional.id": f"flafka.dlq.{stream.topic}",
             "transaction.timeout.ms": TRANSACTION_SECONDS * 1000,
         }
@@ -183,8 +181,6 @@ class ThroughTopic(Replayer):
         self, producer: Any, lot: list[tuple[StoredDeadLetter, Record]] | list[tuple[StoredDeadLetter, None]]
     ) -> None:
         """The records, and the note that these letters were replayed: both or neither."""
-        from confluent_kafka import KafkaError, KafkaException
-
         errors: list[Any] = []
 
         def heard(error: Any, _: Any) -> None:
@@ -258,10 +254,10 @@ class ThroughSink(Replayer):
         return outcome
 
     def _start(self, spec: SinkSpec) -> SinkRunner:
-        memory = Components().get("channel", "memory")
+        memory = cast("type[Channel]", Components().get("channel", "memory"))
         config, _ = memory.config_class.parse({"capacity": str(LOT), "transactionCapacity": str(LOT)})
         assert config is not None
-        runner = ChannelRunner(self.channel.path, self.channel.name, memory(config, self.channel.name))  # type: ignore[arg-type]
+        runner = ChannelRunner(self.channel.path, self.channel.name, memory(config, self.channel.name))
         runner.ready.set()
         sink = SinkRunner([spec], runner, self.letters, spec.path)
         sink.draining.set()

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
 from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters
 from plugins import Event, EventId, KafkaStream, Retry
-from plugins.shared.kafkaclient import QUIET, client_properties, read_up_to
+from plugins.shared.kafkaclient import CONSUMER, read_up_to, stream_client
 
 ANSWER_SECONDS = 10.0
 
@@ -117,19 +119,7 @@ def records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[i
 
     Raises Retry while brokers are away.
     """
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": stream.bootstrap_servers,
-            **QUIET,
-            **client_properties(stream.client),
-            "group.id": "flafka-reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
+    consumer = Consumer({**CONSUMER, **stream_client(stream), "group.id": "flafka-reader"})
     try:
         found = consumer.list_topics(timeout=ANSWER_SECONDS).topics.get(topic)
         for partition in found.partitions if found is not None else ():

@@ -30,28 +30,15 @@ class SinkProcessor(Protocol):
         """It did."""
 
 
-def sink_processor_of(spec: SinkProcessorSpec, sinks: Sequence[str], clock: Clock = time.monotonic) -> SinkProcessor:
-    """The processor of a group with these sinks."""
+def sink_processor_of(
+    spec: SinkProcessorSpec | None, sinks: Sequence[str], clock: Clock = time.monotonic
+) -> SinkProcessor:
+    """The processor of a group with these sinks; None: they are one, without a group, and it gets every batch."""
+    if spec is None:
+        return LoadBalance(sinks, "round_robin", 0, clock)
     if spec.kind == "failover":
         return Failover({sink: spec.priorities[sink] for sink in sinks}, spec.longest_penalty, clock)
     return LoadBalance(sinks, spec.policy, spec.longest_penalty if spec.backoff else 0, clock)
-
-
-class Alone:
-    """The one sink gets every batch, as Flume's default processor has it."""
-
-    def __init__(self, sink: str) -> None:
-        self._sink = sink
-
-    def attempts(self) -> Iterator[str]:
-        """Once: it is tried again when its runner has waited."""
-        return iter((self._sink,))
-
-    def failed(self, sink: str) -> None:
-        """Nothing."""
-
-    def delivered(self, sink: str) -> None:
-        """Nothing."""
 
 
 def penalty(failures: int, longest: float) -> float:

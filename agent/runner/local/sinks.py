@@ -11,7 +11,7 @@ from agent.audit.publishing import Tallies
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters, of_notes
 from agent.runner.delivery import Delivery, Range, Ranges
 from agent.runner.local.channels import ChannelRunner
-from agent.runner.local.sinkprocessors import Alone, SinkProcessor, sink_processor_of
+from agent.runner.local.sinkprocessors import sink_processor_of
 from agent.runner.retries import LONGEST_SECONDS, Retries
 from agent.topology import SinkGroupSpec, SinkSpec
 from plugins import Conflict, FlafkaError, PartitionClaim, Reader, Retry, Taken
@@ -63,9 +63,7 @@ class SinkRunner:
         self.members = tuple(
             Member(Delivery(spec, letters, self.ranges, self.stopping, listeners), longest) for spec in sinks
         )
-        self.processor: SinkProcessor = (
-            Alone(sinks[0].name) if group is None else sink_processor_of(group.processor, group.sinks)
-        )
+        self.processor = sink_processor_of(group.processor if group else None, [spec.name for spec in sinks])
         self.committing = self.members[0].delivery.committing
         """The sink, where it has a commit record of its own; it is the only one then."""
         self.reader: Reader | None = None

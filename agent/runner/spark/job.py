@@ -6,6 +6,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from agent.audit.sums import Sum
 from agent.monitoring.registry import GAUGES
 from agent.options import AgentOptions
 from agent.runner.deadletters.letters import DeadLetter, dead_letters_of, letters_of_records
-from agent.runner.delivery import Delivery, Range, Ranges, intercepted
+from agent.runner.delivery import Delivery, Range, Ranges, intercepted, opened
 from agent.topology import ChannelSpec, SinkSpec
 from plugins import Interceptor, KafkaBackedChannel, Metrics, PartitionClaim, Receipt, Record, StreamingSink, Taken
 from plugins.shared.frames import to_arrow
@@ -149,7 +150,7 @@ class Summing:
         """Nothing."""
         return {}
 
-    def addInPlace(self, one: InterceptorCounts, other: InterceptorCounts) -> InterceptorCounts:  # noqa: N802
+    def addInPlace(self, one: InterceptorCounts, other: InterceptorCounts) -> InterceptorCounts:
         """Both; of failures the later one."""
         summed = dict(one)
         for name, (counts, error) in other.items():
@@ -189,23 +190,14 @@ class EventsTask(_Task):
         logging.basicConfig(level=logging.INFO)
         channel: KafkaBackedChannel = self.job.channel.make()
         letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
-        opened: list[Interceptor[Any]] = []
-        try:
-            for interceptor in (spec.make() for spec in self.job.sink.interceptors):
-                opened.append(interceptor)
-                interceptor.open()
+        with closing(channel), closing(letters), opened(self.job.sink.interceptors) as interceptors:
             for claim, taken in self.taken(batches, channel):
                 channel.confirm(claim)
                 if taken.undecodable and self.keep_dead_letters:
                     letters.put(letters_of_records(self.job.sink.path, claim, taken))
-                if len(batch := intercepted(taken.batch, opened)):
+                if len(batch := intercepted(taken.batch, interceptors)):
                     yield to_arrow(batch)
-            self.count(_of_interceptors(opened))
-        finally:
-            for interceptor in opened:
-                interceptor.close()
-            channel.close()
-            letters.close()
+            self.count(_of_interceptors(interceptors))
 
 
 def _records(batch: Any) -> Iterator[Record]:

@@ -9,7 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.runner.delivery import intercepted
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from agent.runner.delivery import intercepted, opened
 from agent.runner.spark.job import EventsTask, InterceptorCounts, Job, SinkJob, Summing
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report
 from agent.runner.spark.query import Clock, most_records, read_topic
@@ -19,7 +22,6 @@ from plugins import (
     Conflict,
     Event,
     FlafkaError,
-    Interceptor,
     KafkaBackedChannel,
     KafkaStream,
     PartitionClaim,
@@ -27,7 +29,7 @@ from plugins import (
     StreamingSink,
 )
 from plugins.shared.frames import EVENTS
-from plugins.shared.kafkaclient import QUIET, client_properties, reason
+from plugins.shared.kafkaclient import create_topic, reason, stream_client
 
 log = logging.getLogger("spark")
 
@@ -95,15 +97,8 @@ class Processing:
             _started(writer.trigger(availableNow=True)).awaitTermination()
 
     def _sampled(self, spark: Any, samples: Sequence[Event]) -> Any:
-        opened: list[Interceptor[Any]] = []
-        try:
-            for interceptor in (spec.make() for spec in self.job.sink.interceptors):
-                opened.append(interceptor)
-                interceptor.open()
-            batch = intercepted(Batch.of(samples), opened)
-        finally:
-            for interceptor in opened:
-                interceptor.close()
+        with opened(self.job.sink.interceptors) as interceptors:
+            batch = intercepted(Batch.of(samples), interceptors)
         directory = Path(self.agent.directory, "events")
         write_micro_batch(directory, "samples", 0, list(batch))
         return stream_of(spark, directory)
@@ -207,21 +202,15 @@ class Processing:
 
 def make_topics(stream: KafkaStream, topics: Iterable[str], partitions: int, replication: int) -> None:
     """Create those that are not there, on the brokers of a channel. Raises Retry where that is not possible."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs forget it
-
-    admin = AdminClient({"bootstrap.servers": stream.bootstrap_servers, **QUIET, **client_properties(stream.client)})
+    admin = AdminClient(stream_client(stream))
     try:
         there = admin.list_topics(timeout=ANSWER_SECONDS).topics
         for topic in sorted(set(topics) - set(there)):
-            settings = {"min.insync.replicas": str(min(2, replication))}
-            wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=settings)
             try:
-                admin.create_topics([wanted])[topic].result(ANSWER_SECONDS)
-                log.info("created topic %s: %d partitions, %d replicas", topic, partitions, replication)
+                if create_topic(admin, topic, partitions, replication, {}, ANSWER_SECONDS):
+                    log.info("created topic %s: %d partitions, %d replicas", topic, partitions, replication)
             except KafkaException as e:
-                if e.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                    raise Retry(f"topic {topic} cannot be created: {reason(e)}: agent topic create {topic}") from e
+                raise Retry(f"topic {topic} cannot be created: {reason(e)}: agent topic create {topic}") from e
     except KafkaException as e:
         raise Retry(f"no Kafka broker answers at {stream.bootstrap_servers} ({reason(e)})") from e
 

@@ -21,26 +21,21 @@ def report(
     interceptors: Mapping[str, tuple[Mapping[str, float], str]] | None = None,
 ) -> None:
     """One line for the agent: what to add, what to set, and what failed; of interceptors counts and failures."""
-    told = {
-        "sink": sink,
-        "counts": counts,
-        "gauges": gauges or {},
-        "error": error,
-        "interceptors": interceptors or {},
-    }
-    line = json.dumps(told)
-    print(f"{line}\n", end="", flush=True)  # in one piece: several threads tell
+    _tell(sink=sink, counts=counts, gauges=gauges or {}, error=error, interceptors=interceptors or {})
 
 
 def report_rejected(path: str, causes: Causes) -> None:
     """One line for the agent: what of this sink became dead letters."""
-    told = {"path": path, "rejected": [(cause, reason, events) for cause, (reason, events) in causes.items()]}
-    print(f"{json.dumps(told)}\n", end="", flush=True)
+    _tell(path=path, rejected=[(cause, reason, events) for cause, (reason, events) in causes.items()])
 
 
 def report_end(reason: str) -> None:
     """One line for the agent: why this driver ends by itself."""
-    print(f"{json.dumps({'end': reason})}\n", end="", flush=True)
+    _tell(end=reason)
+
+
+def _tell(**told: object) -> None:
+    print(f"{json.dumps(told)}\n", end="", flush=True)  # in one piece: several threads tell
 
 
 def gauges_of(progress: Any, delivered: Mapping[int, int | None]) -> dict[str, float]:
@@ -97,19 +92,19 @@ def listener(log: logging.Logger, on_progress: Callable[[str, Any], None], on_id
         def __init__(self) -> None:
             self.names: dict[Any, str] = {}
 
-        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        def onQueryStarted(self, event: Any) -> None:
             """Later, idle ones tell their id only."""
             self.names[event.id] = event.name
 
-        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        def onQueryIdle(self, event: Any) -> None:
             """Nothing new."""
             if event.id in self.names:
                 on_idle(self.names[event.id])
 
-        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        def onQueryTerminated(self, event: Any) -> None:
             """Nothing."""
 
-        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        def onQueryProgress(self, event: Any) -> None:
             """A micro-batch is over."""
             progress = event.progress
             try:

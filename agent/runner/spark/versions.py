@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import importlib.metadata
 import re
 import sys
@@ -13,6 +12,7 @@ from agent.runner.spark.session import own_address, workers_python
 from agent.services import ServiceError
 from agent.services.jars import read_lock
 from agent.services.java import find_java
+from agent.services.running import page
 from agent.services.spark import SparkCluster, ask_master
 from plugins import Caution, FlafkaError
 
@@ -64,7 +64,7 @@ def wrong_with_master(options: AgentOptions) -> Iterator[str]:
         yield str(e)
         return
     pages = [(host, _ui_port(host, port, options)) for host, port in addresses]
-    seen = [(version, ask_master(*page)) for page in pages if (version := _version(*page))]
+    seen = [(version, ask_master(*one)) for one in pages if (version := _version(*one))]
     if not seen:
         where = ", ".join(f"http://{host}:{port}" for host, port in pages)
         yield Caution(f"{master} does not tell its version at {where}: {UI_PORT} names the port of its web page")
@@ -95,14 +95,7 @@ def _ui_port(host: str, port: int, options: AgentOptions) -> int:
 
 
 def _version(host: str, port: int) -> str | None:
-    """The version that a master's web page shows; None without one. `http.client`, as it knows no proxies."""
-    connection = http.client.HTTPConnection(host, port, timeout=5)
-    try:
-        connection.request("GET", "/")
-        page = connection.getresponse().read().decode(errors="replace")
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
-    found = re.search(r'class="version[^"]*">\s*(\d+\.\d+\.[^<\s]+)', page)
+    """The version that a master's web page shows; None without one."""
+    text = page(host, port, "/")[1].decode(errors="replace")
+    found = re.search(r'class="version[^"]*">\s*(\d+\.\d+\.[^<\s]+)', text)
     return found[1] if found else None

@@ -32,7 +32,7 @@ def op_context(input: dict[str, Any]) -> Any:
     if config is None:
         return {"error": "NumberFormatException" if kind in (int, float) else "IllegalArgumentException"}
     assert all(problem.unknown for problem in problems)
-    return {"value": config.value}  # type: ignore[attr-defined]
+    return {"value": config.value}
 
 
 def normalise(op: str, value: Any) -> Any:

@@ -57,7 +57,7 @@ def op_sink_group(input: dict[str, Any]) -> Any:
         else:  # a sink that has nothing to do is a working one: it is asked only when there is something
             for sink in runner.members:
                 if sink.name == what:
-                    sink.sink.failing = verb == "fail"  # type: ignore[attr-defined]
+                    sink.sink.failing = verb == "fail"
     runner.close()
     return {"processed_by": handled}
 

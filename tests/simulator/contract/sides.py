@@ -32,6 +32,7 @@ CONSUMER = {
 }
 PRODUCER = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
 GENEROUS_SECONDS = 60.0
+NAMES = ("a", "b", "c", "d", "e", "f", "g", "h", "i", "j")
 
 
 class Side:

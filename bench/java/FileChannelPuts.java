@@ -1,0 +1,79 @@
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.flume.Context;
+import org.apache.flume.Event;
+import org.apache.flume.Transaction;
+import org.apache.flume.channel.file.FileChannel;
+import org.apache.flume.event.EventBuilder;
+
+/**
+ * Puts BATCHES batches of EVENTS events from each of WRITERS threads into Flume's file channel, in DIRECTORY, and takes
+ * them out again. Prints the seconds of the puts and those of the takes.
+ *
+ *   FileChannelPuts DIRECTORY WRITERS BATCHES EVENTS BODY
+ */
+public class FileChannelPuts {
+  public static void main(String[] arguments) throws Exception {
+    String directory = arguments[0];
+    int writers = Integer.parseInt(arguments[1]);
+    int batches = Integer.parseInt(arguments[2]);
+    int events = Integer.parseInt(arguments[3]);
+    Context context = new Context();
+    context.put("checkpointDir", directory + "/checkpoint");
+    context.put("dataDirs", directory + "/data");
+    context.put("capacity", "10000000");
+    context.put("transactionCapacity", "10000");
+    FileChannel channel = new FileChannel();
+    channel.setName("measured");
+    channel.configure(context);
+    channel.start();
+    Map<String, String> headers = new HashMap<>();
+    headers.put("timestamp", "1700000000000");
+    headers.put("host", "web-1");
+    List<Event> batch = new ArrayList<>();
+    for (int number = 0; number < events; number++) {
+      batch.add(EventBuilder.withBody(arguments[4].getBytes("UTF-8"), headers));
+    }
+    put(channel, batch, 20);
+    take(channel, 20 * events, events);
+    List<Thread> threads = new ArrayList<>();
+    for (int writer = 0; writer < writers; writer++) {
+      threads.add(new Thread(() -> put(channel, batch, batches)));
+    }
+    long started = System.nanoTime();
+    threads.forEach(Thread::start);
+    for (Thread thread : threads) {
+      thread.join();
+    }
+    long stored = System.nanoTime();
+    take(channel, writers * batches * events, events);
+    System.out.println("seconds " + (stored - started) / 1e9 + " " + (System.nanoTime() - stored) / 1e9);
+    channel.stop();
+  }
+
+  private static void put(FileChannel channel, List<Event> batch, int batches) {
+    for (int number = 0; number < batches; number++) {
+      Transaction transaction = channel.getTransaction();
+      transaction.begin();
+      batch.forEach(channel::put);
+      transaction.commit();
+      transaction.close();
+    }
+  }
+
+  private static void take(FileChannel channel, int all, int events) {
+    for (int taken = 0; taken < all; ) {
+      Transaction transaction = channel.getTransaction();
+      transaction.begin();
+      for (int number = 0; number < events; number++, taken++) {
+        if (channel.take() == null) {
+          throw new IllegalStateException("an event is missing");
+        }
+      }
+      transaction.commit();
+      transaction.close();
+    }
+  }
+}

@@ -1,0 +1,316 @@
+"""A log on the local disk: numbered entries in segment files, on the disk before they count as stored.
+
+An entry is a header and its payload; the header's checksum covers both. Entries are numbered without gaps, over all
+segments. Only the end of the newest segment can be torn, by a crash: it is cut off when the log is opened, and said.
+What is damaged elsewhere is passed over when it is read: the gap in the numbers tells how much is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import struct
+import threading
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_HEADER = struct.Struct("<4sIIHIQq")
+"""Magic, checksum of all that follows it, bytes of the payload, partition, events, number, arrival."""
+_MAGIC = b"FLE1"
+_COVERED = len(_MAGIC) + 4
+_NAME = re.compile(r"flafka-(\d{20})\.log")
+_SCAN_BYTES = 1 << 20
+
+
+class Entry(NamedTuple):
+    """What was appended at once."""
+
+    number: int
+    partition: int
+    arrival: int
+    """Milliseconds since the epoch."""
+    events: int
+    size: int
+    """Bytes of the payload."""
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole entry."""
+        return _HEADER.size + self.size
+
+
+class Written(NamedTuple):
+    """An entry that may not be on the disk yet."""
+
+    number: int
+    failures: int
+    """How often the disk had failed before: with each failure, what was not on it is taken back."""
+
+
+class Segment:
+    """One file of the log. It stays open while anyone reads it, also when it is deleted."""
+
+    def __init__(self, path: Path, first: int) -> None:
+        self.path, self.first = path, first
+        self.descriptor = os.open(path, os.O_RDWR)
+        weakref.finalize(self, os.close, self.descriptor)
+        self.size = os.fstat(self.descriptor).st_size
+
+    def header(self, at: int) -> Entry | None:
+        """What the header at that byte says, unchecked; None where there is none."""
+        header = os.pread(self.descriptor, _HEADER.size, at)
+        if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+            return None
+        _, _, size, partition, events, number, arrival = _HEADER.unpack(header)
+        return Entry(number, partition, arrival, events, size)
+
+    def read(self, at: int) -> tuple[Entry, memoryview] | None:
+        """The entry at that byte, and its payload; None where they are not as they were written."""
+        entry = self.header(at)
+        if entry is None or at + entry.length > self.size:
+            return None
+        whole = memoryview(os.pread(self.descriptor, entry.length, at))
+        (checksum,) = struct.unpack_from("<I", whole, len(_MAGIC))
+        return (entry, whole[_HEADER.size :]) if zlib.crc32(whole[_COVERED:]) == checksum else None
+
+    def next_whole(self, at: int) -> int | None:
+        """The first byte from `at` on where a whole entry begins; None where none does."""
+        while at < self.size:
+            if self.read(at) is not None:
+                return at
+            found = os.pread(self.descriptor, _SCAN_BYTES + len(_MAGIC) - 1, at).find(_MAGIC)
+            at += found or 1 if found >= 0 else _SCAN_BYTES
+        return None
+
+
+class Place:
+    """How far a reader has come. Used by one thread."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment, self.at, self.number = segment, 0, segment.first
+        """`number` is that of the entry which has to come next."""
+
+
+class Log:
+    """Appended to by many threads, and read by as many."""
+
+    def __init__(self, directories: Sequence[Path], segment_bytes: int, *, synced: bool = True) -> None:
+        """In these directories, by turns. Where it is not `synced`, an entry counts as stored once it is written."""
+        self._synced = synced
+        self.directories, self.segment_bytes = directories, segment_bytes
+        self.segments: list[Segment] = []
+        self.stored = 0
+        """Entries of a smaller number are on the disk."""
+        self._next = 0
+        self._stored_bytes = 0
+        """How much of the newest segment is on the disk."""
+        self._failures = 0
+        self._syncing = False
+        self._changed = threading.Condition(threading.Lock())
+
+    # --- life
+
+    def open(self) -> Iterator[str]:
+        """Find the segments, and cut off what a crash has left of the last entry: a sentence about that. Raises
+        OSError."""
+        files = sorted(
+            (int(match[1]), path)
+            for directory in self.directories
+            for path in directory.iterdir()
+            if (match := _NAME.fullmatch(path.name))
+        )
+        self.segments = [Segment(path, first) for first, path in files]
+        if not self.segments:
+            self._begin_segment(0)
+            return
+        newest = self.segments[-1]
+        number, end = newest.first, 0
+        at = newest.next_whole(0)
+        while at is not None and (found := newest.header(at)) is not None:
+            number, end = found.number + 1, at + found.length
+            at = newest.next_whole(end)
+        if end < newest.size:
+            torn = newest.size - end
+            yield f"{newest.path} ends in {torn} bytes of a put that nobody was told is stored: cut off"
+            os.ftruncate(newest.descriptor, end)
+            os.fsync(newest.descriptor)
+            newest.size = end
+        self._next = self.stored = number
+        self._stored_bytes = end
+
+    def close(self) -> None:
+        """Close the files."""
+        with self._changed:
+            self.segments = []
+
+    def _begin_segment(self, number: int) -> None:
+        directory = self.directories[len(self.segments) % len(self.directories)]
+        path = directory / f"flafka-{number:020d}.log"
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o640))
+        sync_directory(directory)
+        self.segments.append(Segment(path, number))
+        self._stored_bytes = 0
+
+    def skip_to(self, number: int) -> None:
+        """Give the entries that come next this number, and larger ones. Raises OSError."""
+        if number > self._next:
+            self._next = self.stored = number
+            self._begin_segment(number)
+
+    # --- writing
+
+    def append(self, partition: int, arrival: int, events: int, payload: Any) -> Written:
+        """Write an entry; it is stored once `sync` has returned. Raises OSError."""
+        with self._changed:
+            while (segment := self.segments[-1]).size and segment.size + len(payload) > self.segment_bytes:
+                self._sync_now()
+                if segment is self.segments[-1]:
+                    self._begin_segment(self._next)
+            header = _HEADER.pack(_MAGIC, 0, len(payload), partition, events, self._next, arrival)
+            checksum = zlib.crc32(payload, zlib.crc32(header[_COVERED:]))
+            pieces = [_MAGIC + struct.pack("<I", checksum) + header[_COVERED:], payload]
+            try:
+                _write(segment.descriptor, pieces, segment.size)
+            except OSError:
+                with contextlib.suppress(OSError):  # what is left of it is overwritten, or cut off at the next start
+                    os.ftruncate(segment.descriptor, segment.size)
+                raise
+            segment.size += _HEADER.size + len(payload)
+            self._next += 1
+            if not self._synced:
+                self.stored, self._stored_bytes = self._next, segment.size
+                self._changed.notify_all()
+            return Written(self._next - 1, self._failures)
+
+    def sync(self, written: Written) -> None:
+        """Return when that entry is on the disk: one call for all that wait at a time.
+
+        Raises OSError where the disk fails: then neither that entry nor any after it is in the log.
+        """
+        with self._changed:
+            while self.stored <= written.number or self._failures != written.failures:
+                if self._failures != written.failures:
+                    raise OSError("another thread could not store what was written before")
+                if self._syncing:
+                    self._changed.wait()
+                    continue
+                self._syncing = True
+                segment, end, size = self.segments[-1], self._next, self.segments[-1].size
+                self._changed.release()
+                try:
+                    os.fdatasync(segment.descriptor)
+                    failed = None
+                except OSError as e:
+                    failed = e
+                finally:
+                    self._changed.acquire()
+                    self._syncing = False
+                    self._changed.notify_all()
+                if failed is not None:
+                    self._forget()
+                    raise failed
+                if segment is self.segments[-1]:  # else all of it was stored when the next one began
+                    self.stored, self._stored_bytes = max(self.stored, end), max(self._stored_bytes, size)
+
+    def _sync_now(self) -> None:
+        while self._syncing:
+            self._changed.wait()
+        if self.stored < self._next:
+            try:
+                os.fdatasync(self.segments[-1].descriptor)
+            except OSError:
+                self._forget()
+                raise
+            self.stored, self._stored_bytes = self._next, self.segments[-1].size
+            self._changed.notify_all()
+
+    def _forget(self) -> None:
+        """Take back what was written since the last success: after a failure nobody knows what the disk has of it."""
+        segment = self.segments[-1]
+        with contextlib.suppress(OSError):  # it is written over
+            os.ftruncate(segment.descriptor, self._stored_bytes)
+        segment.size, self._next = self._stored_bytes, self.stored
+        self._failures += 1
+        self._changed.notify_all()
+
+    # --- reading
+
+    def place(self, number: int) -> Place:
+        """The beginning of the segment that has this entry, or of the oldest one."""
+        with self._changed:
+            return Place(next((s for s in reversed(self.segments) if s.first <= number), self.segments[0]))
+
+    def read(self, place: Place) -> tuple[Entry, memoryview] | None:
+        """The entry there, and its payload; `place` is behind it then. None at the end of what is stored.
+
+        What is damaged is passed over: the number of the entry, or that of `place` at the end, jumps then.
+        """
+        while True:
+            with self._changed:
+                if place.number >= self.stored:
+                    return None
+                following = next((s for s in self.segments if s.first > place.segment.first), None)
+            found = place.segment.read(place.at)
+            if found is not None and found[0].number == place.number:
+                place.at += found[0].length
+                place.number += 1
+                return found
+            self._pass_over(place, following)
+
+    def _pass_over(self, place: Place, following: Segment | None) -> None:
+        """Go on behind the end of the segment, or behind what is damaged."""
+        segment = place.segment
+        whole = segment.next_whole(place.at + 1)
+        if whole is not None and (entry := segment.header(whole)) is not None:
+            place.at, place.number = whole, entry.number
+        elif following is not None:
+            place.segment, place.at, place.number = following, 0, following.first
+        else:
+            with self._changed:
+                place.at, place.number = self._stored_bytes, self.stored
+
+    def wait(self, place: Place, timeout: float) -> None:
+        """Return when there is something to read there, or after so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.stored > place.number, timeout)
+
+    def entries(self) -> Iterator[Entry]:
+        """The headers of all entries, from the oldest on, without their payloads. For the one that opens the log."""
+        for segment in self.segments:
+            at: int | None = 0
+            while at is not None and at < segment.size:
+                if (entry := segment.header(at)) is None:
+                    at = segment.next_whole(at)
+                    continue
+                yield entry
+                at += entry.length
+
+    def drop(self, number: int) -> None:
+        """Delete the segments whose entries all have a smaller number."""
+        with self._changed:
+            while len(self.segments) > 1 and self.segments[1].first <= number:
+                self.segments.pop(0).path.unlink(missing_ok=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make its list of names durable. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, pieces: Sequence[Any], at: int) -> None:
+    written = os.pwritev(descriptor, pieces, at)
+    whole = sum(map(len, pieces))
+    while written < whole:  # the disk is nearly full, or the entry is very large
+        rest = b"".join(map(bytes, pieces))[written:]
+        count = os.pwrite(descriptor, rest, at + written)
+        if not count:
+            raise OSError(28, os.strerror(28))
+        written += count

@@ -1,0 +1,47 @@
+"""The spillable memory channel: for configurations that name it, in files that need not wait for the disk."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from channels.file import FileChannel, FileChannelConfig
+from plugins import option
+
+MEMORY = "all events are written to files at once; what was written lately is read from memory"
+
+
+class SpillableMemoryConfig(FileChannelConfig):
+    """Options of the spillable memory channel."""
+
+    ignored = MappingProxyType(
+        {
+            "memoryCapacity": MEMORY,
+            "byteCapacity": MEMORY,
+            "byteCapacityBufferPercentage": MEMORY,
+            "avgEventSize": MEMORY,
+            "overflowTimeout": MEMORY,
+            "overflowDeactivationThreshold": MEMORY,
+            "capacity": "overflowCapacity counts",
+        }
+    )
+    capacity: int = option(
+        100_000_000,
+        name="overflowCapacity",
+        unit="events",
+        gt=0,
+        description="Maximum number of events in the channel. Sources wait while it is full.",
+    )
+
+
+class SpillableMemoryChannel(FileChannel):
+    """Holds events in files on this host without waiting for the disk: as fast as memory, and not lost by a kill.
+
+    Flume's channel of this name holds events in memory until that is full, and loses them with the process. Here only
+    a loss of power loses events: those of the last seconds, which the system had not written yet. All else is as in
+    the channel `file`.
+    """
+
+    type_name = "SPILLABLEMEMORY"
+    aliases = ("org.apache.flume.channel.SpillableMemoryChannel",)
+    config_class = SpillableMemoryConfig
+    synced = False

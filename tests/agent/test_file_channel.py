@@ -1,0 +1,47 @@
+"""A file channel in a running agent: killed, started again, drained."""
+
+import socket
+from pathlib import Path
+
+from agent.services.running import RunningAgent, free_port
+
+CONFIGURATION = """
+a1.sources = s
+a1.channels = c
+a1.sinks = {sinks}
+a1.sources.s.type = netcat
+a1.sources.s.bind = 127.0.0.1
+a1.sources.s.port = 0
+a1.sources.s.channels = c
+a1.channels.c.type = org.apache.flume.channel.file.FileChannel
+a1.channels.c.checkpointDir = {directory}/checkpoint
+a1.channels.c.dataDirs = {directory}/data
+a1.sinks.away.type = avro
+a1.sinks.away.channel = c
+a1.sinks.away.hostname = 127.0.0.1
+a1.sinks.away.port = {port}
+a1.sinks.out.type = file_roll
+a1.sinks.out.channel = c
+a1.sinks.out.sink.directory = {directory}/out
+a1.sinks.out.sink.rollInterval = 0
+"""
+
+
+def test_what_a_killed_agent_held_is_drained_by_the_next_one(tmp_path: Path) -> None:
+    away = CONFIGURATION.format(directory=tmp_path, port=free_port(), sinks="away")
+    lines = [f"line {n}" for n in range(500)]
+    with RunningAgent(tmp_path / "killed", away) as agent:
+        with socket.create_connection(("127.0.0.1", agent.port("s"))) as client, client.makefile("rb") as answers:
+            client.sendall("".join(line + "\n" for line in lines).encode())
+            assert [answers.readline() for _ in lines] == [b"OK\n"] * len(lines)
+        assert agent.count("CHANNEL.c", "ChannelSize") == len(lines)
+        agent.process.kill()
+        agent.ended()
+
+    (tmp_path / "out").mkdir()
+    out = CONFIGURATION.format(directory=tmp_path, port=free_port(), sinks="out")
+    directory = tmp_path / "drained"
+    with RunningAgent(directory, out, "-c", str(directory / "agent.conf"), "--drain") as agent:
+        assert agent.ended() == 0, agent.log
+    delivered = [line for file in (tmp_path / "out").iterdir() for line in file.read_text().splitlines()]
+    assert delivered == lines

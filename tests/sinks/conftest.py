@@ -1,0 +1,34 @@
+"""Fixtures of the tests of the HDFS sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sinks.hdfs import HdfsSink
+from tests.sinks.fake_webhdfs import FakeWebHdfs
+from tests.sinks.hdfs_running import open_sink
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWebHdfs:
+    fake = FakeWebHdfs()
+    fake.install(monkeypatch)
+    return fake
+
+
+@pytest.fixture
+def sinks(tmp_path: Path) -> Iterator[Any]:
+    """Makes open sinks, and closes them."""
+    made: list[HdfsSink] = []
+
+    def make(**options: str) -> HdfsSink:
+        made.append(open_sink(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for sink in made:
+        sink.close()

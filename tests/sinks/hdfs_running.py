@@ -1,0 +1,74 @@
+"""HDFS sinks over a simulated WebHDFS, and what they have delivered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from plugins import (
+    Batch,
+    Event,
+    Origin,
+    PartitionClaim,
+    Receipt,
+)
+from sinks.hdfs import HdfsConfig, HdfsSink
+from sinks.hdfs.chain import Manifest
+from tests.sinks.fake_webhdfs import NAMENODE, FakeWebHdfs
+
+CLAIM = PartitionClaim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
+OWN = CLAIM._replace(record="hdfs:/logs/.flafka")
+"""As the sink answers it."""
+NEVER = {"hdfs.rollInterval": "0", "hdfs.rollSize": "0", "hdfs.rollCount": "0"}
+REQUIRED = {"hdfs.path": "/logs", "hdfs.webhdfs": NAMENODE, "hdfs.fileType": "DataStream"}
+
+
+def configured(**options: str) -> HdfsConfig:
+    properties = {**REQUIRED, **NEVER, "hdfs.threadsPoolSize": "1", **options}
+    config, problems = HdfsConfig.parse(properties)
+    assert config is not None, problems
+    assert not problems
+    return config
+
+
+def open_sink(directory: Path, **options: str) -> HdfsSink:
+    sink = HdfsSink(configured(**{"hdfs.stagingDir": str(directory), **options}), "k1")
+    sink.open()
+    assert sink._hdfs is not None
+    sink._hdfs._client.retry_delay = 0
+    return sink
+
+
+def records(start: int, end: int, **headers: str) -> Batch:
+    """One event a record, its body its offset; `{}` in a header is the offset modulo 2."""
+    events = [Event(b"%d" % n, {k: v.format(n % 2) for k, v in headers.items()}) for n in range(start, end)]
+    count = end - start
+    origin = Origin(
+        CLAIM.topic, CLAIM.partition, np.arange(start, end), np.zeros(count, np.int32), np.zeros(count, int)
+    )
+    return Batch.of(events, origin)
+
+
+def delivered(fake: FakeWebHdfs) -> Counter[int]:
+    """How often each record can be seen."""
+    return Counter(int(line) for content in fake.visible().values() for line in content.split())
+
+
+def manifests(fake: FakeWebHdfs) -> list[Manifest]:
+    """Those of records: neither where a chain begins, nor seals."""
+    return [manifest for manifest in whole_record(fake).values() if manifest.start < manifest.end]
+
+
+def whole_record(fake: FakeWebHdfs) -> dict[str, Manifest]:
+    chain = sorted(path for path in fake.files if "/.flafka/chain/" in path)
+    return {path: msgspec.json.decode(fake.files[path], type=Manifest) for path in chain}
+
+
+def write_and_commit(sink: HdfsSink, start: int, end: int, **headers: str) -> Receipt:
+    sink.write(records(start, end, **headers))
+    receipt = sink.stage(OWN, start, end)
+    sink.commit(receipt)
+    return receipt

@@ -1,0 +1,372 @@
+"""The HDFS sink: its commit record against every lost reply and crash."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plugins import (
+    Conflict,
+    FlafkaError,
+    Receipt,
+    Retry,
+)
+from sinks.hdfs import HdfsSink
+from sinks.hdfs.chain import KEEP_MS
+from tests.fixtures.examples import examples, some
+from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs
+from tests.sinks.hdfs_running import (
+    CLAIM,
+    OWN,
+    delivered,
+    manifests,
+    open_sink,
+    records,
+    write_and_commit,
+)
+
+# --- the commit record
+
+
+def deliver(fake: FakeWebHdfs, directory: Path, cuts: list[int], repeat: bool) -> None:
+    """What the runner does, with a new sink after each crash; `repeat`: it commits receipts again after failures."""
+    sink: HdfsSink | None = None
+    position: int | None = None
+    receipt: Receipt | None = None
+    for _ in range(10):
+        try:
+            if sink is None:
+                receipt, position, sink = None, None, open_sink(directory, **{"hdfs.path": "/logs/%{host}"})
+            if position is None:
+                position = sink.resume(CLAIM, None).position or 0
+            while position < cuts[-1]:
+                end = next(cut for cut in cuts if cut > position)
+                if receipt is None:
+                    sink.write(records(position, end, host="h{}"))
+                    receipt = sink.stage(OWN, position, end)
+                sink.commit(receipt)
+                position, receipt = end, None
+            sink.close()
+            return
+        except Crash:
+            sink = None
+        except Retry:
+            if sink is not None:
+                sink.reset()
+            receipt = receipt if repeat else None
+        except Conflict:
+            assert sink is not None
+            sink.reset()
+            receipt, position = None, sink.resume(CLAIM, position).position
+        promised = {n for m in manifests(fake) for n in range(m.start, m.end)}
+        assert set(delivered(fake)) <= promised, "something of an uncommitted range can be seen"
+    raise AssertionError("did not come to an end")
+
+
+CUTS = [4, 7]
+
+
+def calls_of_a_delivery(directory: Path) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        fake = FakeWebHdfs()
+        fake.install(patch)
+        deliver(fake, directory, CUTS, repeat=False)
+        return fake.calls
+
+
+@pytest.mark.parametrize(
+    ("error", "count", "when", "repeat"),
+    [
+        (requests.ConnectionError, 1, "before", False),
+        (requests.ConnectionError, 1, "after", False),
+        (requests.ConnectionError, 2, "before", False),
+        (requests.ConnectionError, 2, "after", False),
+        (requests.ConnectionError, 2, "after", True),
+        (requests.ConnectionError, 6, "before", True),
+        (Crash, 1, "after", False),
+    ],
+)
+def test_every_call_may_fail(tmp_path: Path, error: type[BaseException], count: int, when: str, repeat: bool) -> None:
+    calls = calls_of_a_delivery(tmp_path)
+    assert len(calls) >= 30
+    for index in some(range(1, len(calls))):
+        with pytest.MonkeyPatch.context() as patch:
+            fake = FakeWebHdfs()
+            fake.install(patch)
+            fake.lose(index, count, when, error)
+            deliver(fake, tmp_path, CUTS, repeat)
+            fake.heal()
+            deliver(fake, tmp_path, [*CUTS, 8], repeat)  # and the next owner finds all in order
+        assert delivered(fake) == Counter(range(8)), f"call {index}, {calls[index]}"
+        chain = manifests(fake)
+        assert [m.end for m in chain[:-1]] == [m.start for m in chain[1:]]
+        assert not [path for path in fake.files if "/tmp/" in path], "left behind"
+
+
+OWNERS = 3
+ACTION = st.tuples(
+    st.integers(0, OWNERS - 1),
+    st.sampled_from(["take over", "stage", "commit", "crash"]),
+    st.integers(1, 4),
+    st.one_of(st.none(), st.tuples(st.integers(0, 25), st.integers(1, 3), st.sampled_from(["before", "after"]))),
+)
+
+
+class RebalanceListener:
+    """One agent that believes, rightly or not, that the partition is its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.sink: HdfsSink | None = None
+        self.position: int | None = None
+        self.receipts: list[Receipt] = []
+
+    def crash(self) -> None:
+        if self.sink is not None:
+            self.sink.close()
+        self.__init__(self.directory)
+
+    def act(self, action: str, records_: int) -> None:
+        if action == "crash":
+            self.crash()
+            return
+        try:
+            if self.sink is None:
+                self.sink = open_sink(self.directory, **{"hdfs.path": "/logs/%{host}"})
+            if action == "take over" or self.position is None:
+                self.sink.reset()
+                self.receipts, self.position = [], None
+                self.position = self.sink.resume(CLAIM, None).position or 0
+            elif action == "stage":
+                end = self.position + records_
+                self.sink.write(records(self.position, end, host="h{}"))
+                self.receipts.append(self.sink.stage(OWN, self.position, end))
+                self.position = end
+            elif self.receipts:
+                self.sink.commit(self.receipts[0])
+                self.receipts.pop(0)
+        except Conflict:
+            self.position = None
+        except Retry:
+            if action != "commit":  # a commit is either repeated, or taken over by someone
+                self.position = None
+
+
+@given(st.lists(ACTION, max_size=40))
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_owners_who_do_not_know_of_each_other(tmp_path: Path, actions: list[Any]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fake = FakeWebHdfs()
+        fake.install(patch)
+        owners = [RebalanceListener(tmp_path) for _ in range(OWNERS)]
+        for number, action, count, fault in actions:
+            if fault is not None:
+                fake.lose(len(fake.calls) + fault[0], fault[1], fault[2], requests.ConnectionError)
+            owners[number].act(action, count)
+            fake.heal()
+            promised = {n for m in manifests(fake) for n in range(m.start, m.end)}
+            assert set(delivered(fake)) <= promised
+        last = RebalanceListener(tmp_path)
+        last.act("take over", 0)
+        assert delivered(fake) == Counter(range(last.position or 0))
+        for owner in (*owners, last):
+            owner.crash()
+
+
+def test_the_group_may_be_ahead_of_the_record(sinks: Any, fake: FakeWebHdfs) -> None:
+    first, second = sinks(), sinks()
+    first.resume(CLAIM, 0)
+    write_and_commit(first, 0, 5)
+    assert second.resume(CLAIM, 3).position == 5  # the record is the truth
+    assert (
+        second.resume(CLAIM, 9).position == 9
+    )  # but what another sink of the group delivered is not delivered again
+    write_and_commit(second, 9, 12)
+    assert [(m.start, m.end, len(m.files)) for m in manifests(fake)] == [(0, 5, 1), (5, 12, 1)]
+    first.write(records(5, 9))
+    with pytest.raises(Conflict):
+        first.commit(first.stage(OWN, 5, 9))
+    assert first.resume(CLAIM, 5).position == 12
+    assert delivered(fake) == Counter([*range(5), *range(9, 12)])
+
+
+def test_a_lost_answer_to_the_commit_itself_is_recognised(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.write(records(0, 5))
+    receipt = sink.stage(OWN, 0, 5)
+    lost = iter([True])
+
+    def lose(number: int, op: str) -> None:
+        if op == "RENAME" and next(lost, False):
+            raise requests.ConnectionError
+
+    fake.after = lose
+    sink.commit(receipt)
+    assert fake.calls.count("RENAME") == 3  # the lost one, its repetition, and the file's
+    assert delivered(fake) == Counter(range(5))
+
+
+def test_a_start_within_a_committed_range_is_a_conflict(sinks: Any, fake: FakeWebHdfs) -> None:
+    first = sinks()
+    write_and_commit(first, 0, 5)
+    for sink in (first, sinks()):
+        sink.write(records(3, 7))
+        with pytest.raises(Conflict):
+            sink.commit(sink.stage(OWN, 3, 7))
+    assert delivered(fake) == Counter(range(5))
+
+
+def test_a_directory_that_was_removed_is_made_again(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks(**{"hdfs.path": "/logs/%{host}"})
+    write_and_commit(sink, 0, 5, host="a")
+    sink._hdfs.delete("/logs/a")
+    write_and_commit(sink, 5, 7, host="a")
+    assert delivered(fake) == Counter([5, 6])
+    sink._hdfs.delete("/logs")  # and all records of commits with it
+    sink.write(records(7, 9))
+    receipt = sink.stage(OWN, 7, 9)
+    with pytest.raises(Conflict):
+        sink.commit(receipt)
+    assert sink.resume(CLAIM, 7).position == 7
+    write_and_commit(sink, 7, 9)
+    assert delivered(fake) == Counter([7, 8])
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_directory_that_is_moved_away_within_a_commit_takes_nothing_with_it(
+    sinks: Any, fake: FakeWebHdfs, renames: int
+) -> None:
+    sink = sinks(**{"hdfs.path": "/logs/%{host}"})
+    sink.resume(CLAIM, None)
+    write_and_commit(sink, 0, 5, host="a")
+    sink.write(records(5, 7))
+    receipt = sink.stage(OWN, 5, 7)
+    seen = 0
+
+    def move(number: int, op: str) -> None:
+        nonlocal seen
+        if op == "RENAME":
+            if seen == renames:
+                fake.tree.rename("/logs", "/moved")
+            seen += 1
+
+    fake.before = move
+    with pytest.raises((Conflict, Retry)):
+        sink.commit(receipt)
+    fake.heal()
+    assert sink.resume(CLAIM, 5).position == 5
+    write_and_commit(sink, 5, 7)
+    assert delivered(fake) == Counter(range(7))
+
+
+def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.write(records(0, 5))
+    first = sink.stage(OWN, 0, 5)
+    sink.write(records(5, 7))
+    second = sink.stage(OWN, 5, 7)
+
+    def fail(number: int, op: str) -> None:
+        if op == "RENAME" and manifests(fake):
+            raise requests.ConnectionError
+
+    fake.before = fail
+    with pytest.raises(Retry, match="HDFS is away"):
+        sink.commit(first)
+    fake.heal()
+    sink.commit(second)
+    assert delivered(fake) == Counter(range(7))
+
+
+def test_offsets_that_hold_no_records_are_passed_over(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    for start in (0, 6, 12):  # each followed by the mark that ends a transaction
+        write_and_commit(sink, start, start + 5)
+    assert [(m.start, m.end) for m in manifests(fake)] == [(0, 5), (5, 11), (11, 17)]
+    assert len(fake.visible()) == 3
+    assert sinks().resume(CLAIM, None).position == 17
+
+
+def test_old_manifests_go_and_an_owner_that_slept_through_it_loses(sinks: Any, fake: FakeWebHdfs) -> None:
+    sleeper, other = sinks(), sinks()
+    sleeper.resume(CLAIM, 0)
+    write_and_commit(sleeper, 0, 2)
+    other.resume(CLAIM, None)
+    for start in range(2, 12, 2):
+        write_and_commit(other, start, start + 2)
+        fake.now += KEEP_MS // 2
+    assert [m.start for m in manifests(fake)] == [6, 8, 10]
+    sleeper.write(records(2, 4))  # the name of its next manifest is free again
+    with pytest.raises(Conflict):
+        sleeper.commit(sleeper.stage(OWN, 2, 4))
+    assert sleeper.resume(CLAIM, 2).position == 12
+    assert delivered(fake) == Counter(range(12))
+    fake.now += 10 * KEEP_MS
+    assert sinks().resume(CLAIM, None).position == 12, "the newest stays"
+
+
+def test_uploads_of_others_at_the_end_of_the_chain_stay(sinks: Any, fake: FakeWebHdfs) -> None:
+    first, second = sinks(), sinks()
+    first.resume(CLAIM, 0)
+    write_and_commit(first, 0, 2)
+    first.write(records(2, 4))
+    receipt = first.stage(OWN, 2, 4)
+    assert second.resume(CLAIM, None).position == 2
+    first.commit(receipt)
+    assert delivered(fake) == Counter(range(4))
+
+
+def test_a_file_that_was_moved_away_after_delivery_is_not_missed(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
+    write_and_commit(sinks(), 0, 2)
+    [path] = fake.visible()
+    del fake.files[path]
+    assert sinks().resume(CLAIM, None).position == 2
+    assert f"{path} was delivered" in caplog.text
+
+
+def test_a_file_in_the_way_is_named(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.write(records(0, 2))
+    receipt = sink.stage(OWN, 0, 2)
+    final = receipt.staged.files[0].final
+    fake.files[final] = b"not ours"
+    with pytest.raises(Retry, match="exists already"):
+        sink.commit(receipt)
+    del fake.files[final]
+    sink.commit(receipt)
+    assert delivered(fake) == Counter(range(2))
+
+
+def test_a_short_upload_is_noticed(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.write(records(0, 2))
+
+    def cut(number: int, op: str) -> None:
+        if op == "CREATE data":
+            [path] = fake.files
+            fake.files[path] = fake.files[path][:-1]
+
+    fake.after = cut
+    with pytest.raises(Retry, match="HDFS holds 3 of the 4 bytes sent for /logs/FlumeData"):
+        sink.stage(OWN, 0, 2)
+    fake.heal()
+    assert not manifests(fake)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"id": 1}', b'{"version": 9}'])
+def test_a_record_that_cannot_be_read_stops_the_sink_loudly(sinks: Any, fake: FakeWebHdfs, content: bytes) -> None:
+    write_and_commit(sinks(), 0, 2)
+    [path] = [path for path in fake.files if "/chain/" in path]
+    if b"version" in content:
+        content = fake.files[path].replace(b'"version":1', b'"version":9')
+    fake.files[path] = content
+    with pytest.raises(FlafkaError, match=re.escape(path)):
+        sinks().resume(CLAIM, None)

@@ -1,0 +1,195 @@
+"""The HDFS sink: its commit record where a group is reset, the path moves, and notes are kept."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from plugins import (
+    Conflict,
+    Resumed,
+    Retry,
+)
+from sinks.hdfs import HdfsSink
+from tests.fixtures.examples import some
+from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs
+from tests.sinks.hdfs_running import (
+    CLAIM,
+    OWN,
+    delivered,
+    manifests,
+    open_sink,
+    records,
+    whole_record,
+    write_and_commit,
+)
+
+# --- epochs, moves and notes
+
+LATER = 1_790_000_000_000
+
+
+def test_a_chain_begins_where_the_group_stood(sinks: Any, fake: FakeWebHdfs) -> None:
+    assert sinks().resume(CLAIM, 40).position == 40
+    [(path, begin)] = whole_record(fake).items()
+    assert (posixpath.basename(path), begin.start, begin.end, begin.files) == ("begin", 40, 40, ())
+    assert sinks().resume(CLAIM, None).position == 40, "the group was deleted before anything was committed"
+    sink = sinks()
+    sink.resume(CLAIM, None)
+    write_and_commit(sink, 40, 43)
+    assert sinks().resume(CLAIM, None).position == 43
+
+
+@pytest.mark.parametrize("before", ["committed", "begun", "nothing"])
+def test_an_owner_that_sleeps_while_the_group_is_reset_commits_no_more(
+    sinks: Any, fake: FakeWebHdfs, before: str
+) -> None:
+    sleeper, awake = sinks(), sinks()
+    if before != "nothing":
+        sleeper.resume(CLAIM, 0)
+    if before == "committed":
+        write_and_commit(sleeper, 0, 3)
+    sleeper.write(records(3, 5))
+    receipt = sleeper.stage(OWN, 3, 5)
+    found = awake.resume(OWN._replace(epoch=LATER), 1)
+    assert (found.claim, found.position) == (OWN._replace(epoch=LATER), 1)
+    with pytest.raises(Conflict):
+        sleeper.commit(receipt)
+    awake.write(records(1, 4))
+    awake.commit(awake.stage(found.claim, 1, 4))
+    again = sleeper.resume(OWN, 3)
+    assert (again.claim, again.position) == (found.claim, 4)
+    assert delivered(fake) == Counter(range(3) if before == "committed" else ()) + Counter(range(1, 4))
+
+
+def test_a_group_that_was_deleted_goes_on_by_the_record_of_its_latest_epoch(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    write_and_commit(sink, 0, 3)
+    found = sink.resume(OWN._replace(epoch=LATER), 1)
+    sink.write(records(1, 2))
+    sink.commit(sink.stage(found.claim, 1, 2))
+    found = sinks().resume(CLAIM, None)
+    assert (found.claim.epoch, found.position) == (LATER, 2)
+
+
+def test_the_record_moves_with_the_path(sinks: Any, fake: FakeWebHdfs) -> None:
+    old = sinks()
+    old.resume(CLAIM, 0)
+    write_and_commit(old, 0, 3)
+    old.write(records(3, 5))
+    receipt = old.stage(OWN, 3, 5)
+    new = sinks(**{"hdfs.path": "/other"})
+    found = new.resume(OWN, 2)
+    assert (found.claim.record, found.position) == ("hdfs:/other/.flafka", 3)
+    assert found.claim.epoch > CLAIM.epoch
+    with pytest.raises(Conflict):
+        old.commit(receipt)
+    new.write(records(3, 6))
+    new.commit(new.stage(found.claim, 3, 6))
+    # A crash before the group was told: the next owner comes by way of the old record.
+    again = sinks(**{"hdfs.path": "/other"}).resume(OWN, 3)
+    assert (again.claim, again.position) == (found.claim, 6)
+    back = sinks().resume(found.claim, 6)
+    assert (back.claim.record, back.position) == (OWN.record, 6)
+    assert back.claim.epoch > found.claim.epoch
+    assert delivered(fake) == Counter(range(6))
+
+
+def move(directory: Path) -> Resumed:
+    """Take over what `/logs` has below another path, and commit two records more; until it works."""
+    for _ in range(10):
+        sink: HdfsSink | None = None
+        try:
+            sink = open_sink(directory, **{"hdfs.path": "/other"})
+            found = sink.resume(OWN, 2)
+            assert found.position in (3, 5)
+            if found.position == 5:
+                return found
+            sink.write(records(3, 5))
+            sink.commit(sink.stage(found.claim, 3, 5))
+        except (Crash, Retry):
+            pass
+        finally:
+            if sink is not None:
+                sink.close()
+    raise AssertionError("did not come to an end")
+
+
+@pytest.mark.parametrize(("error", "count", "step"), [(Crash, 1, 2), (requests.ConnectionError, 6, 7)])
+def test_calls_of_a_move_may_fail(tmp_path: Path, error: type[BaseException], count: int, step: int) -> None:
+    def moved(index: int) -> tuple[FakeWebHdfs, int]:
+        with pytest.MonkeyPatch.context() as patch:
+            fake = FakeWebHdfs()
+            fake.install(patch)
+            sink = open_sink(tmp_path)
+            sink.resume(CLAIM, 0)
+            write_and_commit(sink, 0, 3)
+            sleeping = sink.stage(OWN, 3, 4)
+            before = len(fake.calls)
+            fake.lose(before + index, count, "after", error)
+            try:
+                found = move(tmp_path)
+                fake.heal()
+                calls = len(fake.calls) - before
+                assert found.claim.record == "hdfs:/other/.flafka"
+                with pytest.raises(Conflict):
+                    sink.commit(sleeping)
+                next_owner = open_sink(tmp_path, **{"hdfs.path": "/other"})
+                assert next_owner.resume(found.claim, 3).position == 5
+                next_owner.close()
+            finally:
+                sink.close()
+            return fake, calls
+
+    _, calls = moved(1 << 30)
+    assert calls > 20
+    for index in some(range(0, calls, step)):
+        fake, _ = moved(index)
+        assert delivered(fake) == Counter(range(5)), f"call {index}"
+
+
+def test_a_note_is_kept_with_the_commit_until_it_is_noted(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    sink.write(records(0, 3))
+    receipt = sink.stage(OWN, 0, 3, b"two letters")
+    assert sinks().resume(CLAIM, 0).notes == (), "nothing is committed yet"
+    sink.commit(receipt)
+    for _ in range(2):
+        taken_over = sinks()
+        assert taken_over.resume(CLAIM, 0).notes == (b"two letters",)
+    write_and_commit(taken_over, 3, 5)
+    assert sinks().resume(CLAIM, 0).notes == (), "who commits the next has kept what came with the one before"
+    assert [m.version for m in manifests(fake)] == [2, 1], "versions that know no notes read what has none"
+    assert not sinks().resume(CLAIM, 0).notes
+
+
+def test_what_is_noted_is_gone(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    sink.write(records(0, 3))
+    sink.commit(sink.stage(OWN, 0, 3, b"two letters"))
+    sink.noted(OWN)
+    sink.noted(OWN)
+    assert not [path for path in fake.files if "/tmp/" in path]
+    assert sinks().resume(CLAIM, 0).notes == ()
+
+
+def test_a_reset_brings_the_note_of_the_epoch_before(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    sink.write(records(0, 3))
+    sink.commit(sink.stage(OWN, 0, 3, b"two letters"))
+    for _ in range(2):
+        after = sinks()
+        found = after.resume(OWN._replace(epoch=LATER), 1)
+        assert found.notes == (b"two letters",)
+    after.noted(found.claim)
+    assert sinks().resume(OWN._replace(epoch=LATER), 1).notes == ()
+    assert not [path for path in fake.files if "/tmp/" in path]

@@ -1,0 +1,178 @@
+"""The source `taildir` while it runs: woken, killed, and beside a busy writer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.sources.taildir_running import (
+    REPOSITORY,
+    append,
+    open_files,
+    start,
+)
+
+# --- while it runs
+
+
+def test_it_wakes_for_new_lines_and_stops_when_idle(logs: Path, tmp_path: Path) -> None:
+    threads = threading.active_count()
+    source = start(tmp_path, backoffSleepIncrement="3600000", maxBackoffSleep="3600000")
+    arrived: list[bytes] = []
+    news = threading.Condition()
+
+    def run() -> None:
+        for batch in source.batches():
+            source.stored(batch)
+            with news:
+                arrived.extend(batch.bodies.to_pylist())
+                news.notify()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    log = logs / "log"
+    steps: list[tuple[bytes, Path]] = [(b"a new file", log), (b"grown", log), (b"grown again", log)]
+    expected = []
+    for body, path in steps:
+        append(path, body + b"\n")
+        expected.append(body)
+        with news:
+            # The next look everywhere is an hour away: only the kernel's hint can bring it.
+            assert news.wait_for(lambda: arrived == expected, timeout=60)
+    log.rename(logs / "old")
+    log.write_bytes(b"after rotation\n")
+    with news:
+        assert news.wait_for(lambda: arrived[-1] == b"after rotation", timeout=60)
+    source.stopping.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    source.close()
+    source.close()
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("why", ["not wanted", "too many instances"])
+def test_it_works_without_hints(
+    why: str, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused() -> None:
+        raise OSError(errno.EMFILE, "inotify instance limit reached")
+
+    if why == "too many instances":
+        monkeypatch.setattr("sources.taildir.watch.InotifyFD", refused)
+    source = start(tmp_path, inotify=str(why != "not wanted"))
+    assert [path for path in open_files(tmp_path) if "inotify" in path] == []
+    assert caplog.text.count("files are checked periodically instead") == (why != "not wanted")
+    (logs / "log").write_bytes(b"1\n")
+    for batch in source.batches():
+        assert batch.bodies.to_pylist() == [b"1"]
+        source.stored(batch)
+        source.stopping.set()
+    source.close()
+
+
+CHANNEL = """
+import sys
+from sources.taildir import TaildirConfig, TaildirSource
+directory = sys.argv[1]
+config, _ = TaildirConfig.parse({
+    "filegroups": "g", "filegroups.g": directory + "/logs/log(\\\\.[0-9])?", "batchSize": "50",
+    "positionFile": directory + "/positions.json", "backoffSleepIncrement": "5", "maxBackoffSleep": "5",
+})
+source = TaildirSource(config)
+source.open()
+with open(directory + "/channel", "ab", buffering=0) as channel:
+    for batch in source.batches():
+        channel.write(b"".join(body + b"\\n" for body in batch.bodies.to_pylist()))
+        source.stored(batch)
+"""
+
+
+def test_sigkill_loses_nothing_and_repeats_one_batch_at_most(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    log, channel = tmp_path / "logs" / "log", tmp_path / "channel"
+    log.parent.mkdir()
+    channel.touch()
+    written, kills = 0, 0
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+
+    def write(count: int) -> None:
+        nonlocal written
+        append(log, b"".join(b"%d\n" % i for i in range(written, written + count)))
+        written += count
+
+    def run() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", CHANNEL, str(tmp_path)], env=environment)
+
+    def grown(process: subprocess.Popen[bytes], size: int) -> None:
+        while channel.stat().st_size <= size:
+            assert process.poll() is None
+            time.sleep(0.001)
+
+    for turn in range(2):
+        size = channel.stat().st_size
+        write(5_000)
+        agent = run()
+        grown(agent, size)
+        rotate_after = chance.randrange(3)
+        for step in range(3):
+            write(chance.randrange(300))
+            if step == rotate_after:
+                log.rename(log.with_name(chance.choice([f"log.{turn}", f"old.{turn}"])))
+            time.sleep(chance.random() * 0.02)
+        agent.send_signal(signal.SIGKILL)
+        agent.wait()
+        kills += 1
+        write(10)
+        agent = run()
+        while len(set(channel.read_bytes().split())) < written:
+            assert agent.poll() is None
+            time.sleep(0.05)
+        agent.send_signal(signal.SIGKILL)
+        agent.wait()
+        kills += 1
+    seen = Counter(channel.read_bytes().split())
+    assert set(seen) == {b"%d" % i for i in range(written)}
+    assert seen.total() - len(seen) <= 50 * kills
+    assert max(seen.values()) <= 2
+
+
+def test_beside_a_busy_writer_it_looks_by_itself_and_misses_no_rotation(logs: Path, tmp_path: Path) -> None:
+    """So many events that the watches end for a while: a file rotated meanwhile is found afterwards."""
+    source = start(tmp_path, backoffSleepIncrement="3600000", maxBackoffSleep="3600000")
+    arrived: list[bytes] = []
+    news = threading.Condition()
+
+    def run() -> None:
+        for batch in source.batches():
+            source.stored(batch)
+            with news:
+                arrived.extend(batch.bodies.to_pylist())
+                news.notify()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    log, expected = logs / "log", []
+    for number in range(20_000):
+        if number == 10_000:
+            log.rename(logs / "old")
+        expected.append(b"%d" % number)
+        append(log, expected[-1] + b"\n")
+    with news:
+        assert news.wait_for(lambda: len(arrived) >= len(expected), timeout=60)
+    source.stopping.set()
+    thread.join(60)
+    source.close()
+    assert sorted(arrived, key=int) == expected

@@ -1,0 +1,363 @@
+"""The source `taildir`: what becomes of files that are renamed, copied, truncated, deleted or made again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.sources.taildir_running import (
+    append,
+    bodies,
+    kill,
+    make,
+    open_files,
+    positions,
+    process,
+    start,
+)
+
+
+def test_rotation_into_a_matching_name(logs: Path, tmp_path: Path) -> None:
+    log = logs / "log"
+    log.write_bytes(b"1\n2\n")
+    source = start(tmp_path)
+    assert bodies(source) == [b"1", b"2"]
+    append(log, b"3\n")
+    log.rename(logs / "log.1")
+    log.write_bytes(b"4\n")
+    assert sorted(bodies(source)) == [b"3", b"4"]
+    append(logs / "log.1", b"5\n")  # by a writer that has it open still
+    assert bodies(source) == [b"5"]
+    (logs / "log.1").rename(logs / "log.2")
+    log.rename(logs / "log.1")
+    assert bodies(source) == []
+    assert positions(tmp_path) == {"log.1": 2, "log.2": 8}
+    source.close()
+    source = start(tmp_path)
+    assert bodies(source) == [], "no restart reads them again"
+    source.close()
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_rotation_out_of_the_pattern(down: bool, logs: Path, tmp_path: Path) -> None:
+    log = logs / "log"
+    log.write_bytes(b"1\n")
+    source = start(tmp_path)
+    assert bodies(source) == [b"1"]
+    if down:
+        source.close()
+    append(log, b"2\n")
+    log.rename(logs / "old")
+    append(logs / "old", b"3\n")
+    log.write_bytes(b"4\n")
+    if down:
+        source = start(tmp_path)
+    assert sorted(bodies(source)) == [b"2", b"3", b"4"]
+    (logs / "old").rename(logs / "log.again")
+    assert bodies(source) == [], "not even when it matches again"
+    source.close()
+
+
+def test_a_closed_file_is_found_under_a_name_that_does_not_match(logs: Path, tmp_path: Path) -> None:
+    log = logs / "log"
+    log.write_bytes(b"1\n")
+    source = start(tmp_path, idleTimeout="0")
+    assert bodies(source) == [b"1"]
+    assert [path for path in open_files(tmp_path) if "/logs/" in path] == []
+    append(log, b"2\n")
+    log.rename(logs / "old")
+    assert bodies(source) == [b"2"]
+    append(logs / "old", b"3\n")
+    assert bodies(source) == [b"3"]
+    source.close()
+
+
+def test_an_inode_alone_proves_nothing_under_a_name_that_does_not_match(logs: Path, tmp_path: Path) -> None:
+    source = start(tmp_path, idleTimeout="60")
+    reused = False
+    for _ in range(5):
+        log, other = logs / "log", logs / "other"
+        log.touch()
+        inode = log.stat().st_ino
+        while positions(tmp_path) != {"log": 0} or [path for path in open_files(tmp_path) if "/logs/" in path]:
+            assert bodies(source) == []
+        log.unlink()
+        other.write_bytes(b"not asked for\n")
+        reused = reused or other.stat().st_ino == inode
+        while positions(tmp_path):
+            assert bodies(source) == []
+        other.unlink()
+    source.close()
+    assert reused, "this file system does not reuse inodes, and the test shows nothing"
+
+
+def test_the_first_lines_survive_a_kill_and_a_rename_before_they_were_stored(logs: Path, tmp_path: Path) -> None:
+    source = start(tmp_path)
+    (logs / "log").write_bytes(b"1\n")
+    time.sleep(0.002)
+    assert len(next(source.look())) == 1
+    kill(source)
+    (logs / "log").rename(logs / "old")
+    source = start(tmp_path)
+    assert bodies(source) == [b"1"]
+    source.close()
+
+
+def test_a_deleted_file_is_read_to_its_end_and_then_closed(logs: Path, tmp_path: Path) -> None:
+    log = logs / "log"
+    log.write_bytes(b"1\n")
+    source = start(tmp_path, idleTimeout="5000")
+    assert bodies(source) == [b"1"]
+    with log.open("ab") as writer:
+        writer.write(b"2\n")
+        writer.flush()
+        log.unlink()
+        writer.write(b"3\n")
+        writer.flush()
+        assert bodies(source) == [b"2", b"3"]
+    while [path for path in open_files(tmp_path) if "/logs/" in path]:
+        assert bodies(source) == []
+    assert positions(tmp_path) == {}
+    source.close()
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_new_file_under_an_old_inode_is_read_from_its_start(down: bool, logs: Path, tmp_path: Path) -> None:
+    log = logs / "log"
+    source = start(tmp_path, idleTimeout="0")
+    for size in range(8):
+        log.write_bytes(b"old %d\n" % size * 30)
+        inode = log.stat().st_ino
+        assert len(bodies(source)) == 30
+        if down:
+            source.close()
+        log.unlink()
+        log.write_bytes(b"new %d, which is longer\n" % size * 30)
+        reused = log.stat().st_ino == inode
+        if down:
+            source = start(tmp_path, idleTimeout="0")
+        assert bodies(source) == [b"new %d, which is longer" % size] * 30
+        log.unlink()
+    source.close()
+    assert reused or not down, "this file system reuses inodes, or the test shows nothing"
+
+
+@pytest.mark.parametrize("regrown", [b"", b"b\n", b"b b\n" * 500])
+@pytest.mark.parametrize("down", [False, True])
+def test_copytruncate(regrown: bytes, down: bool, logs: Path, tmp_path: Path) -> None:
+    log = logs / "log"
+    log.write_bytes(b"a a\n" * 100)
+    source = start(tmp_path)
+    assert len(bodies(source)) == 100
+    if down:
+        source.close()
+    shutil.copy(log, logs / "copy")
+    with log.open("r+b") as file:
+        file.truncate(0)
+    append(log, regrown)
+    if down:
+        source = start(tmp_path)
+    assert bodies(source) == regrown.split(b"\n")[:-1]
+    append(log, b"c\n")
+    assert bodies(source) == [b"c"]
+    assert source.metrics.get("FileRestartCount") == 1
+    source.close()
+
+
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("size", [3, 1500, 9 << 20])
+def test_copytruncate_under_a_writer_that_does_not_append(
+    size: int, down: bool, logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logs / "log"
+    with log.open("wb", buffering=0) as writer:
+        writer.write(b"x" * (size - 1) + b"\n")
+        source = start(tmp_path, byteOffsetHeader="true")
+        assert b"".join(bodies(source)) == b"x" * (size - 1)
+        for turn in 1, 2, 3:
+            if down:
+                source.close()
+            os.truncate(log, 0)
+            offset = writer.tell()
+            writer.write(b"%d\n\0\0two\n" % turn)
+            if down:
+                source = start(tmp_path, byteOffsetHeader="true")
+            events = process(source)
+            # NULs that are not the first of their file are bytes of a line.
+            assert [body for body, _ in events] == [b"%d" % turn, b"\0\0two"]
+            assert events[0][1] == {"byteoffset": str(offset)}
+            assert source.metrics.get("NulByteCount") >= offset
+        # A copy has true NULs rather than a hole; one whose name matches is read as a file of its own.
+        (logs / "log.copy").write_bytes(log.read_bytes())
+        assert bodies(source) == [b"3", b"\0\0two"]
+        append(log, b"appended\n")
+        assert bodies(source) == [b"appended"]
+        assert source.metrics.last_error == ""
+        warnings = [r.getMessage() for r in caplog.records if "NUL bytes" in r.getMessage()]
+        assert f"{log} begins with {size} NUL bytes" in warnings[0]
+        assert len(warnings) == (4 if down else 2), "once a file, for as long as the source runs"
+        source.close()
+
+
+def test_nuls_are_skipped_again_after_a_kill_and_another_truncation(logs: Path, tmp_path: Path) -> None:
+    log = logs / "log"
+    with log.open("wb", buffering=0) as writer:
+        writer.write(b"x" * 9999 + b"\n")
+        source = start(tmp_path)
+        assert len(bodies(source)) == 1
+        for turn in range(3):
+            os.truncate(log, 0)
+            writer.write(b"turn %d\n" % turn)
+            looked = source.look()
+            batch = next(looked)
+            assert [event.body for event in batch] == [b"turn %d" % turn]
+            kill(source)
+            if turn == 1:
+                os.truncate(log, 0)
+                writer.write(b"turn 1b\n")
+            source = start(tmp_path)
+            expected = b"turn 1b" if turn == 1 else b"turn %d" % turn
+            assert bodies(source) == [expected], "it was offered, but never stored"
+    source.close()
+
+
+def test_where_there_are_only_nuls_the_text_may_come_before_them(logs: Path, tmp_path: Path) -> None:
+    log = logs / "log"
+    log.write_bytes(b"\0" * (9 << 20))
+    source = start(tmp_path, idleTimeout="200")
+    assert bodies(source) == []
+    assert not source._behind, "it is not looked at without a pause"
+    with log.open("r+b") as file:
+        file.write(b"first\n")
+    assert bodies(source)[0] == b"first"
+    (logs / "log.2").write_bytes(b"\0" * 5000)
+    assert bodies(source) == []
+    (logs / "log.2").rename(logs / "old")
+    while not source.metrics.get("NulByteCount"):
+        assert bodies(source) == []
+    assert source.metrics.get("NulByteCount") == 5000, "nobody writes to it any more"
+    source.close()
+
+
+def test_files_with_the_same_first_lines_are_different_files(logs: Path, tmp_path: Path) -> None:
+    head = b"# " + b"the same head in all " * 100 + b"\n"
+    for i in range(4):
+        (logs / f"log.{i}").write_bytes(head + b"%d\n" % i)
+    source = start(tmp_path)
+    assert Counter(bodies(source)) == Counter([head[:-1]] * 4 + [b"0", b"1", b"2", b"3"])
+    source.close()
+    (logs / "log.0").unlink()
+    (logs / "log.4").write_bytes(head + b"4\n")
+    source = start(tmp_path)
+    assert bodies(source) == [head[:-1], b"4"]
+    source.close()
+
+
+def test_positions_hold_when_the_device_number_changes(logs: Path, tmp_path: Path) -> None:
+    (logs / "log").write_bytes(b"1\n2\n")
+    source = start(tmp_path)
+    assert len(bodies(source)) == 2
+    source.close()
+    journal = tmp_path / "positions" / "taildir.json.journal"
+    # Written without checksums, as earlier versions did.
+    lines = [{"journal": 1}, *(json.loads(line.split(" ", 2)[2]) for line in journal.read_text().splitlines()[1:])]
+    for line in lines:
+        if line.get("is") == "file":
+            line["device"] += 1  # as a reboot may number the disks
+    journal.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    append(logs / "log", b"3\n")
+    source = start(tmp_path)
+    assert bodies(source) == [b"3"]
+    source.close()
+
+
+def test_symbolic_links_and_what_they_point_to(logs: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "one").write_bytes(b"1\n")
+    link = logs / "log"
+    link.symlink_to(data / "one")
+    (logs / "log.directory").mkdir()
+    (logs / "log.nowhere").symlink_to(data / "missing")
+    os.mkfifo(logs / "log.pipe")
+    source = start(tmp_path)
+    assert bodies(source) == [b"1"]
+    append(data / "one", b"2\n")
+    (data / "one").rename(data / "one.1")  # as container runtimes rotate
+    append(data / "one.1", b"3\n")
+    (data / "one").write_bytes(b"4\n")
+    assert sorted(bodies(source)) == [b"2", b"3", b"4"]
+    source.close()
+    append(data / "one", b"5\n")
+    (data / "one").rename(data / "one.2")
+    source = start(tmp_path)
+    assert bodies(source) == [b"5"], "found where the link led, though nothing leads there now"
+    source.close()
+
+
+def test_two_names_of_one_file_are_one_file(logs: Path, tmp_path: Path) -> None:
+    (logs / "log").write_bytes(b"1\n")
+    (logs / "log.same").hardlink_to(logs / "log")
+    (logs / "log.link").symlink_to("log")
+    source = start(tmp_path)
+    assert bodies(source) == [b"1"]
+    append(logs / "log.link", b"2\n")
+    assert bodies(source) == [b"2"]
+    source.close()
+
+
+def test_a_directory_may_come_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    source = make(tmp_path)
+    (tmp_path / "logs").rmdir()
+    assert list(source.probe()) == [f"directory {tmp_path}/logs cannot be read: No such file or directory"]
+    source.open()
+    assert bodies(source) == []
+    assert caplog.text.count(f"directory {tmp_path}/logs cannot be read, it is tried again") == 1
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "log").write_bytes(b"1\n")
+    assert bodies(source) == [b"1"]
+    assert source.metrics.get("UnreadableCount") == 0
+    source.close()
+
+
+def test_positions_are_kept_while_the_directory_is_away(logs: Path, tmp_path: Path) -> None:
+    (logs / "log").write_bytes(b"1\n")
+    source = start(tmp_path, idleTimeout="0")
+    assert bodies(source) == [b"1"]
+    source.close()
+    logs.rename(tmp_path / "unmounted")
+    source = make(tmp_path, idleTimeout="0")
+    logs.rmdir()
+    source.open()
+    assert bodies(source) == []
+    (tmp_path / "unmounted").rename(logs)
+    append(logs / "log", b"2\n")
+    assert bodies(source) == [b"2"]
+    source.close()
+
+
+def test_many_more_files_than_may_be_open(logs: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 200 + len(list(Path("/proc/self/fd").iterdir()))  # other tests have some open, too
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        for i in range(400):
+            (logs / f"log.{i}").write_bytes(b"%d\n" % i)
+        source = start(tmp_path)
+        assert len(bodies(source)) == 400
+        assert len(open_files(tmp_path)) <= most // 2 + 5
+        for i in range(400):
+            append(logs / f"log.{i}", b"more\n")
+        assert bodies(source) == [b"more"] * 400
+        source.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

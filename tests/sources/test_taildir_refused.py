@@ -1,0 +1,235 @@
+"""The source `taildir`: what it refuses, and Flume's positions before and after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plugins import FlafkaError, Retry
+from sources.taildir import TaildirConfig
+from sources.taildir.groups import Group
+from tests.sources.taildir_running import (
+    bodies,
+    make,
+    positions,
+    process,
+    start,
+)
+
+# --- what cannot be used
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[Path]:
+    """A directory, and a user whom permissions bind."""
+    directory = Path(tempfile.mkdtemp())
+    user = os.geteuid()
+    directory.chmod(0o777)
+    if user == 0:
+        os.seteuid(65534)
+    yield directory
+    os.seteuid(user)
+    for path in directory.rglob("*"):
+        path.chmod(0o777)
+    shutil.rmtree(directory)
+
+
+def test_an_unreadable_file_is_told_once_and_tried_again(as_nobody: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = as_nobody / "logs" / "log"
+    path.parent.mkdir()
+    path.write_bytes(b"1\n")
+    path.chmod(0)
+    source = start(as_nobody)
+    (as_nobody / "logs" / "log.good").write_bytes(b"good\n")
+    assert list(source.probe()) == [f"{path} cannot be read: Permission denied"]
+    assert bodies(source) == [b"good"]
+    assert bodies(source) == []
+    assert caplog.text.count(f"{path} cannot be read, it is tried again: Permission denied") == 1
+    assert source.metrics.get("EventReadFail") == source.metrics.get("UnreadableCount") == 1
+    path.chmod(0o644)
+    assert bodies(source) == [b"1"]
+    assert source.metrics.get("UnreadableCount") == 0
+    source.close()
+
+
+@pytest.mark.parametrize("obstacle", ["file", "directory"])
+def test_a_read_only_position_file_is_named(obstacle: str, as_nobody: Path) -> None:
+    source = start(as_nobody)
+    source.close()
+    path = as_nobody / "positions" / "taildir.json"
+    (path if obstacle == "file" else path.parent).chmod(0o444 if obstacle == "file" else 0o555)
+    with pytest.raises(Retry, match=rf"positionFile {path} cannot be written, so nothing is read: "):
+        source.open()
+    source.close()
+    assert [str(path) in problem for problem in source.probe()] == [True]
+    path.parent.chmod(0o755)
+    path.chmod(0o644)
+    assert list(source.probe()) == []
+    source.open()
+    source.close()
+
+
+@pytest.mark.parametrize("content", ["{", '{"inode":1}', '[{"inode":"x"}]', '[{"inode":1,"pos":2}]', "[" * 100_000])
+@pytest.mark.parametrize("suffix", ["", ".journal"])
+def test_a_position_file_that_makes_no_sense_is_named(content: str, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / "positions" / f"taildir.json{suffix}"
+    path.parent.mkdir()
+    path.write_text(content)
+    source = make(tmp_path)
+    with pytest.raises(FlafkaError, match=rf"{path} does not hold positions of files: .*Repair it, or remove it"):
+        source.open()
+    source.close()
+    assert [str(path) in problem for problem in source.probe()] == [True]
+    assert path.read_text() == content
+
+
+def test_probe_leaves_nothing_behind(tmp_path: Path) -> None:
+    source = make(tmp_path, positionFile=f"{tmp_path}/a/b/c.json")
+    assert list(source.probe()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
+    (tmp_path / "a").write_text("a file")
+    assert [problem.startswith(f"positionFile {tmp_path}/a/b/c.json cannot") for problem in source.probe()] == [True]
+    with pytest.raises(Retry, match=r"positionFile .*/c\.json cannot be written"):
+        source.open()
+    source.close()
+
+
+def test_a_position_file_has_one_source(tmp_path: Path) -> None:
+    first, second = start(tmp_path), make(tmp_path)
+    with pytest.raises(Retry, match="is in use by another taildir source: give each its own"):
+        second.open()
+    second.close()
+    first.close()
+    second.open()
+    second.close()
+
+
+def test_nothing_is_read_on_while_positions_cannot_be_saved(
+    logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (logs / "log").write_bytes(b"1\n2\n")
+    source = start(tmp_path, batchSize="1")
+    away = tmp_path / "away"
+    offered: list[bytes] = []
+    told = threading.Event()
+
+    def run() -> None:
+        for batch in source.batches():
+            offered.extend(batch.bodies.to_pylist())
+            if len(offered) == 1:
+                (tmp_path / "positions").rename(away)  # a disk that fails, as far as a write can tell
+            source.stored(batch)
+            told.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert told.wait(60)
+    assert "cannot be written, so nothing is read: No such file or directory" in source.metrics.last_error
+    assert offered == [b"1"]
+    told.clear()
+    away.rename(tmp_path / "positions")
+    assert told.wait(60)
+    assert offered == [b"1", b"2"]
+    source.stopping.set()
+    thread.join(60)
+    source.close()
+    assert positions(tmp_path) == {"log": 4}
+
+
+@pytest.mark.parametrize(
+    ("properties", "problem"),
+    [
+        ({}, "is required"),
+        ({"filegroups": ""}, "at least 1"),
+        ({"filegroups": "g"}, "filegroups.g is missing"),
+        ({"filegroups": "g", "filegroups.g": "relative/.*"}, "must be an absolute path"),
+        ({"filegroups": "g", "filegroups.g": "/directory/"}, "must be an absolute path"),
+        ({"filegroups": "g", "filegroups.g": "/d/*.log"}, "'*.log' cannot be read: nothing to repeat"),
+        ({"filegroups": "g", "filegroups.g": "/d/[a-z&&[^b]]"}, "intersection of classes"),
+        ({"filegroups": "g", "filegroups.g": "/d/x", "headers.g": "v"}, "headers.g must be headers.<group>.<name>"),
+        ({"filegroups": "g", "filegroups.g": "/d/x", "batchSize": "0"}, "at least 1"),
+        ({"filegroups": "g", "filegroups.g": "/d/x", "bathcSize": "1"}, "did you mean 'batchSize'?"),
+        (
+            {"filegroups": "g", "filegroups.g": "/d/x", **{f"headers.g.{i}": "v" for i in range(63)}},
+            "at most 62 different headers",
+        ),
+    ],
+)
+def test_mistakes_in_options_are_named(properties: dict[str, str], problem: str) -> None:
+    _, problems = TaildirConfig.parse(properties)
+    assert problem in "\n".join(found.message for found in problems)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("[ab].log", "a.log", "a.log.1"),
+        (r"\Qa+b\E.*", "a+b.log", "aab.log"),
+        (r"(?<name>x+)\.log", "xx.log", ".log"),
+        (r"app\.(?!gz$).*", "app.log", "app.gz"),
+        (r"\p{Alpha}+", "abc", "ab1"),
+    ],
+)
+def test_patterns_are_javas_and_match_the_whole_name(pattern: str, yes: str, no: str) -> None:
+    group = Group.of(f"/var//log/{pattern}", {})
+    assert group.directory == "/var/log"
+    assert group.pattern.fullmatch(yes)
+    assert not group.pattern.fullmatch(no)
+
+
+# --- Flume before and after
+
+
+def test_flumes_positions_are_taken_over(logs: Path, tmp_path: Path) -> None:
+    for name in ("log.same", "log.renamed", "log.shrunk", "log.middle"):
+        (logs / name).write_bytes(b"1\n22\n333\n")
+    entries = [
+        {"inode": (logs / name).stat().st_ino, "pos": position, "file": f"{logs}/{was}"}
+        for name, position, was in (
+            ("log.same", 2, "log.same"),
+            ("log.renamed", 5, "log.was"),
+            ("log.shrunk", 100, "log.shrunk"),
+            ("log.middle", 3, "log.was too"),
+        )
+    ]
+    (tmp_path / "positions").mkdir()
+    (tmp_path / "positions" / "taildir.json").write_text(json.dumps(entries))
+    source = start(tmp_path, fileHeader="true")
+    found: dict[str, list[bytes]] = {}
+    for body, headers in process(source):
+        found.setdefault(Path(headers["file"]).name, []).append(body)
+    assert found == {
+        "log.same": [b"22", b"333"],
+        "log.was": [b"333"],
+        "log.shrunk": [b"1", b"22", b"333"],
+        "log.middle": [b"1", b"22", b"333"],  # under another name, in the middle of a line: it is another file
+    }
+    source.close()
+
+
+def test_the_position_file_is_flumes(logs: Path, tmp_path: Path) -> None:
+    (logs / "log").write_bytes(b"1\n22\n")
+    (logs / "log.empty").touch()
+    source = start(tmp_path)
+    process(source)
+    source.close()
+    path = tmp_path / "positions" / "taildir.json"
+    assert sorted(json.loads(path.read_text()), key=lambda entry: entry["file"]) == [
+        {"inode": (logs / "log").stat().st_ino, "pos": 5, "file": f"{logs}/log"},
+        {"inode": (logs / "log.empty").stat().st_ino, "pos": 0, "file": f"{logs}/log.empty"},
+    ]
+    path.write_text(path.read_text().replace('"pos":5', '"pos":2'))
+    source = start(tmp_path)
+    assert bodies(source) == [b"22"], "an operator's change counts"
+    source.close()
+    path.write_text("")  # what Flume leaves where nothing matches
+    source = start(tmp_path)
+    assert bodies(source) == [b"1", b"22"]
+    source.close()
