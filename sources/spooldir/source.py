@@ -77,7 +77,6 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._waiting: deque[Candidate] = deque()
         """Files to read, the next one first."""
         self._list_at = 0.0
-        self._list_seconds = 0.0
         self._current: Spooled | None = None
         self._held.callback(self._close_current)
         self._pieces: list[tuple[Spooled, Piece]] = []
@@ -273,7 +272,8 @@ class SpooldirSource(Source[SpooldirConfig]):
     def _leave(self, path: str, state: State, reason: str, *, done: bool = False) -> None:
         self._left.add(path, Left(state, reason, done))
         self.metrics.add("FileSkippedCount")
-        self.log.warning("%s %s: it is left where it is", readable(path), reason)
+        remedy = "" if done else "; under another name it is read from its start"
+        self.log.warning("%s %s: it is left where it is%s", readable(path), reason, remedy)
         self._show()
 
     def _finish_left(self) -> None:

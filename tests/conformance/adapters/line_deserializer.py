@@ -13,9 +13,7 @@ def op_line_deserializer(input: dict[str, Any]) -> Any:
     """The lines, or that they cannot be read."""
     data = base64.b64decode(input["data_b64"]) if "data_b64" in input else input["data"].encode()
     properties = {f"deserializer.{name}": value for name, value in input["config"].items()}
-    for name in ("inputCharset", "decodeErrorPolicy"):
-        if name in input:
-            properties[name] = input[name]
+    properties |= {name: value for name, value in input.items() if name in ("inputCharset", "decodeErrorPolicy")}
     config, problems = SpooldirConfig.parse({"spoolDir": "/", **properties})
     if config is None:
         return {"error": "configuration", "message": str(problems)}
@@ -32,7 +30,7 @@ def op_line_deserializer(input: dict[str, Any]) -> Any:
             return {"error": "Skip", "message": str(e)}
         finally:
             content.close()
-    return {"bodies": [body.decode(config.output_charset) for body in bodies]}
+    return {"bodies": [body.decode("utf-8", "replace") for body in bodies]}
 
 
 def normalise(op: str, value: Any) -> Any:
