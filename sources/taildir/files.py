@@ -17,8 +17,8 @@ from sources.taildir.groups import Groups
 from sources.taildir.ledger import Ledger
 from sources.taildir.opener import ARRIVED, CREATED
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
-from sources.taildir.troubles import Troubles
 from sources.taildir.watch import Change, Hints
+from sources.troubles import Troubles
 
 _MOST_COPIES = 100
 """So many files, the latest, are looked into for what a file that is gone held."""

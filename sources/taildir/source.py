@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plugins import Batch, Retry, Source
+from sources.compressed import COMPRESSED
 from sources.taildir.config import TaildirConfig
-from sources.taildir.copies import COMPRESSED
 from sources.taildir.events import OFFSET_HEADER, Events, batch_of
 from sources.taildir.files import Files
 from sources.taildir.groups import Groups
 from sources.taildir.positions import PositionFile
 from sources.taildir.tail import MAX_LINE, ChangedError, Tail
-from sources.taildir.troubles import Troubles
 from sources.taildir.watch import Watch
+from sources.troubles import Troubles
 
 _BATCH_BYTES = 512 << 10
 """A batch is full at so many bytes, or at `batchSize` lines."""

@@ -53,7 +53,10 @@ a.channels.c.replication = 1
 a.sinks.k.type = null
 a.sinks.k.channel = c
 """
-MODULES = ("copies", "files", "groups", "positions", "source", "tail", "watch")
+MODULES = (
+    "sources.durable",
+    *(f"sources.taildir.{name}" for name in ("copies", "files", "groups", "positions", "source", "tail", "watch")),
+)
 CALLS = ("open", "pread", "pwrite", "write", "ftruncate", "fdatasync", "fsync")
 MOST_QUEUED = 60
 CREATE, FROM, TO, DELETE, OVERFLOW = 0x100, 0x40, 0x80, 0x200, 0x4000
@@ -611,7 +614,7 @@ def patched() -> Iterator[None]:
 
     system = System()
     for name in MODULES:
-        module = sys.modules[f"sources.taildir.{name}"]
+        module = sys.modules[name]
         if "os" in vars(module):
             change(module, "os", system)
     watch = sys.modules["sources.taildir.watch"]
