@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
 from plugins import Batch, Conflict, Event, Origin, PartitionClaim, conformance
+from plugins.shared import flumeevent
 from sinks.kafka import KafkaSink
 from sinks.kafka.plain import PlainKafkaSink
 from sources.kafka import KafkaSource
