@@ -6,6 +6,7 @@ A new component needs an entry in `HERE`, or a test that is marked with `exercis
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import importlib
 import itertools
@@ -28,6 +29,7 @@ from tests.sources.test_avro import Running
 REPOSITORY = Path(__file__).parents[1]
 
 
+@functools.cache
 def components() -> Components:
     """The built-in ones, by the entry points that the project declares."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
