@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
+
+import pydantic
 
 from plugins import (
     Batch,
@@ -23,6 +27,9 @@ from plugins import (
     option,
 )
 
+NO_LIMIT = 2**63 - 1
+"""Bytes; more than there are."""
+
 
 class MemoryConfig(Config):
     """Options of the memory channel."""
@@ -37,23 +44,34 @@ class MemoryConfig(Config):
         10_000,
         name="capacity",
         unit="events",
-        gt=0,
-        description="Maximum number of events in the channel. Sources wait while it is full.",
+        description="Maximum number of events in the channel. Sources wait while it is full. 0 or less is the "
+        "default.",
     )
     byte_capacity: int = option(
         64 << 20,
         name="byteCapacity",
         unit="bytes",
-        gt=0,
-        description="Maximum size of the events in the channel, headers included. Sources wait while it is full.",
+        description="Maximum size of the events in the channel, headers included. Sources wait while it is full. 0 "
+        "or less sets no limit.",
     )
     transaction_capacity: int = option(
         10_000,
         name="transactionCapacity",
         unit="events",
-        gt=0,
-        description="Maximum number of events that are put at once. A larger batch is put in pieces.",
+        description="Maximum number of events that are put at once. A larger batch is put in pieces. 0 or less is "
+        "the default.",
     )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _by_default(cls, values: dict[str, Any]) -> dict[str, Any]:
+        defaults = ("capacity", "transactionCapacity")
+        return {n: v for n, v in values.items() if not (n in defaults and re.fullmatch(r"[+-]?0+|-[0-9]+", str(v)))}
+
+    @pydantic.field_validator("byte_capacity")
+    @classmethod
+    def _without_limit(cls, value: int) -> int:
+        return value if value > 0 else NO_LIMIT
 
     @agreement("transaction_capacity", "capacity")
     def _fits(self) -> None:

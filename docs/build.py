@@ -98,7 +98,7 @@ def apart(config: type[Config]) -> list[str]:
 def differences(ours: type[Config], other: type[Config]) -> str:
     """Which defaults another configuration of a component has."""
     known = {o.name: o.default for o in ours.options()}
-    changed = [o for o in other.options() if o.default != known[o.name]]
+    changed = [o for o in other.options() if not o.ignored and o.default != known[o.name]]
     defaults = [f"the default of `{o.name}` is {default(o)}" for o in changed if not o.required]
     return ", ".join([*(f"`{o.name}` is required" for o in changed if o.required), *defaults])
 

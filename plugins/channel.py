@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -118,6 +118,14 @@ class Reader(ABC):
 
     def lag(self) -> int | None:
         """Records not yet taken, over all partitions owned; None where not known."""
+        return None
+
+    def membership(self) -> Any:
+        """What has Kafka take offsets into a transaction only while this is a member of its group, as the client's
+        `consumer_group_metadata` does; None where there is no such group.
+
+        Raises Retry where it is no member any more.
+        """
         return None
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import inspect
 import traceback
@@ -23,7 +24,7 @@ class Plugin:
     @property
     def built_in(self) -> bool:
         """Whether it is one of this project's own."""
-        return self.entry.dist is not None and self.entry.dist.name == GROUP
+        return self.entry.dist is not None and _identity(self.entry.dist)[0] == GROUP
 
     @property
     def package(self) -> str:
@@ -38,8 +39,14 @@ class Plugin:
 
     def __str__(self) -> str:
         dist = self.entry.dist
-        name = f"{dist.name} {dist.version}" if dist is not None else "of no distribution"
+        name = " ".join(_identity(dist)) if dist is not None else "of no distribution"
         return f"plugin {name} (entry point '{self.entry.name} = {self.entry.value}')"
+
+
+@functools.lru_cache(maxsize=64)
+def _identity(dist: importlib.metadata.Distribution) -> tuple[str, str]:
+    """Name and version, read once for all its entry points: they stand in a file with all of its README."""
+    return dist.name, dist.version
 
 
 def plugins() -> Iterator[Plugin]:

@@ -86,39 +86,43 @@ class Components:
         if self._manager.is_registered(module):
             return
         file = getattr(module, "__file__", None) or (plugin.listed if plugin is not None else "")
-        place = (file, 0)
+        listed: list[Any] = []
         try:
             self._manager.register(module, name=f"{called} {id(module)}")
             hooks = [one for one in self._manager.hook.components.get_hookimpls() if one.plugin is module]
             if not hooks:
                 message = f"{called} brings nothing: it has no function `components` marked with @hookimpl"
-                self._add_fault(message, place, whole=True)
+                self._add_fault(message, (file, 0), whole=True)
                 return
-            place = _of(hooks[0].function, place)
+            listed = [hooks[0].function]
             brought = [*cast("Iterable[Any]", hooks[0].function())]
         except Exception as e:  # noqa: BLE001  # and so may asking it for its components
             found = raised_at(e)
             message = f"{called} cannot be used: components(): {type(e).__name__}: {e}"
-            self._add_fault(message, found if found[0] else place, whole=True)
+            self._add_fault(message, found if found[0] else _of(listed, file), whole=True)
             return
         for cls in brought:
-            self._add(cls, called, place)
+            self._add(cls, called, listed, file)
 
-    def _add(self, cls: Any, called: str, listed: tuple[str, int]) -> None:
+    def _add(self, cls: Any, called: str, listed: list[Any], file: str) -> None:
+        def place() -> tuple[str, int]:
+            return _of([cls, *listed], file)
+
         if not (inspect.isclass(cls) and issubclass(cls, Component)):
-            self._add_fault(f"{called}: components() lists {cls!r}, which is no component's class", listed)
+            self._add_fault(f"{called}: components() lists {cls!r}, which is no component's class", _of(listed, file))
             return
-        kind, place = kind_of(cls), _of(cls, listed)
+        kind = kind_of(cls)
         if kind is None:
-            self._add_fault(f"{called}: {_name(cls)} is no source, channel, interceptor or sink", place)
+            self._add_fault(f"{called}: {_name(cls)} is no source, channel, interceptor or sink", place())
             return
         if not cls.type_name or not isinstance(cls.type_name, str):
-            self._add_fault(f"{called}: {_name(cls)} has no type_name to be named by in a configuration", place)
+            self._add_fault(f"{called}: {_name(cls)} has no type_name to be named by in a configuration", place())
             return
-        names = [(kind, name.lower()) for name in (cls.type_name, *cls.aliases)]
+        written = (name.lower() for name in (cls.type_name, *cls.aliases))
+        names = [(kind, name) for one in written for name in dict.fromkeys((one, one.removesuffix("$builder")))]
         if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
             message = f"{called}: the {kind} {cls.type_name!r}, {_name(cls)}, lacks {', '.join(lacking)}"
-            fault = self._add_fault(message, place)
+            fault = self._add_fault(message, place())
             self._unusable |= dict.fromkeys(names, fault)
             return
         for name in names:
@@ -126,7 +130,7 @@ class Components:
             if other is not cls and name not in self._unusable:
                 both = f"{described(other)} and {described(cls)}"
                 message = f"two plugins bring the {kind} {name[1]!r}: {both}; uninstall one"
-                self._unusable[name] = self._add_fault(message, place)
+                self._unusable[name] = self._add_fault(message, place())
 
     def _add_fault(self, message: str, place: tuple[str, int], *, whole: bool = False) -> Fault:
         fault = Fault(message, *place, whole)
@@ -136,6 +140,8 @@ class Components:
     def get(self, kind: str, name: str) -> type[Component[Any]]:
         """The class of that type name or alias. UnknownType with suggestions, or UnusableType, otherwise."""
         key = (kind, name.lower())
+        if key not in self._by_name:  # Flume's files name an interceptor by its builder
+            key = (kind, name.lower().removesuffix("$builder"))
         if (fault := self._unusable.get(key)) is not None:
             raise UnusableType(f"{fault.message} ({fault.file}:{fault.line})")
         found = self._by_name.get(key)
@@ -155,9 +161,9 @@ def kind_of(cls: type[Component[Any]]) -> str | None:
     return next((kind for kind, bases in KINDS.items() if issubclass(cls, bases)), None)
 
 
-def _of(thing: Any, otherwise: tuple[str, int]) -> tuple[str, int]:
-    file, line = place_of(thing)
-    return (file, line) if file else otherwise
+def _of(things: list[Any], otherwise: str) -> tuple[str, int]:
+    """Where the first of them that has a source stands: asked only where it is told, as the search takes a while."""
+    return next((place for place in map(place_of, things) if place[0]), (otherwise, 0))
 
 
 def _name(cls: type) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -80,6 +80,8 @@ class CommittingSink(Sink[C]):
 
     plain: ClassVar[type[PlainSink[Any]] | None] = None
     """Its form for Spark, where `remote` is false, and for sink groups; None where it has none."""
+    membership: Callable[[], Any] = staticmethod(lambda: None)
+    """`Reader.membership` of the channel's reader, set by the runner, for a sink that commits the channel itself."""
 
     @property
     def record(self) -> str:

@@ -14,6 +14,7 @@ def components() -> list[type[Component]]:
     from sources.netcat import NetcatSource
     from sources.netcatudp import NetcatUdpSource
     from sources.seq import SeqSource
+    from sources.spooldir import SpooldirSource
     from sources.stress import StressSource
     from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
     from sources.taildir import TaildirSource
@@ -28,6 +29,7 @@ def components() -> list[type[Component]]:
         NetcatSource,
         NetcatUdpSource,
         SeqSource,
+        SpooldirSource,
         StressSource,
         SyslogTcp,
         SyslogUdp,

@@ -21,7 +21,7 @@ def test_links_between_pages_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_the_components_of_contributing_md_pass_the_kit_and_the_type_checker(tmp_path):
+def test_the_components_of_contributing_md_pass_the_kit_and_the_type_checker(tmp_path, pytestconfig):
     import os
     import re
     import subprocess
@@ -33,8 +33,9 @@ def test_the_components_of_contributing_md_pass_the_kit_and_the_type_checker(tmp
     assert {path.name for path in tmp_path.iterdir()} == {"site_plugin.py", "test_site_plugin.py"}
     ours = str(DOCS.parent)
     environment = {**os.environ, "PYTHONPATH": f"{ours}{os.pathsep}{tmp_path}", "MYPYPATH": ours}
+    cache = f"--cache-dir={pytestconfig.cache.mkdir('mypy')}"
     checks = {
-        "mypy": ["--strict", "--config-file", os.devnull, "--follow-imports=silent", "."],
+        "mypy": ["--strict", cache, "--config-file", os.devnull, "--follow-imports=silent", "."],
         "pytest": ["-q", "-p", "no:cacheprovider", "test_site_plugin.py"],
     }
     for module, arguments in checks.items():

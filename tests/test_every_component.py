@@ -6,6 +6,7 @@ A new component needs an entry in `HERE`, or a test that is marked with `exercis
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import importlib
 import itertools
@@ -28,6 +29,7 @@ from tests.sources.test_avro import Running
 REPOSITORY = Path(__file__).parents[1]
 
 
+@functools.cache
 def components() -> Components:
     """The built-in ones, by the entry points that the project declares."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
@@ -178,6 +180,21 @@ def taildir(cls: type[Any], directory: Path) -> None:
     conformance.check_source(cls, properties, send, repeats=True, failing=failing)
 
 
+def spooldir(cls: type[Any], directory: Path) -> None:
+    spool = directory / "spool"
+    spool.mkdir()
+    numbers = itertools.count()
+
+    def send(source: Any, bodies: Sequence[bytes]) -> None:
+        written = directory / "written"
+        written.write_bytes(b"".join(body + b"\n" for body in bodies))
+        written.rename(spool / str(next(numbers)))
+
+    properties = {"spoolDir": str(spool), "inputCharset": "latin-1", "deserializer.outputCharset": "latin-1"}
+    failing = properties | {"spoolDir": str(directory / "nowhere")}
+    conformance.check_source(cls, properties, send, repeats=True, failing=failing)
+
+
 def file_roll(cls: type[Any], directory: Path) -> None:
     blocked = directory / "a file"
     blocked.touch()
@@ -216,6 +233,7 @@ HERE: dict[str, Check] = {
     "source http": http_source,
     "source log4j": log4j,
     "source multiport_syslogtcp": syslog(socket.SOCK_STREAM, "ports", **{"charset.default": "latin-1"}),
+    "source spooldir": spooldir,
     "source syslogtcp": syslog(socket.SOCK_STREAM),
     "source syslogudp": syslog(socket.SOCK_DGRAM),
     "source taildir": taildir,

@@ -21,6 +21,7 @@ COMMANDS = {
     "topic": "List, create, describe and delete Kafka topics.",
     "group": "Show and reset consumer groups: lag, offsets.",
     "audit": "Compare what went into the channels with what was taken out of them.",
+    "template": "Print a component in Python to start from, for a Java class.",
     "dlq": "Show and replay dead letters: events that could not be delivered.",
 }
 """Name → what `agent --help` says of it. Each is the command of that name in the module of that name."""

@@ -102,7 +102,7 @@ class Builder:
         listed, groups, path = self.written.lists.get(kind), self.written.components[kind], f"{self.agent}.{kind}"
         names = names_in(listed, self.report, path)
         if kind == "channels" and self.report.mode != "lenient":
-            self.channels = dict.fromkeys(names)
+            self.channels = dict.fromkeys(name for name in names if name in groups)
         if not groups.keys() >= set(names):
             self.unjoined.add(KINDS[kind])
         return parts(KINDS[kind], names, listed, groups, path, self.report)
@@ -182,6 +182,9 @@ class Builder:
         declared = list(self.channels)
         if self.report.dropped(f"{self.agent}.channels.{name}"):
             return f"channel {name!r} is dropped"
+        listed = self.written.lists.get("channels")
+        if listed is not None and name in words(listed.value) and name not in self.written.components["channels"]:
+            return f"channel {name!r} has no properties"
         if name in self.written.components["channels"]:
             return f"channel {name!r} is configured but not listed in {self.agent}.channels"
         near = suggestion(name, declared) or f" (declared: {', '.join(declared) or 'none'})"
@@ -197,9 +200,8 @@ class Builder:
             if name and own:
                 groups.setdefault(name, {})[own] = prop
             else:
-                self.report.error(
-                    prop.place, owner.path, f"{prop.name} is not understood; expected {path}.<name>.<option>"
-                )
+                message = f"{prop.name} is not understood; expected {path}.<name>.<option> (ignored)"
+                self.report.warn(prop.place, owner.path, message)
         found = []
         names = names_in(listed, self.report, path)
         for part in parts("interceptor", names, listed, groups, path, self.report, owner.path):

@@ -15,6 +15,7 @@ from agent.topology import ComponentSpec
 from plugins import Component, Components, Config, Problem, UnknownType, UnusableType
 from plugins.installed import blamed, described
 from plugins.options import suggestion
+from plugins.shared.javaclass import cannot_run, is_java_class
 
 _STORE = re.compile(r"kafka\.(.+\.)?ssl\.\w+\.location")
 """Of the properties that are passed on to Kafka's client, those that name files."""
@@ -100,10 +101,12 @@ class Reader:
         if flume := catalogue.find(part.kind, written.value):
             # An error in every mode: Flume would run it, and without it others might take in or deliver nothing.
             message = f"Flume's {flume.name!r} {part.kind} is not built yet; {built}"
+            if flume.java.startswith("org.apache.flume.source.twitter."):
+                message = cannot_run(part.kind, flume.java)
             self.report.fatal(written.place, part.path, message, drops=part.owner)
             return None
-        if "." in written.value:
-            message = f"no {part.kind} of type {written.value!r} here, and Java classes cannot run; {built}"
+        if is_java_class(written.value):
+            message = cannot_run(part.kind, written.value)
         else:
             message = unknown if unknown.endswith("?") else f"{unknown}; {built}"
         if any(fault.whole for fault in self.components.faults):
@@ -130,8 +133,8 @@ class Reader:
         place, message = part.properties[problem.option].place, problem.message
         if not message.endswith("?"):
             message += suggestion(problem.option, COMMON[part.kind])
-        if any(alias.startswith("org.apache.flume.") for alias in cls.aliases):
-            # Old files carry what some version of Flume once had.
+        if any("." in alias for alias in cls.aliases):
+            # Java classes take what they do not know without a word, and old files carry what they once knew.
             self.report.warn(place, part.path, f"{message} (ignored)")
         else:
             self.report.error(place, part.path, message)

@@ -62,7 +62,8 @@ def sort(agent: str, properties: Mapping[str, Property], report: Report) -> Writ
         elif head in LISTS and name.strip(BLANKS) and own:
             written.components[head].setdefault(name.strip(BLANKS), {})[own] = prop
         elif head in LISTS:
-            report.error(prop.place, agent, f"{prop.name} is not understood; expected {agent}.{head}.<name>.<option>")
+            message = f"{prop.name} is not understood; expected {agent}.{head}.<name>.<option>"
+            report.warn(prop.place, agent, f"{message} (ignored)")
         elif head in AGENT_WORDS:
             written.options[key] = prop
         else:
@@ -70,7 +71,11 @@ def sort(agent: str, properties: Mapping[str, Property], report: Report) -> Writ
     for head, lines in strange.items():
         first = next(iter(lines.values()))
         more = f" (on {len(lines)} lines)" if len(lines) > 1 else ""
-        report.error(first.place, agent, f"unknown key {head!r}{suggestion(head, AGENT_WORDS)}{more}")
+        near = suggestion(head, AGENT_WORDS)
+        if near and not suggestion(head, list(LISTS)):
+            report.error(first.place, agent, f"unknown key {head!r}{near}{more}")
+        else:
+            report.warn(first.place, agent, f"unknown key {head!r}{near}{more} (ignored)")
     return written
 
 
@@ -96,7 +101,10 @@ def names_in(listed: Property | None, report: Report, path: str) -> list[str]:
 def parts(
     kind: str, names: list[str], listed: Property | None, groups: Groups, path: str, report: Report, owner: str = ""
 ) -> Iterator[Part]:
-    """The components that are listed and configured; those that are only one of the two are reported."""
+    """The components that are listed and configured; those that are only one of the two are reported.
+
+    A channel without properties keeps nothing from running that does not name it.
+    """
     bare = [name for name in names if name not in groups]
     unlisted = [name for name in groups if name not in names]
     for name in names:
@@ -105,6 +113,9 @@ def parts(
             yield Part(kind, name, f"{path}.{name}", place, groups[name], owner or f"{path}.{name}")
         elif listed is not None:
             message = f"is listed but has no properties{_meant(name, unlisted, unlisted)}"
+            if kind == "channel":  # whatever names it is told so
+                report.warn(listed.place, f"{path}.{name}", f"{message} (ignored)")
+                continue
             report.error(listed.place, f"{path}.{name}", message, drops=owner or f"{path}.{name}")
     for name in unlisted:
         message = f"is configured but not listed in {path}, so it does not run{_meant(name, bare, names)}"

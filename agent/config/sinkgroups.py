@@ -101,7 +101,9 @@ class SinkGroupReader:
         if kind == "load_balance" and len(self.names) == 1:
             message = "the processor 'load_balance' is for several sinks: Flume does not run a single one"
             self._wrong(listed, f"{message}; list more, or leave the group out")
-        self._check_together(listed)
+        if not self._can_be_together(listed, kind):
+            self.names = ()
+            return None
         if report.dropped(part.path) or processor is None:
             return None
         used = tuple(name for name in self.names if kind != "failover" or name in processor.priorities)
@@ -203,8 +205,8 @@ class SinkGroupReader:
                 found[number] = name
         return {name: number for number, name in found.items()}
 
-    def _check_together(self, listed: Property) -> None:
-        """Whether its sinks can share one reader."""
+    def _can_be_together(self, listed: Property, kind: SinkProcessorKind) -> bool:
+        """Whether its sinks can share one reader; False where they share its events without one."""
         sinks = {name: sink for name in self.names if (sink := self._sinks[name]) is not None}
         for what, values in (
             ("drain one channel", {name: sink.channel for name, sink in sinks.items()}),
@@ -218,6 +220,13 @@ class SinkGroupReader:
                 self._report.error(listed.place, self.part.path, message, drops=self.part.path)
 
         commits = next((s for s in sinks.values() if issubclass(s.cls, CommittingSink) and not s.cls.plain), None)
+        if commits and len(sinks) > 1 and kind == "load_balance":
+            message = (
+                f"{commits.name} ({commits.cls.type_name}) is exactly once by a commit record of its own, so the "
+                "group is left out: its sinks share the events, each exactly once"
+            )
+            self._report.warn(listed.place, self.part.path, message)
+            return False
         if commits and len(sinks) > 1:
             message = (
                 f"{commits.name} ({commits.cls.type_name}) is exactly once by a commit record of its own, which "
@@ -225,6 +234,7 @@ class SinkGroupReader:
                 "the events, each exactly once (fail-over between NameNodes: name the nameservice in hdfs.path)"
             )
             self._report.error(listed.place, self.part.path, message, drops=self.part.path)
+        return True
 
     def _sink_path(self, name: str) -> str:
         sink = self._sinks[name]

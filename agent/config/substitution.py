@@ -5,7 +5,8 @@
     ${f1['KEY']}         config filter f1, asked for KEY
 
 Unlike Flume, which resolves a reference to a property only where that happens to come earlier in hash order, every
-property can be named. What a file or a config filter gives is taken as it is, and is a secret.
+property can be named. What a file or a config filter gives is taken as it is, and is a secret. As in Flume, what is a
+shell's, such as `${file%.log}`, stays as it is.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ MAX_VALUE = 1 << 20
 MAX_DEPTH = 50
 
 _FILTERED = re.compile(r"""(?P<filter>[^\[\]]+)\[(?P<quote>['"]?)(?P<key>[-_a-zA-Z0-9]+)(?P=quote)\]""")
+_KINDS = ("env", "sys", "java", "date", "file")
+_SHELLS = re.compile(r"[#!]\w.*|\w+\[[@*]\].*|\w+(?:[%#/^,@]|:[=?+ \d]).*", re.DOTALL)
+"""An expansion of a shell that is no reference of Flume's."""
+_HAS_VARIABLES = ("command", "shell", "replaceString")
+"""Options with variables, or groups, of their own: a plain name is one of these where no property has it."""
 _DATE_LETTERS = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
 _DATE = {
     "yyyy": "%Y", "yy": "%y", "MMMM": "%B", "MMM": "%b", "MM": "%m", "dd": "%d", "HH": "%H", "hh": "%I",
@@ -110,7 +116,7 @@ class Resolver:
                 if length > MAX_VALUE:
                     raise Unresolved("the text would grow beyond 1 MiB")
             except Unresolved as e:
-                if e.args:
+                if e.args and not self._is_meant_for_others(expression[2:-1]):
                     shown = expression if len(expression) <= 80 else expression[:77] + "…"
                     self._problems.append(f"{shown} has no value: {e}")
                 value, hidden = expression, False
@@ -141,6 +147,14 @@ class Resolver:
         finally:
             self._depth -= 1
 
+    def _is_meant_for_others(self, name: str) -> bool:
+        """Whether an expression without a value is to stay as it is, for a shell or a regular expression."""
+        kind, colon, _ = name.partition(":")
+        if colon and kind.lower() in _KINDS:
+            return False
+        plain = re.fullmatch(r"\w+", name) and self._open[-1].rpartition(".")[2] in _HAS_VARIABLES
+        return bool(plain or _SHELLS.fullmatch(name))
+
     def _look_up(self, name: str) -> tuple[str, bool]:
         kind, colon, rest = name.partition(":")
         kind = kind.lower() if colon else ""
@@ -168,7 +182,13 @@ class Resolver:
             return found_text
         if self._system.get("propertiesImplementation") == ENVIRONMENT_FALLBACK and plain in self._environment:
             return self._text(self._environment[plain])
-        raise Unresolved(_reason(kind, rest, name))
+        raise Unresolved(_reason(kind, rest, name) + self._hint(name))
+
+    def _hint(self, name: str) -> str:
+        if not (name in self._environment or re.fullmatch(r"[A-Z][A-Z0-9_]*", name)):
+            return ""
+        start = f"start with -DpropertiesImplementation={ENVIRONMENT_FALLBACK}"
+        return f"; for the environment's write ${{env:{name}}}, or {start}"
 
     def _secret(self, value: str, name: str) -> str:
         self._report.secret(value.strip(BLANKS), f"${{{name}}}")

@@ -117,7 +117,7 @@ class HBaseCluster(Cluster):
         ]
         heap = MASTER_HEAP_MB if name == MASTER else THRIFT_HEAP_MB
         return [
-            *java_command(java, [self.directory / "conf", lib / "*"], main, heap_mb=heap, options=options),
+            *java_command(java, [lib / "*", self.directory / "conf"], main, heap_mb=heap, options=options),
             "start",
         ]
 
@@ -137,7 +137,7 @@ class HBaseCluster(Cluster):
             )
         options = [*OPENED, f"-Dflafka.log={self.server('shell').log}"]
         command = java_command(
-            java, [self.directory / "conf", lib / "*"], TOOLS.get(tool, tool), heap_mb=128, options=options
+            java, [lib / "*", self.directory / "conf"], TOOLS.get(tool, tool), heap_mb=128, options=options
         )
         return [*command, *rest]
 

@@ -171,7 +171,7 @@ class HdfsCluster(Cluster):
         heap = NAMENODE_HEAP_MB if name == NAMENODE else DATANODE_HEAP_MB
         # Flume's appender and its needs come last: where both have a library, Hadoop's is used.
         appenders = [ensure("appenders") / "*"] if self.logs_to is not None else []
-        return java_command(java, [self._conf(name), lib / "*", *appenders], main, heap_mb=heap, options=options)
+        return java_command(java, [lib / "*", *appenders, self._conf(name)], main, heap_mb=heap, options=options)
 
     def shell(self, arguments: Sequence[str], java: Java, lib: Path) -> list[str]:
         """The command line of `hdfs`: `-ls /` or `dfs -ls /`, `dfsadmin …`, `fsck …`. Raises `ServiceError`."""
@@ -184,7 +184,7 @@ class HdfsCluster(Cluster):
         if tool not in tools:
             raise ServiceError(f"no command {tool!r}: there are {', '.join(tools)}, and dfs is meant by -ls / alone")
         options = [f"-Dflafka.log={self.server('shell').log}", "--add-opens=java.base/java.lang=ALL-UNNAMED"]
-        command = java_command(java, [self._conf(NAMENODE), lib / "*"], tools[tool], heap_mb=128, options=options)
+        command = java_command(java, [lib / "*", self._conf(NAMENODE)], tools[tool], heap_mb=128, options=options)
         return [*command, *rest]
 
     def waiting_for(self) -> str | None:

@@ -84,6 +84,8 @@ class KafkaReader(Poller, Reader):
         self._leaders: dict[int, list[tuple[int, int]]] = {}
         """By partition: from which offset on what was received had which leader epoch, in order."""
         self._assigning = False
+        self._member: str | None = None
+        """The group's name for this member when it got partitions last."""
         self._properties = {n: value for n, value in properties.items() if n != "group.instance.id"}
         self.start()
 
@@ -199,6 +201,17 @@ class KafkaReader(Poller, Reader):
             self._ends[partition] = high
             total += max(0, high - (position if position >= 0 else low))
         return total
+
+    def membership(self) -> Any:
+        """For a transaction: the brokers refuse its offsets once this is no member any more. Raises Retry then."""
+        return self._ask(self._membership)
+
+    def _membership(self) -> Any:
+        found = self.consumer.consumer_group_metadata()
+        # What the client says of itself once it knows that it was put out is taken for that of an administrator.
+        if self.consumer.memberid() != self._member:
+            raise Retry(f"group {self._claim.group}: this is no member any more")
+        return found
 
     def _ask(self, work: Callable[[], Any]) -> Any:
         """The result of a call made on the polling thread. Raises Retry where there is none in time."""
@@ -378,6 +391,7 @@ class KafkaReader(Poller, Reader):
         if self._queues and topic_id != self._claim.topic_id:
             raise self._made_again()
         self._claim = self._claim._replace(topic_id=topic_id)
+        self._member = self.consumer.memberid()
         numbers = {tp.partition for tp in partitions}
         self._unread, older = self._topic_ids.members(self._claim.group)
         self._unread_due = time.monotonic() + _unread_seconds()

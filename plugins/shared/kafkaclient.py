@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import socket
 import time
@@ -93,7 +94,7 @@ _JAVA_ONLY = re.compile(
 
 
 def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> dict[str, Any]:
-    """librdkafka's properties for these, without those that are `OURS` and those that mean something to Java alone.
+    """librdkafka's properties for these, without those that are `OURS`, and those that are none of its own.
 
     Java's key- and truststores are read, unless `stores` is false: Retry says what is wrong with them.
     """
@@ -105,13 +106,25 @@ def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> 
             value = value or "none"
         if name == "sasl.jaas.config":
             found |= _jaas(value)
-        elif name not in OURS and name not in _STORES and not _JAVA_ONLY.fullmatch(name):
+        elif name not in OURS and name not in _STORES and _is_known(name):
             found[_RENAMED.get(name, name)] = value
     if stores:
         found |= _stores(properties)
     if "ssl.key.pem" in found:
         found.pop("ssl.key.password", None)
     return found
+
+
+@functools.cache
+def _is_known(name: str) -> bool:
+    """Whether librdkafka has that property, by its own name or by Java's."""
+    if _JAVA_ONLY.fullmatch(name):
+        return False
+    try:
+        Consumer({**QUIET, "group.id": "none", _RENAMED.get(name, name): "?"}).close()
+    except KafkaException as e:
+        return "No such configuration property" not in e.args[0].str()
+    return True
 
 
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -444,7 +457,7 @@ class ProducerConfig(KafkaEndConfig):
             if properties:
                 Producer({**QUIET, **client_properties(properties, stores=False)})
         except KafkaException as e:
-            raise ValueError(e.args[0].str()) from None
+            raise ValueError(_refused(e, properties)) from None
         return properties
 
 
@@ -472,8 +485,23 @@ class ConsumerConfig(KafkaEndConfig):
                 client = client_properties(properties, stores=False)
                 Consumer({**CONSUMER, **QUIET, **client, "group.id": "none"}).close()
         except KafkaException as e:
-            raise ValueError(e.args[0].str()) from None
+            raise ValueError(_refused(e, properties)) from None
         return properties
+
+
+def _refused(error: KafkaException, properties: Mapping[str, str]) -> str:
+    """What the client says of these properties, with the one it is about where that is known."""
+    text = str(error.args[0].str())
+    about = re.findall('property "([^"]+)"', text)
+    if "GSSAPI" in text:
+        about = ["sasl.mechanism", "sasl.mechanisms", "security.protocol"]
+        text = (
+            "Kerberos (GSSAPI) is not in the installed librdkafka: install librdkafka-dev and libsasl2-dev, then run "
+            "`pip install --force-reinstall --no-binary confluent-kafka confluent-kafka`; or use SCRAM or PLAIN"
+        )
+    names = {_RENAMED.get(name, name): name for name in properties}
+    name = next((names[one] for one in about if one in names), None)
+    return f"{name}: {text}" if name else text
 
 
 def _without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
@@ -484,5 +512,9 @@ def _without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Prob
                 prefix + name,
                 "has no effect: acks = all and idempotence are always set, or the loss of a broker loses events",
             )
-        if _JAVA_ONLY.fullmatch(name) and not name.endswith("serializer"):
+        if name.endswith("serializer") or name in OURS or name in _STORES or name == "sasl.jaas.config":
+            continue
+        if _JAVA_ONLY.fullmatch(name):
             yield Problem(prefix + name, "has no effect: it is a property of Java's client only")
+        elif not _is_known(name):
+            yield Problem(prefix + name, "has no effect: Kafka's clients have no such property")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Literal
 
 import pydantic
 
-from plugins import Config, agreement, option
+from plugins import Config, Problem, agreement, option
+from plugins.shared.javaclass import cannot_run, is_java_class
 from plugins.shared.regex import Regex
+from sinks.hdfs.hadoop import Hadoop
 from sinks.templates import Template
 
 _SERIALIZERS = {
@@ -26,6 +29,8 @@ ROW_KEY = "ROW_KEY"
 """Flume's name for the column that is no column but the row's key."""
 
 
+THRIFT_PORT = 9090
+"""Where HBase's Thrift server listens by default."""
 _THRIFT = "HBase is reached through its Thrift server"
 
 
@@ -53,7 +58,8 @@ class HBaseConfig(Config):
         None,
         name="thrift",
         description="HBase's Thrift servers (version 1, usually port 9090) as host:port, separated by commas. "
-        "Required.",
+        "If unset, they are looked for at port 9090 of ZooKeeper's hosts, which zookeeperQuorum, hbase-site.xml in "
+        "FLUME_CONF_DIR or HBASE_CONF_DIR, or else HBase's default localhost names.",
     )
     thrift_transport: Literal["buffered", "framed"] = option(
         "buffered",
@@ -153,16 +159,19 @@ class HBaseConfig(Config):
         "UTF-8", name="serializer.charset", description="Character set of the bodies. Only `UTF-8` is possible."
     )
     kerberos_principal: str | None = option(
-        None, name="kerberosPrincipal", description="Refused: Kerberos is not supported yet."
+        None, name="kerberosPrincipal", ignored=True, description="the Thrift server itself logs in to HBase"
     )
     kerberos_keytab: str | None = option(
-        None, name="kerberosKeytab", description="Refused: Kerberos is not supported yet."
+        None, name="kerberosKeytab", ignored=True, description="the Thrift server itself logs in to HBase"
     )
+
+    _hosts: str = pydantic.PrivateAttr("")
+    """As they are found on this machine: executors of Spark on others may have another hbase-site.xml."""
 
     @property
     def hosts(self) -> list[tuple[str, int]]:
         """The Thrift servers."""
-        found = (host.strip().rpartition(":") for host in (self.thrift or "").split(","))
+        found = (host.strip().rpartition(":") for host in self._hosts.split(","))
         return [(host, int(port)) for host, _, port in found]
 
     @property
@@ -184,13 +193,27 @@ class HBaseConfig(Config):
 
     @agreement("thrift", "zookeeper_quorum", "hbase_zookeeper", "async_")
     def _is_reached(self) -> None:
+        if self.thrift is not None:
+            self._hosts = self.thrift
+            return
+        quorum = self.zookeeper_quorum or self.hbase_zookeeper or self.async_.get("hbase.zookeeper.quorum")
+        quorum = quorum or Hadoop(("hbase-site.xml",), ("FLUME_CONF_DIR", "HBASE_CONF_DIR")).get(
+            "hbase.zookeeper.quorum", "localhost"
+        )
+        hosts = dict.fromkeys(re.split("[:/]", part.strip())[0] for part in quorum.split(","))
+        self._hosts = ",".join(f"{host}:{THRIFT_PORT}" for host in hosts if host)
+
+    def cautions(self) -> Iterator[Problem]:
+        """What is not given, and what has no effect."""
+        yield from super().cautions()
         if self.thrift is None:
-            quorum = self.zookeeper_quorum or self.hbase_zookeeper or self.async_.get("hbase.zookeeper.quorum", "")
-            host = re.split("[,:/]", quorum)[0].strip() or "host"
-            raise ValueError(
-                "is required, as HBase is reached through its Thrift server and not through ZooKeeper: start one "
-                f"with `hbase thrift start`, and add thrift = {host}:9090"
+            yield Problem(
+                "thrift",
+                f"is not given: HBase is reached through its Thrift server, which is looked for at {self._hosts}; "
+                "start one there with `hbase thrift start`, or name it with thrift = host:9090",
             )
+        if self.kerberos_principal is not None:
+            yield Problem("kerberosPrincipal", "has no effect: the Thrift server itself logs in to HBase")
 
     @pydantic.field_validator("thrift")
     @classmethod
@@ -211,7 +234,9 @@ class HBaseConfig(Config):
     @classmethod
     def _check_serializer(cls, value: str) -> str:
         if value.lower() not in _SERIALIZERS:
-            raise ValueError(f"{value!r} cannot run here; built are: simple, regex, and Flume's own two")
+            if is_java_class(value):
+                raise ValueError(cannot_run("serializer of HBase", value))
+            raise ValueError(f"there is no serializer {value!r}; built are: simple, regex, and Flume's own two")
         return _SERIALIZERS[value.lower()]
 
     @pydantic.field_validator("charset")
@@ -219,13 +244,6 @@ class HBaseConfig(Config):
     def _check_charset(cls, value: str) -> str:
         if value.upper() not in ("UTF-8", "UTF8"):
             raise ValueError(f"only UTF-8 is built, not {value}")
-        return value
-
-    @pydantic.field_validator("kerberos_principal", "kerberos_keytab")
-    @classmethod
-    def _refuse_kerberos(cls, value: str | None) -> str | None:
-        if value is not None:
-            raise ValueError("is not built yet: remove it, and let the Thrift server log in to HBase")
         return value
 
     @agreement("regex", "serializer", "col_names", "regex_ignore_case", "allow_backtracking")

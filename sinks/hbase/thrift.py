@@ -121,7 +121,9 @@ class HBase:
             except self._broken as e:
                 self._metrics.add("ConnectionFailedCount")
                 reasons.append(f"{host}:{port}: {_words(e)}")
-        raise Retry(f"HBase is away: no Thrift server answers at {'; '.join(reasons)}")
+        raise Retry(
+            f"HBase is away: no Thrift server answers at {'; '.join(reasons)}; `hbase thrift start` starts one"
+        )
 
     def _hint(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError):

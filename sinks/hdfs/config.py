@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import pydantic
 
-from plugins import Config, Problem, agreement, option
+from plugins import Config, FlafkaError, Problem, agreement, option
 from plugins.options import suggestion
 from sinks import serializers
 from sinks.bucketpath import BucketPath, known_zone
 from sinks.hdfs import codecs
 from sinks.hdfs.hadoop import Hadoop
+from sinks.hdfs.webhdfs import user_name
 from sinks.serializers import options as declared
 
 RESERVED = frozenset({".", "..", ".flafka", ".snapshot", ".reserved"})
@@ -23,7 +24,7 @@ RESERVED = frozenset({".", "..", ".flafka", ".snapshot", ".reserved"})
 
 FILE_TYPES = ("SequenceFile", "DataStream", "CompressedStream")
 ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
-_URL = re.compile(r"(?:([a-z0-9]+)://([^/]*))?(/.*)")
+_URL = re.compile(r"(?:([a-zA-Z][a-zA-Z0-9+.-]*):)?(?://([^/]*))?(.*)")
 _HOST = re.compile(r"(https://)?[^\s/]+")
 _SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https"}
 
@@ -34,7 +35,7 @@ class Location(NamedTuple):
     scheme: str
     """`http` or `https`."""
     hosts: list[str]
-    """`host:port` of each NameNode's HTTP server."""
+    """`host:port` of each NameNode's HTTP server; `host` where its port has to be found."""
     path: str
     """The directory on HDFS, with escapes."""
 
@@ -55,15 +56,16 @@ class HdfsConfig(Config):
     )
     path: str = option(
         name="hdfs.path",
-        description="Directory of the files; it may contain escape sequences. With `hdfs://…` or `/…`, Hadoop's "
-        "configuration or hdfs.webhdfs names the servers; `webhdfs://namenode:9870/…` (`swebhdfs` for TLS) does so "
-        "itself.",
+        description="Directory of the files; it may contain escape sequences. With `hdfs://namenode:8020/…`, `/…` or "
+        "a path below the user's home directory `/user/<name>`, hdfs.webhdfs or Hadoop's configuration tells where "
+        "the NameNode's HTTP server is; if neither does, it is looked for on that host, or else on this one, at "
+        "Hadoop's default ports 9870 and 50070. `webhdfs://namenode:9870/…` (`swebhdfs` for TLS) names it.",
     )
     webhdfs: str | None = option(
         None,
         name="hdfs.webhdfs",
         description="HTTP servers of the NameNodes as `host:port`, separated by commas; `https://` before one means "
-        "TLS. If unset, they are taken from Hadoop's core-site.xml and hdfs-site.xml.",
+        "TLS. If unset, they are taken from hdfs.path and Hadoop's core-site.xml and hdfs-site.xml.",
     )
     file_type: str = option(
         "SequenceFile",
@@ -101,28 +103,25 @@ class HdfsConfig(Config):
         description="End of the files' names, such as `.log`. If unset, it follows from the format and the codec.",
     )
     roll_interval: int = option(
-        30, name="hdfs.rollInterval", unit="s", ge=0, description="Age at which a file is closed. 0 sets no limit."
+        30, name="hdfs.rollInterval", unit="s", description="Age at which a file is closed. 0 or less sets no limit."
     )
     roll_size: int = option(
         1024,
         name="hdfs.rollSize",
         unit="bytes",
-        ge=0,
-        description="Size of its events' bodies at which a file is closed. 0 sets no limit.",
+        description="Size of its events' bodies at which a file is closed. 0 or less sets no limit.",
     )
     roll_count: int = option(
         10,
         name="hdfs.rollCount",
         unit="events",
-        ge=0,
-        description="Number of events at which a file is closed. 0 sets no limit.",
+        description="Number of events at which a file is closed. 0 or less sets no limit.",
     )
     idle_timeout: int = option(
         0,
         name="hdfs.idleTimeout",
         unit="s",
-        ge=0,
-        description="Time without an event after which a file is closed. 0 never closes one for this reason.",
+        description="Time without an event after which a file is closed. 0 or less never closes one for this reason.",
     )
     max_open_files: int = option(
         5000,
@@ -159,14 +158,12 @@ class HdfsConfig(Config):
         30_000,
         name="hdfs.callTimeout",
         unit="ms",
-        ge=100,
-        description="Maximum time that a server may be silent during a call.",
+        description="Maximum time that a server may be silent during a call. 0 or less sets no limit.",
     )
     threads: int = option(
         10,
         name="hdfs.threadsPoolSize",
         ge=1,
-        le=100,
         description="Number of files that are uploaded or renamed at the same time.",
     )
     staging_dir: str | None = option(
@@ -189,19 +186,15 @@ class HdfsConfig(Config):
         description="batches are as large as the channel hands them out",
     )
 
-    _servers: str | None = pydantic.PrivateAttr(None)
-    """hdfs.webhdfs, or else what Hadoop's configuration says on this machine: executors on others may have none."""
+    _location: Location = pydantic.PrivateAttr()
+    """As it is found on this machine: executors of Spark on others may have other configurations and users."""
+    _assumed: bool = pydantic.PrivateAttr(False)
+    """Whether nothing names a NameNode."""
 
     @property
     def location(self) -> Location:
         """The path and the servers, taken apart."""
-        scheme, authority, path = _url(self.path)
-        hosts = [host.strip() for host in self._servers.split(",")] if self._servers else [authority]
-        if any(host.startswith("https://") for host in hosts):
-            scheme = "swebhdfs"
-        hosts = [host.removeprefix("https://") for host in hosts]
-        hosts = [host if re.search(r":[0-9]+$", host) else f"{host}:{_port(scheme)}" for host in hosts]
-        return Location(_SCHEMES[scheme], hosts, re.sub("/+", "/", path))
+        return self._location
 
     def bucket_path(self) -> BucketPath:
         """The path of a file up to the unique part of its name."""
@@ -220,7 +213,13 @@ class HdfsConfig(Config):
         return {name: BucketPath(text, local_time=local).headers for name, text in texts.items()}
 
     def cautions(self) -> Iterator[Problem]:
-        """What is given and has no effect here."""
+        """What is given and has no effect here, and what is not given."""
+        if self._assumed:
+            yield Problem(
+                "hdfs.path",
+                "names no host, and no Hadoop configuration does: HDFS on this host is meant (Flume would write to "
+                "the local disk); to name another, write hdfs://namenode:8020/… or set HADOOP_CONF_DIR",
+            )
         if "%" in self.file_suffix:
             yield Problem(
                 "hdfs.fileSuffix", "has no escapes and is used as it is written; hdfs.filePrefix has escapes"
@@ -243,25 +242,47 @@ class HdfsConfig(Config):
     def _check_path(cls, value: str) -> str:
         scheme, authority, path = _url(value)
         if scheme not in _SCHEMES:
-            raise ValueError(f"{scheme}:// is not built; write hdfs://, webhdfs:// or a path that begins with /")
+            way = "the sink file_roll writes to the local disk"
+            if scheme != "file":
+                way = f"`hadoop distcp` copies from there to {scheme}:"
+            raise ValueError(f"{scheme}: is not built; write hdfs://, webhdfs:// or a path on HDFS; {way}")
         if scheme in ("webhdfs", "swebhdfs") and not authority:
             raise ValueError(f"name the NameNode's HTTP server: {scheme}://namenode:{_port(scheme)}{path}")
+        if scheme and not (authority or path.startswith("/")):
+            raise ValueError(f"is no address; write {scheme}:///{path}, or {path} for one in the user's home")
         _check_names(path)
         return value
 
-    @agreement("webhdfs", "path")
+    @pydantic.field_validator("roll_interval", "roll_size", "roll_count", "idle_timeout", "call_timeout")
+    @classmethod
+    def _no_limit(cls, value: int) -> int:
+        return max(0, value)
+
+    @agreement("webhdfs", "path", "proxy_user")
     def _find_servers(self) -> None:
-        value = self.webhdfs
-        if value is None:
-            scheme, authority, _ = _url(self.path)
-            if scheme in (None, "hdfs"):
-                if (value := Hadoop().webhdfs(authority)) is None:
-                    raise ValueError(_what_to_add(authority))
-            elif ":" not in authority:
-                value = Hadoop().nameservice(authority)
-        if value is not None and not all(_HOST.fullmatch(host.strip()) for host in value.split(",")):
-            raise ValueError(f"must be host:port, or several with commas between them, not {value!r}")
-        self._servers = value
+        scheme, authority, path = _url(self.path)
+        if self.webhdfs is not None or scheme in ("webhdfs", "swebhdfs"):
+            written = self.webhdfs
+            if written is None and ":" not in authority:
+                written = Hadoop().nameservice(authority)
+            servers, port = written or authority, f":{_port(scheme)}"
+            if not all(_HOST.fullmatch(host.strip()) for host in servers.split(",")):
+                raise ValueError(f"must be host:port, or several with commas between them, not {servers!r}")
+            if "https://" in servers:
+                scheme, port = "swebhdfs", f":{_port('swebhdfs')}"
+        else:
+            hadoop, port = Hadoop(), ""
+            found = hadoop.webhdfs(authority)
+            if found is None and hadoop.elsewhere:
+                raise ValueError(_what_to_add(hadoop.elsewhere))
+            self._assumed = found is None
+            servers = found or hadoop.at("localhost")
+            scheme = "swebhdfs" if "https://" in servers else scheme
+        hosts = [host.strip().removeprefix("https://") for host in servers.split(",")]
+        hosts = [host if re.search(r":[0-9]+$", host) else f"{host}{port}" for host in hosts]
+        if not path.startswith("/"):
+            path = f"{_home(self.proxy_user)}/{path}"
+        self._location = Location(_SCHEMES[scheme], hosts, re.sub("/+", "/", path))
 
     @pydantic.field_validator("file_type")
     @classmethod
@@ -358,20 +379,26 @@ class HdfsConfig(Config):
 
 
 def _url(value: str) -> tuple[str | None, str, str]:
+    """Scheme, authority and path, as Hadoop takes them apart. A path without either may be a relative one."""
     found = _URL.fullmatch(value)
-    if found is None:
-        raise ValueError(f"must begin with / or hdfs://, not be {value!r}")
-    return found[1], found[2] or "", found[3]
+    assert found is not None
+    scheme, authority, path = found.groups()
+    return scheme and scheme.lower(), authority or "", path or "/"
 
 
-def _what_to_add(authority: str) -> str:
-    host, _, port = authority.partition(":")
-    hosts = f"{host}:9870" if port else "namenode:9870"
-    if host and not port:
-        hosts = f"{host}:9870, or of all NameNodes where {host} is a nameservice: namenode1:9870,namenode2:9870"
+def _home(proxy_user: str | None) -> str:
+    """The directory on HDFS that relative paths begin in."""
+    try:
+        name = user_name(proxy_user)
+    except FlafkaError as e:
+        raise ValueError(str(e)) from e
+    return f"{Hadoop().get('dfs.user.home.dir.prefix', '/user')}/{name}".replace("%", "%%")
+
+
+def _what_to_add(elsewhere: str) -> str:
     return (
-        f"is required, as HDFS is reached over HTTP: add hdfs.webhdfs = {hosts}; or name the directory of Hadoop's "
-        "core-site.xml and hdfs-site.xml with HADOOP_CONF_DIR or, as for flume-ng, -c"
+        "is required, as the path names no server and fs.defaultFS in Hadoop's configuration is "
+        f"{elsewhere}, which is not HDFS: add hdfs.webhdfs = namenode:9870"
     )
 
 

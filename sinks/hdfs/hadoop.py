@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,16 +14,20 @@ FILES = ("core-site.xml", "hdfs-site.xml")
 _REFERENCE = re.compile(r"\$\{([^${}\s]+)\}")
 _REFERENCES = 20
 """So deep may values refer to others, as in Hadoop."""
+_ANY = ("", "0.0.0.0")  # noqa: S104  # which means any address of the NameNode's own host
 
 
 class Hadoop:
-    """The properties of the first core-site.xml and hdfs-site.xml that are found. ValueError where one is not XML."""
+    """The properties of the first core-site.xml and hdfs-site.xml that are found. ValueError where one is not XML.
 
-    def __init__(self) -> None:
+    `files` are others, and `directories` the variables that name where they lie.
+    """
+
+    def __init__(self, files: Sequence[str] = FILES, directories: Sequence[str] = DIRECTORIES) -> None:
         self._values: dict[str, str] = {}
         self.files: list[Path] = []
-        for name in FILES:
-            places = (Path(directory, name) for variable in DIRECTORIES if (directory := os.environ.get(variable)))
+        for name in files:
+            places = (Path(directory, name) for variable in directories if (directory := os.environ.get(variable)))
             if (path := next((place for place in places if place.is_file()), None)) is not None:
                 self.files.append(path)
                 self._values |= _read(path)
@@ -38,25 +43,38 @@ class Hadoop:
         return value.strip()
 
     def webhdfs(self, authority: str) -> str | None:
-        """The HTTP servers of `hdfs://<authority>` as hdfs.webhdfs wants them; None where the files do not tell.
+        """The HTTP servers of `hdfs://<authority>` as hdfs.webhdfs wants them, without a port where none is told.
 
-        `authority` is a nameservice, or `host:port` of a NameNode's RPC server; empty, it is that of fs.defaultFS.
+        `authority` is a nameservice, or `host` or `host:port` of a NameNode's RPC server. If empty, it is that of
+        fs.defaultFS, and the answer is None where that names no NameNode.
         """
+        default = self._default()
+        authority = authority or default
         if not authority:
-            scheme, _, rest = self.get("fs.defaultFS", self.get("fs.default.name")).partition("://")
-            authority = rest.partition("/")[0]
-            if scheme not in ("hdfs", "webhdfs", "swebhdfs") or not authority:
-                return None
+            return None
         if authority in _names(self.get("dfs.nameservices")):
             return self.nameservice(authority)
         host, _, port = authority.partition(":")
         for suffix in ("", *self._suffixes()):
             rpc = self._rpc(suffix)
-            if rpc and (rpc == f"{host}:{port or 8020}" or (not port and rpc.partition(":")[0] == host)):
+            if rpc and (rpc == _with_port(authority) or (not port and rpc.partition(":")[0] == host)):
                 return self._http(suffix)
-        address = self.get("fs.defaultFS").partition("://")[2].partition("/")[0]
-        # A name without a port may be that of a nameservice which these files do not know.
-        return self._http("", host) if address == authority and (port or self._is_set("")) else None
+        if _with_port(default) == _with_port(authority):
+            return self._http("", host)
+        return self.at(host)
+
+    def at(self, host: str) -> str:
+        """The HTTP server of a NameNode on `host` that these files do not know: its port where it is any host's."""
+        kind = "https" if self._secure() else "http"
+        found, _, port = self.get(f"dfs.namenode.{kind}-address").partition(":")
+        address = f"{host}:{port}" if port and found in _ANY else host
+        return f"{'https://' if kind == 'https' else ''}{address}"
+
+    @property
+    def elsewhere(self) -> str:
+        """fs.defaultFS where that is neither HDFS nor the local disk; else empty."""
+        value = self._default_filesystem()
+        return "" if value.partition(":")[0] in ("", "file", "hdfs", "webhdfs", "swebhdfs") else value
 
     def nameservice(self, name: str) -> str | None:
         """The HTTP servers of all NameNodes of a nameservice; None where the files do not know it."""
@@ -75,23 +93,33 @@ class Hadoop:
 
     def _rpc(self, suffix: str) -> str:
         address = self.get(f"dfs.namenode.rpc-address{suffix}")
-        return address if ":" in address or not address else f"{address}:8020"
+        return address and _with_port(address)
 
     def _secure(self) -> bool:
         return self.get("dfs.http.policy", "HTTP_ONLY").upper() == "HTTPS_ONLY"
 
-    def _is_set(self, suffix: str) -> bool:
-        return bool(self.get(f"dfs.namenode.{'https' if self._secure() else 'http'}-address{suffix}"))
+    def _default_filesystem(self) -> str:
+        return self.get("fs.defaultFS", self.get("fs.default.name"))
+
+    def _default(self) -> str:
+        """What fs.defaultFS names; empty where that is no HDFS."""
+        scheme, _, rest = self._default_filesystem().partition("://")
+        return rest.partition("/")[0] if scheme in ("hdfs", "webhdfs", "swebhdfs") else ""
 
     def _http(self, suffix: str, host: str = "") -> str | None:
-        """One NameNode's; where only its RPC address is known, at the port that is Hadoop's default."""
-        kind, port = ("https", "9871") if self._secure() else ("http", "9870")
+        """One NameNode's; without a port where only its RPC address is known."""
+        kind = "https" if self._secure() else "http"
         rpc_host = self._rpc(suffix).partition(":")[0] or host
-        found, _, found_port = self.get(f"dfs.namenode.{kind}-address{suffix}").partition(":")
-        name = rpc_host if found in ("", "0.0.0.0") else found  # noqa: S104  # which means any of its addresses
+        found, _, port = self.get(f"dfs.namenode.{kind}-address{suffix}").partition(":")
+        name = rpc_host if found in _ANY else found
         if not name:
             return None
-        return f"{'https://' if kind == 'https' else ''}{name}:{found_port or port}"
+        return f"{'https://' if kind == 'https' else ''}{name}{':' if port else ''}{port}"
+
+
+def _with_port(address: str) -> str:
+    """The address of an RPC server with its port, by default Hadoop's."""
+    return address if ":" in address or not address else f"{address}:8020"
 
 
 def _names(text: str) -> list[str]:

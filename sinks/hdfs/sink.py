@@ -132,7 +132,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             location.hosts,
             scheme=location.scheme,
             user=config.proxy_user,
-            timeout=config.call_timeout / 1000,
+            timeout=config.call_timeout / 1000 or None,
             threads=config.threads,
             stopping=self.stopping,
         )

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event
@@ -21,6 +21,8 @@ from plugins import FlafkaError, Retry, require
 T = TypeVar("T")
 R = TypeVar("R")
 
+HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
+"""Hadoop's default ports of a NameNode's HTTP server, the newest version's first."""
 CONNECT_SECONDS = 5.0
 UPLOADS = 3
 """Tries of one upload, each through another DataNode where there is one."""
@@ -47,17 +49,28 @@ class WebHdfs:
     """
 
     def __init__(
-        self, hosts: list[str], *, scheme: str, user: str | None, timeout: float, threads: int, stopping: Event
+        self,
+        hosts: Sequence[str],
+        *,
+        scheme: str,
+        user: str | None,
+        timeout: float | None,
+        threads: int,
+        stopping: Event,
     ) -> None:
-        """`hosts` are the NameNodes' `host:port`; `timeout` is the longest silence in a call, in seconds."""
+        """`hosts` are the NameNodes' `host:port`; one without a port is looked for at Hadoop's default ones.
+
+        `timeout` is the longest silence in a call, in seconds. Retry where no server is found.
+        """
         self._pyhdfs, self._requests = require("pyhdfs", "hdfs"), require("requests", "hdfs")
         logging.getLogger("pyhdfs").setLevel(logging.ERROR)  # it logs a traceback for each NameNode that is away
-        self.hosts = ", ".join(hosts)
-        self.user = user or os.environ.get("HADOOP_USER_NAME") or _login()
+        self.user = user_name(user)
         self._session = self._requests.Session()  # one for all calls: it keeps connections open
         self._session.trust_env = False  # a proxy out of this network is no way to HDFS
         self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
-        self._session.request = _limited(self._session.request, (min(CONNECT_SECONDS, timeout), timeout))
+        self._session.request = _limited(
+            self._session.request, (min(CONNECT_SECONDS, timeout or CONNECT_SECONDS), timeout)
+        )
         self._session.mount(f"{scheme}://", self._requests.adapters.HTTPAdapter(pool_maxsize=threads))
         settings = {
             "randomize_hosts": False,
@@ -66,9 +79,15 @@ class WebHdfs:
             "scheme": scheme,
             "requests_session": self._session,
         }
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="webhdfs")
+        try:
+            hosts = self._located(hosts, scheme)
+        except BaseException:
+            self.close()
+            raise
+        self.hosts = ", ".join(hosts)
         self._client = self._pyhdfs.HdfsClient(hosts, max_tries=2, retry_delay=0.5, **settings)
         self._single = {host: self._pyhdfs.HdfsClient([host], max_tries=1, **settings) for host in self._client.hosts}
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="webhdfs")
         self._stopping = stopping
 
     def close(self) -> None:
@@ -157,6 +176,28 @@ class WebHdfs:
         check = functools.partial(self._client._get, path, "CHECKACCESS", fsaction="-wx")  # pyhdfs has no name for it
         self._call(f"write into {path}", check)
 
+    def _located(self, hosts: Sequence[str], scheme: str) -> Sequence[str]:
+        """With the ports of those that have none; that of the others for one that is away."""
+        ports = HTTP_PORTS[scheme]
+        tried = [(host, port) for host in hosts if ":" not in host for port in ports]
+        if not tried:
+            return hosts
+        there = dict(zip(tried, self.each(lambda address: self._speaks(scheme, *address), tried), strict=True))
+        found = {host: port for (host, port), answers in reversed(there.items()) if answers}
+        if not found and len({host for host, _ in tried}) == len(hosts):
+            raise Retry(_nowhere(tried))
+        other = next(iter(found.values()), ports[0])
+        return [host if ":" in host else f"{host}:{found.get(host, other)}" for host in hosts]
+
+    def _speaks(self, scheme: str, host: str, port: int) -> bool:
+        """Whether a NameNode's HTTP server answers there, a standby's or one that wants Kerberos included."""
+        options = {"op": "GETFILESTATUS", "user.name": self.user}
+        try:
+            answer = self._session.get(f"{scheme}://{host}:{port}/webhdfs/v1/", params=options)
+            return answer.status_code == 401 or not {"FileStatus", "RemoteException"}.isdisjoint(answer.json())
+        except (self._requests.RequestException, ValueError, TypeError):
+            return False
+
     def _read(self, doing: str, read: Callable[[Any], R]) -> R:
         """What the active NameNode answers.
 
@@ -222,13 +263,29 @@ class DataNodeAway(Retry):
         self.host = host
 
 
-def _limited(request: Callable[..., Any], timeout: tuple[float, float]) -> Callable[..., Any]:
+def _limited(request: Callable[..., Any], timeout: tuple[float, float | None]) -> Callable[..., Any]:
     """Requests with these timeouts: pyhdfs gives transfers none, and others one that is long for connecting."""
     return lambda method, url, **options: request(method, url, **{**options, "timeout": timeout})
 
 
 def _status(found: Any) -> Status:
     return Status(found.pathSuffix, found.type == "FILE", found.length, found.modificationTime)
+
+
+def _nowhere(tried: list[tuple[str, int]]) -> str:
+    addresses = " or ".join(f"{host}:{port}" for host, port in tried)
+    line = ",".join(f"{host}:port" for host in dict.fromkeys(host for host, _ in tried))
+    host = tried[0][0]
+    service = "" if "." in host or host == "localhost" else f", or all NameNodes of it where {host} is a nameservice"
+    return (
+        f"HDFS is away: no NameNode answers over HTTP at {addresses}, Hadoop's default ports; if its "
+        f"dfs.namenode.http-address is another, add hdfs.webhdfs = {line}{service}"
+    )
+
+
+def user_name(proxy: str | None) -> str:
+    """Who is to own files: `proxy`, else what HADOOP_USER_NAME says, else the user of this process."""
+    return proxy or os.environ.get("HADOOP_USER_NAME") or _login()
 
 
 def _login() -> str:

@@ -203,7 +203,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
         """End the transaction, the channel's offset in it."""
         claim = receipt.claim
         writer = self._writer(claim)
-        metadata = self._onlooker(claim.group).consumer_group_metadata()
+        metadata = self.membership() or self._onlooker(claim.group).consumer_group_metadata()
         if writer.began and claim.topic_id and not names_topic(claim):
             self._confirm(claim)  # nobody could tell by the metadata whose position that is
         try:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from plugins import Problem
 from plugins.options import suggestion
+from plugins.shared.javaclass import cannot_run, is_java_class
 from sinks.serializers.avro import CODECS as AVRO_CODECS
 from sinks.serializers.avro import AvroBody, AvroEvent, Fetch, fetch
 from sinks.serializers.base import Blocks, Buffer, Serialized, Serializer, Writer
@@ -71,10 +72,8 @@ def canonical(name: str) -> str:
     for known, flume in NAMES.items():
         if written.upper() == known or (flume and written.lower() == flume.lower()):
             return known
-    if "." in name:
-        raise ValueError(
-            f"there is no serializer {name!r}, and Java classes cannot run; built are: {', '.join(NAMES)}"
-        )
+    if is_java_class(name):
+        raise ValueError(cannot_run("serializer", name))
     near = suggestion(name, list(NAMES)) or f"; built are: {', '.join(NAMES)}"
     raise ValueError(f"there is no serializer {name!r}{near}")
 

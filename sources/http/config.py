@@ -9,6 +9,7 @@ from typing import Literal
 import pydantic
 
 from plugins import Problem, option, with_default
+from plugins.shared.javaclass import cannot_run, is_java_class
 from sources.log4j.config import EncodingConfig
 from sources.serving import ServingConfig
 
@@ -89,8 +90,7 @@ class HttpConfig(ServingConfig, EncodingConfig):
     def _known_handler(cls, value: object) -> object:
         name = HANDLERS.get(str(value).lower(), value)
         if name not in ("json", "ndjson", "log4j", "blob"):
-            raise ValueError(
-                f"{value!r} is none of json, ndjson, log4j and blob: handlers in Java cannot be run here; use "
-                "ndjson or blob, and an interceptor that parses the bodies"
-            )
+            if is_java_class(str(name)):
+                raise ValueError(cannot_run("handler", str(name)))
+            raise ValueError(f"{value!r} is none of json, ndjson, log4j and blob")
         return name

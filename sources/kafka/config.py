@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 
-from plugins import Config, agreement, option, with_default
+from plugins import Config, Problem, agreement, option, with_default
 from plugins.shared.javaregex import JavaPattern
 from plugins.shared.kafkaclient import ConsumerConfig
 
@@ -137,13 +138,44 @@ class FlumeKafkaSourceConfig(KafkaSourceConfig):
     older = MappingProxyType({"kafka.topics": "topic", "kafka.consumer.group.id": "groupId"})
     ignored = MappingProxyType(
         {
-            "zookeeperConnect": "offsets are in Kafka alone",
             "migrateZookeeperOffsets": "offsets are in Kafka alone",
             "backoffSleepIncrement": "an idle topic costs nothing",
             "maxBackoffSleep": "an idle topic costs nothing",
         }
     )
     bootstrap_servers: str = with_default(KafkaSourceConfig, "bootstrap_servers")
+    zookeeper_connect: str | None = option(
+        None,
+        name="zookeeperConnect",
+        ignored=True,
+        description="offsets are in Kafka alone; without `kafka.bootstrap.servers`, brokers are looked for on "
+        "ZooKeeper's hosts, at port 9092",
+    )
+
+    _brokers_assumed: bool = pydantic.PrivateAttr(False)
+
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _brokers_beside_zookeeper(cls, values: Any, handler: Any) -> Any:
+        zookeeper = values.get("zookeeperConnect")
+        assumed = bool(zookeeper) and "kafka.bootstrap.servers" not in values
+        if assumed:
+            hosts = dict.fromkeys(part.strip().partition(":")[0] for part in zookeeper.partition("/")[0].split(","))
+            values = {**values, "kafka.bootstrap.servers": ",".join(f"{host}:9092" for host in hosts if host)}
+        config = handler(values)
+        config._brokers_assumed = assumed
+        return config
+
+    def cautions(self) -> Iterator[Problem]:
+        """Properties that have no effect here, and brokers that are not named."""
+        yield from super().cautions()
+        if self._brokers_assumed:
+            yield Problem(
+                "zookeeperConnect",
+                f"does not lead to the brokers here: they are looked for at {self.bootstrap_servers}; name them with "
+                "kafka.bootstrap.servers = host:9092",
+            )
+
     group_id: str = with_default(KafkaSourceConfig, "group_id", "flume")
     batch_size: int = with_default(KafkaSourceConfig, "batch_size", 1000)
     batch_duration: int = with_default(KafkaSourceConfig, "batch_duration", 1000)

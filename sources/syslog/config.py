@@ -15,7 +15,11 @@ from sources.timezone import TimeZoneConfig
 class SyslogConfig(TimeZoneConfig):
     """Options of all."""
 
-    host: str = option(name="host", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
+    host: str = option(
+        "0.0.0.0",  # noqa: S104  # as in Flume
+        name="host",
+        description="Address or name to listen on; 0.0.0.0 or :: for all addresses.",
+    )
     keep_fields: str = option(
         "none",
         name="keepFields",

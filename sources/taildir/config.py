@@ -13,6 +13,8 @@ from sources.taildir.groups import Group
 from sources.taildir.multiline import Multiline
 from sources.taildir.tail import MAX_LINE
 
+NO_LIMIT = 2**63 - 1
+
 
 class TaildirConfig(Config):
     """Options of the source `taildir`."""
@@ -45,11 +47,10 @@ class TaildirConfig(Config):
         ge=1,
     )
     max_batch_count: int = option(
-        2**63 - 1,
+        NO_LIMIT,
         name="maxBatchCount",
         description="Maximum number of batches that are read from one file before the next one has its turn. A turn "
-        "also ends after 8 MiB.",
-        ge=1,
+        "also ends after 8 MiB. 0 or less sets no limit.",
     )
     skip_to_end: bool = option(
         False,
@@ -149,6 +150,11 @@ class TaildirConfig(Config):
         ge=1,
         le=MAX_LINE,
     )
+
+    @pydantic.field_validator("max_batch_count")
+    @classmethod
+    def _without_limit(cls, value: int) -> int:
+        return value if value > 0 else NO_LIMIT
 
     @pydantic.field_validator("multiline_pattern")
     @classmethod

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
 import lzma
 import os
 import tempfile
 import threading
 import zlib
 from pathlib import Path
-from typing import IO, cast
 
-import pyarrow as pa
-
+from sources.compressed import COMPRESSED, unpacked
 from sources.taildir.tail import HEAD, TAIL, Tail
 
 _PIECE = 1 << 20
-COMPRESSED = (b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"BZh91AY&SY")
-"""How files begin that gzip, xz, zstd and bzip2 made."""
 
 
 def may_be_copy(tail: Tail, path: str) -> bool:
@@ -46,7 +39,7 @@ def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> in
     assert mark is not None
     with os.fdopen(fd, "rb", closefd=False) as packed, tempfile.TemporaryFile(dir=directory) as out:
         packed.seek(0)
-        stream = _stream(packed)
+        stream = unpacked(packed)
         offset, proved = 0, False
         first, last = sorted((mark.offset, tail.position))
         while not stopping.is_set():
@@ -68,18 +61,6 @@ def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> in
             if not data:
                 return os.dup(out.fileno()) if proved else None
     return None
-
-
-def _stream(packed: IO[bytes]) -> IO[bytes]:
-    beginning = packed.read(3)
-    packed.seek(0)
-    if beginning == b"\x1f\x8b\x08":
-        return cast(IO[bytes], gzip.GzipFile(fileobj=packed))
-    if beginning == b"BZh":
-        return bz2.BZ2File(packed)
-    if beginning == b"\xfd7z":
-        return lzma.LZMAFile(packed)
-    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(packed, "r"), "zstd"))
 
 
 def _write(fd: int, data: bytes, offset: int) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plugins import Batch
+from sources import columns
 from sources.taildir.multiline import Multiline
 from sources.taildir.tail import Mark, Tail
 
@@ -85,18 +86,13 @@ def batch_of(pieces: Sequence[Events], *, byte_offsets: bool) -> Batch:
     counts = [len(piece.ends) for piece in pieces]
     total = sum(counts)
     bases = np.cumsum([0, *(len(piece.bodies) for piece in pieces)])
-    offsets = np.zeros(total + 1, np.int32)
-    offsets[1:] = np.concatenate([piece.ends + base for piece, base in zip(pieces, bases, strict=False)])
-    text = b"".join(piece.bodies for piece in pieces)
-    bodies = pa.Array.from_buffers(pa.binary(), total, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+    ends = np.concatenate([piece.ends + base for piece, base in zip(pieces, bases, strict=False)])
+    bodies = columns.binary(b"".join(piece.bodies for piece in pieces), ends)
 
     headers: dict[str, object] = {}
     if byte_offsets:
         values = pa.array(np.concatenate([piece.starts for piece in pieces])).cast(pa.string())
         # All differ: encoding them as a dictionary needs no search.
         headers[OFFSET_HEADER] = pa.DictionaryArray.from_arrays(pa.array(np.arange(total, dtype=np.int32)), values)
-    rows = np.repeat(np.arange(len(pieces)), counts)
-    for name in dict.fromkeys(name for piece in pieces for name in piece.tail.headers):
-        column = pa.array([piece.tail.headers.get(name) for piece in pieces], pa.string())
-        headers[name] = column.dictionary_encode().take(pa.array(rows))
+    headers |= columns.headers(counts, [piece.tail.headers for piece in pieces])
     return Batch.of_columns(bodies, headers)

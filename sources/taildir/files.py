@@ -15,9 +15,10 @@ from plugins import Metrics
 from sources.taildir.copies import compressed, may_be_copy, unpack
 from sources.taildir.groups import Groups
 from sources.taildir.ledger import Ledger
+from sources.taildir.opener import ARRIVED, CREATED
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
-from sources.taildir.troubles import Troubles
 from sources.taildir.watch import Change, Hints
+from sources.troubles import Troubles
 
 _MOST_COPIES = 100
 """So many files, the latest, are looked into for what a file that is gone held."""
@@ -56,6 +57,8 @@ class Files:
         for tail in saved:
             self._saved.setdefault(tail.inode, []).append(tail)
         self._by_path: dict[str, Tail] = {}
+        self._away: list[Tail] = []
+        """Closed files that had no name any more at the latest look everywhere."""
         self.unsaved: set[Tail] = set()
         """Those whose place or name on disk is not the present one."""
         self._open: dict[Tail, None] = {}
@@ -117,14 +120,24 @@ class Files:
         for directory in directories:
             self.ledger.excuse(key for key in _names(directory) if key not in self._tails)
 
-    def adopt(self, changes: Iterable[Change]) -> set[Tail]:
+    def adopt(self, hints: Hints) -> set[Tail]:
         """Follow what the watch has opened; answer what is new of it. A look has to follow."""
         new = Found(set(), {})
-        for change in changes:
+        self._note_growth(hints)
+        for change in hints.changes:
             self.ledger.note(change, again=self._is_link(change))
             self._adopt(change, new)
         self.unsaved |= new.changed
         return new.changed
+
+    def _note_growth(self, hints: Hints) -> None:
+        """Which closed files were written to: should they be gone before they are opened, that is lost."""
+        came = {change.path for change in hints.changes if change.kind in (ARRIVED, CREATED)}
+        for path in hints.grown:
+            present = self._by_path.get(path)
+            for tail in [present, *(tail for tail in self._away if tail.path == path)]:
+                if tail is not None and tail.fd is None and not tail.grown:
+                    tail.grown = None if path in came or tail is not present else True
 
     def _is_link(self, change: Change) -> bool:
         """Whether that is another name of a file that is followed."""
@@ -180,7 +193,7 @@ class Files:
 
     def hinted(self, hints: Hints) -> tuple[set[Tail], set[Tail]]:
         """The files that hints say have grown, and those that came, were renamed or went."""
-        adopted = self.adopt(hints.changes)
+        adopted = self.adopt(hints)
         directories = set()
         for path in {name for change in hints.changes for name in (change.path, change.name)}:
             tail = self._by_path.get(path)
@@ -423,7 +436,7 @@ class Files:
 
     def rest(self, now: float) -> None:
         """Close what has been idle, forget what is gone and was read to its end."""
-        gone = []
+        gone, away = [], []
         for tail in self:
             if not self.idle(tail, now) or tail.held or (tail.fd is not None and tail.seen is None):
                 continue
@@ -432,8 +445,11 @@ class Files:
             elif self._tails.get((tail.device or 0, tail.inode)) is not tail:
                 if not self._may_return(tail):
                     gone.append(tail)
+            elif tail.fd is None and tail not in self._away:
+                away.append(tail)  # the kernel's word that it had grown may be under way
             elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.position:
                 gone.append(tail)
+        self._away = away
         for tail in gone:
             self.forget(tail)
 
@@ -459,10 +475,12 @@ class Files:
         for path in (tail.path, tail.real):
             if self._by_path.get(path) is tail:
                 del self._by_path[path]
-        if found or read or not tail.inode:
+        if read or not tail.inode or (found and tail.grown is False):
             return
         if self._groups.headers(tail.name) is None:
             return  # its group was taken out of the configuration
+        if tail.grown:
+            self.ledger.missed.append(tail.path)
         self._log.warning(
             "%s (inode %d) was not found again: what was written to it after byte %d, if anything, is lost",
             tail.path,
@@ -514,6 +532,7 @@ class Files:
                 if bool(tail.held) or status.st_size > tail.position:
                     if unread and status.st_nlink and tail.named:
                         self.close(tail)
+                        tail.grown = True
                 elif status.st_nlink and tail.named:
                     self.close(tail)
                 elif not status.st_nlink:

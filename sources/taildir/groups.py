@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plugins.shared.javaregex import JavaPattern
-from sources.taildir.troubles import Troubles
+from sources.filenames import name_pattern
+from sources.troubles import Troubles
 
 _SETTLED = 2_000_000_000
 """Nanoseconds after which a directory's modification time tells a later change from an earlier one anywhere."""
@@ -29,14 +29,7 @@ class Group:
         directory, _, pattern = path.rpartition("/")
         if not path.startswith("/") or not pattern:
             raise ValueError(f"must be an absolute path whose last part is a regex of file names, not {path!r}")
-        # Names are short and the pattern is the operator's own: look-around, which Flume's users exclude files with,
-        # is worth more here than a bound on time.
-        java = JavaPattern(pattern, backtracking=True)
-        try:
-            compiled = re.compile("".join(java.out), re.ASCII)
-        except (re.error, OverflowError, RecursionError) as e:
-            raise ValueError(f"the regular expression {pattern!r} cannot be read: {e}") from e
-        return cls(re.sub("/{2,}", "/", directory).rstrip("/") or "/", compiled, headers)
+        return cls(re.sub("/{2,}", "/", directory).rstrip("/") or "/", name_pattern(pattern), headers)
 
 
 class Groups:

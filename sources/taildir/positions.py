@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from plugins import FlafkaError, Retry
+from sources.durable import replace
 from sources.taildir.tail import Mark, Tail
 
 _HEADER = '{"journal":2}\n'
@@ -202,7 +203,7 @@ class PositionFile:
             data = json.dumps(positions, separators=(",", ":")).encode()
             self._wrote.new = _fingerprint(data)
             self._append([self._wrote], tails)
-            os.close(_replace(self.path, data))
+            os.close(replace(self.path, data))
             self._wrote.old = self._wrote.new
             self._behind, self._written_at = False, now
 
@@ -224,7 +225,7 @@ class PositionFile:
         lines, self._number = _encoded([self._wrote, *map(_line, tails)], 0)
         data = _HEADER.encode() + lines
         self._release()
-        self._journal = _replace(self._journal_path, data)
+        self._journal = replace(self._journal_path, data)
         self._size = len(data)
         self._most = _SMALL + 3 * self._size
 
@@ -323,24 +324,3 @@ def _is(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _replace(path: Path, data: bytes) -> int:
-    """Write it anew, durably; answer it open."""
-    fresh = path.with_name(path.name + ".tmp")
-    fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-        os.fsync(fd)
-        fresh.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

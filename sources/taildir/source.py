@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plugins import Batch, Retry, Source
+from sources.compressed import COMPRESSED
 from sources.taildir.config import TaildirConfig
-from sources.taildir.copies import COMPRESSED
 from sources.taildir.events import OFFSET_HEADER, Events, batch_of
 from sources.taildir.files import Files
 from sources.taildir.groups import Groups
 from sources.taildir.positions import PositionFile
 from sources.taildir.tail import MAX_LINE, ChangedError, Tail
-from sources.taildir.troubles import Troubles
 from sources.taildir.watch import Watch
+from sources.troubles import Troubles
 
 _BATCH_BYTES = 512 << 10
 """A batch is full at so many bytes, or at `batchSize` lines."""
@@ -51,8 +51,9 @@ class TaildirSource(Source[TaildirConfig]):
     """Follows growing files through rotation, at least once: a kill repeats at most the one batch not yet stored.
 
     A line is read once a newline ends it, or once its file was renamed or deleted and has been idle. Files are opened
-    as soon as the kernel reports them, by a separate process, so that they can be read after they were deleted; one
-    that was gone even before that is counted (`FileMissedCount`) and shown in the agent's health for ten minutes.
+    as soon as the kernel reports them, by a separate process, so that they can be read after they were deleted. One
+    that was gone even before that is counted (`FileMissedCount`) and shown in the agent's health for ten minutes, and
+    so is one that was closed as idle, grew, and was gone before it was opened again.
     Where a file that was not open is gone, reading goes on in a rotated copy in its directory, plain or compressed
     with gzip, bzip2, xz or zstd, if that copy holds what was read; other compressed files are not read. A copy
     that was found before its file was gone is a file of its own. What was not read when `copytruncate` truncates a
@@ -200,7 +201,7 @@ class TaildirSource(Source[TaildirConfig]):
         hints = self._watch.take()
         tails: Mapping[Tail, os.stat_result | None]
         if hints.everywhere or now >= self._next_look:
-            self._files.adopt(hints.changes)
+            self._files.adopt(hints)
             if hints.overflow:
                 self.metrics.add("WatchOverflowCount")
                 self.complain(
@@ -233,6 +234,8 @@ class TaildirSource(Source[TaildirConfig]):
                 continue
             if status is None:
                 continue  # the next look everywhere finds what became of it
+            if status.st_size <= tail.position:
+                tail.grown = False
             state = (status.st_size, status.st_mtime_ns)
             still = state == tail.seen
             final = still and tail.rotated and self._files.idle(tail, now)

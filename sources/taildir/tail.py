@@ -105,6 +105,8 @@ class Tail:
         """Whether it is followed no longer."""
         self.deleted = False
         """Whether no name leads to it, though its directory is there: Flume would forget it."""
+        self.grown: bool | None = False
+        """Whether it was written to since it was closed; None where that may have been another file of its name."""
         self.unpacked = False
         """Whether `fd` is what a compressed copy of it holds."""
         self.refused: set[tuple[int, int, int]] = set()
@@ -158,7 +160,7 @@ class Tail:
             self.position = self.mark.offset
         if self.mark is None or self.mark.offset != self.position:
             self.mark = Mark.at(fd, self.position)
-        self.fd = fd
+        self.fd, self.grown = fd, False
 
     def former(self) -> Tail:
         """What it was before it was emptied or became another file: the same place, in a file yet to be found."""

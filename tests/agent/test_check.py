@@ -280,7 +280,7 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "check    Check a configuration; start nothing." in done.stdout
+    assert "check     Check a configuration; start nothing." in done.stdout
 
 
 def test_a_check_does_not_wait_for_pandas() -> None:

@@ -210,6 +210,26 @@ def test_config_filters(tmp_path: Path) -> None:
         assert url(written, tmp_path, *lines, **given) == value
 
 
+def test_what_is_a_shells_stays_as_it_is(tmp_path: Path) -> None:
+    for written in (
+        "for f in *; do cat $f > ${f%.log}; done",
+        "${file%.log} ${f##*/} ${f/a/b} ${f^^} ${f,,} ${#f} ${!f} ${a[@]} ${#a[*]}",
+        "${f:0:3} ${f: -3} ${f:?no} ${f:=x}",
+        "$(date) `date` ${f%${g#x}}",
+    ):
+        assert url(written, tmp_path) == written
+        assert url("${f%.log}", tmp_path, "f%.log = a property") == "a property"
+
+
+@pytest.mark.parametrize("option", ["command", "shell", "replaceString"])
+def test_a_plain_name_stays_where_it_may_be_a_variable_of_its_own(option: str, tmp_path: Path) -> None:
+    lines = changed(f"9 | a1.sinks.k1.{option} = tail ${{FILE}} ${{base}}"), "base = x"
+    _, found = read("\n".join(lines), tmp_path)
+    assert not [one for one in found if "has no value" in one.message]
+    _, found = read(changed(f"9 | a1.sinks.k1.{option} = ${{env:FILE}}"), tmp_path)
+    assert [one for one in found if "has no value" in one.message]
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -217,6 +237,8 @@ def test_config_filters(tmp_path: Path) -> None:
         ("${sys:none}", "${sys:none} has no value: give it with -Dnone=…"),
         ("${java:version}", "${java:version} has no value: there is no Java in this agent to ask"),
         ("${none}", "${none} has no value: the file has no property 'none'"),
+        ("${NC_PORT}", "no property 'NC_PORT'; for the environment's write ${env:NC_PORT}, or start with -Dprop"),
+        ("${SELF}", "no property 'SELF'; for the environment's write ${env:SELF}, or start with -Dprop"),
         ("${}", "${} has no value: the file has no property ''"),
         ("${f9['K']}", "${f9['K']} has no value: no config filter of that name is listed"),
         ("${e['K']}", "${e['K']} has no value: config filter e has no K"),

@@ -40,6 +40,18 @@ def bodies(taken) -> list[bytes]:
     return taken.batch.bodies.to_pylist()
 
 
+def test_numbers_below_one_are_taken_as_flume_takes_them():
+    for number in ("0", "-1"):
+        config = channel(capacity=number, transactionCapacity=number, byteCapacity=number).config
+        default = channel().config
+        assert (config.capacity, config.transaction_capacity) == (default.capacity, default.transaction_capacity)
+        memory = channel(byteCapacity=number)
+        memory.stopping.set()  # a put that finds no room raises
+        for _ in range(80):
+            memory.put(Batch.of([Event(b"x" * (1 << 20))]))
+    assert channel(capacity="50", transactionCapacity="0").config.capacity == 50
+
+
 def test_what_is_put_is_taken_in_order():
     memory = channel()
     memory.put(events(1, 2))

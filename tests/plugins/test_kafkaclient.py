@@ -28,6 +28,34 @@ def test_no_property_weakens_what_is_promised(config, weak):
     assert [problem.option for problem in parsed.cautions()] == [f"kafka.producer.{name}" for name in weak]
 
 
+@pytest.mark.parametrize("kind", ["consumer", "producer"])
+def test_a_property_that_no_client_has_is_told_and_left_out(kind):
+    properties = {f"kafka.{kind}.timeout.ms": "100", f"kafka.{kind}.linger.ms": "7"}
+    parsed, problems = KafkaChannelConfig.parse({**BROKERS, **properties})
+    assert parsed is not None, problems
+    cautions = {one.option: one.message for one in parsed.cautions()}
+    assert cautions == {f"kafka.{kind}.timeout.ms": "has no effect: Kafka's clients have no such property"}
+    assert client_properties(getattr(parsed, kind)) == {"linger.ms": "7"}
+    parsed, problems = KafkaChannelConfig.parse({**BROKERS, f"kafka.{kind}.linger.ms": "x"})
+    assert parsed is None
+    assert "queue.buffering.max.ms" in problems[0].message  # what linger.ms is called there
+
+
+@pytest.mark.parametrize(
+    ("properties", "option", "says"),
+    [
+        ({"security.protocol": "SASL_PLAINTEXT"}, "security.protocol", "--no-binary confluent-kafka"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "sasl.mechanism", "libsasl2-dev"),
+        ({"receive.buffer.bytes": "x"}, "receive.buffer.bytes", "Invalid value"),
+        ({"session.timeout.ms": "0"}, "session.timeout.ms", "outside allowed range"),
+    ],
+)
+def test_what_the_client_refuses_is_told_of_the_property(properties, option, says):
+    _, problems = KafkaChannelConfig.parse({**BROKERS, **{f"kafka.consumer.{n}": v for n, v in properties.items()}})
+    assert [problem.option for problem in problems] == [f"kafka.consumer.{option}"]
+    assert says in problems[0].message
+
+
 def test_javas_certificates_in_the_configuration_itself():
     given = {
         "ssl.truststore.type": "PEM",

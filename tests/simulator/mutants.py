@@ -416,6 +416,15 @@ MUTANTS = (
         "            pass\n",
     ),
     Mutant(
+        "kafka-member",
+        "a transaction's offsets are those of a member of the group",
+        KAFKA,
+        KAFKA_SINK,
+        "self.membership() or self._onlooker",
+        "self._onlooker",
+        "test_a_transaction_of_an_agent_that_slept_does_not_undo_a_reset",
+    ),
+    Mutant(
         "kafka-resume-group",
         "who takes over asks where the last transaction ended",
         KAFKA,

@@ -129,15 +129,22 @@ class _NoServer:
 
 
 @cache
+def _components() -> Any:
+    """All that are installed: to find where each is defined takes as long as a schedule."""
+    from plugins import Components
+
+    return Components()
+
+
+@cache
 def configured(text: str) -> Any:
     """The agent of a configuration."""
     from agent.config import load
-    from plugins import Components
 
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "agent.conf")
         file.write_text(text)
-        spec, diagnostics = load(file, components=Components())
+        spec, diagnostics = load(file, components=_components())
     assert spec is not None, "\n".join(map(str, diagnostics))
     return spec
 

@@ -172,6 +172,15 @@ def test_a_driver_whose_commit_was_not_answered_says_that_a_reset_may_be_undone(
     assert UNDONE in "\n".join(run.world.story)
 
 
+@pytest.mark.parametrize("last", ["kafka.flush", "kafka.send_offsets_to_transaction", "kafka.commit_transaction"])
+def test_a_transaction_of_an_agent_that_slept_does_not_undo_a_reset(last: str) -> None:
+    run = told(
+        "kafka", Step(0, "start", ("h1",)), Step(2, "put", (1, 0)), Step(20, "reset", ("same",)),
+        faults=(Fault("h1", last, 1, Kind.PAUSED, 30.0),),
+    )  # fmt: skip
+    assert run.world.faults
+
+
 @pytest.mark.parametrize("sink", ["hdfs", "kafka"])
 def test_letters_of_a_commit_are_kept_though_the_group_was_reset_before_its_owner_came_back(sink: str) -> None:
     last = {"hdfs": "hdfs.rename", "kafka": "kafka.commit_transaction"}[sink]

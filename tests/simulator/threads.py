@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import math
 import queue as real_queue
 import threading as real_threading
 import time as real_time
@@ -158,6 +159,7 @@ class Event:
     def __init__(self) -> None:
         self._flag = False
         self._signal = Signal(world())
+        self._looked = -math.inf
 
     def is_set(self) -> bool:
         return self._flag
@@ -171,10 +173,15 @@ class Event:
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._flag:
+            here = world()
             if timeout is not None and timeout < LOOKS_SECONDS:
-                self._signal.idle(LOOKS_SECONDS, LONGEST_IDLE_SECONDS)
+                if here.now - self._looked > LOOKS_SECONDS:  # once, not again and again
+                    self._signal.wait(timeout)
+                else:
+                    self._signal.idle(LOOKS_SECONDS, LONGEST_IDLE_SECONDS)
+                self._looked = here.now
             else:
-                world().process.stir()
+                here.process.stir()
                 self._signal.wait(timeout)
         return self._flag
 

@@ -51,11 +51,42 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
             DEFAULT,
             HA | {"dfs.http.policy": "HTTPS_ONLY"},
             "https",
-            ["one.example.com:50470", "two.example.com:9871"],
+            ["one.example.com:50470", "two.example.com"],
         ),
         ("hdfs://nn:8020/logs", {}, ONE, "http", ["web:9999"]),
         ("hdfs://nn/logs", {}, ONE, "http", ["web:9999"]),
-        ("/logs", {"fs.defaultFS": "hdfs://nn:8020"}, {}, "http", ["nn:9870"]),
+        ("/logs", {"fs.defaultFS": "hdfs://nn:8020"}, {}, "http", ["nn"]),
+        (
+            "/logs",
+            {"fs.defaultFS": "hdfs://nn"},
+            {"dfs.namenode.http-address": "0.0.0.0:51070"},
+            "http",
+            ["nn:51070"],
+        ),
+        (
+            "hdfs://nn/logs",
+            {"fs.defaultFS": "hdfs://nn:8020"},
+            {"dfs.namenode.http-address": "web:1"},
+            "http",
+            ["web:1"],
+        ),
+        (
+            "hdfs://nn:8020/logs",
+            {"fs.defaultFS": "hdfs://nn"},
+            {"dfs.namenode.http-address": "web:1"},
+            "http",
+            ["web:1"],
+        ),
+        (
+            "hdfs://far:8020/logs",
+            {"fs.defaultFS": "hdfs://nn"},
+            {"dfs.namenode.http-address": "web:1"},
+            "http",
+            ["far"],
+        ),
+        ("hdfs://far/logs", {}, {"dfs.namenode.http-address": ":51070"}, "http", ["far:51070"]),
+        ("hdfs://far/logs", {}, {"dfs.http.policy": "HTTPS_ONLY"}, "https", ["far"]),
+        ("hdfs://unknown/logs", DEFAULT, HA, "http", ["unknown"]),
         ("/logs", {"fs.default.name": "hdfs://nn:8020/"}, ONE, "http", ["web:9999"]),
     ],
 )
@@ -78,27 +109,55 @@ def test_servers_are_found(
     assert config.location == (scheme, hosts, "/logs")
 
 
+@pytest.mark.parametrize("path", ["/logs", "hdfs:///logs", "hdfs:/logs", "hdfs://nn:8020/logs"])
+@pytest.mark.parametrize("core", [None, {}, {"fs.defaultFS": "file:///"}])
+def test_where_nothing_names_a_namenode_this_host_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, core: dict[str, str] | None
+) -> None:
+    if core is not None:
+        write(tmp_path, "core-site.xml", core)
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    config, problems = HdfsConfig.parse({"hdfs.path": path})
+    assert config is not None, problems
+    named = "nn" in path
+    assert config.location == ("http", ["nn" if named else "localhost"], "/logs")
+    cautions = [(caution.option, "HDFS on this host is meant" in caution.message) for caution in config.cautions()]
+    assert cautions == ([] if named else [("hdfs.path", True)])
+
+
+def test_another_default_filesystem_is_not_taken_for_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "core-site.xml", {"fs.defaultFS": "s3a://bucket"})
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    _, problems = HdfsConfig.parse({"hdfs.path": "/logs"})
+    assert [problem.option for problem in problems] == ["hdfs.webhdfs"]
+    assert "fs.defaultFS in Hadoop's configuration is s3a://bucket, which is not HDFS" in problems[0].message
+
+
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("options", "environment", "hdfs", "path"),
     [
-        (
-            "hdfs://unknown/logs",
-            "add hdfs.webhdfs = unknown:9870, or of all NameNodes where unknown is a nameservice",
-        ),
-        ("hdfs://far:8020/logs", "add hdfs.webhdfs = far:9870"),
-        ("/logs", "add hdfs.webhdfs = namenode:9870"),
+        ({}, {"HADOOP_USER_NAME": "ann"}, {}, "/user/ann/data/%Y"),
+        ({}, {"HADOOP_USER_NAME": "50%"}, {}, "/user/50%%/data/%Y"),
+        ({"hdfs.proxyUser": "bob"}, {"HADOOP_USER_NAME": "ann"}, {}, "/user/bob/data/%Y"),
+        ({"hdfs.webhdfs": "nn:1"}, {"HADOOP_USER_NAME": "ann"}, {}, "/user/ann/data/%Y"),
+        ({}, {"HADOOP_USER_NAME": "ann"}, {"dfs.user.home.dir.prefix": "/home"}, "/home/ann/data/%Y"),
     ],
 )
-def test_what_is_not_found_is_a_line_to_add(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, says: str
+def test_a_relative_path_begins_in_the_users_home(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+    environment: dict[str, str],
+    hdfs: dict[str, str],
+    path: str,
 ) -> None:
-    write(tmp_path, "core-site.xml", {"fs.defaultFS": "s3a://bucket"})
-    write(tmp_path, "hdfs-site.xml", HA)
+    write(tmp_path, "hdfs-site.xml", hdfs)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    _, problems = HdfsConfig.parse({"hdfs.path": path})
-    assert [problem.option for problem in problems] == ["hdfs.webhdfs"]
-    assert says in problems[0].message
-    assert "HADOOP_CONF_DIR" in problems[0].message
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    config, problems = HdfsConfig.parse({"hdfs.path": "data/%Y", **options})
+    assert config is not None, problems
+    assert config.location.path == path
 
 
 def test_flumes_directory_comes_first_and_bad_xml_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +166,7 @@ def test_flumes_directory_comes_first_and_bad_xml_is_named(tmp_path: Path, monke
         monkeypatch.setenv(f"{name.upper()}_CONF_DIR", str(tmp_path / name))
     config, _ = HdfsConfig.parse({"hdfs.path": "/logs"})
     assert config is not None
-    assert config.location.hosts == ["first:9870"]
+    assert config.location.hosts == ["first"]
     (tmp_path / "flume" / "core-site.xml").write_text("<configuration>")
     _, problems = HdfsConfig.parse({"hdfs.path": "/logs"})
     assert [p.message.partition(": ")[0] for p in problems] == [f"cannot read {tmp_path}/flume/core-site.xml"]

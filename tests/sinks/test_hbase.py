@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -22,16 +23,40 @@ def problems(properties: dict[str, str]) -> list[str]:
         ({"zookeeperQuorum": "zk1:2181,zk2:2181"}, "zk1"),
         ({"hbase.zookeeper": "zk3"}, "zk3"),
         ({"async.hbase.zookeeper.quorum": "zk4"}, "zk4"),
-        ({}, "host"),
+        ({}, "localhost"),
     ],
 )
-def test_an_address_of_zookeeper_is_answered_with_the_line_to_add(quorum: dict[str, str], host: str) -> None:
-    (problem,) = problems({"table": "t", "columnFamily": "f", **quorum})
-    assert problem.startswith(
-        "thrift: is required, as HBase is reached through its Thrift server and not through Zoo"
-    )
-    assert problem.endswith(f"add thrift = {host}:9090")
-    assert problems({**NEEDED, **quorum}) == []
+def test_a_thrift_server_is_looked_for_on_the_hosts_of_zookeeper(
+    quorum: dict[str, str], host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("FLUME_CONF_DIR", "HBASE_CONF_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    config, found = HBaseConfig.parse({"table": "t", "columnFamily": "f", **quorum})
+    assert config is not None, found
+    assert config.hosts[0] == (host, 9090)
+    (caution,) = config.cautions()
+    assert caution.option == "thrift"
+    assert f"looked for at {host}:9090" in caution.message
+    assert "`hbase thrift start`" in caution.message
+    named, _ = HBaseConfig.parse({**NEEDED, **quorum})
+    assert named is not None
+    assert (named.hosts, [*named.cautions()]) == ([("h", 9090)], [])
+
+
+def test_hbases_own_configuration_names_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLUME_CONF_DIR", raising=False)
+    monkeypatch.setenv("HBASE_CONF_DIR", str(tmp_path))
+    quorum = "<property><name>hbase.zookeeper.quorum</name><value>one,two:2182</value></property>"
+    (tmp_path / "hbase-site.xml").write_text(f"<configuration>{quorum}</configuration>")
+    config, _ = HBaseConfig.parse({"table": "t", "columnFamily": "f"})
+    assert config is not None
+    assert pickle.loads(pickle.dumps(config)).hosts == [("one", 9090), ("two", 9090)]
+
+
+def test_kerberos_is_the_thrift_servers_own_affair() -> None:
+    config, _ = HBaseConfig.parse({**NEEDED, "kerberosPrincipal": "flume/h@R", "kerberosKeytab": "/k"})
+    assert config is not None
+    assert [caution.option for caution in config.cautions()] == ["kerberosPrincipal"]
 
 
 def test_flumes_files_are_read() -> None:
@@ -61,9 +86,9 @@ def test_flumes_files_are_read() -> None:
         ({"thrift": "h:1,h"}, "thrift: must be host:port"),
         ({"columnFamily": "a:b"}, "columnFamily: must match"),
         ({"rowKey": "%[uuid]"}, "rowKey: %[uuid] is none of %[id]"),
-        ({"serializer": "com.acme.Mine"}, "serializer: 'com.acme.Mine' cannot run here"),
+        ({"serializer": "com.acme.Mine"}, "serializer: the serializer of HBase com.acme.Mine is a Java class"),
+        ({"serializer": "mine"}, "serializer: there is no serializer 'mine'; built are: simple, regex"),
         ({"serializer.charset": "latin-1"}, "serializer.charset: only UTF-8"),
-        ({"kerberosPrincipal": "flume/h@R"}, "kerberosPrincipal: is not built yet"),
         (
             {"serializer": "regex", "serializer.colNames": "a,b"},
             "serializer.regex: has 1 groups, and serializer.colNames has 2",

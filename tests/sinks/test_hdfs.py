@@ -35,12 +35,11 @@ from tests.sinks.hdfs_running import (
         ({"hdfs.fileType": "Avro"}, "hdfs.fileType", "one of SequenceFile, DataStream, CompressedStream"),
         ({"hdfs.fileType": "parquet"}, "hdfs.fileType", "hdfs.fileType = DataStream and serializer = PARQUET"),
         ({"hdfs.writeFormat": "com.acme.Mine"}, "hdfs.writeFormat", "Writable or Text"),
-        ({"hdfs.path": "hdfs://nn1:8020/x", "hdfs.webhdfs": None}, "hdfs.webhdfs", "add hdfs.webhdfs = nn1:9870"),
-        ({"hdfs.webhdfs": None}, "hdfs.webhdfs", "add hdfs.webhdfs = namenode:9870"),
         ({"hdfs.webhdfs": "http://nn1:9870"}, "hdfs.webhdfs", "must be host:port"),
         ({"hdfs.path": None}, "hdfs.path", "is required"),
-        ({"hdfs.path": "logs"}, "hdfs.path", "must begin with /"),
-        ({"hdfs.path": "s3a://bucket/x"}, "hdfs.path", "s3a:// is not built"),
+        ({"hdfs.path": "hdfs:logs"}, "hdfs.path", "write hdfs:///logs"),
+        ({"hdfs.path": "file:/logs"}, "hdfs.path", "file: is not built"),
+        ({"hdfs.path": "s3a://bucket/x"}, "hdfs.path", "s3a: is not built"),
         ({"hdfs.path": "webhdfs:///x"}, "hdfs.path", "webhdfs://namenode:9870/x"),
         ({"hdfs.path": "/logs/%c"}, "hdfs.path", "no ':' in names"),
         ({"hdfs.path": "/logs/%H:%M"}, "hdfs.path", "no ':' in names"),
@@ -58,7 +57,7 @@ from tests.sinks.hdfs_running import (
             "name the compression with serializer.compressionCodec",
         ),
         ({"serializer": "avro_evnt"}, "serializer", "did you mean 'AVRO_EVENT'"),
-        ({"serializer": "com.acme.Mine$Builder"}, "serializer", "Java classes cannot run"),
+        ({"serializer": "com.acme.Mine$Builder"}, "serializer", "com.acme.Mine$Builder is a Java class"),
         (
             {"serializer": "avro_event", "serializer.compressionCodec": "lzo"},
             "serializer.compressionCodec",
@@ -94,6 +93,7 @@ def test_a_wrong_option_is_named_with_what_to_write(
             {"serializer": "write hdfs.fileType = DataStream", "serializer.compressionCodec": "DataStream"},
         ),
         ({"hdfs.writeFormat": "Text"}, {"hdfs.writeFormat": "has no effect with DataStream"}),
+        ({"hdfs.path": "hdfs:///logs"}, {}),
         (
             {"serializer.compressionCodec": "snappy"},
             {"serializer.compressionCodec": "has no effect with serializer TEXT"},
@@ -126,6 +126,19 @@ def test_the_path_names_servers_and_a_fixed_part(
     assert config is not None
     assert config.location[:2] == (scheme, hosts)
     assert HdfsSink(config).root == root.replace("//", "/")
+
+
+def test_limits_below_zero_are_none_as_in_flume() -> None:
+    names = ("hdfs.rollInterval", "hdfs.rollSize", "hdfs.rollCount", "hdfs.idleTimeout", "hdfs.callTimeout")
+    config = configured(**dict.fromkeys(names, "-1"), **{"hdfs.threadsPoolSize": "1000"})
+    assert (config.roll_interval, config.roll_size, config.roll_count, config.idle_timeout) == (0, 0, 0, 0)
+    assert (config.call_timeout, config.threads) == (0, 1000)
+
+
+def test_without_a_timeout_a_call_waits_as_long_as_it_takes(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks(**{"hdfs.callTimeout": "0"})
+    write_and_commit(sink, 0, 3)
+    assert delivered(fake) == Counter(range(3))
 
 
 def test_an_unknown_rounding_unit_rounds_nothing_and_says_so(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
@@ -184,6 +197,48 @@ def test_the_active_namenode_is_found_again_after_a_failover(sinks: Any, fake: F
     active = "nn2:9870"
     write_and_commit(sink, 3, 6)
     assert delivered(fake) == Counter(range(6))
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("hdfs://nn:8020/logs", "nn:9870"),
+        ("hdfs://nn/logs", "nn:50070"),
+        ("hdfs:///logs", "localhost:50070"),
+        ("/logs", "localhost:9870"),
+    ],
+)
+def test_the_port_of_a_namenode_is_found_by_hadoops_defaults(
+    sinks: Any, fake: FakeWebHdfs, path: str, there: str
+) -> None:
+    html = 200, b"<html>another program</html>", ""
+
+    def refuse(host: str, op: str) -> tuple[int, Any, str] | None:
+        if host.endswith("0070") and not there.endswith("0070"):
+            raise requests.ConnectionError
+        return None if host in (there, DATANODE) else html
+
+    fake.refuse = refuse
+    sink = sinks(**{"hdfs.path": path, "hdfs.webhdfs": None})
+    write_and_commit(sink, 0, 3)
+    assert delivered(fake) == Counter(range(3))
+    assert sink._hdfs.hosts == there
+
+
+def test_where_no_namenode_answers_both_ports_are_named(sinks: Any, fake: FakeWebHdfs) -> None:
+    def refuse(host: str, op: str) -> None:
+        raise requests.ConnectionError
+
+    fake.refuse = refuse
+    config, _ = HdfsConfig.parse({"hdfs.path": "hdfs://nn:8020/logs"})
+    assert config is not None
+    with pytest.raises(Retry, match=r"at nn:9870 or nn:50070.*hdfs.webhdfs = nn:port.*where nn is a nameservice"):
+        HdfsSink(config).open()
+    assert [*HdfsSink(config).probe()] == [
+        "HDFS is away: no NameNode answers over HTTP at nn:9870 or nn:50070, Hadoop's default ports; if its "
+        "dfs.namenode.http-address is another, add hdfs.webhdfs = nn:port, or all NameNodes of it where nn is a "
+        "nameservice"
+    ]
 
 
 @pytest.mark.parametrize("hosts", [f"{STANDBY},{NAMENODE}", f"{NAMENODE},{STANDBY}"])

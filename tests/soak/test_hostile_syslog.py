@@ -18,6 +18,7 @@ import pytest
 from agent.services.running import RunningAgent, free_ports
 from sources.syslog import MultiportSyslogTcp, SyslogTcp
 from tests.conformance.adapters.syslog_driven import received, source_of
+from tests.fixtures.examples import examples
 from tests.plugins.certificates import certificate
 from tests.soak.hostile import SHARED, Frames, Healthy, Watch, broken_handshakes, mutated, slow
 
@@ -151,22 +152,22 @@ def campaign(plan: Plan, home: Path, seed: int) -> tuple[str, float]:
     return line, p99
 
 
-def same_events_wherever_cut(points: int, seed: int) -> None:
+def same_events_wherever_cut(streams: int, points: int, seed: int) -> None:
     frames, choose = Frames(seed), random.Random(seed)
-    for n in range(points // 100):
+    for n in range(streams):
         stream = frames.stream(8)
         cls, options = (MultiportSyslogTcp, {"ports": "0"}) if n % 2 else (SyslogTcp, {"port": 0})
         size = choose.choice((10, 100, 2500))
         source = source_of(cls, {"eventSize": size, "now": 1_800_000_000_000, **options})
         whole, _ = received(source, [stream], event_size=size)
-        for _ in range(100):
+        for _ in range(points):
             place = choose.randrange(len(stream) + 1)
             events, _ = received(source, [stream[:place], stream[place:]], event_size=size)
             assert events == whole, (stream, place)
 
 
 def test_the_same_events_wherever_a_stream_is_cut(seed: int) -> None:
-    same_events_wherever_cut(1000, seed)
+    same_events_wherever_cut(10, examples(100), seed)
 
 
 @pytest.mark.usefixtures("lengthy")
@@ -217,7 +218,7 @@ def test_few_open_files_are_fewer_connections_and_not_the_end(tmp_path: Path) ->
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_million_mutated_frames(tmp_path: Path, seed: int, figures: list[str]) -> None:
-    same_events_wherever_cut(10_000, seed)
+    same_events_wherever_cut(100, 100, seed)
     line, p99 = campaign(LONG, tmp_path, seed)
     figures.append(line)
     assert p99 < 1

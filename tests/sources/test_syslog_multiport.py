@@ -27,6 +27,15 @@ def make(ports="0 0", **options):
     return MultiportSyslogTcp(config, "s1")
 
 
+def test_without_a_host_it_listens_on_all_addresses():
+    config, problems = MultiportSyslogTcp.config_class.parse({"ports": "0"})
+    assert not problems
+    with Running(MultiportSyslogTcp(config, "s1")) as running:
+        with socket.create_connection(("127.0.0.2", running.source.ports[0]), timeout=10) as sender:
+            sender.sendall(b"<13>hello\n")
+        assert [event.body for event in running.wait_for(1)] == [b"<13>hello"]
+
+
 def problems_of(**options):
     return " ".join(str(p) for p in MultiportSyslogTcp.config_class.parse({"host": "127.0.0.1"} | options)[1])
 

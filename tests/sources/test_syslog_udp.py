@@ -22,6 +22,15 @@ def make(**options):
     return SyslogUdp(config, "s1")
 
 
+def test_without_a_host_it_listens_on_all_addresses():
+    config, problems = SyslogUdp.config_class.parse({"port": "0", "bind": "0.0.0.0"})
+    assert [(one.option, one.unknown) for one in problems] == [("bind", True)]  # Flume does not know it either
+    with Running(SyslogUdp(config, "s1")) as running:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as to:
+            to.sendto(b"<13>hello", ("127.0.0.2", running.source.port))
+        assert [event.body for event in running.wait_for(1)] == [b"<13>hello"]
+
+
 def sender(source):
     to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     to.connect(("127.0.0.1", source.port))

@@ -184,6 +184,16 @@ def test_a_file_name_need_not_be_utf8(logs: Path, tmp_path: Path) -> None:
     source.close()
 
 
+@pytest.mark.parametrize("count", ["0", "-1"])
+def test_no_number_of_batches_is_no_limit_as_in_flume(logs: Path, tmp_path: Path, count: str) -> None:
+    for name in "ab":
+        (logs / f"log.{name}").write_bytes(b"".join(b"%s%d\n" % (name.encode(), i) for i in range(5)))
+    source = start(tmp_path, batchSize="1", maxBatchCount=count)
+    bodies = [body.decode()[0] for body, _ in process(source)]
+    assert bodies in (list("aaaaabbbbb"), list("bbbbbaaaaa"))
+    source.close()
+
+
 def test_files_come_in_order_of_change_and_take_turns(logs: Path, tmp_path: Path) -> None:
     for age, name in enumerate(("log.c", "log.a", "log.b")):
         (logs / name).write_bytes(b"".join(b"%s%d\n" % (name[-1:].encode(), i) for i in range(3)))

@@ -111,7 +111,7 @@ class PairedHdfs(HdfsCluster):
         """Hadoop's own command, begun."""
         lib, java = ensure(self.service), find_java()
         options = [f"-Dflafka.log={self.server('shell').log}"]
-        classpath, main = [self._conf(NAMENODE), lib / "*"], "org.apache.hadoop.hdfs.tools.DFSHAAdmin"
+        classpath, main = [lib / "*", self._conf(NAMENODE)], "org.apache.hadoop.hdfs.tools.DFSHAAdmin"
         command = java_command(java, classpath, main, heap_mb=64, options=options)
         return subprocess.Popen(
             [*command, "-ns", SERVICE, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from agent.services.hdfs import HdfsCluster
+from agent.services.running import free_port
 from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Receipt, Retry, conformance
-from sinks.hdfs import HdfsConfig, HdfsSink
+from sinks.hdfs import HdfsConfig, HdfsSink, webhdfs
 from sinks.hdfs.webhdfs import WebHdfs
 from tests.fixtures.kit import exercises
 
@@ -324,3 +325,29 @@ def test_a_large_file_arrives_whole(place: Place) -> None:
         sink.write(Batch(batch.records, Origin.of_record(CLAIM.topic, CLAIM.partition, offset, 0, 10_000)))
     sink.commit(sink.stage(_own(sink), 0, 30))
     assert list(place.visible().values()) == [(line + b"\n") * 300_000]
+
+
+def test_a_namenode_is_found_at_a_default_port_and_a_relative_path_lies_in_the_users_home(
+    hdfs_cluster: HdfsCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file says what Flume's would: Hadoop's RPC address, and a path that does not begin with a slash."""
+    for variable in ("FLUME_CONF_DIR", "HADOOP_CONF_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    _, _, port = hdfs_cluster.webhdfs.rpartition(":")
+    monkeypatch.setitem(webhdfs.HTTP_PORTS, "http", (free_port(), int(port)))
+    monkeypatch.setenv("HADOOP_USER_NAME", "ann")
+    written = {"data/%{host}": "/user/ann/data", f"{hdfs_cluster.rpc}/found/%{{host}}": "/found"}
+    for path, root in written.items():
+        config, problems = HdfsConfig.parse({"hdfs.path": path, "hdfs.fileType": "DataStream"})
+        assert config is not None, problems
+        sink = HdfsSink(config)
+        assert [*sink.probe()] == []
+        sink.open()
+        try:
+            claim = sink.resume(CLAIM, None).claim
+            sink.write(records(0, 10))
+            sink.commit(sink.stage(claim, 0, 10))
+            assert sink._hdfs is not None
+            assert sorted(found.name for found in sink._hdfs.list(root)) == [".flafka", "h0", "h1"]
+        finally:
+            sink.close()

@@ -126,6 +126,8 @@ class SinkRunner:
                 member.retries.failed(e, then="tried again when it is its turn")
                 self.processor.failed(member.name)
         self.reader = self.channel.channel.reader(self, group=self.group, member=self.member)
+        if self.committing is not None:
+            self.committing.membership = self.reader.membership
 
     def close(self) -> None:
         """Release the reader and the sinks."""

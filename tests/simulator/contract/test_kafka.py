@@ -89,6 +89,43 @@ def test_offsets_of_a_transaction_count_when_it_is_committed(k: Side) -> None:
 
 
 @on_both
+def test_offsets_of_a_transaction_do_not_replace_what_was_committed_after_they_were_sent(k: Side) -> None:
+    topic, group = k.topic(3), k.name("group")
+    onlooker, other = k.consumer(group), k.KafkaAdminClient(bootstrap_servers=k.servers)
+    producers = [k.transactional(k.name("id")) for _ in range(2)]
+
+    def send(producer: Any, **offsets: int) -> None:
+        at = [TopicPartition(topic, int(partition[1:]), offset) for partition, offset in offsets.items()]
+        producer.send_offsets_to_transaction(at, onlooker.consumer_group_metadata(), 30)
+
+    for producer in producers:
+        producer.begin_transaction()
+    send(producers[0], p0=1, p1=1, p2=1)
+    send(producers[1], p1=2)
+    other.alter_group_offsets(group, {PythonTopicPartition(topic, 0): OffsetAndMetadata(0, "epoch=2", None)})
+    send(producers[1], p2=2)
+    other.alter_group_offsets(group, {PythonTopicPartition(topic, 2): OffsetAndMetadata(0, "epoch=2", None)})
+    send(producers[0], p2=3)
+    for producer in reversed(producers):
+        producer.commit_transaction(30)
+    assert [k.committed(group, topic, partition)[0] for partition in range(3)] == [0, 2, 3]
+    other.close()
+
+
+@on_both
+def test_offsets_of_a_transaction_go_with_their_group(k: Side) -> None:
+    topic, group = k.topic(2), k.name("group")
+    onlooker, producer = k.consumer(group), k.transactional(k.name("id"))
+    onlooker.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    producer.begin_transaction()
+    at = [TopicPartition(topic, partition, 2) for partition in range(2)]
+    producer.send_offsets_to_transaction(at, onlooker.consumer_group_metadata(), 30)
+    k.admin.delete_consumer_groups([group])[group].result(30)
+    producer.commit_transaction(30)
+    assert [k.committed(group, topic, partition)[0] for partition in range(2)] == [OFFSET_INVALID] * 2
+
+
+@on_both
 def test_offsets_of_a_transaction_are_taken_though_the_group_has_members(k: Side) -> None:
     topic, group = k.topic(), k.name("group")
     member = k.member(group, topic)
@@ -99,6 +136,33 @@ def test_offsets_of_a_transaction_are_taken_though_the_group_has_members(k: Side
     producer.send_offsets_to_transaction([TopicPartition(topic, 0, 3)], metadata, 30)
     producer.commit_transaction(30)
     assert k.committed(group, topic) == (3, None)
+
+
+@on_both
+def test_offsets_of_a_transaction_are_refused_from_who_is_no_member_any_more(k: Side) -> None:
+    topic, group = k.topic(), k.name("group")
+    at = [TopicPartition(topic, 0, 3)]
+    member = k.member(group, topic, group_instance_id="one", max_poll_interval_ms=6000)
+    producer = k.transactional(k.name("id"))
+    member.until(lambda: member.owned)
+    metadata, name = member.consumer.consumer_group_metadata(), member.consumer.memberid()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(at, metadata, 30)
+    producer.commit_transaction(30)
+    assert k.committed(group, topic) == (3, None)
+
+    # It is put out, and the group is empty: that is when offsets are moved.
+    k.until(lambda: not k.admin.list_groups(group, timeout=30)[0].members)
+    assert member.consumer.memberid() != name
+    at[0].offset = 5
+    producer.begin_transaction()
+    error = refused(lambda: producer.send_offsets_to_transaction(at, metadata, 30))
+    assert (error.code(), error.txn_requires_abort()) == (KafkaError.UNKNOWN_MEMBER_ID, True)
+    producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(at, k.consumer(group).consumer_group_metadata(), 30)
+    producer.commit_transaction(30)
+    assert k.committed(group, topic) == (5, None)
 
 
 @on_both

@@ -11,6 +11,7 @@ of what changed, and sizes other than a record's. A compacted topic keeps all re
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -143,6 +144,8 @@ class Committed(NamedTuple):
 
     offset: int
     metadata: str | None
+    order: int
+    """Greater than that of each one that was written before."""
 
 
 class Member:
@@ -188,6 +191,7 @@ class Group:
         self.state = "Empty"
         self.leader = ""
         self._turn = 0
+        self._orders = itertools.count()
         self.changed = Signal(self.world)
         """Fired when offsets become stable."""
 
@@ -376,7 +380,7 @@ class Group:
                 before = self.offsets.get((topic, partition))
                 if member and before is not None and before.metadata == metadata and offset < before.offset:
                     self.set_back.append(f"{topic}-{partition} from {before.offset} to {offset}")
-                self.offsets[topic, partition] = Committed(offset, metadata)
+                self.offsets[topic, partition] = self.written(offset, metadata)
         return answers
 
     def _refuses(self, member: str, generation: int, instance: str | None) -> int | None:
@@ -390,6 +394,10 @@ class Group:
             return int(KafkaError.ILLEGAL_GENERATION)
         return int(KafkaError.REBALANCE_IN_PROGRESS) if self.state == "Completing" else None
 
+    def written(self, offset: int, metadata: str | None) -> Committed:
+        """A position, written after all others."""
+        return Committed(offset, metadata, next(self._orders))
+
     def unstable(self, topic: str, partition: int) -> bool:
         """Whether a transaction that is under way holds an offset of this partition."""
         return any((topic, partition) in offsets for offsets in self.pending.values())
@@ -397,8 +405,10 @@ class Group:
     def end(self, transaction: Transaction, *, committed: bool) -> None:
         """The transaction's marker."""
         offsets = self.pending.pop(transaction, {})
-        if committed:
-            self.offsets.update(offsets)
+        for place, at in offsets.items() if committed else ():
+            before = self.offsets.get(place)
+            if before is None or before.order < at.order:
+                self.offsets[place] = at
         self.changed.fire()
 
 
@@ -709,7 +719,8 @@ class Brokers:
         self, group: str, topic: str, partition: int, offset: int, metadata: str | None = None
     ) -> None:
         """Another client commits, which the group takes for one of its own."""
-        self.group(group).offsets[topic, partition] = Committed(offset, metadata)
+        found = self.group(group)
+        found.offsets[topic, partition] = found.written(offset, metadata)
 
     def committed(self, group: str, topic: str, partition: int) -> Committed | None:
         """The group's position; None where there is none."""

@@ -22,7 +22,6 @@ from tests.simulator.kafka.brokers import (
     CHANGING,
     LOST_SECONDS,
     Brokers,
-    Committed,
     Coordinated,
     Transaction,
     brokers,
@@ -396,7 +395,7 @@ class Producer:
             for topic, partition, offset, metadata in to_commit(positions):
                 if self.cluster.partition(topic, partition) is None:
                     raise exception(KafkaError.UNKNOWN_TOPIC_OR_PART)
-                known[topic, partition] = Committed(offset, metadata)
+                known[topic, partition] = group.written(offset, metadata)
 
         try:
             self._request("send_offsets_to_transaction", ask, timeout, "Failed to add offsets to transaction")

@@ -28,3 +28,7 @@ class Troubles:
         if self._texts.pop(path, None) is not None:
             self._metrics.set("UnreadableCount", len(self._texts))
             self._log.info("%s can be read again", path)
+
+    def first(self) -> str:
+        """The one that has lasted longest; empty where there is none."""
+        return next(iter(self._texts.values()), "")

@@ -1,0 +1,52 @@
+"""An interceptor in Python for what the Java class com.example.Mine did, or a serializer or handler.
+
+Save it as my_interceptor.py, beside a pyproject.toml with these lines, and run `pip install .`:
+
+    [project]
+    name = "my-interceptor"
+    version = "1.0"
+    [project.entry-points.flafka]
+    my_interceptor = "my_interceptor"
+
+Then a configuration may name it by either of its names, on a source, or on a sink where the same event always becomes
+the same; `agent check` says whether it is found.
+"""
+
+from __future__ import annotations
+
+import json
+
+from plugins import Batch, Component, Config, Event, Interceptor, hookimpl, option
+
+
+class MyInterceptorConfig(Config):
+    """Its options: those of the Java class, by the same names."""
+
+    field: str = option("type", name="field", description="Field of a JSON body that becomes a header.")
+
+
+class MyInterceptor(Interceptor[MyInterceptorConfig]):
+    """Copies a field of the body into a header; pure, and an event without that field passes as it is."""
+
+    type_name = "my_interceptor"
+    aliases = ("com.example.Mine",)
+
+    def intercept(self, batch: Batch) -> Batch:
+        """The events of the batch, each changed, in their order."""
+        field = self.config.field
+        return batch.with_header(field, [self._value(event, field) for event in batch])
+
+    def _value(self, event: Event, field: str) -> str | None:
+        """The header of one event: the part to write anew. It must not raise, whatever the body is."""
+        try:
+            found = json.loads(event.body)
+        except (ValueError, RecursionError):
+            return event.headers.get(field)
+        value = found.get(field) if isinstance(found, dict) else None
+        return event.headers.get(field) if value is None else str(value)
+
+
+@hookimpl
+def components() -> list[type[Component]]:
+    """What this module brings."""
+    return [MyInterceptor]

@@ -1,0 +1,229 @@
+"""Options of the source `spooldir`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+import pydantic
+
+from plugins import Config, Problem, agreement, option
+from plugins.options import suggestion
+from plugins.shared.charsets import text_codec
+from sources.filenames import name_pattern
+
+DESERIALIZERS = {
+    "LINE": "org.apache.flume.serialization.LineDeserializer",
+    "AVRO": "org.apache.flume.serialization.AvroEventDeserializer",
+    "BLOB": "org.apache.flume.sink.solr.morphline.BlobDeserializer",
+}
+"""The deserializers, each with the name of Flume's class."""
+_APPLIES = {
+    "max_line_length": "LINE",
+    "output_charset": "LINE",
+    "buffer_max_line_length": "LINE",
+    "input_charset": "LINE",
+    "decode_error_policy": "LINE",
+    "schema_type": "AVRO",
+    "max_blob_length": "BLOB",
+}
+"""Options of deserializers, and whose they are."""
+
+
+class SpooldirConfig(Config):
+    """Options of the source `spooldir`."""
+
+    ignored = MappingProxyType(
+        {
+            "maxBackoff": "the source waits for a full channel, and goes on as soon as there is room",
+            "bufferMaxLines": "Flume ignores it, too",
+        }
+    )
+
+    spool_dir: str = option(
+        name="spoolDir",
+        description="Directory to read files from. They must not change once they are there.",
+        min_length=1,
+    )
+    file_suffix: str = option(
+        ".COMPLETED",
+        name="fileSuffix",
+        description="Suffix that a file gets when it has been read. Files that end so are not read.",
+        min_length=1,
+        pattern="^[^/]*$",
+    )
+    delete_policy: Literal["never", "immediate"] = option(
+        "never", name="deletePolicy", description="`immediate`: delete files that have been read."
+    )
+    tracking_policy: Literal["rename", "tracker_dir"] = option(
+        "rename",
+        name="trackingPolicy",
+        description="How a file is marked that has been read. `rename`: by its suffix. `tracker_dir`: by an empty "
+        "file in `trackerDir`; the file itself stays as it is.",
+    )
+    tracker_dir: str = option(
+        ".flumespool",
+        name="trackerDir",
+        description="Directory that holds how far the present file was read, in Flume's format, and a list of the "
+        "files that were skipped. A relative path begins at `spoolDir`. Each source needs its own.",
+        min_length=1,
+    )
+    include_pattern: str = option(
+        "^.*$",
+        name="includePattern",
+        description="Regular expression that must match the whole name of a file for it to be read.",
+    )
+    ignore_pattern: str = option(
+        "^$",
+        name="ignorePattern",
+        description="Regular expression: a file whose whole name matches it is not read, and a directory is not "
+        "searched. It counts more than `includePattern`.",
+    )
+    consume_order: Literal["oldest", "youngest", "random"] = option(
+        "oldest",
+        name="consumeOrder",
+        description="Which file is read next, by its modification time and then by its name. `random`: in the order "
+        "in which the system lists them.",
+    )
+    poll_delay: int = option(
+        500, name="pollDelay", description="Time between two looks for new files.", unit="ms", ge=0
+    )
+    recursive: bool = option(
+        False,
+        name="recursiveDirectorySearch",
+        description="Read files in sub-directories, too, but not in those whose names begin with a dot.",
+    )
+    batch_size: int = option(
+        10_000,
+        name="batchSize",
+        description="Maximum number of events in a batch. A batch also ends at 512 KiB, and may be larger by a long "
+        "line or by an Avro block, which are not divided.",
+        unit="events",
+        ge=1,
+    )
+    file_header: bool = option(
+        False, name="fileHeader", description="Set a header with the absolute path of the file."
+    )
+    file_header_key: str = option(
+        "file", name="fileHeaderKey", description="Name of the header for the path of the file.", min_length=1
+    )
+    basename_header: bool = option(
+        False, name="basenameHeader", description="Set a header with the name of the file."
+    )
+    basename_header_key: str = option(
+        "basename",
+        name="basenameHeaderKey",
+        description="Name of the header for the name of the file.",
+        min_length=1,
+    )
+    input_charset: str = option("UTF-8", name="inputCharset", description="With `LINE`: character set of the files.")
+    decode_error_policy: Literal["FAIL", "REPLACE", "IGNORE"] = option(
+        "FAIL",
+        name="decodeErrorPolicy",
+        description="With `LINE`: what happens at bytes that are not of `inputCharset`. `FAIL`: the file is skipped "
+        "from that line on. `REPLACE`: they become U+FFFD. `IGNORE`: they are left out.",
+    )
+    deserializer: str = option(
+        "LINE",
+        name="deserializer",
+        description="What events are made of. `LINE`: lines. `AVRO`: the records of Avro files, in Avro's binary "
+        "form, with a header that says of which schema. `BLOB` (Flume's "
+        "`org.apache.flume.sink.solr.morphline.BlobDeserializer$Builder`): whole files.",
+    )
+    max_line_length: int = option(
+        2048,
+        name="deserializer.maxLineLength",
+        description="With `LINE`: a longer line becomes several events. It is also divided at 64 MiB.",
+        unit="characters",
+        ge=1,
+    )
+    output_charset: str = option(
+        "UTF-8", name="deserializer.outputCharset", description="With `LINE`: character set of the bodies."
+    )
+    schema_type: Literal["HASH", "LITERAL"] = option(
+        "HASH",
+        name="deserializer.schemaType",
+        description="With `AVRO`: what names the schema. `HASH`: its fingerprint (CRC-64-AVRO), in the header "
+        "`flume.avro.schema.hash`. `LITERAL`: the schema itself in `flume.avro.schema.literal`.",
+    )
+    max_blob_length: int = option(
+        100_000_000,
+        name="deserializer.maxBlobLength",
+        description="With `BLOB`: a larger file becomes several events.",
+        unit="bytes",
+        ge=1,
+        le=1 << 30,
+    )
+    buffer_max_line_length: int | None = option(
+        None,
+        name="bufferMaxLineLength",
+        description="Flume's former name of `deserializer.maxLineLength`; where both are given, this one counts.",
+        unit="characters",
+        ge=1,
+    )
+
+    @pydantic.field_validator("delete_policy", "tracking_policy", "consume_order", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @pydantic.field_validator("decode_error_policy", "schema_type", mode="before")
+    @classmethod
+    def _upper(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
+
+    @pydantic.field_validator("include_pattern", "ignore_pattern")
+    @classmethod
+    def _check_pattern(cls, pattern: str) -> str:
+        name_pattern(pattern)
+        return pattern
+
+    @pydantic.field_validator("input_charset", "output_charset")
+    @classmethod
+    def _check_charset(cls, name: str) -> str:
+        text_codec(name)
+        return name
+
+    @pydantic.field_validator("deserializer")
+    @classmethod
+    def _check_deserializer(cls, name: str) -> str:
+        written = name.removesuffix("$Builder")
+        for known, flume in DESERIALIZERS.items():
+            if written.upper() == known or written.lower() == flume.lower():
+                return known
+        built = ", ".join(DESERIALIZERS)
+        if "." in name:
+            raise ValueError(f"there is no deserializer {name!r}, and Java classes cannot run; built are: {built}")
+        near = suggestion(name, list(DESERIALIZERS)) or f"; built are: {built}"
+        raise ValueError(f"there is no deserializer {name!r}{near}")
+
+    @agreement("file_header", "file_header_key", "basename_header", "basename_header_key")
+    def _names_differ(self) -> None:
+        if self.file_header and self.basename_header and self.file_header_key == self.basename_header_key:
+            raise ValueError("sets the header that basenameHeaderKey names: the two need different names")
+
+    def cautions(self) -> Iterator[Problem]:
+        """Options of another deserializer."""
+        for field, owner in _APPLIES.items():
+            if field in self.model_fields_set and self.deserializer != owner:
+                name = type(self).model_fields[field].alias or field
+                yield Problem(name, f"has no effect with deserializer {self.deserializer}, as in Flume")
+
+    @property
+    def directory(self) -> str:
+        """Where files are put, as Java spells paths: without a slash too many."""
+        return re.sub("/{2,}", "/", self.spool_dir).rstrip("/") or "/"
+
+    @property
+    def tracker_directory(self) -> Path:
+        """Where positions and marks are."""
+        return Path(os.path.join(self.directory, self.tracker_dir))  # noqa: PTH118  # an absolute one counts alone
+
+    @property
+    def line_length(self) -> int:
+        """How many characters of a line make an event."""
+        return self.buffer_max_line_length or self.max_line_length

@@ -1,0 +1,38 @@
+"""`line_deserializer`: the bytes of a file → bodies."""
+
+import base64
+import tempfile
+from typing import Any
+
+from sources.spooldir import SpooldirConfig
+from sources.spooldir.content import Content, Skip
+from sources.spooldir.deserializers import deserializer
+
+
+def op_line_deserializer(input: dict[str, Any]) -> Any:
+    """The lines, or that they cannot be read."""
+    data = base64.b64decode(input["data_b64"]) if "data_b64" in input else input["data"].encode()
+    properties = {f"deserializer.{name}": value for name, value in input["config"].items()}
+    properties |= {name: value for name, value in input.items() if name in ("inputCharset", "decodeErrorPolicy")}
+    config, problems = SpooldirConfig.parse({"spoolDir": "/", **properties})
+    if config is None:
+        return {"error": "configuration", "message": str(problems)}
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        content = Content(file.name, unpack=False)
+        try:
+            reader = deserializer(config, content, 0)
+            bodies: list[bytes] = []
+            while (piece := reader.read(100, 1 << 16)) is not None:
+                bodies += piece.bodies.to_pylist()
+        except Skip as e:
+            return {"error": "Skip", "message": str(e)}
+        finally:
+            content.close()
+    return {"bodies": [body.decode("utf-8", "replace") for body in bodies]}
+
+
+def normalise(op: str, value: Any) -> Any:
+    """Without the words of errors."""
+    return {"error": True} if "error" in value else value

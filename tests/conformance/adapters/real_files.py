@@ -1,0 +1,16 @@
+"""Suite `real_files`: configurations from public repositories → the parts that Flume keeps of each.
+
+Whether they run here is another question: `tests/conformance/real_files.py` asks it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.conformance.adapters import config
+
+normalise = config.normalise
+
+
+def op_real_file(input: dict[str, Any]) -> Any:
+    return config.op_config(input)

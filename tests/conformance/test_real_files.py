@@ -1,0 +1,61 @@
+"""How many of the configurations that people have run: the number only rises, and each other one has a reason."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from plugins import Components
+from tests.conformance import adapters, real_files
+
+FLOOR = 39
+"""So many files run at least; raise it when more do."""
+REASONS: dict[str, str] = {
+    id: reason
+    for reasons in tomllib.loads(Path(real_files.__file__).with_suffix(".toml").read_text("utf-8")).values()
+    for id, reason in reasons.items()
+}
+"""By id: why a file does not run that `check` does not call a matter of Java classes or of what is not built yet."""
+
+pytestmark = pytest.mark.skipif(
+    not real_files.files(), reason=f"no suite {real_files.SUITE} in {adapters.cases()} (set FLUME_CASES)"
+)
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> list[real_files.Verdict]:
+    components = Components()
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("FLUME_CONF_DIR", "HADOOP_CONF_DIR", "HBASE_CONF_DIR"):
+            patch.delenv(variable, raising=False)
+        return [real_files.judge(case, components) for case in real_files.files()]
+
+
+def test_the_number_that_runs_only_rises(verdicts: list[real_files.Verdict]) -> None:
+    running = [verdict for verdict in verdicts if not verdict.reason]
+    assert len(running) >= FLOOR, f"\n{real_files.table(verdicts)}"
+
+
+def test_what_runs_has_the_parts_that_flume_keeps(verdicts: list[real_files.Verdict]) -> None:
+    assert not {verdict.id: verdict.differs for verdict in verdicts if verdict.differs}
+
+
+def test_every_other_one_has_a_reason(verdicts: list[real_files.Verdict]) -> None:
+    known = {verdict.id: verdict for verdict in verdicts}
+    if not REASONS.keys() <= known.keys():
+        pytest.skip("these are other files than those whose reasons are written down")
+    without = [v for v in verdicts if v.reason == "other" and v.id not in REASONS]
+    assert not without, f"\n{real_files.table(without)}"
+    wrong = [id for id in REASONS if not known[id].reason]
+    assert not wrong, f"these run: remove them from real_files.toml, and raise FLOOR: {wrong}"
+
+
+def test_where_java_classes_are_needed_each_is_named(verdicts: list[real_files.Verdict]) -> None:
+    texts = {case["id"]: case["input"]["properties"] for case in real_files.files()}
+    for verdict in verdicts:
+        if verdict.reason == "java":
+            told = " ".join(error.message for error in verdict.errors)
+            assert any(java in told for java in real_files.own_classes(texts[verdict.id])), verdict.id
+            assert "`agent template " in told

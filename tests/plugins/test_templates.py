@@ -1,0 +1,124 @@
+"""Components to start from: each is whole, and takes the place of a Java class in a file as it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from agent.cli import main
+from agent.config import load
+from plugins import Components, Event, UnknownType, conformance
+
+FILE = """\
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = com.acme.OurSource
+a1.sources.s1.channels = c1
+a1.sources.s1.path = /in
+a1.sources.s1.what.others.know = x
+a1.sources.s1.interceptors = i1
+a1.sources.s1.interceptors.i1.type = com.acme.OurInterceptor$Builder
+a1.channels.c1.type = memory
+a1.sinks.k1.type = com.acme.OurSink
+a1.sinks.k1.channel = c1
+a1.sinks.k1.path = /out
+"""
+CLASSES = {
+    "source": "com.acme.OurSource",
+    "interceptor": "com.acme.OurInterceptor$Builder",
+    "sink": "com.acme.OurSink",
+}
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the command prints for those classes, as modules."""
+    modules = {}
+    for kind, java in CLASSES.items():
+        shown = CliRunner().invoke(main, ["template", kind, java])
+        assert shown.exit_code == 0, shown.output
+        file = tmp_path / f"my_{kind}.py"
+        file.write_text(shown.output)
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, file.stem, module)
+        spec.loader.exec_module(module)
+        modules[kind] = module
+    return modules
+
+
+def test_a_file_with_java_classes_runs_with_components_that_have_their_names(
+    written: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "flume.conf"
+    file.write_text(FILE)
+    spec, found = load(file, components=Components(written.values()))
+    assert spec is not None, [*map(str, found)]
+    assert [str(one).partition("a1.")[2] for one in found] == [
+        "sources.s1: unknown option 'what.others.know' (ignored)"
+    ]
+    kinds = (spec.sources[0], spec.sources[0].interceptors[0], spec.sinks[0])
+    assert [one.cls.type_name for one in kinds] == ["my_source", "my_interceptor", "my_sink"]
+
+
+def test_without_them_each_is_named_with_what_to_run(tmp_path: Path) -> None:
+    file = tmp_path / "flume.conf"
+    file.write_text(FILE)
+    spec, found = load(file, components=Components())
+    assert spec is None
+    told = [str(one) for one in found if one.severity == "error"]
+    for text, (kind, java) in zip(told, CLASSES.items(), strict=True):
+        assert f"the {kind} {java} is a Java class" in text
+        assert f"`agent template {kind} {java}`" in text
+        assert "docs/migrating-from-flume.md" in text
+
+
+def test_an_interceptor_is_found_with_and_without_its_builder(written: dict[str, Any]) -> None:
+    components = Components([written["interceptor"]])
+    for name in ("com.acme.OurInterceptor", "com.acme.ourinterceptor$builder", "my_interceptor"):
+        assert components.get("interceptor", name) is written["interceptor"].MyInterceptor
+    with pytest.raises(UnknownType):
+        components.get("interceptor", "com.acme.Other$Builder")
+
+
+def test_what_is_no_class_is_refused() -> None:
+    shown = CliRunner().invoke(main, ["template", "sink", "x y"])
+    assert shown.exit_code == 2
+    assert "is no name of a Java class" in shown.output
+
+
+def test_the_source(written: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.touch()
+
+    def send(source: Any, bodies: Sequence[bytes]) -> None:
+        with path.open("ab") as file:
+            file.writelines(body + b"\n" for body in bodies)
+
+    properties = {"path": str(path), "interval": "10"}
+    failing = {"path": str(tmp_path / "none")}
+    conformance.check_source(written["source"].MySource, properties, send, failing=failing)
+
+
+def test_the_sink(written: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    conformance.check_sink(
+        written["sink"].MySink,
+        {"path": str(out)},
+        lambda: out.read_bytes().splitlines(),
+        failing={"path": str(tmp_path / "none" / "out")},
+    )
+
+
+def test_the_interceptor(written: dict[str, Any]) -> None:
+    events = [Event(b'{"type": "login"}'), Event(b'{"type": null}', {"type": "kept"}), Event(b"[" * 100_000)]
+    conformance.check_interceptor(written["interceptor"].MyInterceptor, {}, events=events)

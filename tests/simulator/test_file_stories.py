@@ -1,0 +1,42 @@
+"""Stories of files that are too rare to wait for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulator.files import FilePlan, FileRun
+from tests.simulator.program import installed
+from tests.simulator.stories import Step, attempt
+
+CLOSED_SOON = 3
+"""A seed with which idle files are closed after 5 s; renamed ones do not match."""
+REST = (Step(0, "write", (3,)), Step(0, "start"), Step(15, "pause", (20.0,)))
+MISSED = "files were gone before they could be opened"
+PERHAPS = "was not found again: what was written to it after byte"
+
+
+def told(*steps: Step) -> tuple[FileRun, str]:
+    """What came of it, which has to be well, and what was said."""
+    with installed():
+        run, error = attempt(FilePlan(CLOSED_SOON, "taildir", [*REST, *steps], faults=[]))
+    if error is not None:
+        raise error
+    return run, "\n".join(run.world.story)
+
+
+@pytest.mark.parametrize("fate", [[Step(1, "remove")], [Step(1, "rotate", (True,)), Step(0, "delete")]])
+def test_a_closed_file_that_was_written_to_and_deleted_while_the_agent_slept_is_told_of(fate: list[Step]) -> None:
+    run, said = told(Step(1, "write", (5,)), *fate)
+    assert MISSED in said
+    assert run._metric("FileMissedCount") == 1
+
+
+def test_a_closed_file_that_was_written_to_and_replaced_while_the_agent_slept_is_said_to_be_gone() -> None:
+    _, said = told(Step(1, "write", (5,)), Step(1, "remove"), Step(1, "write", (5,)))
+    assert PERHAPS in said
+
+
+def test_a_closed_file_that_was_deleted_as_it_was_is_not_spoken_of() -> None:
+    _, said = told(Step(1, "remove"))
+    assert MISSED not in said
+    assert PERHAPS not in said
