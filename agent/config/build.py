@@ -336,7 +336,8 @@ class Builder:
             if group is not None and spec is not None and not issubclass(spec.cls, KafkaBackedChannel):
                 path, place = sinks[0]
                 message = (
-                    f"group {group!r} is one of a channel in Kafka: the sinks of channel {channel} share its events"
+                    f"group {group!r} has no effect: the sinks of channel {channel} share its events; give each a "
+                    "channel of its own, or use a channel of type kafka"
                 )
                 self.report.error(place, path, message)
             elif len(names) > 1:

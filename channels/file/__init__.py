@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from channels.file.log import Entry, Log, sync_directory
+from channels.file.log import Entry, Log
 from plugins import (
     Batch,
     Caution,
@@ -35,6 +35,7 @@ from plugins import (
     agreement,
     option,
 )
+from plugins.shared.durable import replace
 
 SYNCED = "each put is on the disk before it returns; puts at the same time share one sync"
 CHECKPOINTS = "there is nothing to be written at intervals: a restart reads the log's headers"
@@ -146,6 +147,15 @@ class FileChannel(Channel[FileChannelConfig]):
 
     type_name = "file"
     aliases = ("org.apache.flume.channel.file.FileChannel",)
+    counters = (
+        "CheckpointBackupWriteErrorCount",
+        "CheckpointWriteErrorCount",
+        "Closed",
+        "EventPutErrorCount",
+        "EventTakeErrorCount",
+        "Open",
+        "Unhealthy",
+    )
     durable = True
     synced: ClassVar[bool] = True
     """Whether a put waits for the disk."""
@@ -196,12 +206,18 @@ class FileChannel(Channel[FileChannelConfig]):
                 self._events += entry.events
         self.metrics.set("ChannelCapacity", config.capacity)
         self._show()
+        self._tell_open(1)
 
     def close(self) -> None:
         """Release the files."""
+        self._tell_open(0)
         self._log.close()
         while self._locks:
             self._locks.pop().release()
+
+    def _tell_open(self, value: int) -> None:
+        self.metrics.set("Open", value)
+        self.metrics.set("Closed", 1 - value)
 
     def exclusive(self) -> Collection[Path]:
         """Its directories."""
@@ -237,7 +253,7 @@ class FileChannel(Channel[FileChannelConfig]):
         id = next(iter(found.values()), uuid.uuid4().hex)
         for directory in directories:
             if directory not in found:
-                _replace(directory / ID, id.encode())
+                os.close(replace(directory / ID, id.encode()))
         return id
 
     # --- sources
@@ -273,8 +289,11 @@ class FileChannel(Channel[FileChannelConfig]):
                     self._waiting[partition] = deque(one for one in self._waiting[partition] if one is not entry)
                 raise
         except OSError as e:
+            self.metrics.add("EventPutErrorCount", len(piece))
+            self.metrics.set("Unhealthy", 1)
             raise Retry(f"{e.filename or self.config.data_dirs} cannot be written: {e.strerror}") from e
         self._show()
+        self.metrics.set("Unhealthy", 0)
         self.metrics.add("EventPutSuccessCount", len(piece))
 
     def _has_room(self, events: int) -> bool:
@@ -323,8 +342,10 @@ class FileChannel(Channel[FileChannelConfig]):
             claims = {**self._claims, **{claim.partition: (claim, end) for claim, end in positions.items()}}
             path = self.config.checkpoints / POSITIONS
             try:
-                _replace(path, _sealed([{**claim._asdict(), "position": end} for claim, end in claims.values()]))
+                lines = [{**claim._asdict(), "position": end} for claim, end in claims.values()]
+                os.close(replace(path, _sealed(lines)))
             except OSError as e:
+                self.metrics.add("CheckpointWriteErrorCount")
                 raise Retry(f"{path} cannot be written: {e.strerror}") from e
             self._claims = claims
             with self._changed:
@@ -529,17 +550,6 @@ def _room(directory: Path) -> int:
     """Bytes that may still be written there."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """The file has this content, or the one it had; durable once this returns. Raises OSError."""
-    new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    sync_directory(path.parent)
 
 
 def _sealed(lines: list[dict[str, Any]]) -> bytes:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from plugins.shared.durable import replace
 from plugins.shared.flumeevent import varint
-from sources.durable import replace
 
 NAME = ".flumespool-main.meta"
 """Flume's file, in `trackerDir`."""

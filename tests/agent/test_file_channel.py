@@ -3,6 +3,7 @@
 import socket
 from pathlib import Path
 
+from agent.config import load
 from agent.services.running import RunningAgent, free_port
 
 CONFIGURATION = """
@@ -25,6 +26,27 @@ a1.sinks.out.channel = c
 a1.sinks.out.sink.directory = {directory}/out
 a1.sinks.out.sink.rollInterval = 0
 """
+
+
+def test_two_components_that_would_write_the_same_files_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+    sources = "".join(
+        f"a1.sources.{name}.type = taildir\na1.sources.{name}.filegroups = g\na1.sources.{name}.filegroups.g = /x/{name}\n"
+        f"a1.sources.{name}.channels = c d\n"
+        for name in ("s", "t")
+    )
+    file.write_text(
+        f"a1.sources = s t\na1.channels = c d\na1.sinks = k l\n{sources}"
+        "a1.channels.c.type = file\na1.channels.d.type = file\na1.channels.d.checkpointDir = /y\n"
+        "a1.sinks.k.type = null\na1.sinks.k.channel = c\na1.sinks.l.type = null\na1.sinks.l.channel = d\n"
+    )
+    spec, diagnostics = load(file)
+    assert spec is None
+    state = Path.home() / ".flume"
+    assert [str(one).partition(": ")[2] for one in diagnostics] == [
+        f"a1.sources.t: {state}/taildir_position.json is what a1.sources.s uses: each needs its own",
+        f"a1.channels.d: {state}/file-channel/data is what a1.channels.c uses: each needs its own",
+    ]
 
 
 def test_what_a_killed_agent_held_is_drained_by_the_next_one(tmp_path: Path) -> None:

@@ -16,12 +16,17 @@ def replace(path: Path, data: bytes) -> int:
             rest = rest[os.write(fd, rest) :]
         os.fsync(fd)
         fresh.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(path.parent)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def sync_directory(path: Path) -> None:
+    """Make its list of names durable. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
