@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from channels.file.log import Entry, Log, sync_directory
+from channels.file.log import Entry, Log
 from plugins import (
     Batch,
     Caution,
@@ -35,6 +35,7 @@ from plugins import (
     agreement,
     option,
 )
+from plugins.shared.disk import existing, sync_directory, writable
 
 SYNCED = "each put is on the disk before it returns; puts at the same time share one sync"
 CHECKPOINTS = "there is nothing to be written at intervals: a restart reads the log's headers"
@@ -206,13 +207,12 @@ class FileChannel(Channel[FileChannelConfig]):
     def probe(self) -> Iterator[str]:
         """Whether the directories can be made and written, are nobody else's, and have room."""
         for directory in dict.fromkeys((self.config.checkpoints, *self._directories)):
-            existing = next(path for path in (directory, *directory.parents) if path.exists())
-            if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            if not writable(directory):
                 yield f"cannot write into {directory}"
                 continue
             if holder := _Lock.held(directory):
                 yield Caution(f"{directory} is used by {holder}; one agent can use it at a time")
-            if (room := _room(existing)) < self.config.minimum_required_space:
+            if (room := _room(existing(directory))) < self.config.minimum_required_space:
                 yield (
                     f"{directory} has {room >> 20} MiB left, less than minimumRequiredSpace, "
                     f"{self.config.minimum_required_space >> 20} MiB"

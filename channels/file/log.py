@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from plugins.shared.disk import sync_directory
+
 _HEADER = struct.Struct("<4sIIHIQq")
 """Magic, checksum of all that follows it, bytes of the payload, partition, events, number, arrival."""
 _MAGIC = b"FLE1"
@@ -294,15 +296,6 @@ class Log:
         with self._changed:
             while len(self.segments) > 1 and self.segments[1].first <= number:
                 self.segments.pop(0).path.unlink(missing_ok=True)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make its list of names durable. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write(descriptor: int, pieces: Sequence[Any], at: int) -> None:
