@@ -44,4 +44,5 @@ class SpillableMemoryChannel(FileChannel):
     type_name = "SPILLABLEMEMORY"
     aliases = ("org.apache.flume.channel.SpillableMemoryChannel",)
     config_class = SpillableMemoryConfig
+    counters = ()
     synced = False

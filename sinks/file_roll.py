@@ -16,6 +16,7 @@ import pyarrow as pa
 import pydantic
 
 from plugins import Batch, Config, EventId, Problem, Rejected, Retry, Sink, agreement, option
+from plugins.shared.disk import sync_directory, writable
 from sinks import serializers
 from sinks.serializers import options as declared
 
@@ -191,8 +192,7 @@ class FileRollSink(Sink[FileRollConfig]):
 
     def probe(self) -> Iterator[str]:
         """Whether files can be created in the directory."""
-        existing = next(path for path in (self._directory, *self._directory.parents) if path.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        if not writable(self._directory):
             yield f"cannot write into {self._directory}"
 
     def _begin(self) -> None:
@@ -208,11 +208,7 @@ class FileRollSink(Sink[FileRollConfig]):
                 path = self._directory / f"{config.prefix}{self._series}-{self._number}{end}"
                 self._file = path.open("xb", buffering=0)
         self._opened, self._flushed = self.clock(), 0
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)  # or the name may not survive a power cut
-        finally:
-            os.close(directory)
+        sync_directory(self._directory)  # or the name may not survive a power cut
 
     def _leave(self) -> None:
         if self._file is not None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import select
 import socket
 import struct
-from collections.abc import Iterator
-from typing import Any
+from typing import TypeVar
 
-from plugins import Component, Config, option
-from sources.listening import Endpoint
+from plugins import Config, option
+from sources.listening import Endpoint, EndpointSource
 
 LARGEST = 1 << 16
 """Bytes: no datagram is larger."""
@@ -31,38 +30,35 @@ class DatagramConfig(Config):
     )
 
 
-class Datagrams:
-    """The port of one source, which holds it. Nothing is read while channels are full: the kernel's buffer fills."""
+D = TypeVar("D", bound=DatagramConfig)
 
-    def __init__(self, source: Component[Any], host: str, port: int, buffer: int) -> None:
-        """`buffer` bytes are asked of the kernel."""
-        self._source, self._buffer = source, buffer
-        self._endpoint = Endpoint(host, [port], kind=socket.SOCK_DGRAM)
+
+class DatagramSource(EndpointSource[D]):
+    """A source that listens on a UDP port. While channels are full it does not read: the kernel's buffer fills."""
+
+    def __init__(self, config: D, name: str, host: str, port: int) -> None:
+        super().__init__(config, name, Endpoint(host, [port], kind=socket.SOCK_DGRAM))
         self._poll = select.poll()
         self._drops = 0
 
     @property
-    def port(self) -> int:
-        """The one configured, or the one it was given for 0."""
-        return self._endpoint.ports[0]
-
-    @property
-    def socket(self) -> socket.socket:
+    def _socket(self) -> socket.socket:
         """Where to receive from; it never waits."""
         return self._endpoint.sockets[0]
 
     def open(self) -> None:
         """Listen. Retry says why that is not possible."""
-        self._endpoint.open(self._source.log)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer)
-        granted = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles it
-        if granted < self._buffer:
-            self._source.log.warning(
+        self._endpoint.open(self.log)
+        wanted = self.config.receive_buffer
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted)
+        granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles it
+        if granted < wanted:
+            self.log.warning(
                 "receive buffer of %d bytes granted, not %d: raise net.core.rmem_max to lose less in bursts",
                 granted,
-                self._buffer,
+                wanted,
             )
-        self._poll.register(self.socket, select.POLLIN)
+        self._poll.register(self._socket, select.POLLIN)
         self._drops = 0
 
     def close(self) -> None:
@@ -71,19 +67,15 @@ class Datagrams:
             self._poll.unregister(listener)
         self._endpoint.close()
 
-    def probe(self) -> Iterator[str]:
-        """Whether the address and the port can be had."""
-        return self._endpoint.probe()
-
-    def wait(self, seconds: float) -> bool:
+    def _wait(self, seconds: float) -> bool:
         """Whether a datagram is there, or comes within so many seconds."""
         return bool(self._poll.poll(seconds * 1000))
 
-    def count_drops(self) -> None:
+    def _count_drops(self) -> None:
         """Count what the kernel had no room for: `KernelDropCount`."""
-        (drops,) = _DROPS.unpack(self.socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _DROPS.size))
+        (drops,) = _DROPS.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _DROPS.size))
         if new := (drops - self._drops) % 2**32:
             self._drops = drops
-            self._source.metrics.add("KernelDropCount", new)
+            self.metrics.add("KernelDropCount", new)
             text = "the kernel dropped %d datagrams: they came faster than they were stored"
-            self._source.complain("drops", text, new)
+            self.complain("drops", text, new)

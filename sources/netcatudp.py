@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 
-from plugins import Batch, Event, Source, option
+from plugins import Batch, Event, option
 from sources.connections import plain
-from sources.datagrams import LARGEST, DatagramConfig, Datagrams
+from sources.datagrams import LARGEST, DatagramConfig, DatagramSource
 from sources.listening import FAREWELL, MAX_BYTES, TICK
 
 MAX_EVENTS = 10_000
@@ -26,7 +26,7 @@ class NetcatUdpConfig(DatagramConfig):
     )
 
 
-class NetcatUdpSource(Source[NetcatUdpConfig]):
+class NetcatUdpSource(DatagramSource[NetcatUdpConfig]):
     """Receives lines over UDP: a datagram once read is never dropped, and those that the kernel drops are counted.
 
     Each line of a datagram is an event. While channels are full nothing is read; the kernel's buffer fills, and
@@ -38,25 +38,7 @@ class NetcatUdpSource(Source[NetcatUdpConfig]):
     in_flight = 4
 
     def __init__(self, config: NetcatUdpConfig, name: str = "") -> None:
-        super().__init__(config, name)
-        self._datagrams = Datagrams(self, config.bind, config.port, config.receive_buffer)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on: the one configured, or the one it was given for 0."""
-        return self._datagrams.port
-
-    def open(self) -> None:
-        """Listen. Retry says why that is not possible."""
-        self._datagrams.open()
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._datagrams.close()
-
-    def probe(self) -> Iterator[str]:
-        """Whether the address and the port can be had."""
-        return self._datagrams.probe()
+        super().__init__(config, name, config.bind, config.port)
 
     def sets_headers(self) -> Collection[str]:
         """The sender's address."""
@@ -65,13 +47,13 @@ class NetcatUdpSource(Source[NetcatUdpConfig]):
     def batches(self) -> Iterator[Batch]:
         """What is sent here; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            if self._datagrams.wait(TICK) and (events := self._read()):
+            if self._wait(TICK) and (events := self._read()):
                 yield Batch.of(events)
-            self._datagrams.count_drops()
+            self._count_drops()
         deadline = time.monotonic() + FAREWELL
         while time.monotonic() < deadline and (events := self._read()):
             yield Batch.of(events)
-        self._datagrams.count_drops()
+        self._count_drops()
 
     def _read(self) -> list[Event]:
         """The events of the datagrams that wait, up to a good size."""
@@ -79,7 +61,7 @@ class NetcatUdpSource(Source[NetcatUdpConfig]):
         size = 0
         while len(events) < MAX_EVENTS and size < MAX_BYTES:
             try:
-                data, address = self._datagrams.socket.recvfrom(LARGEST)
+                data, address = self._socket.recvfrom(LARGEST)
             except BlockingIOError:
                 break
             size += len(data)

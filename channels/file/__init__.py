@@ -35,7 +35,7 @@ from plugins import (
     agreement,
     option,
 )
-from plugins.shared.durable import replace
+from plugins.shared.disk import existing, replace, writable
 
 SYNCED = "each put is on the disk before it returns; puts at the same time share one sync"
 CHECKPOINTS = "there is nothing to be written at intervals: a restart reads the log's headers"
@@ -147,7 +147,7 @@ class FileChannel(Channel[FileChannelConfig]):
 
     type_name = "file"
     aliases = ("org.apache.flume.channel.file.FileChannel",)
-    counters = (
+    counters: ClassVar[tuple[str, ...]] = (
         "CheckpointBackupWriteErrorCount",
         "CheckpointWriteErrorCount",
         "Closed",
@@ -206,18 +206,12 @@ class FileChannel(Channel[FileChannelConfig]):
                 self._events += entry.events
         self.metrics.set("ChannelCapacity", config.capacity)
         self._show()
-        self._tell_open(1)
 
     def close(self) -> None:
         """Release the files."""
-        self._tell_open(0)
         self._log.close()
         while self._locks:
             self._locks.pop().release()
-
-    def _tell_open(self, value: int) -> None:
-        self.metrics.set("Open", value)
-        self.metrics.set("Closed", 1 - value)
 
     def exclusive(self) -> Collection[Path]:
         """Its directories."""
@@ -226,13 +220,12 @@ class FileChannel(Channel[FileChannelConfig]):
     def probe(self) -> Iterator[str]:
         """Whether the directories can be made and written, are nobody else's, and have room."""
         for directory in self.exclusive():
-            existing = next(path for path in (directory, *directory.parents) if path.exists())
-            if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            if not writable(directory):
                 yield f"cannot write into {directory}"
                 continue
             if holder := _Lock.held(directory):
                 yield Caution(f"{directory} is used by {holder}; one agent can use it at a time")
-            if (room := _room(existing)) < self.config.minimum_required_space:
+            if (room := _room(existing(directory))) < self.config.minimum_required_space:
                 yield (
                     f"{directory} has {room >> 20} MiB left, less than minimumRequiredSpace, "
                     f"{self.config.minimum_required_space >> 20} MiB"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 import tempfile
@@ -18,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from plugins import Batch, CommittingSink, EventId, FlafkaError, PartitionClaim, Receipt, Rejected, Resumed, Retry
+from plugins.shared.disk import writable
 from plugins.shared.offsets import next_epoch
 from sinks import serializers
 from sinks.bucketpath import BucketPath
@@ -107,8 +107,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     def probe(self) -> Iterator[str]:
         """Whether the NameNode answers, lets this user create the path, and files can be staged."""
         staging = Path(self.config.staging_dir or tempfile.gettempdir()).absolute()
-        existing = next(path for path in (staging, *staging.parents) if path.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        if not writable(staging):
             yield f"cannot write into the staging directory {staging}"
         hdfs = None
         try:

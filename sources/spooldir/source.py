@@ -95,6 +95,10 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._held.close()
         self.metrics.degraded = str
 
+    def exclusive(self) -> Collection[Path]:
+        """Where it keeps what it has read."""
+        return (self.config.tracker_directory,)
+
     def probe(self) -> Iterator[str]:
         """What is wrong with the directories."""
         yield from problems(self.config)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from plugins.shared.durable import replace
+from plugins.shared.disk import replace
 from plugins.shared.flumeevent import varint
 
 NAME = ".flumespool-main.meta"

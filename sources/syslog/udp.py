@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from plugins import Batch, Source
+from plugins import Batch
 from sources.connections import plain
-from sources.datagrams import DatagramConfig, Datagrams
+from sources.datagrams import DatagramConfig, DatagramSource
 from sources.listening import FAREWELL, MAX_BYTES
 from sources.syslog.config import SyslogPortConfig
 from sources.syslog.decoder import Decoder
@@ -21,7 +21,7 @@ class SyslogUdpConfig(DatagramConfig, SyslogPortConfig):
     """Options of syslogudp."""
 
 
-class SyslogUdp(Source[SyslogUdpConfig]):
+class SyslogUdp(DatagramSource[SyslogUdpConfig]):
     """Receives syslog over UDP: a datagram once read is never dropped, and those that the kernel drops are counted.
 
     It does not read while channels are full; the kernel's buffer fills, and `KernelDropCount` tells what is lost.
@@ -32,28 +32,14 @@ class SyslogUdp(Source[SyslogUdpConfig]):
     in_flight = 4
 
     def __init__(self, config: SyslogUdpConfig, name: str = "") -> None:
-        super().__init__(config, name)
-        self._datagrams = Datagrams(self, config.host, config.port, config.receive_buffer)
+        super().__init__(config, name, config.host, config.port)
         self._intake = Intake(MAX_BYTES + LEAST_ROOM)
         self._decoder = Decoder(config, format=config.format)
 
-    @property
-    def port(self) -> int:
-        """The port it listens on: the one configured, or the one it was given for 0."""
-        return self._datagrams.port
-
-    def open(self) -> None:
-        """Listen. Retry says why that is not possible."""
-        self._datagrams.open()
-
     def close(self) -> None:
         """Stop listening."""
-        self._datagrams.close()
+        super().close()
         self._decoder.close()
-
-    def probe(self) -> Iterator[str]:
-        """Whether the address and the port can be had."""
-        return self._datagrams.probe()
 
     def sets_headers(self) -> Collection[str] | None:
         """What its decoder makes of messages and of who sent them."""
@@ -62,16 +48,16 @@ class SyslogUdp(Source[SyslogUdpConfig]):
     def batches(self) -> Iterator[Batch]:
         """What is sent here; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            if self._datagrams.wait(self._intake.patience()):
+            if self._wait(self._intake.patience()):
                 self._read()
-            self._datagrams.count_drops()
+            self._count_drops()
             if not self._intake.patience():
                 yield from self._flush()
         deadline = time.monotonic() + FAREWELL
         while time.monotonic() < deadline and self._read():
             yield from self._flush()
         yield from self._flush()
-        self._datagrams.count_drops()
+        self._count_drops()
 
     def _flush(self) -> Iterator[Batch]:
         """What has been gathered, as batches."""
@@ -82,7 +68,7 @@ class SyslogUdp(Source[SyslogUdpConfig]):
         room, position = self._intake.room, 0
         ends: list[int] = []
         senders: list[Sender] | None = [] if self._decoder.needs_senders else None
-        port, receiver = self.port, self._datagrams.socket
+        port, receiver = self.port, self._socket
         while len(room) - position >= LEAST_ROOM and len(ends) < MAX_EVENTS:  # no datagram is larger, so none is cut
             try:
                 if senders is None:

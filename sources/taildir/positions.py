@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from plugins import FlafkaError, Retry
-from plugins.shared.durable import replace
+from plugins.shared.disk import replace
 from sources.taildir.tail import Mark, Tail
 
 _HEADER = '{"journal":2}\n'

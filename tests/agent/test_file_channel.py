@@ -5,6 +5,7 @@ from pathlib import Path
 
 from agent.config import load
 from agent.services.running import RunningAgent, free_port
+from plugins import Components
 
 CONFIGURATION = """
 a1.sources = s
@@ -31,8 +32,8 @@ a1.sinks.out.sink.rollInterval = 0
 def test_two_components_that_would_write_the_same_files_are_named(tmp_path: Path) -> None:
     file = tmp_path / "agent.conf"
     sources = "".join(
-        f"a1.sources.{name}.type = taildir\na1.sources.{name}.filegroups = g\na1.sources.{name}.filegroups.g = /x/{name}\n"
-        f"a1.sources.{name}.channels = c d\n"
+        f"a1.sources.{name}.type = taildir\na1.sources.{name}.channels = c d\n"
+        f"a1.sources.{name}.filegroups = g\na1.sources.{name}.filegroups.g = /x/{name}\n"
         for name in ("s", "t")
     )
     file.write_text(
@@ -40,7 +41,7 @@ def test_two_components_that_would_write_the_same_files_are_named(tmp_path: Path
         "a1.channels.c.type = file\na1.channels.d.type = file\na1.channels.d.checkpointDir = /y\n"
         "a1.sinks.k.type = null\na1.sinks.k.channel = c\na1.sinks.l.type = null\na1.sinks.l.channel = d\n"
     )
-    spec, diagnostics = load(file)
+    spec, diagnostics = load(file, components=Components())
     assert spec is None
     state = Path.home() / ".flume"
     assert [str(one).partition(": ")[2] for one in diagnostics] == [

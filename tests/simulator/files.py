@@ -54,7 +54,7 @@ a.sinks.k.type = null
 a.sinks.k.channel = c
 """
 MODULES = (
-    "plugins.shared.durable",
+    "plugins.shared.disk",
     *(f"sources.taildir.{name}" for name in ("copies", "files", "groups", "positions", "source", "tail", "watch")),
 )
 CALLS = ("open", "pread", "pwrite", "write", "ftruncate", "fdatasync", "fsync")

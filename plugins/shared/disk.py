@@ -1,9 +1,20 @@
-"""Files that are whole after a crash, whenever it comes."""
+"""Directories of this host that files are kept in, and files that are whole after a crash, whenever it comes."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+
+def existing(path: Path) -> Path:
+    """It, or what is nearest above it."""
+    return next(one for one in (path, *path.parents) if one.exists())
+
+
+def writable(directory: Path) -> bool:
+    """Whether files can be created there, the directory itself included."""
+    found = existing(directory)
+    return found.is_dir() and os.access(found, os.W_OK | os.X_OK)
 
 
 def replace(path: Path, data: bytes) -> int:
@@ -23,10 +34,10 @@ def replace(path: Path, data: bytes) -> int:
     return fd
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(directory: Path) -> None:
     """Make its list of names durable. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(fd)
+        os.fsync(descriptor)
     finally:
-        os.close(fd)
+        os.close(descriptor)
