@@ -14,6 +14,7 @@ import pydantic
 from plugins import Config, Problem, agreement, option
 from plugins.options import suggestion
 from plugins.shared.charsets import text_codec
+from plugins.shared.javaclass import cannot_run, is_java_class
 from sources.filenames import name_pattern
 
 DESERIALIZERS = {
@@ -195,10 +196,9 @@ class SpooldirConfig(Config):
         for known, flume in DESERIALIZERS.items():
             if written.upper() == known or written.lower() == flume.lower():
                 return known
-        built = ", ".join(DESERIALIZERS)
-        if "." in name:
-            raise ValueError(f"there is no deserializer {name!r}, and Java classes cannot run; built are: {built}")
-        near = suggestion(name, list(DESERIALIZERS)) or f"; built are: {built}"
+        if is_java_class(name):
+            raise ValueError(cannot_run("deserializer", name))
+        near = suggestion(name, list(DESERIALIZERS)) or f"; built are: {', '.join(DESERIALIZERS)}"
         raise ValueError(f"there is no deserializer {name!r}{near}")
 
     @agreement("file_header", "file_header_key", "basename_header", "basename_header_key")

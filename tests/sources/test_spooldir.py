@@ -798,7 +798,7 @@ def test_whole_files(spool: Path) -> None:
         ({"deletePolicy": "later"}, "deletePolicy: must be 'never' or 'immediate'"),
         ({"inputCharset": "nope"}, "inputCharset: unknown character set 'nope'"),
         ({"deserializer": "LIEN"}, "deserializer: there is no deserializer 'LIEN', did you mean 'LINE'?"),
-        ({"deserializer": "org.x.Mine"}, "deserializer: there is no deserializer 'org.x.Mine', and Java"),
+        ({"deserializer": "org.x.Mine"}, "deserializer: the deserializer org.x.Mine is a Java class"),
         ({"fileSuffix": "a/b"}, "fileSuffix: must match"),
         (
             {"fileHeader": "true", "basenameHeader": "true", "basenameHeaderKey": "file"},
