@@ -51,14 +51,14 @@ class ElasticsearchConfig(TlsClientConfig):
         "`%{header}`.",
     )
     index_name_builder: str = option(
-        _PACKAGE + "TimeBasedIndexNameBuilder",
+        "TimeBasedIndexNameBuilder",
         name="indexNameBuilder",
         description="`TimeBasedIndexNameBuilder` adds `-yyyy-MM-dd` to indexName: the day in UTC of the header "
         "`timestamp` or `@timestamp`, or else of the time of arrival in the channel. `SimpleIndexNameBuilder` adds "
         "nothing. Flume's class names are accepted, too.",
     )
     serializer: str = option(
-        _PACKAGE + "ElasticSearchLogStashEventSerializer",
+        "ElasticSearchLogStashEventSerializer",
         name="serializer",
         description="`ElasticSearchLogStashEventSerializer` makes a document with `@message` (the body), `@fields` "
         "(all headers), and `@timestamp`, `@source`, `@type`, `@source_host` and `@source_path` (the headers "
