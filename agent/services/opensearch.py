@@ -96,7 +96,7 @@ class OpenSearchCluster(Cluster):
             f"-Djava.io.tmpdir={self.directory / 'tmp'}",
             "-Djava.security.manager=allow",
             "-Djna.nosys=true",
-            "-Djna.nounpack=true",  # no native code: with it, a server does not start in containers, whose user is root
+            "-Djna.nounpack=true",  # no native code: with it, the server refuses to run as root, a container's user
             f"-Dopensearch.path.home={self.directory / 'home'}",
             f"-Dopensearch.path.conf={self.directory / 'conf'}",
             "-Dopensearch.distribution.type=tar",

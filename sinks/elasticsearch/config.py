@@ -38,6 +38,11 @@ class ElasticsearchConfig(TlsClientConfig):
             "yyyy-MM-dd in UTC. With SimpleIndexNameBuilder, indexName may contain a date of any form",
         }
     )
+    check_hostname: bool = option(
+        True,
+        name="check-hostname",
+        description="Require that a server's certificate is for its name or address in `hostNames`.",
+    )
     host_names: str = option(
         name="hostNames",
         description="Servers of the cluster, as host, host:port or URL, separated by commas. The port of HTTP is "
