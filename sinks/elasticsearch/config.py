@@ -96,6 +96,12 @@ class ElasticsearchConfig(TlsClientConfig):
             for url in found
         ]
 
+    @property
+    def addresses(self) -> str:
+        """The servers, as messages name them."""
+        scheme = "https://" if self.tls else ""
+        return ",".join(f"{scheme}{host['host']}:{host['port']}" for host in self.hosts())
+
     def cautions(self) -> Iterator[Problem]:
         """A port that is not used as it is written."""
         if any(_address(text).port == TRANSPORT_PORT for text in _split(self.host_names)):

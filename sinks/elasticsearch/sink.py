@@ -84,7 +84,7 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
         try:
             answer = self._request("GET", "/")
         except _Refused as e:
-            raise Retry(f"{config.host_names} is no Elasticsearch: {e}") from e
+            raise Retry(f"{config.addresses} is no Elasticsearch: {e}") from e
         self._check_version(answer)
         self.metrics.add("ConnectionCreatedCount")
 
@@ -110,11 +110,9 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
         version = version if isinstance(version, dict) else {}
         number = str(version.get("number", ""))
         if not (major := number.partition(".")[0]).isdecimal():
-            raise Retry(
-                f"{self.config.host_names} is no Elasticsearch or OpenSearch: it answers {str(answer)[:80]!r}"
-            )
+            raise Retry(f"{self.config.addresses} is no Elasticsearch or OpenSearch: it answers {str(answer)[:80]!r}")
         if version.get("distribution") != "opensearch" and int(major) < 7:
-            raise Retry(f"Elasticsearch {number} at {self.config.host_names} is too old: it must be 7 or later")
+            raise Retry(f"Elasticsearch {number} at {self.config.addresses} is too old: it must be 7 or later")
 
     # --- writing
 
@@ -170,7 +168,7 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
             return self._put(documents[:middle]) | self._put(documents[middle:])
         items = answer.get("items") if isinstance(answer, dict) else None
         if not isinstance(items, list) or len(items) != len(documents):
-            raise Retry(f"{self.config.host_names} is no Elasticsearch: it answers {str(answer)[:80]!r}")
+            raise Retry(f"{self.config.addresses} is no Elasticsearch: it answers {str(answer)[:80]!r}")
         rejected, passing = {}, ""
         for document, item in zip(documents, items, strict=True):
             result = item["index"]
@@ -205,10 +203,10 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
                 raise _Refused("it is too large for a request" if e.status_code == 413 else why) from e
             raise Retry(self._trouble(e.status_code, why)) from e
         except library.SerializationError as e:
-            raise Retry(f"{self.config.host_names} is no Elasticsearch: its answer is no JSON") from e
+            raise Retry(f"{self.config.addresses} is no Elasticsearch: its answer is no JSON") from e
 
     def _away(self, error: Exception) -> str:
-        names, text = self.config.host_names, str(error)
+        names, text = self.config.addresses, str(error)
         if "CERTIFICATE_VERIFY_FAILED" in text:
             return f"the certificate of {names} is not accepted: truststore names a file with your authorities"
         if self.config.tls and "SSL" in text:
@@ -216,7 +214,7 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
         return f"Elasticsearch is away: no answer from {names}"
 
     def _trouble(self, status: int, why: str) -> str:
-        names = self.config.host_names
+        names = self.config.addresses
         if status in (401, 403):
             return f"Elasticsearch at {names} does not let this user write: check username and password ({why})"
         if status == 429:

@@ -168,7 +168,7 @@ def test_an_index_that_takes_nothing_rejects_nothing(opensearch_cluster: OpenSea
         settings("_cluster/settings", transient={"action.auto_create_index": False})
         fails("no such index", new, missing)
         settings("_cluster/settings", transient={"action.auto_create_index": None, "cluster.max_shards_per_node": 1})
-        fails("maximum shards open", new, missing)
+        fails("this action would add", new, missing)
     finally:
         settings(
             "_cluster/settings", transient={"action.auto_create_index": None, "cluster.max_shards_per_node": None}
