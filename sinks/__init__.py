@@ -7,6 +7,7 @@ from plugins import Component, hookimpl
 def components() -> list[type[Component]]:
     """The built-in sinks."""
     from sinks.avro import AvroSink
+    from sinks.elasticsearch import ElasticsearchSink
     from sinks.file_roll import FileRollSink
     from sinks.hbase import HBaseSink
     from sinks.hdfs import HdfsSink
@@ -16,4 +17,15 @@ def components() -> list[type[Component]]:
     from sinks.solr import SolrSink
     from sinks.spark import SparkSink
 
-    return [AvroSink, FileRollSink, HBaseSink, HdfsSink, KafkaSink, LoggerSink, NullSink, SolrSink, SparkSink]
+    return [
+        AvroSink,
+        ElasticsearchSink,
+        FileRollSink,
+        HBaseSink,
+        HdfsSink,
+        KafkaSink,
+        LoggerSink,
+        NullSink,
+        SolrSink,
+        SparkSink,
+    ]

@@ -354,12 +354,17 @@ def _check_name(header: str, value: str) -> None:
         )
 
 
+def milliseconds(text: str, header: str = "timestamp") -> int:
+    """The time in that header. ValueError, a sentence about the event, where it is none."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -(1 << 63) <= (millis := int(text)) < 1 << 63:
+        raise ValueError(f"its header {header!r} is {text[:40]!r}, not a number of milliseconds")
+    return millis
+
+
 def _millis(text: str | None) -> int:
     if text is None:
         raise ValueError(_MISSING)
-    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -(1 << 63) <= (millis := int(text)) < 1 << 63:
-        raise ValueError(f"its header 'timestamp' is {text[:40]!r}, not a number of milliseconds")
-    return millis
+    return milliseconds(text)
 
 
 def _times(values: Any) -> tuple[npt.NDArray[np.int64], dict[int, ValueError]]:

@@ -270,7 +270,14 @@ HERE: dict[str, Check] = {
 }
 
 
-MARKED = ("test_conformance", "test_hbase_sink", "test_hdfs_sink", "test_kafka_ends", "test_solr_sink")
+MARKED = (
+    "test_conformance",
+    "test_elasticsearch_sink",
+    "test_hbase_sink",
+    "test_hdfs_sink",
+    "test_kafka_ends",
+    "test_solr_sink",
+)
 """Modules of tests with `exercises`."""
 
 

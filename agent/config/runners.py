@@ -63,7 +63,7 @@ TABLE: tuple[Support, ...] = (
     ),
     Support("a sink that commits by itself (hdfs)", BOTH, lambda drain: _remote(drain) and _commits(drain)),
     Support(
-        "a sink that writes and flushes (hbase, solr, avro, logger; kafka on Spark, at least once)",
+        "a sink that writes and flushes (hbase, solr, elasticsearch, avro, logger; kafka on Spark, at least once)",
         BOTH,
         lambda drain: _remote(drain) and not _commits(drain),
     ),

@@ -1,0 +1,262 @@
+"""The Elasticsearch sink."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from plugins import Batch, EventId, FlafkaError, Rejected, Retry, Sink, require
+from sinks.bucketpath import BucketPath
+from sinks.elasticsearch.config import ElasticsearchConfig
+from sinks.elasticsearch.documents import SERIALIZERS, time_of
+
+MOST_DOCUMENTS, MOST_BYTES = 1000, 5 << 20
+"""Of one request. Servers take 100 MB by default, proxies before them often less."""
+_DAY = 86_400_000
+_PASSING = {"cluster_block_exception", "index_closed_exception", "validation_exception"}
+"""Errors with the status of a refusal that are about an index, which somebody can mend, and not about a document.
+The last of them is told where the servers have as many shards as they may have."""
+_OF_ONE_EVENT = re.compile(
+    r"^\[\d+:\d+\] | in document with id '[^']*'|\.? Preview of field's value: '.*'", re.DOTALL
+)
+
+
+class Document(NamedTuple):
+    """An event, as the servers get it."""
+
+    id: EventId
+    to: str
+    """The index."""
+    lines: bytes
+    """Of the request: what to do, and the document."""
+
+
+class ElasticsearchSink(Sink[ElasticsearchConfig]):
+    """Makes each event a document of Elasticsearch or OpenSearch, exactly once: one that is delivered again replaces
+    itself.
+
+    The document's id is the event's. A document is durable when the servers have answered, as their indexes sync
+    their log at each request (`index.translog.durability`, by default). Documents that they refuse, such as text in a
+    field of numbers, are rejected; the others of their request are delivered. Elasticsearch from version 7 on, and
+    all versions of OpenSearch.
+    """
+
+    type_name = "elasticsearch"
+    aliases = ("org.apache.flume.sink.elasticsearch.ElasticSearchSink",)
+
+    def __init__(self, config: ElasticsearchConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self.batch_size = config.batch_size
+        self.flush_interval = config.batch_duration / 1000
+        self._index = BucketPath(config.index_name)
+        self._daily = config.index_name_builder == "TimeBasedIndexNameBuilder"
+        self._serialize = SERIALIZERS[config.serializer]
+        self._documents: list[Document] = []
+        self._client: Any = None
+        self._library: Any = None
+
+    # --- life
+
+    def open(self) -> None:
+        """Reach a server, and see that it is one."""
+        self._library = require("opensearchpy", "elasticsearch")
+        config = self.config
+        context = config.context()
+        login = None
+        if config.username is not None and config.password is not None:
+            login = (config.username, config.password.get_secret_value())
+        logging.getLogger("opensearch").setLevel(logging.CRITICAL)  # it logs a traceback for what is told in words
+        hosts = config.hosts()
+        self._client = self._library.OpenSearch(
+            hosts,
+            http_auth=login,
+            use_ssl=context is not None,
+            ssl_context=context,
+            timeout=config.timeout / 1000,
+            max_retries=len(hosts) - 1,  # each server once; whatever is left is the runner's
+        )
+        try:
+            answer = self._request("GET", "/")
+        except _Refused as e:
+            raise Retry(f"{config.addresses} is no Elasticsearch: {e}") from e
+        self._check_version(answer)
+        self.metrics.add("ConnectionCreatedCount")
+
+    def close(self) -> None:
+        """Drop what was not flushed, and close the connections."""
+        self.reset()
+        if self._client is not None:
+            self._client.close()
+            self.metrics.add("ConnectionClosedCount")
+            self._client = None
+
+    def probe(self) -> Iterator[str]:
+        """Whether a server answers to this user, and is of a version that the sink can write to."""
+        try:
+            self.open()
+        except FlafkaError as e:
+            yield str(e)
+        finally:
+            self.close()
+
+    def _check_version(self, answer: Any) -> None:
+        version = answer.get("version") if isinstance(answer, dict) else None
+        version = version if isinstance(version, dict) else {}
+        number = str(version.get("number", ""))
+        if not (major := number.partition(".")[0]).isdecimal():
+            raise Retry(f"{self.config.addresses} is no Elasticsearch or OpenSearch: it answers {str(answer)[:80]!r}")
+        if version.get("distribution") != "opensearch" and int(major) < 7:
+            raise Retry(f"Elasticsearch {number} at {self.config.addresses} is too old: it must be 7 or later")
+
+    # --- writing
+
+    def uses_headers(self) -> Mapping[str, frozenset[str]]:
+        """By option: the headers that its escapes need."""
+        return {"indexName": self._index.headers}
+
+    def write(self, batch: Batch) -> None:
+        """Make documents of these events."""
+        assert batch.origin is not None
+        names, codes = self._index.resolve_batch(batch)
+        arrivals = batch.origin.timestamps.tolist()
+        rejected: dict[EventId, str] = {}
+        for row, (event, code) in enumerate(zip(batch, codes.tolist(), strict=True)):
+            id = batch.id(row)
+            try:
+                index = names[code]
+                if isinstance(index, ValueError):
+                    raise index
+                if self._daily:
+                    index += _day(time_of(event.headers, "timestamp", "@timestamp", default=arrivals[row]) // _DAY)
+                document = self._serialize(event.body, event.headers)
+            except ValueError as e:
+                rejected[id] = str(e)
+            else:
+                action = {"index": {"_index": index, "_id": str(id)}}
+                lines = b"%b\n%b\n" % (msgspec.json.encode(action), msgspec.json.encode(document))
+                self._documents.append(Document(id, index, lines))
+        if rejected:
+            raise Rejected(rejected)
+
+    def flush(self) -> None:
+        """Return when the servers have all documents."""
+        rejected: dict[EventId, str] = {}
+        for documents in _pieces(self._documents):
+            rejected |= self._put(documents)
+        self._documents.clear()
+        if rejected:
+            raise Rejected(rejected)
+
+    def reset(self) -> None:
+        """Drop what was not flushed."""
+        self._documents.clear()
+
+    def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
+        """Send these; what of them is refused, and why. What makes a server refuse the request is found by halves."""
+        try:
+            answer = self._request("POST", "/_bulk", b"".join(document.lines for document in documents))
+        except _Refused as e:
+            if len(documents) == 1:
+                return {documents[0].id: f"Elasticsearch refuses its document: {e}"}
+            middle = len(documents) // 2
+            return self._put(documents[:middle]) | self._put(documents[middle:])
+        items = answer.get("items") if isinstance(answer, dict) else None
+        if not isinstance(items, list) or len(items) != len(documents):
+            raise Retry(f"{self.config.addresses} is no Elasticsearch: it answers {str(answer)[:80]!r}")
+        rejected, passing = {}, ""
+        for document, item in zip(documents, items, strict=True):
+            result = item["index"]
+            if result["status"] >= 300:
+                error = result.get("error")
+                kind = error.get("type") if isinstance(error, dict) else None
+                if result["status"] == 400 and kind not in _PASSING:
+                    rejected[document.id] = _refusal(kind, _reason(error))
+                else:
+                    passing = passing or f"Elasticsearch does not write to {document.to}: {_reason(error)}"
+        if passing:  # all are sent again: those that were written replace themselves
+            raise Retry(passing)
+        return rejected
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> Any:
+        """The answer. Raises _Refused where the servers never accept this request, Retry for everything else."""
+        library = self._library
+        try:
+            return self._client.transport.perform_request(
+                method,
+                path,
+                params={"filter_path": "items.*.status,items.*.error"} if body else None,
+                body=body,
+                headers={"content-type": "application/x-ndjson"} if body else None,
+            )
+        except library.ConnectionError as e:
+            self.metrics.add("ConnectionFailedCount")
+            raise Retry(self._away(e)) from e
+        except library.TransportError as e:
+            why = _reason(e.info.get("error") if isinstance(e.info, dict) else e.info or e.error)
+            if e.status_code in (400, 413):
+                raise _Refused("it is too large for a request" if e.status_code == 413 else why) from e
+            raise Retry(self._trouble(e.status_code, why)) from e
+        except library.SerializationError as e:
+            raise Retry(f"{self.config.addresses} is no Elasticsearch: its answer is no JSON") from e
+
+    def _away(self, error: Exception) -> str:
+        names, text = self.config.addresses, str(error)
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            return f"the certificate of {names} is not accepted: truststore names a file with your authorities"
+        if self.config.tls and "SSL" in text:
+            return f"no server of {names} speaks TLS as it must: {text.partition('(')[2][:200]}"
+        return f"Elasticsearch is away: no answer from {names}"
+
+    def _trouble(self, status: int, why: str) -> str:
+        names = self.config.addresses
+        if status in (401, 403):
+            return f"Elasticsearch at {names} does not let this user write: check username and password ({why})"
+        if status == 429:
+            return f"Elasticsearch at {names} has too much to do: {why}"
+        return f"Elasticsearch at {names} answers {status}: {why}"
+
+
+class _Refused(Exception):
+    """The servers will never take this request."""
+
+
+@functools.lru_cache(1000)
+def _day(number: int) -> str:
+    """What is added to the name of an index on that day after 1970."""
+    return f"-{np.datetime64(number, 'D')}"
+
+
+def _pieces(documents: list[Document]) -> Iterator[list[Document]]:
+    """Runs of at most so many documents and bytes; a larger document is a run of its own."""
+    piece: list[Document] = []
+    size = 0
+    for document in documents:
+        if piece and (len(piece) == MOST_DOCUMENTS or size + len(document.lines) > MOST_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(document)
+        size += len(document.lines)
+    if piece:
+        yield piece
+
+
+def _refusal(kind: str | None, reason: str) -> str:
+    if kind == "invalid_index_name_exception":  # told without the name, as each event may have another
+        return f"Elasticsearch refuses its index: its name {reason.partition('], ')[2] or 'is invalid'}"
+    return f"Elasticsearch refuses its document: {reason}"
+
+
+def _reason(error: Any) -> str:
+    """The servers' own words, without what is particular to one document."""
+    if not isinstance(error, dict):
+        return str(error).strip().partition("\n")[0][:500] or "no reason"
+    text = _OF_ONE_EVENT.sub("", str(error.get("reason") or error.get("type")))
+    if text.endswith("failed to parse") and (cause := error.get("caused_by")):
+        text = f"{text}: {_reason(cause)}"
+    return text.partition("\n")[0][:500]

@@ -1,0 +1,450 @@
+"""The Elasticsearch sink's options, its documents as Flume makes them, and answers that a real server seldom gives.
+
+What a real server does is tests/system/test_elasticsearch_sink.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import pickle
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugins import Batch, Event, Origin, Rejected, Retry
+from sinks.elasticsearch import ElasticsearchConfig, ElasticsearchSink
+from sinks.elasticsearch.sink import MOST_BYTES
+from tests.plugins.certificates import certificate
+
+FLUME = Path(__file__).parents[1] / "data" / "flume_documents.jsonl"
+"""What the classes of Flume 1.9.0 (the last with this sink) and Elasticsearch 0.90.1 made of an event (`body` in
+Base64, `headers`, `index` as indexName): the documents of both serializers, and the indexes of both builders, in UTC
+on 22 November 2026; null where they threw an exception."""
+NOON = 1_795_348_800_000
+"""That day at 12:00 UTC."""
+PACKAGE = "org.apache.flume.sink.elasticsearch."
+INFO = {"version": {"number": "2.19.6", "distribution": "opensearch"}}
+
+
+def problems(properties: dict[str, str]) -> list[str]:
+    return [f"{problem.option}: {problem.message}" for problem in ElasticsearchConfig.parse(properties)[1]]
+
+
+def made(**options: str) -> ElasticsearchSink:
+    config, found = ElasticsearchConfig.parse({"hostNames": "h", **options})
+    assert config is not None, found
+    return ElasticsearchSink(config)
+
+
+def batch(*events: Event) -> Batch:
+    return Batch.of(events, Origin.of_record("t", 0, 7, NOON, len(events)))
+
+
+# --- options
+
+
+def test_a_file_of_flumes_runs_as_it_is() -> None:
+    config, found = ElasticsearchConfig.parse(
+        {
+            "hostNames": "es-1:9300, es-2 ,[::1]:9243",
+            "indexName": "logs-%{host}",
+            "indexType": "bar_type",
+            "clusterName": "foobar_cluster",
+            "batchSize": "500",
+            "ttl": "5d",
+            "client": "transport",
+            "indexNameBuilder": PACKAGE + "SimpleIndexNameBuilder",
+            "indexNameBuilder.dateFormat": "yyyy",
+            "serializer": PACKAGE + "ElasticSearchDynamicSerializer",
+        }
+    )
+    assert (config is not None, found) == (True, [])
+    assert config is not None
+    assert [(host["host"], host["port"]) for host in config.hosts()] == [
+        ("es-1", 9200),
+        ("es-2", 9200),
+        ("::1", 9243),
+    ]
+    (caution,) = config.cautions()
+    assert caution.message.startswith("port 9300 is the one of a protocol that is spoken no more: port 9200")
+    sink = ElasticsearchSink(config)
+    assert (sink.batch_size, sink.uses_headers()) == (500, {"indexName": {"host"}})
+    assert not list(made(hostNames="es:9200").config.cautions())
+
+
+def test_an_address_with_https_needs_no_other_option() -> None:
+    assert made(hostNames="https://es:9243").config.tls
+    assert problems({"hostNames": "https://es,http://es"}) == [
+        "hostNames: must be all https:// with ssl = true, and all http:// without"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"hostNames": ""}, "hostNames: must name a server"),
+        ({"hostNames": " , "}, "hostNames: must name a server"),
+        ({"hostNames": "es:x"}, "hostNames: must be host:port,host:port, or http://host:port, not 'es:x'"),
+        ({"hostNames": "es:0"}, "hostNames: must be host:port"),
+        ({"hostNames": "http://es/path"}, "hostNames: must be host:port"),
+        ({"hostNames": "ftp://es"}, "hostNames: must be host:port"),
+        ({"hostNames": "http://u:p@es"}, "hostNames: must be the address alone"),
+        ({"indexName": "Logs"}, "indexName: must be in lower case, without 'L'"),
+        ({"indexName": "a b"}, "indexName: must be in lower case, without ' '"),
+        ({"indexName": "_logs"}, "indexName: must not begin with '_'"),
+        ({"indexName": "logs-%{host"}, "indexName: '%{host' has no closing brace"),
+        ({"serializer": "com.x.Nginx"}, "serializer: must be ElasticSearchLogStashEventSerializer or Elastic"),
+        ({"indexNameBuilder": "com.x.Builder"}, "indexNameBuilder: must be TimeBasedIndexNameBuilder or Simple"),
+        ({"username": "u"}, "username: must be set together with password"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:
+    (problem,) = problems({"hostNames": "h", **wrong})
+    assert problem.startswith(message), problem
+
+
+def test_names_with_escapes_are_no_names_yet() -> None:
+    for name in ("%{Host}-logs", "logs-%Y.%m.%d", "%{a}_b", "logs%{X}"):
+        assert problems({"hostNames": "h", "indexName": name}) == []
+
+
+def test_it_travels_to_an_executor_and_keeps_its_secret() -> None:
+    config = made(username="u", password="hunter2").config
+    assert "hunter2" not in repr(config)
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+# --- documents
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+OURS: dict[bytes, Any] = {
+    b"caf\xe9 \0 \x01": "caf\\xe9 \0 \x01",
+    b'{"a":"\xff"}': '{"a":"\\xff"}',
+    # The rest of these is lost with Flume, which stores what is JSON at their beginning.
+    b'{"a":1}{"b":2}': '{"a":1}{"b":2}',
+    b'2024 {"a":1}': '2024 {"a":1}',
+    # JSON by the settings of Elasticsearch's parser alone, and YAML, which Flume loses, or fails at again and again.
+    b"{a:1}": "{a:1}",
+    b'/* c */ {"a":1}': '/* c */ {"a":1}',
+    b"---": "---",
+    b"--- FAIL: TestX": "--- FAIL: TestX",
+    b'{"n":123456789012345678901234567890,"f":1.10,"e":1e400}': {
+        "n": 123456789012345678901234567890,
+        "f": 1.1,
+        "e": float("inf"),
+    },
+}
+"""Bodies of which something else is stored than by Flume."""
+
+
+@pytest.mark.usefixtures("utc")
+@pytest.mark.parametrize("builder", ["time", "simple"])
+@pytest.mark.parametrize("serializer", ["logstash", "dynamic"])
+def test_documents_and_indexes_are_those_of_flume(serializer: str, builder: str) -> None:
+    names = {
+        "logstash": "ElasticSearchLogStashEventSerializer",
+        "dynamic": "ElasticSearchDynamicSerializer",
+        "time": "TimeBasedIndexNameBuilder",
+        "simple": "SimpleIndexNameBuilder",
+    }
+    met = set()
+    for line in FLUME.read_text().splitlines():
+        case = json.loads(line)
+        body = base64.b64decode(case["body"])
+        sink = made(indexName=case["index"], serializer=names[serializer], indexNameBuilder=PACKAGE + names[builder])
+        expected, index = case[serializer] and json.loads(case[serializer]), case[builder]
+        if body in OURS:
+            met.add(body)
+            text = {"logstash": "@message", "dynamic": "body"}[serializer]
+            assert expected is None or expected[text] != OURS[body], "no longer a difference"
+            rest = {"logstash": {"@fields": case["headers"]}, "dynamic": case["headers"]}[serializer]
+            expected = {text: OURS[body], **rest}
+        if expected is None or index is None:
+            with pytest.raises(Rejected, match=r"its header 'timestamp' is|it has no header 'timestamp'"):
+                sink.write(batch(Event(body, case["headers"])))
+            assert sink._documents == []
+            continue
+        sink.write(batch(Event(body, case["headers"])))
+        (document,) = sink._documents
+        action, found, end = document.lines.split(b"\n")
+        assert end == b""
+        assert json.loads(action) == {"index": {"_index": index, "_id": "t-0-7-0"}}, case
+        assert json.loads(found) == expected, case
+    assert met == OURS.keys()
+
+
+def test_a_header_named_like_the_body_costs_nothing() -> None:
+    sink = made(serializer="ElasticSearchDynamicSerializer")
+    sink.write(batch(Event(b"x", {"body": "y"})))
+    assert json.loads(sink._documents[0].lines.splitlines()[1]) == {"body": ["x", "y"]}
+
+
+def test_json_is_stored_as_deep_as_it_can_be_read() -> None:
+    sink = made()
+    deep = b"[" * 10 + b'{"a":' * 100_000
+    sink.write(batch(Event(deep), Event(b'{"a":\n\n[1,\r\n2]}')))
+    documents = [document.lines.splitlines() for document in sink._documents]
+    assert [len(lines) for lines in documents] == [2, 2]
+    assert json.loads(documents[0][1])["@message"] == deep.decode()
+    assert json.loads(documents[1][1])["@message"] == {"a": [1, 2]}
+
+
+# --- answers
+
+Answer = Callable[[list[dict[str, Any]]], tuple[int, Any]]
+
+
+class Server:
+    """Answers as `answer` says, which gets the documents of a request; what it takes is in `stored`, by id."""
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self.stored: dict[str, Any] = {}
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.sizes: list[int] = []
+        self.answer: Answer = lambda documents: (200, {"items": [{"index": {"status": 201}} for _ in documents]})
+        self.info: tuple[int, Any] = (200, INFO)
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self.reply(*server.info)
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                lines = [json.loads(line) for line in body.splitlines()]
+                documents = [
+                    {**action["index"], **document} for action, document in zip(lines[::2], lines[1::2], strict=True)
+                ]
+                server.sizes.append(len(body))
+                status, answer = server.answer(documents)
+                if status == 200 and isinstance(answer, dict):
+                    for document, item in zip(documents, answer.get("items", ()), strict=False):
+                        if item["index"]["status"] < 300:
+                            server.stored[document["_id"]] = document
+                self.reply(status, answer)
+
+            def reply(self, status: int, answer: Any) -> None:
+                server.requests.append((self.command, self.path, dict(self.headers)))
+                text = answer if isinstance(answer, str) else json.dumps(answer)
+                self.send_response(status)
+                self.send_header("content-type", "text/html" if isinstance(answer, str) else "application/json")
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        if context is not None:
+            self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
+        self.address = f"127.0.0.1:{self.http.server_port}"
+        self.thread = threading.Thread(target=lambda: self.http.serve_forever(poll_interval=0.01))
+        self.thread.start()
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.thread.join()
+        self.http.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with contextlib.closing(Server()) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def opened(server: Server, **options: str) -> Iterator[ElasticsearchSink]:
+    sink = made(hostNames=server.address, **options)
+    sink.open()
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+def item(status: int, kind: str = "x", reason: str = "because", **more: Any) -> dict[str, Any]:
+    error = {"error": {"type": kind, "reason": reason, **more}}
+    return {"index": {"status": status, **(error if status >= 300 else {})}}
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (item(429, "rejected_execution_exception"), "does not write to flume-2026-11-22: because"),
+        (item(429, "cluster_block_exception", "index [x] blocked by: [flood stage]"), "blocked by: .flood stage."),
+        (item(403, "cluster_block_exception", "index [x] blocked"), "index .x. blocked"),
+        (item(404, "index_not_found_exception", "no such index [x]"), "no such index"),
+        (item(400, "index_closed_exception", "closed"), "closed"),
+        (item(400, "validation_exception", "this action would add [2] shards"), "this action would add"),
+        (item(503, "unavailable_shards_exception", "primary shard is not active"), "primary shard"),
+        (item(500), "because"),
+        ({"index": {"status": 502, "error": "a text"}}, "a text"),
+    ],
+)
+def test_what_passes_is_tried_again_with_its_reason(server: Server, bad: dict[str, Any], reason: str) -> None:
+    server.answer = lambda documents: (200, {"items": [item(201), bad, item(400)][: len(documents)]})
+    with opened(server) as sink:
+        sink.write(batch(Event(b"a"), Event(b"b"), Event(b"c")))
+        with pytest.raises(Retry, match=reason):
+            sink.flush()
+        sink.reset()
+        server.answer = lambda documents: (200, {"items": [item(200) for _ in documents]})
+        sink.write(batch(Event(b"a"), Event(b"b"), Event(b"c")))
+        sink.flush()
+    assert {document["@message"] for document in server.stored.values()} == {"a", "b", "c"}
+
+
+def test_what_is_refused_is_rejected_for_a_reason_that_events_share(server: Server) -> None:
+    preview = "failed to parse field [n] of type [long] in document with id '{}'. Preview of field's value: '{}\n'"
+    errors = [
+        item(400, "mapper_parsing_exception", preview.format("t-0-7-0", "no\n'number'")),
+        item(400, "document_parsing_exception", "[1:23] " + preview.format("t-0-7-1", "{x=5}")),
+        item(
+            400, "mapper_parsing_exception", "failed to parse", caused_by={"reason": "Duplicate field 'n'\n at [x]"}
+        ),
+        item(400, "invalid_index_name_exception", "Invalid index name [Upper], must be lowercase"),
+        item(201),
+    ]
+    server.answer = lambda documents: (200, {"items": errors})
+    with opened(server) as sink:
+        sink.write(batch(*[Event(b"x")] * 5))
+        with pytest.raises(Rejected) as rejected:
+            sink.flush()
+        sink.flush()
+    assert {id.index: reason for id, reason in rejected.value.reasons.items()} == {
+        0: "Elasticsearch refuses its document: failed to parse field [n] of type [long]",
+        1: "Elasticsearch refuses its document: failed to parse field [n] of type [long]",
+        2: "Elasticsearch refuses its document: failed to parse: Duplicate field 'n'",
+        3: "Elasticsearch refuses its index: its name must be lowercase",
+    }
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(("status", "reason"), [(413, "it is too large for a request"), (400, "no")])
+def test_a_request_that_is_refused_as_a_whole_costs_one_event(server: Server, status: int, reason: str) -> None:
+    def answer(documents: list[dict[str, Any]]) -> tuple[int, Any]:
+        if any(document["@message"] == "bad" for document in documents):
+            return status, {"error": {"type": "x", "reason": "no"}, "status": status}
+        return 200, {"items": [item(201) for _ in documents]}
+
+    server.answer = answer
+    with opened(server) as sink:
+        sink.write(batch(*[Event(b"bad" if row == 5 else b"good") for row in range(9)]))
+        with pytest.raises(Rejected) as rejected:
+            sink.flush()
+    assert {str(id): text for id, text in rejected.value.reasons.items()} == {
+        "t-0-7-5": f"Elasticsearch refuses its document: {reason}"
+    }
+    assert len(server.stored) == 8
+
+
+def test_large_events_are_sent_in_requests_of_a_bounded_size(server: Server) -> None:
+    with opened(server) as sink:
+        sink.write(batch(*[Event(b"x" * 1_000_000)] * 12))
+        sink.flush()
+    assert (len(server.stored), len(server.sizes), max(server.sizes) <= MOST_BYTES) == (12, 3, True)
+
+
+@pytest.mark.parametrize(
+    ("info", "trouble"),
+    [
+        ((401, "Unauthorized"), "does not let this user write: check username and password (Unauthorized)"),
+        ((200, {"version": {"number": "6.8.23"}}), "Elasticsearch 6.8.23 at {} is too old: it must be 7 or later"),
+        ((200, {"version": {"number": "1.3.20", "distribution": "opensearch"}}), ""),
+        ((200, {"version": {"number": "9.2.0", "build_flavor": "default"}}), ""),
+        ((200, {"title": "another"}), "{} is no Elasticsearch or OpenSearch: it answers"),
+        ((200, "<html>hello"), "{} is no Elasticsearch: its answer is no JSON"),
+        ((404, "<html>none"), "Elasticsearch at {} answers 404: <html>none"),
+        ((429, {"error": {"type": "x", "reason": "slow down"}}), "Elasticsearch at {} has too much to do: slow down"),
+        ((503, "not yet"), "Elasticsearch at {} answers 503: not yet"),
+    ],
+)
+def test_probe_names_what_is_wrong(server: Server, info: tuple[int, Any], trouble: str) -> None:
+    server.info = info
+    found = [str(sentence) for sentence in made(hostNames=server.address, username="u", password="p").probe()]
+    if not trouble:
+        assert found == []
+    else:
+        (sentence,) = found
+        assert trouble.format(server.address) in sentence
+    assert server.requests[0][2]["authorization"] == "Basic " + base64.b64encode(b"u:p").decode()
+
+
+def test_an_answer_of_something_else_is_no_success(server: Server) -> None:
+    answers: list[Any] = [{"items": []}, {}, [], "<html>login"]
+    with opened(server) as sink:
+        for given in answers:
+            server.answer = lambda _, given=given: (200, given)  # type: ignore[misc]
+            sink.write(batch(Event(b"a")))
+            with pytest.raises(Retry, match="is no Elasticsearch"):
+                sink.flush()
+            sink.reset()
+
+
+def test_one_of_two_servers_is_enough(server: Server) -> None:
+    sink = made(hostNames=f"127.0.0.1:1,{server.address}")
+    sink.open()
+    for _ in range(4):
+        sink.write(batch(Event(b"a")))
+        sink.flush()
+    sink.close()
+    assert len(server.stored) == 1
+    assert list(made(hostNames="127.0.0.1:1,127.0.0.1:2").probe()) == [
+        "Elasticsearch is away: no answer from 127.0.0.1:1,127.0.0.1:2"
+    ]
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(server: Server) -> None:
+    over = threading.Event()
+
+    def answer(documents: list[dict[str, Any]]) -> tuple[int, Any]:
+        over.wait(30)
+        return 500, {}
+
+    server.answer = answer
+    with opened(server, timeout="100") as sink:
+        sink.write(batch(Event(b"a")))
+        with pytest.raises(Retry, match="Elasticsearch is away: no answer from"):
+            sink.flush()
+        over.set()
+
+
+def test_tls_with_ones_own_authority(tmp_path: Path) -> None:
+    folder = certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server.pem")
+    with contextlib.closing(Server(context)) as server:
+        address = f"https://{server.address}"
+        (trouble,) = made(hostNames=address).probe()
+        assert (
+            trouble == f"the certificate of {address} is not accepted: truststore names a file with your authorities"
+        )
+        assert list(made(hostNames=address, truststore=str(folder / "server.crt")).probe()) == []
+        assert list(made(hostNames=address, **{"trust-all-certs": "true"}).probe()) == []
+        (trouble,) = made(hostNames=server.address).probe()
+        assert trouble.startswith("Elasticsearch is away: no answer from 127.0.0.1:")
+    with contextlib.closing(Server()) as server:
+        (trouble,) = made(hostNames=f"https://{server.address}").probe()
+        assert "speaks TLS as it must" in trouble, trouble
