@@ -36,5 +36,7 @@ _BODIES = "an interceptor in Python can make bodies of what it writes, for seria
 _INSTEAD = {
     "handler": "take handler = blob or ndjson, and an interceptor in Python that makes events of the bodies",
     "deserializer": "take deserializer = LINE, and an interceptor in Python that makes events of the lines",
+    "serializer of Elasticsearch": "an interceptor in Python can make the headers that become fields",
+    "index name builder of Elasticsearch": "an interceptor in Python can make a header that indexName names",
     "serializer of HBase": "an interceptor in Python can make headers, for rowKey and serializer.depositHeaders",
 }

@@ -12,6 +12,7 @@ import pydantic
 from pydantic import SecretStr
 
 from plugins import Problem, agreement, option
+from plugins.shared.javaclass import cannot_run, is_java_class
 from plugins.shared.tls import TlsClientConfig
 from sinks.bucketpath import BucketPath
 from sinks.elasticsearch.documents import SERIALIZERS
@@ -154,12 +155,12 @@ class ElasticsearchConfig(TlsClientConfig):
     @pydantic.field_validator("index_name_builder")
     @classmethod
     def _check_builder(cls, value: str) -> str:
-        return _known(value, ("TimeBasedIndexNameBuilder", "SimpleIndexNameBuilder"))
+        return _known("index name builder", value, ("TimeBasedIndexNameBuilder", "SimpleIndexNameBuilder"))
 
     @pydantic.field_validator("serializer")
     @classmethod
     def _check_serializer(cls, value: str) -> str:
-        return _known(value, tuple(SERIALIZERS))
+        return _known("serializer", value, tuple(SERIALIZERS))
 
     @agreement("username", "password")
     def _check_password(self) -> None:
@@ -175,8 +176,10 @@ def _address(text: str) -> Any:
     return urlsplit(text if "://" in text else f"//{text}")
 
 
-def _known(value: str, names: Sequence[str]) -> str:
+def _known(kind: str, value: str, names: Sequence[str]) -> str:
     name = value.removeprefix(_PACKAGE)
-    if name not in names:
-        raise ValueError(f"must be {' or '.join(names)}, not {value!r}: other classes are Java's and do not run here")
-    return name
+    if name in names:
+        return name
+    if is_java_class(value):
+        raise ValueError(cannot_run(f"{kind} of Elasticsearch", value))
+    raise ValueError(f"must be {' or '.join(names)}, not {value!r}")

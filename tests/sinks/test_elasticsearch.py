@@ -101,8 +101,11 @@ def test_an_address_with_https_needs_no_other_option() -> None:
         ({"indexName": "a b"}, "indexName: must be in lower case, without ' '"),
         ({"indexName": "_logs"}, "indexName: must not begin with '_'"),
         ({"indexName": "logs-%{host"}, "indexName: '%{host' has no closing brace"),
-        ({"serializer": "com.x.Nginx"}, "serializer: must be ElasticSearchLogStashEventSerializer or Elastic"),
-        ({"indexNameBuilder": "com.x.Builder"}, "indexNameBuilder: must be TimeBasedIndexNameBuilder or Simple"),
+        ({"serializer": "com.x.Nginx"}, "serializer: the serializer of Elasticsearch com.x.Nginx is a Java class"),
+        (
+            {"indexNameBuilder": "com.x.Builder"},
+            "indexNameBuilder: the index name builder of Elasticsearch com.x.Builder is a Java class",
+        ),
         ({"username": "u"}, "username: must be set together with password"),
     ],
 )
