@@ -13,6 +13,7 @@ from kafka.errors import CoordinatorNotAvailableError
 
 from agent.cli import group as group_module
 from agent.cli import main
+from agent.services import ServiceError
 from agent.services.running import free_ports, until
 from plugins.shared import kafkaclient
 
@@ -65,7 +66,7 @@ def test_check_connect_names_one_beside_others_that_answer(brokers: str, tmp_pat
         *(f"{one}.kafka.bootstrap.servers = {brokers},127.0.0.1:{port}" for one in ("channels.c1", "sources.s1")),
     ]
     file.write_text("".join(f"a1.{line}\n" for line in lines))
-    said: list[str] = []
+    said = [""]
 
     def named() -> bool:
         """Once it is so: on a busy machine those that answer may not do so in time."""
@@ -73,7 +74,10 @@ def test_check_connect_names_one_beside_others_that_answer(brokers: str, tmp_pat
         sentence = f"no connection to broker 127.0.0.1:{port} (Connection refused): is it running?"
         return said[-1].count(sentence) == 2 and "no Kafka broker answers" not in said[-1]
 
-    until(named, "the broker to be named twice")
+    try:
+        until(named, "the broker to be named twice")
+    except ServiceError:
+        pytest.fail(said[-1])
 
 
 def test_those_that_answer_are_not(brokers: str) -> None:
