@@ -332,7 +332,7 @@ a1.sources.s2.host = 127.0.0.1
 a1.sources.s2.port = many
 a1.sources.s2.channels = evnets
 a1.channels.events.type = memory
-a1.channels.events.capacity = -1
+a1.channels.events.capacity = many
 a1.sinks.k1.type = file_roll
 a1.sinks.k1.channel = events
 a1.sinks.k1.sink.direktory = {directory}
@@ -341,7 +341,7 @@ TOLD = """\
 {file}:4: a1.sources.s1: unknown source type 'syslogtpc', did you mean 'syslogtcp'?
 {file}:9: a1.sources.s2: port must be a whole number, not 'many'
 {file}:10: a1.sources.s2: channel 'evnets' is not declared, did you mean 'events'?
-{file}:12: a1.channels.events: capacity must be greater than 0, not '-1'
+{file}:12: a1.channels.events: capacity must be a whole number, not 'many'
 {file}:13: a1.sinks.k1: sink.directory is required
 {file}:15: warning: a1.sinks.k1: unknown option 'sink.direktory', did you mean 'sink.directory'? (ignored)
 5 errors, 1 warning"""
