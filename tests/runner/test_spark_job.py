@@ -145,8 +145,9 @@ def test_a_task_that_reads_a_topic_made_again_delivers_nothing() -> None:
     sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
     with pytest.raises(Retry, match="created again"):
         PartitionTask(job, sink, {0: CLAIM}, CLAIM).run(iter([records(b"1")]))
+    task = EventsTask(job, sink, {0: CLAIM}, CLAIM, [].append, [].append, keep_dead_letters=True)
     with pytest.raises(Retry, match="created again"):
-        next(EventsTask(job, sink, {0: CLAIM}, CLAIM, [].append, keep_dead_letters=True)(iter([records(b"1")])))
+        next(task(iter([records(b"1")])))
 
 
 def one_batch(query: Query, *bodies: bytes) -> None:

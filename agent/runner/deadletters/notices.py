@@ -36,6 +36,15 @@ class _Told:
     events: int = 0
 
 
+def both(one: Causes, other: Causes) -> Causes:
+    """What became dead letters in one place and in another."""
+    summed = dict(one)
+    for cause, (reason, events) in other.items():
+        before, count = one.get(cause, (reason, 0))
+        summed[cause] = common(before, reason), count + events
+    return summed
+
+
 class Notices:
     """What the components of one agent reject. Any thread may call it."""
 
@@ -116,12 +125,11 @@ class Heard:
         """Keep them, then tell."""
         kept = list(letters)
         self._letters.put(kept)
-        by_component: dict[str, dict[str, tuple[str, int]]] = {}
+        by_component: dict[str, Causes] = {}
         for letter in kept:
-            causes = by_component.setdefault(letter.component, {})
             cause = cause_of(letter.reason, letter.id, letter.event)
-            reason, events = causes.get(cause, (letter.reason, 0))
-            causes[cause] = (common(reason, letter.reason), events + 1)
+            causes = by_component.get(letter.component, {})
+            by_component[letter.component] = both(causes, {cause: (letter.reason, 1)})
         for component, found in by_component.items():
             self._hear(component, found)
 

@@ -17,6 +17,7 @@ from agent.audit.sums import Sum
 from agent.monitoring.registry import GAUGES
 from agent.options import AgentOptions
 from agent.runner.deadletters.letters import DeadLetter, dead_letters_of, letters_of_records
+from agent.runner.deadletters.notices import Causes, Heard, both
 from agent.runner.delivery import Delivery, Range, Ranges, intercepted, opened
 from agent.topology import ChannelSpec, SinkSpec
 from plugins import Interceptor, KafkaBackedChannel, Metrics, PartitionClaim, Receipt, Record, StreamingSink, Taken
@@ -160,6 +161,18 @@ class Summing:
         return summed
 
 
+class SummingCauses:
+    """Adds up what became dead letters."""
+
+    def zero(self, value: Causes) -> Causes:
+        """Nothing."""
+        return {}
+
+    def addInPlace(self, one: Causes, other: Causes) -> Causes:
+        """Both."""
+        return both(one, other)
+
+
 def _of_interceptors(interceptors: Iterable[Interceptor[Any]]) -> InterceptorCounts:
     return {one.name: (_counts(one.metrics), one.metrics.last_error) for one in interceptors}
 
@@ -178,18 +191,20 @@ class EventsTask(_Task):
         claims: Mapping[int, PartitionClaim],
         template: PartitionClaim,
         count: Callable[[InterceptorCounts], None],
+        rejected: Callable[[Causes], None],
         *,
         keep_dead_letters: bool,
     ) -> None:
-        """`count` gets what the interceptors counted in a task that ends well."""
+        """`count` gets what interceptors counted in a task that ends well, `rejected` what became dead letters."""
         super().__init__(job, sink, claims, template)
-        self.count, self.keep_dead_letters = count, keep_dead_letters
+        self.count, self.rejected, self.keep_dead_letters = count, rejected, keep_dead_letters
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """From records to events, columns as `plugins.shared.frames.EVENTS` says."""
         logging.basicConfig(level=logging.INFO)
         channel: KafkaBackedChannel = self.job.channel.make()
-        letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
+        kept = dead_letters_of(self.agent, self.job.channel, channel, self.options)
+        letters = Heard(kept, lambda _, causes: self.rejected(causes))
         with closing(channel), closing(letters), opened(self.job.sink.interceptors) as interceptors:
             for claim, taken in self.taken(batches, channel):
                 channel.confirm(claim)

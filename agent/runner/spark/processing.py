@@ -12,9 +12,10 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from agent.runner.deadletters.notices import Causes
 from agent.runner.delivery import intercepted, opened
-from agent.runner.spark.job import EventsTask, InterceptorCounts, Job, SinkJob, Summing
-from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report
+from agent.runner.spark.job import EventsTask, InterceptorCounts, Job, SinkJob, Summing, SummingCauses
+from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report, report_rejected
 from agent.runner.spark.query import Clock, most_records, read_topic
 from agent.runner.spark.sample import stream_of, write_micro_batch
 from plugins import (
@@ -52,6 +53,9 @@ class Processing:
         self._counted: Any = None
         """Spark's accumulator of what interceptors counted on executors, once for each query."""
         self._told: InterceptorCounts = {}
+        self._rejected: Any = None
+        """Spark's accumulator of what became dead letters, as a dict of Causes."""
+        self._told_rejected: Causes = {}
 
     def run(self, spark: Any, stopping: threading.Event) -> None:
         """Stream until stopping; raises what made a stream fail."""
@@ -111,8 +115,15 @@ class Processing:
         starts = {claim.partition: None if preview else end for claim, end in positions.items()}
         template = next(iter(self.claims.values()))._replace(epoch=0)
         self._counted = spark.sparkContext.accumulator({}, Summing())
+        self._rejected = spark.sparkContext.accumulator({}, SummingCauses())
         task = EventsTask(
-            self.agent, self.job, self.claims, template, self._counted.add, keep_dead_letters=not preview
+            self.agent,
+            self.job,
+            self.claims,
+            template,
+            self._counted.add,
+            self._rejected.add,
+            keep_dead_letters=not preview,
         )
         most = most_records(self.channel, self.options)
         return read_topic(spark, stream, starts, most).mapInArrow(task, EVENTS), stream
@@ -149,7 +160,19 @@ class Processing:
                 gauges[gauge] = gauges.get(gauge, 0) + value if summed else max(gauges.get(gauge, 0), value)
         if not all("Lag" in told for told in self._gauges.values()):
             gauges.pop("Lag", None)
+        if rejected := self._news_of_rejected():
+            report_rejected(self.job.sink.path, rejected)
+            counts = {**counts, "EventRejectedCount": sum(events for _, events in rejected.values())}
         report(self.job.sink.name, counts, gauges, interceptors=self._news())
+
+    def _news_of_rejected(self) -> Causes:
+        """What became dead letters since this was asked last."""
+        before, self._told_rejected = (
+            self._told_rejected,
+            dict(self._rejected.value if self._rejected is not None else {}),
+        )
+        news = {cause: (why, n - before.get(cause, ("", 0))[1]) for cause, (why, n) in self._told_rejected.items()}
+        return {cause: (why, events) for cause, (why, events) in news.items() if events}
 
     def _news(self) -> InterceptorCounts:
         """What interceptors counted since this was asked last."""
