@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from plugins import Components, Config, Option, Problem, agreement, option, with_default
 
-
 OURS = ("agent", "plugins", "sources", "channels", "interceptors", "sinks")
 
 
