@@ -25,7 +25,8 @@ def all_config_classes(base: type[Config] = Config) -> Iterator[type[Config]]:
         Components()
         importlib.import_module("agent.config.sinkgroups")
     for cls in base.__subclasses__():
-        if cls.__module__.partition(".")[0] in OURS:
+        # In plugins.options classes are made to check some options of another one.
+        if cls.__module__.partition(".")[0] in OURS and cls.__module__ != "plugins.options":
             yield cls
             yield from all_config_classes(cls)
 

@@ -16,6 +16,7 @@ from agent.cli import main
 from agent.services import ServiceError
 from agent.services.running import free_ports, until
 from plugins.shared import kafkaclient
+from tests.system.running import agent_command
 
 
 @pytest.mark.parametrize("line", ["topic list", "topic describe x", "group list", "group describe x"])
@@ -70,7 +71,7 @@ def test_check_connect_names_one_beside_others_that_answer(brokers: str, tmp_pat
 
     def named() -> bool:
         """Once it is so: on a busy machine those that answer may not do so in time."""
-        said.append(CliRunner().invoke(main, ["check", "-c", str(file), "--connect"]).output)
+        said.append(agent_command("check", "-c", str(file), "--connect").stdout)
         sentence = f"no connection to broker 127.0.0.1:{port} (Connection refused): is it running?"
         return said[-1].count(sentence) == 2 and "no Kafka broker answers" not in said[-1]
 

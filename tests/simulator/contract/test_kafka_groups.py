@@ -285,7 +285,8 @@ def test_who_does_not_poll_loses_its_partitions(k: Side) -> None:
     member = k.member(group, topic, max_poll_interval_ms=6000)
     member.until(lambda: member.owned == [0, 1])
     k.sleep(8)
-    assert refused(lambda: member.commit(1)).code() == KafkaError.UNKNOWN_MEMBER_ID
+    # On a busy machine the group, without members and offsets, may be gone as well by then.
+    assert refused(lambda: member.commit(1)).code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.GROUP_ID_NOT_FOUND)
     member.until(lambda: len(member.told) == 3)
     assert member.told == [("assign", [0, 1]), ("lost", [0, 1]), ("assign", [0, 1])]
     assert member.codes == [KafkaError._MAX_POLL_EXCEEDED]
