@@ -177,7 +177,7 @@ def test_all_brokers_stopped_for_a_while_under_load(tmp_path: Path, cluster: Kaf
         assert agent.log.count("no acknowledgement from Kafka") == 1
         assert agent.log.count("Kafka acknowledges again") == 1
     udp = {body for body in found if b" udp " in body}
-    assert found.keys() == sender.sent | udp
+    assert not found.keys() ^ (sender.sent | udp)
     assert max(found.values()) <= 2  # what was under way when the brokers went may be in the topic once more
     assert udp < sender.datagrams
     assert len(sender.datagrams - udp) == dropped
