@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import pydantic
 
+from channels.bounded import BoundedConfig
 from plugins import (
     Batch,
     Channel,
-    Config,
     Origin,
     PartitionClaim,
     Reader,
     RebalanceListener,
     Retry,
     Taken,
-    agreement,
     option,
 )
 
@@ -31,7 +28,7 @@ NO_LIMIT = 2**63 - 1
 """Bytes; more than there are."""
 
 
-class MemoryConfig(Config):
+class MemoryConfig(BoundedConfig):
     """Options of the memory channel."""
 
     ignored = MappingProxyType(
@@ -40,13 +37,6 @@ class MemoryConfig(Config):
             "byteCapacityBufferPercentage": "byteCapacity counts headers as well",
         }
     )
-    capacity: int = option(
-        10_000,
-        name="capacity",
-        unit="events",
-        description="Maximum number of events in the channel. Sources wait while it is full. 0 or less is the "
-        "default.",
-    )
     byte_capacity: int = option(
         64 << 20,
         name="byteCapacity",
@@ -54,29 +44,11 @@ class MemoryConfig(Config):
         description="Maximum size of the events in the channel, headers included. Sources wait while it is full. 0 "
         "or less sets no limit.",
     )
-    transaction_capacity: int = option(
-        10_000,
-        name="transactionCapacity",
-        unit="events",
-        description="Maximum number of events that are put at once. A larger batch is put in pieces. 0 or less is "
-        "the default.",
-    )
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _by_default(cls, values: dict[str, Any]) -> dict[str, Any]:
-        defaults = ("capacity", "transactionCapacity")
-        return {n: v for n, v in values.items() if not (n in defaults and re.fullmatch(r"[+-]?0+|-[0-9]+", str(v)))}
 
     @pydantic.field_validator("byte_capacity")
     @classmethod
     def _without_limit(cls, value: int) -> int:
         return value if value > 0 else NO_LIMIT
-
-    @agreement("transaction_capacity", "capacity")
-    def _fits(self) -> None:
-        if "transaction_capacity" in self.model_fields_set and self.transaction_capacity > self.capacity:
-            raise ValueError(f"must be at most capacity, {self.capacity}")
 
 
 class MemoryChannel(Channel[MemoryConfig]):

@@ -28,8 +28,8 @@ class SpillableMemoryConfig(FileChannelConfig):
         100_000_000,
         name="overflowCapacity",
         unit="events",
-        gt=0,
-        description="Maximum number of events in the channel. Sources wait while it is full.",
+        description="Maximum number of events in the channel. Sources wait while it is full. 0 or less is the "
+        "default.",
     )
 
 

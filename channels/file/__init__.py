@@ -16,12 +16,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from channels.bounded import BoundedConfig
 from channels.file.log import Entry, Log
 from plugins import (
     Batch,
     Caution,
     Channel,
-    Config,
     EventId,
     FlafkaError,
     Origin,
@@ -35,7 +35,8 @@ from plugins import (
     agreement,
     option,
 )
-from plugins.shared.disk import existing, replace, writable
+from plugins.options import with_default
+from plugins.shared.disk import existing, replace, sync_directory, writable
 
 SYNCED = "each put is on the disk before it returns; puts at the same time share one sync"
 CHECKPOINTS = "there is nothing to be written at intervals: a restart reads the log's headers"
@@ -46,7 +47,7 @@ PIECE_BYTES = 64 << 20
 """A larger batch is put in pieces."""
 
 
-class FileChannelConfig(Config):
+class FileChannelConfig(BoundedConfig):
     """Options of the file channel."""
 
     ignored = MappingProxyType(
@@ -74,20 +75,7 @@ class FileChannelConfig(Config):
         name="dataDirs",
         description="Directories for the events, separated by commas; on several disks they are written in turns.",
     )
-    capacity: int = option(
-        1_000_000,
-        name="capacity",
-        unit="events",
-        gt=0,
-        description="Maximum number of events in the channel. Sources wait while it is full.",
-    )
-    transaction_capacity: int = option(
-        10_000,
-        name="transactionCapacity",
-        unit="events",
-        gt=0,
-        description="Maximum number of events that are put at once. A larger batch is put in pieces.",
-    )
+    capacity: int = with_default(BoundedConfig, "capacity", 1_000_000)
     max_file_size: int = option(
         128 << 20,
         name="maxFileSize",
@@ -112,11 +100,6 @@ class FileChannelConfig(Config):
     def _not_encrypted(self) -> None:
         if self.encryption:
             raise ValueError("events are not encrypted here; encrypt the disk instead, or remove these options")
-
-    @agreement("transaction_capacity", "capacity")
-    def _fits(self) -> None:
-        if "transaction_capacity" in self.model_fields_set and self.transaction_capacity > self.capacity:
-            raise ValueError(f"must be at most capacity, {self.capacity}")
 
     @agreement("data_dirs")
     def _somewhere(self) -> None:
@@ -185,7 +168,10 @@ class FileChannel(Channel[FileChannelConfig]):
         config = self.config
         try:
             for directory in self.exclusive():
+                made = [one for one in (directory, *directory.parents) if not one.exists()]
                 directory.mkdir(parents=True, exist_ok=True)
+                for one in made:
+                    sync_directory(one.parent)
                 self._locks.append(_Lock(directory, self.name))
             self.id = self._identify()
             self._log = Log(self._directories, config.max_file_size, synced=self.synced)
@@ -205,10 +191,12 @@ class FileChannel(Channel[FileChannelConfig]):
                 self._waiting.setdefault(entry.partition, deque()).append((entry.number, entry.events))
                 self._events += entry.events
         self.metrics.set("ChannelCapacity", config.capacity)
+        self.metrics.set("Open", 1)
         self._show()
 
     def close(self) -> None:
         """Release the files."""
+        self.metrics.set("Open", 0)
         self._log.close()
         while self._locks:
             self._locks.pop().release()

@@ -359,6 +359,24 @@ def test_directories_of_several_channels_are_refused(tmp_path: Path) -> None:
         channel(tmp_path).open()
 
 
+def test_directories_that_are_made_are_on_the_disk_before_events_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("channels.file.sync_directory", synced.append)
+    files = opened(tmp_path / "x")
+    assert {tmp_path, tmp_path / "x"} <= set(synced)
+    assert files.metrics.get("Open") == 1
+    files.close()
+    assert files.metrics.get("Open") == 0
+
+
+def test_a_capacity_of_nothing_is_the_default_as_in_flume() -> None:
+    config, problems = FileChannelConfig.parse({"capacity": "0", "transactionCapacity": "-1"})
+    assert config is not None, problems
+    assert (config.capacity, config.transaction_capacity) == (1_000_000, 10_000)
+
+
 def test_what_flume_has_left_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "log-3").write_bytes(b"")
