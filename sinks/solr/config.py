@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import pydantic
 from pydantic import SecretStr
 
-from plugins import Config, agreement, option
+from plugins import Problem, agreement, option
+from plugins.shared.morphline import Morphline
+from plugins.shared.morphline.hocon import Scalar
+from plugins.shared.morphline.options import MorphlineConfig
 from sinks.templates import Template
 
-_MORPHLINE = "Refused: there are no morphlines here; the error names the options to use instead."
+_HANDLER = "org.apache.flume.sink.solr.morphline.MorphlineHandlerImpl"
+_MADE_BY_MORPHLINE = ("id_field", "document_id", "body_field", "index_headers", "header_suffix", "fields")
+"""Fields whose options say what a document holds where there is no morphline."""
 
 
-class SolrConfig(Config):
+class SolrConfig(MorphlineConfig):
     """Options of the Solr sink."""
 
+    ignored = MappingProxyType(
+        {"isProductionMode": "Has no effect: an event with which a morphline fails always becomes a dead letter."}
+    )
     url: str | None = option(
         None,
         name="url",
-        validate_default=True,
         description="Address of the collection or core: `http://host:8983/solr/<collection>`, or with `https`. "
-        "Required.",
+        "Required, unless a morphline's `solrLocator` says it.",
     )
     id_field: str = option(
         "id",
@@ -82,12 +91,30 @@ class SolrConfig(Config):
     )
     username: str | None = option(None, name="username", description="Name of the user, if Solr requires one.")
     password: SecretStr | None = option(None, name="password", description="Password of the user.")
-    morphline_file: str | None = option(None, name="morphlineFile", description=_MORPHLINE)
-    morphline_id: str | None = option(None, name="morphlineId", description=_MORPHLINE)
-    handler_class: str | None = option(None, name="handlerClass", description=_MORPHLINE)
-    production_mode: str | None = option(None, name="isProductionMode", description=_MORPHLINE)
-    recoverable: str | None = option(None, name="recoverableExceptionClasses", description=_MORPHLINE)
-    ignoring: str | None = option(None, name="isIgnoringRecoverableExceptions", description=_MORPHLINE)
+    handler_class: str = option(
+        _HANDLER, name="handlerClass", description="What runs the morphline: Flume's own class is the only one."
+    )
+
+    def locator(self, morphline: Morphline) -> dict[str, str]:
+        """The one `solrLocator` of a morphline. ValueError where there is none, or another one beside it."""
+        found: dict[str, str] = {}
+        for place, written in morphline.locators:
+            one = {name: value.written for name, value in written.items() if isinstance(value, Scalar)}
+            where = {name: one[name] for name in ("solrUrl", "zkHost", "collection") if one.get(name)}
+            if found and where != found:
+                raise ValueError(f"{place}: names another collection than the command before: take a sink for each")
+            found = where
+            if self.url is None:
+                _check_locator(place, where)
+        return found
+
+    def cautions(self) -> Iterator[Problem]:
+        """What has no effect beside a morphline."""
+        yield from super().cautions()
+        if self.morphline_file is not None:
+            for one in self.options():
+                if one.field in _MADE_BY_MORPHLINE and one.field in self.model_fields_set:
+                    yield Problem(one.name, "has no effect: the morphline says what a document holds")
 
     def templates(self) -> dict[str, Template]:
         """What makes the fields that are mapped one by one, the id among them."""
@@ -101,17 +128,8 @@ class SolrConfig(Config):
 
     @pydantic.field_validator("url")
     @classmethod
-    def _check_url(cls, value: str | None) -> str:
-        if value is None:
-            raise ValueError("is required: add url = http://host:8983/solr/<collection>")
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or len(parts.path.strip("/")) == 0:
-            raise ValueError(f"must be http://host:8983/solr/<collection>, not {value!r}")
-        if parts.username or parts.query:
-            raise ValueError("must be the address alone: write username and password as options of their own")
-        if parts.path.strip("/") == "solr":
-            raise ValueError(f"must end in the name of the collection: {value.rstrip('/')}/<collection>")
-        return value.rstrip("/")
+    def _check_url(cls, value: str | None) -> str | None:
+        return None if value is None else collection_address(value)
 
     @pydantic.field_validator("document_id")
     @classmethod
@@ -129,26 +147,52 @@ class SolrConfig(Config):
                 raise ValueError(f"{name}: {e}") from None
         return value
 
-    @pydantic.field_validator("morphline_file", "morphline_id", "handler_class")
+    @pydantic.field_validator("handler_class")
     @classmethod
-    def _refuse_morphlines(cls, value: str | None) -> str | None:
-        if value is not None:
-            raise ValueError(
-                "morphlines do not run here: remove it, and say with url, bodyField and field.<name> which fields a "
-                "document has; regex_extractor on the source turns parts of a body into headers"
-            )
+    def _check_handler(cls, value: str) -> str:
+        if value != _HANDLER:
+            raise ValueError(f"{value} is a Java class, which cannot run here: remove it, or make documents with url")
         return value
 
-    @pydantic.field_validator("production_mode", "recoverable", "ignoring")
-    @classmethod
-    def _refuse_modes(cls, value: str | None) -> str | None:
-        if value is not None:
-            raise ValueError(
-                "is not needed: remove it. What Solr refuses goes to the dead letters, other failures are tried again"
-            )
-        return value
+    @agreement("url", "morphline_file")
+    def _check_required(self) -> None:
+        if self.url is None and self.morphline_file is None:
+            raise ValueError("is required: add url = http://host:8983/solr/<collection>")
+
+    @agreement("morphline_file", "morphline_id", "variables", "url")
+    def _check_morphline(self) -> None:
+        if self.morphline_file is not None and (morphline := self.checked()) is not None:
+            locator = self.locator(morphline)
+            if self.url is None and not locator:
+                raise ValueError(f"{self.morphline_file}: has no loadSolr, so that nothing arrives in Solr: add it")
 
     @agreement("username", "password")
     def _check_password(self) -> None:
         if (self.username is None) != (self.password is None):
             raise ValueError("must be set together with password")
+
+
+def collection_address(value: str) -> str:
+    """The address of a collection, without a slash at its end. ValueError for any other."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or len(parts.path.strip("/")) == 0:
+        raise ValueError(f"must be http://host:8983/solr/<collection>, not {value!r}")
+    if parts.username or parts.query:
+        raise ValueError("must be the address alone: write username and password as options of their own")
+    if parts.path.strip("/") == "solr":
+        raise ValueError(f"must end in the name of the collection: {value.rstrip('/')}/<collection>")
+    return value.rstrip("/")
+
+
+def _check_locator(place: str, locator: Mapping[str, str]) -> None:
+    if "solrUrl" in locator and "zkHost" not in locator:
+        try:
+            collection_address(locator["solrUrl"])
+        except ValueError as e:
+            raise ValueError(f"{place}: solrUrl {e}") from None
+    elif "zkHost" not in locator:
+        raise ValueError(f"{place}: its solrLocator has neither solrUrl nor zkHost: add one, or the option url")
+    elif "$" in locator["zkHost"] or "<" in locator["zkHost"]:
+        raise ValueError(f"{place}: zkHost {locator['zkHost']!r} is to be filled in: write its hosts, or add url")
+    elif "collection" not in locator:
+        raise ValueError(f"{place}: its solrLocator has zkHost and no collection")

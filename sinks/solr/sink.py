@@ -8,10 +8,12 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from plugins import Batch, Caution, EventId, FlafkaError, Rejected, Retry, Sink, require
+from plugins.shared.morphline import Failed, Morphline
 from sinks.solr.config import SolrConfig
+from sinks.solr.documents import DocumentMaker, live_address
 from sinks.templates import readable
 
 MOST_DOCUMENTS, MOST_CHARACTERS = 1000, 4 << 20
@@ -24,12 +26,12 @@ class Document(NamedTuple):
     """An event, as Solr gets it."""
 
     id: EventId
-    fields: dict[str, str]
+    fields: dict[str, Any]
 
     @property
     def size(self) -> int:
         """Characters, about."""
-        return sum(len(name) + len(value) + 8 for name, value in self.fields.items())
+        return sum(len(name) + len(str(value)) + 8 for name, value in self.fields.items())
 
 
 class SolrSink(Sink[SolrConfig]):
@@ -38,9 +40,13 @@ class SolrSink(Sink[SolrConfig]):
     The document's id is the event's, unless `documentId` makes another. An update is as durable as Solr's log of
     updates: it survives a Solr that is killed, committed or not. Documents that Solr refuses, such as text in a
     field of numbers, are rejected; the others of their request are delivered.
+
+    With `morphlineFile`, a morphline of Kite's commands makes the documents, any number of each event. Events with
+    which it fails are rejected; documents that an event's morphline made before it did not succeed are delivered.
     """
 
     type_name = "solr"
+    libraries: ClassVar = {"pysolr": "solr", "requests": "solr"}
     aliases = (
         "morphline_solr",
         "org.apache.flume.sink.solr.morphline.MorphlineSolrSink",
@@ -52,6 +58,9 @@ class SolrSink(Sink[SolrConfig]):
         self.flush_interval = config.batch_duration / 1000
         self._templates = config.templates()
         self._documents: list[Document] = []
+        self._maker = DocumentMaker()
+        self._url = config.url or ""
+        self._id_field = config.id_field
         self._solr: Any = None
         self._errors: tuple[type[Exception], ...] = ()
 
@@ -66,15 +75,25 @@ class SolrSink(Sink[SolrConfig]):
         session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
         if self.config.update_chain:
             session.params = {"update.chain": self.config.update_chain}
+        morphline = None
+        if self.config.morphline_file is not None:
+            morphline = self.config.opened(lambda record: True, self)
+            self._url = self._address(morphline)
         login = None
         if self.config.username is not None and self.config.password is not None:
             login = (self.config.username, self.config.password.get_secret_value())
         self._errors = (pysolr.SolrError, requests.RequestException)
-        self._solr = pysolr.Solr(self.config.url, timeout=self.config.timeout / 1000, auth=login, session=session)
+        self._solr = pysolr.Solr(self._url, timeout=self.config.timeout / 1000, auth=login, session=session)
         try:
             self._add([])
         except _Refused as e:
-            raise Retry(f"{self.config.url} accepts no updates: {e}") from e
+            raise Retry(f"{self._url} accepts no updates: {e}") from e
+        if morphline is not None:
+            schema = self._schema()
+            if schema is None:
+                raise Retry(f"{self._url} does not tell its schema, which the morphline's commands need")
+            self._maker.attach(morphline, schema)
+            self._id_field = schema.get("uniqueKey", self.config.id_field)
         self.metrics.add("ConnectionCreatedCount")
 
     def close(self) -> None:
@@ -95,11 +114,31 @@ class SolrSink(Sink[SolrConfig]):
         finally:
             self.close()
 
+    def _address(self, morphline: Morphline) -> str:
+        """Where the collection is: what the option says, else the morphline's `solrLocator`."""
+        if self.config.url is not None:
+            return self.config.url
+        try:
+            locator = self.config.locator(morphline)
+        except ValueError as e:
+            raise Retry(f"the morphline cannot run: {e}") from e
+        if not locator:
+            raise Retry(f"the morphline cannot run: {self.config.morphline_file} has no loadSolr")
+        if "zkHost" in locator:
+            return live_address(locator["zkHost"], locator["collection"])
+        return locator["solrUrl"].rstrip("/")
+
+    def _schema(self) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads(self._solr._send_request("get", "schema?wt=json")).get("schema", {})
+        except self._errors:  # not everyone may read it
+            return None
+        return found
+
     def _unknown_fields(self) -> Iterator[Caution]:
         """Cautions only, as some update chains add unknown fields to the schema."""
-        try:
-            schema = json.loads(self._solr._send_request("get", "schema?wt=json")).get("schema", {})
-        except self._errors:  # not everyone may read it
+        schema = self._schema()
+        if schema is None or self.config.morphline_file is not None:
             return
         patterns = [field["name"] for kind in ("fields", "dynamicFields") for field in schema.get(kind, ())]
         body = [] if self.config.body_field == "none" else [self.config.body_field]
@@ -116,10 +155,15 @@ class SolrSink(Sink[SolrConfig]):
 
     def uses_headers(self) -> dict[str, set[str]]:
         """By option: the headers that its escapes need."""
+        if self.config.morphline_file is not None:
+            return {}
         return {self.config.option_of(name): template.headers for name, template in self._templates.items()}
 
     def write(self, batch: Batch) -> None:
         """Make documents of these events."""
+        if self.config.morphline_file is not None:
+            self._transform(batch)
+            return
         config = self.config
         mapped = {name: list(template.texts(batch)) for name, template in self._templates.items()}
         nameless: dict[EventId, str] = {}
@@ -141,6 +185,22 @@ class SolrSink(Sink[SolrConfig]):
         if nameless:
             raise Rejected(nameless)
 
+    def _transform(self, batch: Batch) -> None:
+        """The same by the morphline."""
+        failed: dict[EventId, str] = {}
+        for row, event in enumerate(batch):
+            id = batch.id(row)
+            try:
+                success, made = self._maker.documents(id, event)
+            except Failed as e:
+                failed[id] = f"the morphline cannot do its work: {e}"
+                continue
+            self._documents += [Document(id, fields) for fields in made]
+            if not success:
+                failed[id] = "a command of the morphline does not succeed with it"
+        if failed:
+            raise Rejected(failed)
+
     def flush(self) -> None:
         """Return when Solr has all documents."""
         rejected: dict[EventId, str] = {}
@@ -158,7 +218,7 @@ class SolrSink(Sink[SolrConfig]):
         """Send these; what Solr refuses is named by a tolerant update chain, or else found by halves."""
         try:
             reasons = self._refusals(self._add([document.fields for document in documents]))
-            names = [document.fields[self.config.id_field] for document in documents]
+            names = [str(document.fields.get(self._id_field)) for document in documents]
             if unknown := reasons.keys() - set(names):  # the schema's unique key is another field than idField
                 raise _Refused(reasons[unknown.pop()])
         except _Refused as e:
@@ -177,10 +237,10 @@ class SolrSink(Sink[SolrConfig]):
         try:
             errors = json.loads(answer).get("responseHeader", {}).get("errors", [])
         except ValueError as e:
-            raise Retry(f"{self.config.url} is no Solr: it answers {answer[:80]!r}") from e
+            raise Retry(f"{self._url} is no Solr: it answers {answer[:80]!r}") from e
         return {error["id"]: _sentence(error["message"]) for error in errors}
 
-    def _add(self, documents: list[dict[str, str]]) -> str:
+    def _add(self, documents: list[dict[str, Any]]) -> str:
         """One request. Raises _Refused where Solr cannot take one of the documents, Retry for everything else."""
         try:
             answer: str = self._solr.add(documents, commitWithin=self.config.commit_within)
@@ -194,7 +254,7 @@ class SolrSink(Sink[SolrConfig]):
         return answer
 
     def _trouble(self, status: int, text: str) -> str:
-        url = self.config.url
+        url = self._url
         if "CERTIFICATE_VERIFY_FAILED" in text:
             return f"the certificate of {url} is not accepted: REQUESTS_CA_BUNDLE names a file with your authorities"
         if not status:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from plugins import Batch, Event, Origin, Rejected
+from plugins import Batch, Event, Origin, Rejected, Retry
 from sinks.solr import SolrConfig, SolrSink
 from tests.plugins.certificates import certificate
 
@@ -32,11 +32,148 @@ def test_what_carries_over_from_a_morphline_sink() -> None:
     assert (sink.batch_size, sink.flush_interval) == (500, 2.0)
 
 
-def test_what_does_not_is_refused_with_the_way_out() -> None:
-    found = problems({"morphlineFile": "/etc/m.conf", "morphlineId": "m1", "isProductionMode": "true"})
-    assert found[0] == "url: is required: add url = http://host:8983/solr/<collection>"
-    assert ["morphlines do not run here" in problem for problem in found] == [False, True, True, False]
-    assert found[3].startswith("isProductionMode: is not needed: remove it")
+MORPHLINE = (
+    """
+SOLR_LOCATOR : { collection : logs, zkHost : "127.0.0.1:2181/solr" }
+morphlines : [
+  {
+    id : m1
+    importCommands : ["org.kitesdk.**", "org.apache.solr.**"]
+    commands : [
+      { readLine { charset : UTF-8 } }
+      # { java { code : "" } }
+      { grok { expressions : { message : """
+    + '"""(?<level>\\S+) (?<n_i>\\d+)"""'
+    + """ } } }
+      { generateUUID { field : id } }
+      { addValues { java : "no command { java { }" } }
+      { sanitizeUnknownSolrFields { solrLocator : ${SOLR_LOCATOR} } }
+      { loadSolr { solrLocator : ${SOLR_LOCATOR} } }
+    ]
+  }
+]
+"""
+)
+
+
+def written(directory: Path, text: str = MORPHLINE) -> dict[str, str]:
+    file = directory / "morphline.conf"
+    file.write_text(text)
+    return {"morphlineFile": str(file), "morphlineId": "m1"}
+
+
+def with_morphline(properties: dict[str, str]) -> SolrSink:
+    config, found = SolrConfig.parse(properties)
+    assert config is not None, found
+    sink = SolrSink(config)
+    schema = {"uniqueKey": "id", "fields": [{"name": "id"}], "dynamicFields": [{"name": "*_i"}]}
+    sink._maker.attach(config.opened(lambda record: True, sink), schema)
+    return sink
+
+
+def batch_of(*bodies: bytes) -> Batch:
+    numbers = list(range(len(bodies)))
+    return Batch.of([Event(body) for body in bodies], Origin.of_records("t", 0, numbers, numbers))
+
+
+def test_a_morphline_needs_no_other_address_than_its_own(tmp_path: Path) -> None:
+    flumes = written(tmp_path) | {"isProductionMode": "true", "recoverableExceptionClasses": "java.io.IOException"}
+    assert problems(flumes) == []
+    assert problems({"morphlineFile": "/etc/m.conf"}) == []
+    config, _ = SolrConfig.parse({"morphlineFile": "/etc/m.conf"})
+    assert config is not None
+    assert [str(one.message) for one in config.cautions()] == [
+        "/etc/m.conf does not exist: nothing runs until it does"
+    ]
+    with pytest.raises(Retry, match=r"the morphline cannot run: .*No such file"):
+        SolrSink(config).open()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{ readLine { charset : UTF-8 } }", "{ userAgent { a : b } }", ":8: the command `userAgent` is not built"),
+        ("{ readLine { charset : UTF-8 } }", "{ java { code : x } }", ":8: the command `java` is code in Java"),
+        ("charset : UTF-8", "charset : UTF-7a", ":8: the command `readLine` unknown character set 'UTF-7a'"),
+        ("charset : UTF-8", "charSet : UTF-8", ":8: the command `readLine` does not know charSet"),
+        ("{ expressions", "{ dictionaryFiles : [/none], expressions", ":10: the command `grok` cannot read its"),
+        ("(?<level>", "%{LEVEL:level} (?<l>", ":10: the command `grok` names the pattern 'LEVEL', which is in none"),
+        ("m1", "m2", "has no morphline 'm1'; it has 'm2'"),
+        ("morphlines : [", "morphlines : {", "morphline.conf:"),
+        ("127.0.0.1:2181/solr", "$ZK_HOST", ":13: zkHost '$ZK_HOST' is to be filled in: write its hosts, or add url"),
+        ("zkHost : \"127.0.0.1:2181/solr\"", "", ":13: its solrLocator has neither solrUrl nor zkHost"),
+        ("org.kitesdk.**", "x.y", "imports none of Kite's commands"),
+        ("{ loadSolr { solrLocator : ${SOLR_LOCATOR} } }",
+         "{ loadSolr { solrLocator : { solrUrl : \"http://h/solr/c\" } } }",
+         ":14: names another collection"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_morphline_is_told_with_its_line(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in MORPHLINE
+    (problem,) = problems(written(tmp_path, MORPHLINE.replace(old, new)))
+    assert problem.startswith("morphlineFile: ")
+    assert message in problem
+
+
+def test_all_commands_that_are_not_built_are_told_at_once(tmp_path: Path) -> None:
+    text = MORPHLINE.replace("{ readLine {", "{ geoIP {").replace("{ generateUUID {", "{ solrCell {")
+    (problem,) = problems(written(tmp_path, text))
+    assert ":8: the command `geoIP`" in problem
+    assert ":11: the command `solrCell`" in problem
+
+
+def test_an_event_gives_the_same_documents_each_time_it_comes(tmp_path: Path) -> None:
+    made = []
+    for _ in range(2):
+        sink = with_morphline(written(tmp_path))
+        sink.write(batch_of(b"INFO 1\nWARN 2", b"ERROR 3"))
+        made.append([document.fields for document in sink._documents])
+    assert made[0] == made[1]
+    assert [document.pop("n_i") for document in made[0]] == ["1", "2", "3"]
+    assert len({document["id"] for document in made[0]}) == 3
+    assert all(document.keys() == {"id"} for document in made[0])
+
+
+def test_an_event_with_which_a_morphline_fails_is_rejected(tmp_path: Path) -> None:
+    sink = with_morphline(written(tmp_path))
+    with pytest.raises(Rejected) as rejected:
+        sink.write(batch_of(b"INFO 1", b"INFO one", b"", b"INFO 2\nno"))
+    assert {id.offset for id in rejected.value.reasons} == {1, 2, 3}
+    assert [document.fields["n_i"] for document in sink._documents] == ["1", "2"]
+    assert set(rejected.value.reasons.values()) == {"a command of the morphline does not succeed with it"}
+
+
+def test_variables_come_before_the_files_own_values(tmp_path: Path) -> None:
+    properties = written(tmp_path) | {
+        "morphlineVariable.SOLR_LOCATOR.solrUrl": "http://h:8983/solr/other",
+        "morphlineVariable.SOLR_LOCATOR.zkHost": "",
+    }
+    config, found = SolrConfig.parse(properties)
+    assert config is not None, found
+    sink = SolrSink(config)
+    assert sink._address(config.opened(lambda record: True, sink)) == "http://h:8983/solr/other"
+
+
+def test_solr_is_found_by_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class ZooKeeper:
+        def __init__(self, hosts: str, read_only: bool) -> None:
+            assert hosts == "127.0.0.1:2181/solr"
+
+        def get_children(self, path: str) -> list[str]:
+            assert path == "/live_nodes"
+            return ["b:8983_solr", "a:7574_solr"]
+
+        def start(self, timeout: float) -> None: ...
+        def stop(self) -> None: ...
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("kazoo.client.KazooClient", ZooKeeper)
+    config, found = SolrConfig.parse(written(tmp_path))
+    assert config is not None, found
+    sink = SolrSink(config)
+    assert sink._address(config.opened(lambda record: True, sink)) == "http://a:7574/solr/logs"
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from agent.services.running import RunningAgent
 from agent.services.solr import SOLR, SolrCluster
 from plugins import Batch, Event, Origin, Rejected, Retry, conformance
 from plugins.conformance.samples import sample_events
@@ -151,3 +154,108 @@ def test_a_solr_that_was_away_has_everything_once(core: str, solr_cluster: SolrC
     assert deliver(sink, batch(*bodies, offset=3000)) == {}
     assert documents(core).keys() == {f"app-0-{n}-0" for n in range(6000)}
     sink.close()
+
+
+MORPHLINES = """
+# Takes syslog apart.
+SOLR_LOCATOR : {
+  solrUrl : "%s"
+}
+SOLR_LOCATOR : ${?ENV_SOLR_LOCATOR}
+
+morphlines : [
+  {
+    id : morphline1
+    importCommands : ["org.kitesdk.**", "org.apache.solr.**"]
+    commands : [
+      { readLine { charset : UTF-8 } }
+      {
+        grok {
+          dictionaryFiles : [%s]
+          expressions : {
+            message : QUOTES<%%{POSINT:priority_i}>%%{TS:time_dt} %%{HOST:host_s} %%{PROGRAM}: %%{TEXT}QUOTES
+          }
+        }
+      }
+      {
+        if {
+          conditions : [ { equals { program_s : cron } } ]
+          then : [ { dropRecord {} } ]
+        }
+      }
+      {
+        convertTimestamp {
+          field : time_dt
+          inputFormats : ["yyyy-MM-dd'T'HH:mm:ss.SSS'Z'", "MMM d HH:mm:ss"]
+          inputTimezone : America/Los_Angeles
+          outputFormat : "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
+          outputTimezone : UTC
+        }
+      }
+      { generateUUID { field : id } }
+      { logDebug { format : "output record: {}", args : ["@{}"] } }
+      { sanitizeUnknownSolrFields { solrLocator : ${SOLR_LOCATOR} } }
+      { loadSolr { solrLocator : ${SOLR_LOCATOR} } }
+    ]
+  }
+]
+"""
+DICTIONARY = r"""
+POSINT \b(?:[1-9][0-9]*)\b
+TS (?:Jan|Feb|Mar) +\d+ (?!<[0-9])\d\d:\d\d:\d\d(?![0-9])
+HOST \b(?:[0-9A-Za-z][0-9A-Za-z-]{0,62})\b
+PROGRAM %{DATA:program_s}(?:\[%{POSINT:pid_i}\])?
+TEXT %{GREEDYDATA:text_t}
+DATA .*?
+GREEDYDATA .*
+"""
+FLUME = """
+agent.sources = netcat
+agent.channels = memory
+agent.sinks = solrSink
+agent.sources.netcat.type = netcat
+agent.sources.netcat.bind = 127.0.0.1
+agent.sources.netcat.port = 0
+agent.sources.netcat.channels = memory
+agent.sources.netcat.interceptors = port
+agent.sources.netcat.interceptors.port.type = org.apache.flume.sink.solr.morphline.MorphlineInterceptor$Builder
+agent.sources.netcat.interceptors.port.morphlineFile = {directory}/interceptor.conf
+agent.channels.memory.type = memory
+agent.sinks.solrSink.type = org.apache.flume.sink.solr.morphline.MorphlineSolrSink
+agent.sinks.solrSink.channel = memory
+agent.sinks.solrSink.batchSize = 100
+agent.sinks.solrSink.batchDurationMillis = 200
+agent.sinks.solrSink.isProductionMode = true
+agent.sinks.solrSink.morphlineFile = {directory}/morphlines.conf
+agent.sinks.solrSink.morphlineId = morphline1
+"""
+
+
+def test_an_agent_with_flumes_morphlines(core: str, tmp_path: Path) -> None:
+    (tmp_path / "grok-patterns").write_text(DICTIONARY)
+    text = MORPHLINES % (core, tmp_path / "grok-patterns")
+    (tmp_path / "morphlines.conf").write_text(text.replace("QUOTES", '"' * 3))
+    (tmp_path / "interceptor.conf").write_text(
+        "morphlines : [{ id : m, commands : [{ addValues { port_i : 514, unknown : x } }] }]"
+    )
+    lines = [
+        b"<164>Feb  4 10:46:14 web sshd[607]: listening on 0.0.0.0 port 22.",
+        b"<13>Feb 14 23:46:14 web app: started",
+        b"<13>Feb 14 23:46:15 web cron: nobody needs that",
+        b"no syslog",
+    ]
+    with RunningAgent(tmp_path, FLUME.format(directory=tmp_path)) as agent:
+        with socket.create_connection(("127.0.0.1", agent.port("netcat")), timeout=60) as sender:
+            sender.sendall(b"".join(line + b"\n" for line in lines))
+            assert [sender.makefile("rb").readline()] == [b"OK\n"]
+            agent.until(lambda: len(documents(core)) == 2, "documents")
+            agent.until(lambda: agent.count("SINK.solrSink", "EventRejectedCount") == 1, "what is no syslog")
+        assert agent.stop() == 0
+    found = sorted(documents(core).values(), key=lambda document: str(document["program_s"]))
+    common = {"port_i": 514, "host_s": "web"}
+    assert found == [
+        common | {"priority_i": 13, "time_dt": "1970-02-15T07:46:14Z", "program_s": "app", "text_t": "started"},
+        common
+        | {"priority_i": 164, "time_dt": "1970-02-04T18:46:14Z", "program_s": "sshd", "pid_i": 607}
+        | {"text_t": "listening on 0.0.0.0 port 22."},
+    ]

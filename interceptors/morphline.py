@@ -1,0 +1,111 @@
+"""The interceptor `morphline`: a morphline makes another event of each."""
+
+from __future__ import annotations
+
+import threading
+
+from plugins import Batch, Event, Interceptor, agreement, option
+from plugins.options import with_default
+from plugins.shared.morphline import BODY, Failed, Morphline, Record, text
+from plugins.shared.morphline.options import MorphlineConfig
+
+
+class MorphlineInterceptorConfig(MorphlineConfig):
+    """Options of the interceptor `morphline`."""
+
+    morphline_file: str = with_default(MorphlineConfig, "morphline_file")
+    production: bool = option(
+        False,
+        name="isProductionMode",
+        description="Drop events with which the morphline cannot do its work; if false, they go on as they came, "
+        "where Flume's source sends them again for ever.",
+    )
+
+    @agreement("morphline_file", "morphline_id", "variables")
+    def _check_morphline(self) -> None:
+        morphline = self.checked()
+        for place, _ in morphline.locators if morphline else ():
+            raise ValueError(f"{place}: Solr is known to the sink only: remove the command")
+
+
+class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
+    """Runs a morphline of Kite's commands; what comes out at its end is the event, its fields are the headers.
+
+    An event of which nothing comes out is dropped, as is one with which a command does not succeed: it is counted as
+    `MorphlineFailedCount`. One of which more comes out than an event can hold, or with which a command cannot do its
+    work, goes on as it came, or is dropped with `isProductionMode = true`: it is counted as
+    `MorphlineExceptionCount`. Not pure: some commands give another result each time.
+    """
+
+    type_name = "morphline"
+    aliases = (
+        "org.apache.flume.sink.solr.morphline.MorphlineInterceptor$Builder",
+        "org.apache.flume.sink.solr.morphline.MorphlineInterceptor",
+    )
+    counters = ("MorphlineFailedCount", "MorphlineExceptionCount")
+    pure = False
+
+    def __init__(self, config: MorphlineInterceptorConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self._morphline: Morphline | None = None
+        self._out: list[Record] = []
+        self._lock = threading.Lock()
+        """Sources with several threads share the morphline, which runs once at a time."""
+
+    def open(self) -> None:
+        """Read the morphline."""
+        self._morphline = self.config.opened(self._keep, self)
+
+    def close(self) -> None:
+        """Forget it."""
+        self._morphline = None
+
+    def intercept(self, batch: Batch) -> Batch:
+        """Run it on each event."""
+        with self._lock:
+            return batch.map(self._event)
+
+    def _keep(self, record: Record) -> bool:
+        self._out.append(record)
+        return True
+
+    def _event(self, event: Event) -> Event | None:
+        assert self._morphline is not None
+        self._out.clear()
+        record = Record({name: [value] for name, value in event.headers.items()})
+        if event.body:
+            record[BODY] = [event.body]
+        try:
+            if not self._morphline.process(record):
+                self.metrics.add("MorphlineFailedCount")
+                self.complain("failed", "a command of the morphline does not succeed with some events")
+            return self._made()
+        except Failed as e:
+            self.metrics.add("MorphlineExceptionCount")
+            self.complain("exception", "the morphline cannot do its work with some events: %s", e)
+            return None if self.config.production else event
+
+    def _made(self) -> Event | None:
+        if len(self._out) > 1:
+            raise Failed(f"{len(self._out)} records come out of one event, which can be one only")
+        if not self._out:
+            return None
+        (record,) = self._out
+        headers = {}
+        body = b""
+        for name in record:
+            value, *others = record[name]
+            if others:
+                raise Failed(f"the field {name} has {1 + len(others)} values, and a header can have one only")
+            if name != BODY:
+                headers[_encodable(name)] = _encodable(text(value))
+            elif isinstance(value, bytes):
+                body = value
+            else:
+                raise Failed(f"{BODY} is no bytes: toByteArray makes bytes of it")
+        return Event(body, headers)
+
+
+def _encodable(text: str) -> str:
+    """Without half characters, which JSON can hold: a question mark each, as Java writes them."""
+    return text.encode("utf-8", "replace").decode()

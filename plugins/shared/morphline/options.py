@@ -1,0 +1,66 @@
+"""The options that the components have which run a morphline."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from plugins.component import Component
+from plugins.errors import MissingExtra, Retry
+from plugins.options import Config, Problem, option
+from plugins.shared.morphline import Morphline
+from plugins.shared.morphline.compiler import Process
+
+_ALWAYS = "Has no effect: a server that is away is always tried again, and any other failure is one of the event."
+
+
+class MorphlineConfig(Config):
+    """Options of a component that runs a morphline."""
+
+    ignored = MappingProxyType({"isIgnoringRecoverableExceptions": _ALWAYS, "recoverableExceptionClasses": _ALWAYS})
+    morphline_file: str | None = option(
+        None,
+        name="morphlineFile",
+        file=True,
+        description="File with morphlines, in HOCON, as Kite's library reads it.",
+    )
+    morphline_id: str | None = option(
+        None, name="morphlineId", description="The `id` of the morphline to run. If unset, the first of the file."
+    )
+    variables: dict[str, str] = option(
+        {},
+        name="morphlineVariable.",
+        description="`morphlineVariable.<path>` is a value that counts before the file's own of that path.",
+    )
+
+    def cautions(self) -> Iterator[Problem]:
+        """A file that is not there yet."""
+        yield from super().cautions()
+        if self.morphline_file and not Path(self.morphline_file).exists():
+            yield Problem("morphlineFile", f"{self.morphline_file} does not exist: nothing runs until it does")
+
+    def checked(self) -> Morphline | None:
+        """The morphline, for a check; None where there is no file yet. ValueError says what is wrong with it."""
+        assert self.morphline_file is not None
+        try:
+            return self._read(lambda record: True, logging.getLogger(__name__))
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as e:
+            raise ValueError(f"{self.morphline_file} cannot be read: {e}") from None
+        except MissingExtra as e:
+            raise ValueError(str(e)) from None
+
+    def opened(self, last: Process, component: Component[Any]) -> Morphline:
+        """The morphline, to be run by this component. Raises Retry where it cannot be."""
+        try:
+            return self._read(last, component.log)
+        except (OSError, ValueError) as e:
+            raise Retry(f"the morphline cannot run: {e}") from e
+
+    def _read(self, last: Process, log: logging.Logger) -> Morphline:
+        assert self.morphline_file is not None
+        return Morphline(self.morphline_file, (self.morphline_id or "").strip(), self.variables, last, log)

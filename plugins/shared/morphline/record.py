@@ -1,0 +1,116 @@
+"""What flows through a morphline: fields with any number of values each."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+BODY = "_attachment_body"
+MIME_TYPE = "_attachment_mimetype"
+CHARSET = "_attachment_charset"
+NAME = "_attachment_name"
+MESSAGE = "message"
+_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
+_SHORT = {"\b": r"\b", "\t": r"\t", "\n": r"\n", "\f": r"\f", "\r": r"\r", '"': r"\"", "\\": r"\\"}
+
+
+class Failed(Exception):
+    """A command cannot go on with this record; the text says why."""
+
+
+@dataclass(frozen=True)
+class Json:
+    """A value read from JSON, which is not yet taken apart."""
+
+    value: Any
+
+    def __str__(self) -> str:
+        try:
+            return _json(self.value)
+        except RecursionError:
+            raise Failed("a value of JSON is nested too deeply") from None
+
+
+class Record:
+    """Fields with any number of values each; one without values is not there.
+
+    Values are text, bytes, numbers, truth values and `Json`.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: dict[str, list[Any]] | None = None) -> None:
+        self._fields = fields or {}
+
+    def copy(self) -> Record:
+        """Another with the same values."""
+        return Record({name: list(values) for name, values in self._fields.items() if values})
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._fields.get(name))
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of its fields."""
+        return iter([name for name, values in self._fields.items() if values])
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """The values of a field, to read and to change."""
+        return self._fields.setdefault(name, [])
+
+    def __setitem__(self, name: str, values: Iterable[Any]) -> None:
+        self._fields[name] = list(values)
+
+    def __delitem__(self, name: str) -> None:
+        self._fields.pop(name, None)
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(f'{name}={listed(self[name])}' for name in sorted(self))}}}"
+
+
+def listed(values: Iterable[Any]) -> str:
+    """Values as Java prints a list."""
+    return f"[{', '.join(map(text, values))}]"
+
+
+def text(value: Any) -> str:
+    """A value as Java prints it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _double(value)
+    if isinstance(value, bytes):
+        return f"[B@{base64.b16encode(value[:4]).decode().lower()}"
+    return str(value)
+
+
+def _double(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        shortest = repr(value)
+        return shortest if "e" not in shortest else f"{value:f}".rstrip("0")
+    digits, _, exponent = f"{value!r}".partition("e")
+    if not exponent:
+        digits, _, exponent = f"{value:.{len(digits.strip('-0').replace('.', '').rstrip('0')) - 1}e}".partition("e")
+    return f"{digits if '.' in digits else f'{digits}.0'}E{int(exponent)}"
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_quoted(name)}:{_json(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_json, value))}]"
+    if isinstance(value, str):
+        return _quoted(value)
+    return "null" if value is None else text(value)
+
+
+def _quoted(value: str) -> str:
+    escaped = _ESCAPED.sub(lambda match: _SHORT.get(match[0]) or f"\\u{ord(match[0]):04X}", value)
+    return f'"{escaped}"'
