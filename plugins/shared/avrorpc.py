@@ -12,12 +12,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-import pyarrow as pa
 import pydantic
 
-from plugins.batch import Batch
 from plugins.options import Config, option
-from plugins.shared import flumeevent
 from plugins.shared.flumeevent import long_at, varint
 
 
@@ -245,43 +242,8 @@ def _plain(schema: Any) -> Any:
 # --- events
 
 
-FEW = 64
-"""Different headers that are decoded one by one: columns pay from there on."""
-
-
-class Events:
-    """Gathers the events of several requests into one batch, column by column."""
-
-    def __init__(self) -> None:
-        self._heads: list[bytes] = []
-        self._bodies: list[bytes] = []
-        self.nbytes = 0
-
-    def __len__(self) -> int:
-        return len(self._bodies)
-
-    def add(self, data: bytes, at: int, *, many: bool) -> None:
-        """The event, or with `many` the array of events, from `at` to the end. ValueError adds nothing."""
-        try:
-            heads, bodies = _scan(data, at, many=many)
-        except IndexError:
-            raise ValueError("the request ends within an event") from None
-        self._heads += heads
-        self._bodies += bodies
-        self.nbytes += len(data) - at
-
-    def batch(self) -> Batch:
-        """All of them, in their order."""
-        codes: dict[bytes, int] = {}
-        rows = [codes.setdefault(head, len(codes)) for head in self._heads]
-        headers = _headers(list(codes))
-        if len(codes) < len(rows):
-            headers = Batch(headers.records.take(pa.array(rows, pa.int32())))
-        return headers.with_bodies(pa.array(self._bodies, pa.binary()))
-
-
-def _scan(data: bytes, at: int, *, many: bool) -> tuple[list[bytes], list[bytes]]:
-    """Headers, still encoded, and body of each event. ValueError or IndexError for what is damaged."""
+def scan(data: bytes, at: int, *, many: bool) -> tuple[list[bytes], list[bytes]]:
+    """For `Events`: headers, still encoded, and body of each event, or with `many` of the array of events."""
     heads: list[bytes] = []
     bodies: list[bytes] = []
     head, starts = b"\xff", data.startswith
@@ -337,13 +299,6 @@ def _length(number: int) -> int:
     if number < 0:
         raise ValueError(f"a length of {number}")
     return number
-
-
-def _headers(heads: list[bytes]) -> Batch:
-    """Events without bodies that have these headers."""
-    values = [head + b"\0" for head in heads]
-    batch = flumeevent.decode(values) if len(values) >= FEW else None
-    return batch or Batch.of(flumeevent.decode_event(value) for value in values)
 
 
 def _slice(data: bytes, at: int) -> tuple[bytes, int]:

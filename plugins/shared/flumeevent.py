@@ -6,8 +6,8 @@ columns cannot hold (several map blocks, bytes that are no text, damage) are dec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,44 +28,6 @@ MOST_HEADERS = 256
 # --- encoding
 
 
-def encode(batch: Batch) -> Any:
-    """One value a row, as a binary array."""
-    names = batch.records.schema.names[1:]
-    columns = batch.records.columns[1:]
-    if any(column.type == OVERFLOW_TYPE for column in columns):
-        return pa.array([encode_event(event) for event in batch], pa.binary())
-    counts = np.zeros(len(batch), np.int64)
-    parts: list[Any] = []
-    for name, column in zip(names, columns, strict=True):
-        texts = column.dictionary.cast(pa.binary())
-        key = name.encode()
-        entries = _joined(pa.scalar(varint(len(key)) + key), _lengths(texts), texts)
-        fragments = entries.take(column.indices)
-        if column.null_count or texts.null_count:
-            counts += fragments.is_valid().to_numpy(zero_copy_only=False)
-            fragments = fragments.fill_null(b"")
-        else:
-            counts += 1
-        parts.append(fragments)
-    # An empty map is its end alone; any other is one block, and the end.
-    ends = pa.scalar(b"\0") if parts else pa.scalar(b"")
-    if parts and not counts.all():
-        ends = pa.array([b"", b"\0"], pa.binary()).take(pa.array(np.minimum(counts, 1)))
-    return _joined(_varints(counts), *parts, ends, _lengths(batch.bodies), batch.bodies)
-
-
-def encode_event(event: Event) -> bytes:
-    """The value of one event."""
-    pieces = [varint(len(event.headers))]
-    for name, value in event.headers.items():
-        for text in (name.encode(), value.encode()):
-            pieces += (varint(len(text)), text)
-    if event.headers:
-        pieces.append(b"\0")
-    pieces += (varint(len(event.body)), event.body)
-    return b"".join(pieces)
-
-
 def varint(number: int) -> bytes:
     """Avro's long: zig-zag, seven bits a byte, the lowest first."""
     left = (number << 1) ^ (number >> 63)
@@ -77,15 +39,67 @@ def varint(number: int) -> bytes:
     return bytes(data)
 
 
-def _lengths(texts: Any) -> Any:
-    return _varints(pc.binary_length(texts).fill_null(0).to_numpy(zero_copy_only=False))
+class Layout(NamedTuple):
+    """What stands before, between and after the headers and the body of an encoded event."""
+
+    begin: Callable[[int], bytes]
+    """What an event with so many headers begins with."""
+    length: Callable[[int], bytes]
+    """What stands before each text of so many bytes."""
+    between: Callable[[int], bytes]
+    """What follows so many headers, before the length of the body."""
+    end: bytes
 
 
-def _varints(numbers: npt.NDArray[Any]) -> Any:
-    """One encoded number a row; each different one is encoded once."""
+AVRO = Layout(varint, varint, lambda headers: b"\0" if headers else b"", b"")
+"""An empty map is its end alone; any other is one block, and the end."""
+
+
+def encode(batch: Batch, layout: Layout = AVRO) -> Any:
+    """One value a row, as a binary array."""
+    begin, length, between, end = layout
+    names = batch.records.schema.names[1:]
+    columns = batch.records.columns[1:]
+    if any(column.type == OVERFLOW_TYPE for column in columns):
+        return pa.array([encode_event(event, layout) for event in batch], pa.binary())
+    counts = np.zeros(len(batch), np.int64)
+    parts: list[Any] = []
+    for name, column in zip(names, columns, strict=True):
+        texts = column.dictionary.cast(pa.binary())
+        key = name.encode()
+        entries = _joined(pa.scalar(length(len(key)) + key), _lengths(texts, length), texts)
+        fragments = entries.take(column.indices)
+        if column.null_count or texts.null_count:
+            counts += fragments.is_valid().to_numpy(zero_copy_only=False)
+            fragments = fragments.fill_null(b"")
+        else:
+            counts += 1
+        parts.append(fragments)
+    lengths = _lengths(batch.bodies, length)
+    return _joined(_each(counts, begin), *parts, _each(counts, between), lengths, batch.bodies, pa.scalar(end))
+
+
+def encode_event(event: Event, layout: Layout = AVRO) -> bytes:
+    """The value of one event."""
+    begin, length, between, end = layout
+    count = len(event.headers)
+    pieces = [begin(count)]
+    for name, value in event.headers.items():
+        for text in (name.encode(), value.encode()):
+            pieces += (length(len(text)), text)
+    pieces += (between(count), length(len(event.body)), event.body, end)
+    return b"".join(pieces)
+
+
+def _lengths(texts: Any, length: Callable[[int], bytes]) -> Any:
+    return _each(pc.binary_length(texts).fill_null(0).to_numpy(zero_copy_only=False), length)
+
+
+def _each(numbers: npt.NDArray[Any], encoded: Callable[[int], bytes]) -> Any:
+    """What each number is encoded as; each different one is encoded once."""
     distinct, rows = np.unique(numbers, return_inverse=True)
-    encoded = pa.array([varint(number) for number in distinct.tolist()], pa.binary())
-    return encoded[0] if len(encoded) == 1 else encoded.take(pa.array(rows))
+    values = pa.array([encoded(number) for number in distinct.tolist()], pa.binary())
+    return values[0] if len(values) == 1 else values.take(pa.array(rows))
 
 
 def _joined(*columns: Any) -> Any:

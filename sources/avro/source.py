@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from plugins import Batch
-from plugins.shared.avrorpc import Events, Status
+from plugins.shared.avrorpc import scan
+from plugins.shared.rpcevents import Events
 from sources.avro.config import AvroConfig
-from sources.avro.server import Request, Server
+from sources.avro.differences import AVRO
+from sources.avro.server import AvroWire, IpFilter
 from sources.listening import Endpoint
-from sources.serving import ServingSource
+from sources.rpc import RpcSource, Server
 
 
-class AvroSource(ServingSource[AvroConfig, Server, Request]):
+class AvroSource(RpcSource[AvroConfig]):
     """Receives events by Flume's Avro RPC at least once: OK is answered when every required channel has stored them.
 
     A client that gets FAILED, or no answer, sends its events again; those stored already are then there twice.
@@ -18,22 +19,17 @@ class AvroSource(ServingSource[AvroConfig, Server, Request]):
 
     type_name = "avro"
     aliases = ("org.apache.flume.source.AvroSource",)
+    differences = AVRO
 
-    def _serve(self, endpoint: Endpoint) -> Server:
-        return Server(self, endpoint)
+    def _serve(self, endpoint: Endpoint) -> Server[AvroConfig]:
+        config = self.config
+        return Server(
+            self,
+            endpoint,
+            lambda: AvroWire(config.max_request_bytes),
+            deflate=config.compression_type == "deflate",
+            admission=IpFilter(config.rules()),
+        )
 
-    def _read(self, server: Server, requests: list[Request]) -> tuple[list[Request], Batch]:
-        events = Events()
-        readable = []
-        for request in requests:
-            try:
-                events.add(request.content, request.at, many=request.many)
-            except ValueError as e:
-                server.refuse(request, str(e))
-            else:
-                readable.append(request)
-        return readable, events.batch()
-
-    def _answer(self, server: Server, requests: list[Request]) -> None:
-        self.metrics.add("AppendAcceptedCount", sum(not request.many for request in requests))
-        server.answer(requests, Status.OK)
+    def _events(self) -> Events:
+        return Events(scan)

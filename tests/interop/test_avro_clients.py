@@ -50,7 +50,7 @@ def collector() -> Iterator[Running]:
         yield running
 
 
-def configuration(collector: Running, sources: dict[str, str]) -> str:
+def configuration(collector: Running, sources: dict[str, str], kind: str = "avro") -> str:
     text = f"""
 a1.sources = {" ".join(sources)}
 a1.channels = c1
@@ -63,7 +63,7 @@ a1.sinks.k1.port = {collector.source.port}
 """
     for name, more in sources.items():
         text += (
-            f"a1.sources.{name}.type = avro\na1.sources.{name}.channels = c1\na1.sources.{name}.bind = 127.0.0.1\n"
+            f"a1.sources.{name}.type = {kind}\na1.sources.{name}.channels = c1\na1.sources.{name}.bind = 127.0.0.1\n"
         )
         text += "".join(f"a1.sources.{name}.{line}\n" for line in more.split("; "))
     return text

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from agent.services.running import free_ports, until
+import pytest
+
+from agent.services.running import free_port, free_ports, until
 from plugins import Batch, Event, Retry
-from sinks.avro import AvroSink, AvroSinkConfig
+from sinks.avro import AvroSink
+from sinks.rpc import RpcSink
 from tests.interop.jvm import java_keystore
-from tests.interop.test_flume import flume
+from tests.interop.test_flume import RunningFlume, flume
 from tests.sources.test_avro import Running
 
 EVENTS = [Event(b"event %d \xff" % n, {"number": str(n), "grüße": "世界"} if n % 3 else {}) for n in range(2000)]
 
 
-def sent(port: int, **properties: str) -> AvroSink:
+def sent(port: int, kind: type[RpcSink[Any]] = AvroSink, **properties: str) -> RpcSink[Any]:
     """A sink that has delivered all events there, as soon as Flume listened."""
-    config, problems = AvroSinkConfig.parse({"hostname": "127.0.0.1", "port": str(port)} | properties)
+    config, problems = kind.config_class.parse({"hostname": "127.0.0.1", "port": str(port)} | properties)
     assert config is not None, problems
-    sink = AvroSink(config)
+    sink = kind(config)
     sink.open()
     failures: list[str] = []
 
@@ -66,17 +71,49 @@ def test_there_and_back(tmp_path: Path) -> None:
             assert max(repeated.values()) == 1, "sent again without need"
 
 
-def hop(number: str, port: int, source: dict[str, str], next_port: int, sink: dict[str, Any]) -> str:
+def test_a_flume_that_does_not_answer(tmp_path: Path) -> None:
+    """It is left in time, and asked again; what it had taken before is then there twice."""
+    timeouts = {"connect-timeout": "1000", "request-timeout": "1000", "reset-connection-interval": "1"}
+    port, file = free_port(), tmp_path / "flume.conf"
+    with Running() as running:
+        text = hop("1", port, {}, running.source.port, timeouts)
+        file.write_text(text + "a1.sources = r1\na1.channels = c1\na1.sinks = k1\n")
+        with RunningFlume(tmp_path, file) as flume, contextlib.closing(sent(port, **timeouts)) as sink:
+            flume.process.send_signal(signal.SIGSTOP)
+            for _ in range(2):  # on the connection that there is, and on a new one
+                sink.write(Batch.of([Event(b"more")]))
+                with pytest.raises(Retry, match="no answer in time"):
+                    sink.flush()
+                sink.reset()
+            flume.process.send_signal(signal.SIGCONT)
+            sink.write(Batch.of([Event(b"more"), Event(b"last")]))
+            until(lambda: flushed(sink), "Flume to answer again")
+            until(lambda: Event(b"last") in running.events, "Flume to go on")
+    found = Counter(map(key, running.events))
+    assert found.keys() == {key(event) for event in [*EVENTS, Event(b"more"), Event(b"last")]}
+    assert found[key(Event(b"more"))] <= 3
+
+
+def flushed(sink: RpcSink[Any]) -> bool:
+    with contextlib.suppress(Retry):
+        sink.flush()
+        return True
+    return False
+
+
+def hop(
+    number: str, port: int, source: dict[str, str], next_port: int, sink: dict[str, Any], kind: str = "avro"
+) -> str:
     """Lines for one way through Flume."""
     lines = [
         f"a1.channels.c{number}.type = memory",
         f"a1.channels.c{number}.capacity = 10000",
         f"a1.channels.c{number}.transactionCapacity = 1000",
-        f"a1.sources.r{number}.type = avro",
+        f"a1.sources.r{number}.type = {kind}",
         f"a1.sources.r{number}.channels = c{number}",
         f"a1.sources.r{number}.bind = 127.0.0.1",
         f"a1.sources.r{number}.port = {port}",
-        f"a1.sinks.k{number}.type = avro",
+        f"a1.sinks.k{number}.type = {kind}",
         f"a1.sinks.k{number}.channel = c{number}",
         f"a1.sinks.k{number}.hostname = 127.0.0.1",
         f"a1.sinks.k{number}.port = {next_port}",

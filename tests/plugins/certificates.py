@@ -1,20 +1,35 @@
 """A certificate of one's own, as a test needs it."""
 
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 
 NAMES = "subjectAltName=DNS:localhost,IP:127.0.0.1"
 
 
-def certificate(directory: Path, names: str = NAMES) -> Path:
-    """`server.crt`, and with its key `server.pem` and `server.p12` (password `changeit`), for this machine."""
-    key, crt = directory / "server.key", directory / "server.crt"
-    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=localhost"]
-    _run(*new, "-addext", names, "-keyout", str(key), "-out", str(crt))
-    (directory / "server.pem").write_bytes(key.read_bytes() + crt.read_bytes())
-    pack = ["openssl", "pkcs12", "-export", "-inkey", str(key), "-in", str(crt), "-passout", "pass:changeit"]
-    _run(*pack, "-out", str(directory / "server.p12"))
+def certificate(directory: Path, names: str = NAMES, whose: str = "server") -> Path:
+    """`server.crt`, and with its key `server.pem` and `server.p12` (password `changeit`), for this machine.
+
+    Those of another host or client bear another name in `whose`.
+    """
+    for name, content in _made(names, whose).items():
+        (directory / name).write_bytes(content)
     return directory
+
+
+@cache
+def _made(names: str, whose: str) -> dict[str, bytes]:
+    """Once a run: a key takes up to a second."""
+    with tempfile.TemporaryDirectory(prefix=f"{whose}-") as temporary:
+        directory = Path(temporary)
+        key, crt = directory / "server.key", directory / "server.crt"
+        new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=localhost"]
+        _run(*new, "-addext", names, "-keyout", str(key), "-out", str(crt))
+        (directory / "server.pem").write_bytes(key.read_bytes() + crt.read_bytes())
+        pack = ["openssl", "pkcs12", "-export", "-inkey", str(key), "-in", str(crt), "-passout", "pass:changeit"]
+        _run(*pack, "-out", str(directory / "server.p12"))
+        return {file.name: file.read_bytes() for file in directory.iterdir()}
 
 
 def _run(*command: str) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import ssl
 import threading
+import time
 
 import pytest
 
@@ -116,11 +117,39 @@ def impostor(reply):
 )
 def test_what_answers_is_no_avro_source(reply, message):
     with impostor(reply) as port:
-        sink = made(port, **{"connect-timeout": "500"})
+        sink = made(port, **{"connect-timeout": "1000"})
         sink.write(batch(EVENTS[:1]))
         with pytest.raises(Retry, match=message):
             sink.flush()
         sink.close()
+
+
+def test_a_source_that_says_nothing():
+    """`request-timeout` is for each request behind the first, and too short a time is Flume's default."""
+    with Running(store=False) as running:
+        sink = made(running.source.port, **{"request-timeout": "1000"})
+        running.store = True
+        sink.write(batch(EVENTS[:1]))
+        sink.flush()
+        running.store = False
+        sink.write(batch(EVENTS[:1]))
+        begin = time.monotonic()
+        with pytest.raises(Retry, match="no answer in time"):
+            sink.flush()
+        assert 0.9 < time.monotonic() - begin < 10
+        sink.close()
+    config, problems = AvroSinkConfig.parse(
+        {
+            "hostname": "x",
+            "port": "1",
+            "connect-timeout": "20",
+            "request-timeout": "0",
+            "reset-connection-interval": "-1",
+        }
+    )
+    assert not problems
+    assert config.patience(config.connect_timeout) == config.patience(config.request_timeout) == 20
+    assert [caution.option for caution in config.cautions()] == ["connect-timeout", "request-timeout"]
 
 
 def test_nobody_listens():
@@ -143,7 +172,7 @@ def test_deflate_on_one_side_only():
 
 
 def test_certificates(tls, tmp_path):
-    stranger = certificate(tmp_path)
+    stranger = certificate(tmp_path, whose="stranger")
     server = {"ssl": "true", "keystore": str(tls / "server.p12"), "keystore-password": "changeit"}
     with Running(**server) as running:
         port = running.source.port

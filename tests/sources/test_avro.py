@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from agent.services.running import until
 from plugins import Batch, Event, Retry
 from plugins.shared import avrorpc
-from plugins.shared.avrorpc import PROTOCOL_HASH, Events, Frames, Status, array, frame, opening, read_answer
+from plugins.shared.avrorpc import PROTOCOL_HASH, Frames, Status, array, frame, opening, read_answer, scan
 from plugins.shared.flumeevent import encode, varint
+from plugins.shared.rpcevents import Events
 from sources.avro import AvroConfig, AvroSource
 from sources.avro.config import Rule, admitted
 from tests.fixtures.examples import examples
@@ -36,10 +37,12 @@ HELLO = Event(b"hello", {"k": "v"})
 class Running:
     """The source at work: `stored` is called at once, or when the test says so."""
 
+    kind = AvroSource
+
     def __init__(self, store=True, **properties):
-        config, problems = AvroConfig.parse({"bind": "127.0.0.1", "port": "0"} | properties)
+        config, problems = self.kind.config_class.parse({"bind": "127.0.0.1", "port": "0"} | properties)
         assert not problems
-        self.source = AvroSource(config)
+        self.source = self.kind(config)
         self.store = store
         self.batches = []
         self.thread = threading.Thread(target=self._run)
@@ -129,7 +132,7 @@ EVENTS = st.lists(
 
 @given(EVENTS, EVENTS)
 def test_events_come_back_as_they_were(first, second):
-    events = Events()
+    events = Events(scan)
     for some in (first, second):
         events.add(array(encoded(Batch.of(some))), 0, many=True)
     assert list(events.batch()) == first + second
@@ -139,14 +142,14 @@ def test_events_come_back_as_they_were(first, second):
 @given(st.binary(max_size=200), st.booleans())
 def test_garbage_is_a_value_error(data, many):
     with contextlib.suppress(ValueError):
-        Events().add(data, 0, many=many)
+        Events(scan).add(data, 0, many=many)
 
 
 @given(EVENTS, st.data())
 def test_damage_is_told_and_adds_nothing(events, data):
     whole = array(encoded(Batch.of(events)))
     cut = data.draw(st.integers(0, len(whole) - 1))
-    gathered = Events()
+    gathered = Events(scan)
     with pytest.raises(ValueError):
         gathered.add(whole[:cut], 0, many=True)
     assert len(gathered) == 0
@@ -154,7 +157,7 @@ def test_damage_is_told_and_adds_nothing(events, data):
 
 def test_more_headers_than_columns():
     events = [Event(b"x", {f"h{i}": str(i) for i in range(70)}), Event(b"y", {})]
-    gathered = Events()
+    gathered = Events(scan)
     gathered.add(array(encoded(Batch.of(events))), 0, many=True)
     assert list(gathered.batch()) == events
 
@@ -162,7 +165,7 @@ def test_more_headers_than_columns():
 def test_other_ways_to_write_the_same():
     entry = b"\x02k\x02v"
     blocks = b"\x01" + varint(len(entry)) + entry + b"\x02" + b"\x02k\x02w" + b"\0"  # two blocks, one with its size
-    gathered = Events()
+    gathered = Events(scan)
     gathered.add(b"\x01\x02" + blocks + b"\x02a" + b"\0", 0, many=True)  # an array's block with its size
     gathered.add(b"\x02\x02\xff\x04\xc3\x28\0\x02b", 0, many=False)  # bytes that are no UTF-8
     assert list(gathered.batch()) == [Event(b"a", {"k": "w"}), Event(b"b", {"\ufffd": "\ufffd("})]
@@ -181,7 +184,7 @@ def test_other_ways_to_write_the_same():
 )
 def test_what_cannot_be_is_refused(damaged):
     with pytest.raises(ValueError):
-        Events().add(damaged, 0, many=True)
+        Events(scan).add(damaged, 0, many=True)
 
 
 # --- frames
@@ -267,7 +270,7 @@ def test_events_that_are_not_stored_in_time_are_answered_failed():
 
 
 def test_what_waits_while_no_channel_takes_it_is_bounded(monkeypatch):
-    monkeypatch.setattr("sources.avro.server.BUDGET", 1 << 20)
+    monkeypatch.setattr("sources.rpc.BUDGET", 1 << 20)
     properties = {"maxRequestBytes": str(1 << 20), "request-timeout": "60000"}
     big = Event(bytes(100_000))
     with Running(store=False, **properties) as running, contextlib.ExitStack() as stack:
@@ -425,7 +428,7 @@ def test_mutations_of_a_good_request_never_disturb_others(seed):
         ]
         until(lambda: running.count("OpenConnectionCount") == 1)
         assert running.source._server.unfinished == 0
-        assert running.source._server._held == 0
+        until(lambda: running.source._server._held == 0)  # a mutation may be a request as good as any
 
 
 def test_a_deflated_bomb_is_not_unpacked():
@@ -589,7 +592,7 @@ def test_tls_versions_and_ciphers(server_certificate):
 
 
 def test_only_clients_with_a_certificate_of_the_authority_are_let_in(server_certificate, tmp_path_factory, caplog):
-    stranger = certificate(tmp_path_factory.mktemp("stranger"))
+    stranger = certificate(tmp_path_factory.mktemp("stranger"), whose="stranger")
     properties = {"ssl": "true", "keystore": str(server_certificate / "server.pem")}
     with Running(**properties, truststore=str(server_certificate / "server.crt")) as running:
         for shows, why in ((None, "showed no certificate"), (stranger, "certificate is refused")):

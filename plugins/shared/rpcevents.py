@@ -1,0 +1,63 @@
+"""What Flume's RPCs share: the events of requests as batches."""
+
+from __future__ import annotations
+
+import struct
+from typing import Protocol
+
+import pyarrow as pa
+
+from plugins.batch import Batch
+from plugins.shared import flumeevent
+
+FEW = 64
+"""Different headers that are decoded one by one: columns pay from there on."""
+
+
+class Scan(Protocol):
+    """Finds events in the content of a request."""
+
+    def __call__(self, data: bytes, at: int, *, many: bool) -> tuple[list[bytes], list[bytes]]:
+        """Headers as Avro encodes them, and body, of the event or the events from `at` to the end.
+
+        ValueError, IndexError or struct.error for what is damaged.
+        """
+
+
+class Events:
+    """Gathers the events of several requests into one batch, column by column."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._heads: list[bytes] = []
+        self._bodies: list[bytes] = []
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def add(self, data: bytes, at: int, *, many: bool) -> None:
+        """The event, or with `many` the events, from `at` to the end. ValueError adds nothing."""
+        try:
+            heads, bodies = self._scan(data, at, many=many)
+        except (IndexError, struct.error):
+            raise ValueError("the request ends within an event") from None
+        self._heads += heads
+        self._bodies += bodies
+        self.nbytes += len(data) - at
+
+    def batch(self) -> Batch:
+        """All of them, in their order."""
+        codes: dict[bytes, int] = {}
+        rows = [codes.setdefault(head, len(codes)) for head in self._heads]
+        headers = _headers(list(codes))
+        if len(codes) < len(rows):
+            headers = Batch(headers.records.take(pa.array(rows, pa.int32())))
+        return headers.with_bodies(pa.array(self._bodies, pa.binary()))
+
+
+def _headers(heads: list[bytes]) -> Batch:
+    """Events without bodies that have these headers."""
+    values = [head + b"\0" for head in heads]
+    batch = flumeevent.decode(values) if len(values) >= FEW else None
+    return batch or Batch.of(flumeevent.decode_event(value) for value in values)

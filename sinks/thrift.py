@@ -1,0 +1,68 @@
+"""The thrift sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import MappingProxyType
+
+import pydantic
+
+from plugins import Batch, option
+from plugins.shared.flumeevent import encode
+from plugins.shared.thriftrpc import PROTOCOLS, Frames, Protocol, ProtocolConfig, Status, frame
+from sinks.rpc import DIFFERENCES, MAX_ANSWER, RpcSink, RpcSinkConfig, Wire
+
+
+class ThriftSinkConfig(ProtocolConfig, RpcSinkConfig):
+    """Options of the thrift sink."""
+
+    ignored = MappingProxyType(
+        {
+            "maxConnections": "one connection has all requests",
+            "connection-reset-interval": "Flume reads `reset-connection-interval`",
+            "client-principal": "Kerberos is not spoken",
+            "client-keytab": "Kerberos is not spoken",
+            "server-principal": "Kerberos is not spoken",
+        }
+    )
+    kerberos: bool = option(False, name="kerberos", description="Must be `false`: Kerberos is not spoken.")
+
+    @pydantic.field_validator("kerberos")
+    @classmethod
+    def _not_spoken(cls, value: bool) -> bool:
+        if value:
+            raise ValueError("is not built yet: use ssl = true")
+        return value
+
+
+class ThriftSink(RpcSink[ThriftSinkConfig]):
+    """Sends events to a thrift source, Flume's or ours, at least once: what was not answered OK is sent again."""
+
+    type_name = "thrift"
+    aliases = ("org.apache.flume.sink.ThriftSink",)
+    differences = DIFFERENCES
+
+    def _encoded(self, batch: Batch) -> list[bytes]:
+        return list(encode(batch, PROTOCOLS[self.config.protocol].layout).to_pylist())
+
+    def _wire(self) -> ThriftWire:
+        return ThriftWire(PROTOCOLS[self.config.protocol])
+
+
+class ThriftWire(Wire):
+    """Thrift's messages in frames."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+        self._frames = Frames(MAX_ANSWER)
+
+    def request(self, serial: int, events: Sequence[bytes]) -> bytes:
+        """See `Wire`."""
+        return frame(self._protocol.call(serial, events))
+
+    def answers(self, data: bytes) -> Iterator[tuple[int, Callable[[], Status]]]:
+        """See `Wire`."""
+        for content in self._frames.feed(data):
+            answer = self._protocol.read_answer(content)
+            yield answer.serial, partial(self._protocol.read_status, content, answer)

@@ -1,0 +1,94 @@
+"""The thrift source: Flume's RPC by Thrift, for its clients and thrift sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import MappingProxyType
+
+import pydantic
+
+from plugins import Difference, option
+from plugins.shared.rpcevents import Events
+from plugins.shared.thriftrpc import PROTOCOLS, UNKNOWN_METHOD, Frames, Protocol, ProtocolConfig, Status, frame
+from sources.listening import Endpoint
+from sources.rpc import CALLS, DIFFERENCES, Call, RpcConfig, RpcSource, Server, Wire
+
+
+class ThriftConfig(ProtocolConfig, RpcConfig):
+    """Options of the thrift source."""
+
+    ignored = MappingProxyType(
+        {
+            "agent-principal": "Kerberos is not spoken",
+            "agent-keytab": "Kerberos is not spoken",
+            "keymanager-type": "there is one kind",
+        }
+    )
+    kerberos: bool = option(
+        False, name="kerberos", description="Must be `false`: Kerberos is not spoken. TLS with `truststore` is."
+    )
+
+    @pydantic.field_validator("kerberos")
+    @classmethod
+    def _not_spoken(cls, value: bool) -> bool:
+        if value:
+            raise ValueError("is not built yet: let clients show certificates, with ssl = true and a truststore")
+        return value
+
+
+class ThriftSource(RpcSource[ThriftConfig]):
+    """Receives events by Flume's Thrift RPC at least once: OK is answered when all required channels have them.
+
+    A client that gets FAILED, or no answer, sends its events again; those stored already are then there twice.
+    """
+
+    type_name = "thrift"
+    aliases = ("org.apache.flume.source.ThriftSource",)
+    differences = (
+        Difference(flume="frames up to 16,384,000 bytes are read", here="`maxRequestBytes` (32 MiB), `frameTimeout`"),
+        Difference(
+            flume="a client of the other `protocol` waits for its timeout",
+            here="its connection is closed at once, and the log names the protocol to set",
+        ),
+        *DIFFERENCES,
+    )
+
+    def _serve(self, endpoint: Endpoint) -> Server[ThriftConfig]:
+        protocol, most = PROTOCOLS[self.config.protocol], self.config.max_request_bytes
+        return Server(self, endpoint, lambda: ThriftWire(protocol, most))
+
+    def _events(self) -> Events:
+        return Events(PROTOCOLS[self.config.protocol].scan)
+
+
+class ThriftWire(Wire):
+    """The calls of one client."""
+
+    what = "Thrift"
+
+    def __init__(self, protocol: Protocol, max_bytes: int) -> None:
+        self._protocol = protocol
+        self._frames = Frames(max_bytes)
+
+    @property
+    def held(self) -> int:
+        """See `Wire`."""
+        return self._frames.held
+
+    def feed(self, data: bytes) -> Iterator[Call | bytes]:
+        """See `Wire`."""
+        for content in self._frames.feed(data):
+            _, name, serial, at = self._protocol.read_call(content)
+            if name in CALLS:
+                yield Call(name, serial, b"", content, at)
+            else:
+                text = f"there is no call {name[:100]!r} here"
+                yield frame(self._protocol.complaint(name[:100], serial, text, UNKNOWN_METHOD))
+
+    def answer(self, call: Call, *, stored: bool) -> bytes:
+        """See `Wire`."""
+        return frame(self._protocol.answer(call.name, call.serial, Status.OK if stored else Status.FAILED))
+
+    def complaint(self, call: Call, reason: str) -> bytes:
+        """See `Wire`."""
+        return frame(self._protocol.complaint(call.name, call.serial, reason))

@@ -1,0 +1,90 @@
+"""The thrift sink against our own thrift source; a real Flume is in tests/interop."""
+
+import contextlib
+
+import pytest
+
+from plugins import Event, Retry
+from plugins.shared.thriftrpc import PROTOCOLS, Status, frame
+from sinks.thrift import ThriftSink
+from tests.plugins.certificates import certificate
+from tests.sinks.test_avro import EVENTS, batch, impostor
+from tests.sources.test_thrift import Running, both
+
+
+def made(port, **properties):
+    config, problems = ThriftSink.config_class.parse({"hostname": "127.0.0.1", "port": str(port)} | properties)
+    assert not problems
+    sink = ThriftSink(config)
+    sink.open()
+    return sink
+
+
+@both
+def test_everything_arrives_in_order(name):
+    with Running(protocol=name) as running, contextlib.closing(made(running.source.port, protocol=name)) as sink:
+        sink.write(batch(EVENTS[:1000]))
+        sink.write(batch(EVENTS[1000:]))
+        sink.flush()
+        sink.flush()
+        assert running.events == EVENTS
+        assert sink.metrics.get("ConnectionCreatedCount") == 1
+        odd = [Event(b"x", {f"h{i}": str(i) for i in range(70)}), Event(b"", {"k": "v" * 300})]
+        sink.write(batch(odd))
+        sink.flush()
+        assert running.events[len(EVENTS) :] == odd
+
+
+def test_tls(tmp_path):
+    files = certificate(tmp_path)
+    server = {"ssl": "true", "keystore": str(files / "server.pem")}
+    client = {"ssl": "true", "truststore": str(files / "server.crt")}
+    with Running(**server) as running, contextlib.closing(made(running.source.port, **client)) as sink:
+        assert list(sink.probe()) == []
+        sink.write(batch(EVENTS))
+        sink.flush()
+        assert running.events == EVENTS
+
+
+def test_a_source_whose_channel_is_away():
+    with Running(store=False, **{"request-timeout": "100"}) as running:
+        sink = made(running.source.port)
+        sink.write(batch(EVENTS))
+        with pytest.raises(Retry, match="answers FAILED: its channel may be full or away"):
+            sink.flush()
+        sink.close()
+
+
+COMPACT = PROTOCOLS["compact"]
+
+
+@both
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (lambda protocol: b"HTTP/1.1 400 Bad Request\r\n\r\n", "it begins with b'HTTP'"),
+        (lambda protocol: frame(b"x"), "what it answers is not Thrift's protocol"),
+        (lambda protocol: frame(protocol.answer("appendBatch", 2, Status.OK)), "answer to request 2, which is not"),
+        (lambda protocol: frame(protocol.answer("appendBatch", 1, Status.UNKNOWN)), "answers UNKNOWN"),
+        (lambda protocol: frame(protocol.complaint("appendBatch", 1, "out of order")), "reports: out of order"),
+        (lambda protocol: frame(protocol.answer("appendBatch", 1, Status.OK)[:-2]), "ends too early|is not|b''"),
+        (lambda protocol: bytes(3), "no answer in time"),
+        (lambda protocol: b"\xff" * 8, "at most 1048576 are accepted"),
+    ],
+)
+def test_what_answers_is_no_thrift_source(name, reply, message):
+    with impostor(reply(PROTOCOLS[name])) as port:
+        sink = made(port, protocol=name, **{"connect-timeout": "1000"})
+        sink.write(batch(EVENTS[:1]))
+        with pytest.raises(Retry, match=message):
+            sink.flush()
+        sink.close()
+
+
+def test_protocols_that_differ():
+    with Running(protocol="binary") as running:
+        sink = made(running.source.port)
+        sink.write(batch(EVENTS[:1]))
+        with pytest.raises(Retry, match="closed the connection"):
+            sink.flush()
+        sink.close()
