@@ -15,6 +15,7 @@ from channels.bounded import BoundedConfig
 from plugins import (
     Batch,
     Channel,
+    Difference,
     Origin,
     PartitionClaim,
     Reader,
@@ -26,6 +27,8 @@ from plugins import (
 
 NO_LIMIT = 2**63 - 1
 """Bytes; more than there are."""
+MOST_TAKEN = 256 << 20
+"""Bytes. A sink that has taken so much and not committed it, such as `hdfs` for a large file, is to commit."""
 
 
 class MemoryConfig(BoundedConfig):
@@ -41,8 +44,8 @@ class MemoryConfig(BoundedConfig):
         64 << 20,
         name="byteCapacity",
         unit="bytes",
-        description="Maximum size of the events in the channel, headers included. Sources wait while it is full. 0 "
-        "or less sets no limit.",
+        description="Maximum size of the events that wait in the channel, headers included. Sources wait while it is "
+        "full. 0 or less sets no limit.",
     )
 
     @pydantic.field_validator("byte_capacity")
@@ -54,11 +57,22 @@ class MemoryConfig(BoundedConfig):
 class MemoryChannel(Channel[MemoryConfig]):
     """Holds events in the memory of the agent: nothing is lost while the agent lives, and all of them when it dies.
 
-    A full channel blocks its sources instead of failing them. Sinks on it compete for its events.
+    A full channel blocks its sources instead of failing them. Sinks on it compete for its events. What a sink has
+    taken and not committed, such as `hdfs` for a large file, takes none of its room; of that it holds 256 MiB.
     """
 
     type_name = "memory"
     aliases = ("org.apache.flume.channel.MemoryChannel",)
+    differences = (
+        Difference(
+            flume="capacity 100 by default",
+            here="10,000; it only limits how many events wait",
+        ),
+        Difference(
+            flume="text that is not a number becomes 100",
+            here="an error; 0 or less is the default, as in Flume",
+        ),
+    )
 
     def __init__(self, config: MemoryConfig, name: str = "") -> None:
         super().__init__(config, name)
@@ -67,6 +81,7 @@ class MemoryChannel(Channel[MemoryConfig]):
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Batch]] = deque()  # (time of arrival in ms, events)
         self._events = self._bytes = 0  # held, taken but uncommitted ones included
+        self._taken: dict[int, tuple[int, int]] = {}  # of them, by partition: events and bytes that are taken
         self._readers = 0
 
     def put(self, batch: Batch) -> None:
@@ -75,7 +90,7 @@ class MemoryChannel(Channel[MemoryConfig]):
         self.metrics.add("EventPutAttemptCount", len(batch))
         for piece in batch.split(min(config.transaction_capacity, config.capacity), config.byte_capacity):
             with self._changed:
-                while self._events and not self._has_room(piece):
+                while not self._has_room(piece):
                     if self.stopping.is_set():
                         raise Retry(f"channel {self.name} is full and the agent is stopping")
                     self._changed.wait(0.1)
@@ -91,15 +106,27 @@ class MemoryChannel(Channel[MemoryConfig]):
         return _MemoryReader(self, owner, partition, member)
 
     def _has_room(self, piece: Batch) -> bool:
-        config = self.config
-        return self._events + len(piece) <= config.capacity and self._bytes + piece.nbytes <= config.byte_capacity
+        config, (events, size) = self.config, self._wait_to_be_taken()
+        fits = events + len(piece) <= config.capacity and size + piece.nbytes <= config.byte_capacity
+        return fits or not events
 
-    def _count(self, events: int, size: int) -> None:
+    def _wait_to_be_taken(self) -> tuple[int, int]:
+        """Events and bytes."""
+        taken = self._taken.values()
+        return self._events - sum(events for events, _ in taken), self._bytes - sum(size for _, size in taken)
+
+    def pressed(self) -> bool:
+        """Whether what is taken is too much to be held."""
+        return sum(size for _, size in self._taken.values()) >= MOST_TAKEN
+
+    def _count(self, events: int, size: int, taken: Mapping[int, tuple[int, int]] = MappingProxyType({})) -> None:
+        """So much more is held; `taken` is what is new of it."""
         self._events += events
         self._bytes += size
+        self._taken.update(taken)
         self.metrics.set("ChannelCapacity", self.config.capacity)
         self.metrics.set("ChannelSize", self._events)
-        self.metrics.set("ChannelFillPercentage", 100 * self._events / self.config.capacity)
+        self.metrics.set("ChannelFillPercentage", 100 * self._wait_to_be_taken()[0] / self.config.capacity)
         self._changed.notify_all()
 
 
@@ -111,6 +138,7 @@ class _MemoryReader(Reader):
         self._offset = 0
         self._held: deque[tuple[int, int, Batch]] = deque()  # taken, not committed: (offset, arrival, events)
         self._again: deque[tuple[int, int, Batch]] = deque()  # the part of them to offer again
+        self._events = self._bytes = 0  # of what is held, without that part
 
     def take(self, timeout: float) -> Taken | None:
         if not self._assigned:
@@ -119,6 +147,7 @@ class _MemoryReader(Reader):
         offset, arrival, batch = self._again.popleft() if self._again else self._next(timeout)
         if batch is None:
             return None
+        self._count(len(batch), batch.nbytes)
         self._channel.metrics.add("EventTakeAttemptCount", len(batch))
         topic = f"{self._channel.name}.{self._channel.run}"  # what a store keeps by id must not be overwritten later
         origin = Origin.of_record(topic, self._partition, offset, arrival, len(batch))
@@ -139,18 +168,33 @@ class _MemoryReader(Reader):
 
     def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
         end = max((end for claim, end in positions.items() if claim.partition == self._partition), default=0)
+        while self._again and self._again[0][0] < end:
+            _, _, batch = self._again.popleft()
+            self._count(len(batch), batch.nbytes)
         events = size = 0
         while self._held and self._held[0][0] < end:
             _, _, batch = self._held.popleft()
             events, size = events + len(batch), size + batch.nbytes
-        with self._channel._changed:
-            self._channel._count(-events, -size)
+        self._count(-events, -size, gone=True)
         self._channel.metrics.add("EventTakeSuccessCount", events)
 
     def rewind(self, positions: Mapping[int, int]) -> None:
         if self._partition in positions:
             start = positions[self._partition]
             self._again = deque(held for held in self._held if held[0] >= start)
+            kept = [batch for offset, _, batch in self._held if offset < start]
+            self._events, self._bytes = sum(map(len, kept)), sum(batch.nbytes for batch in kept)
+            self._count(0, 0)
+
+    def _count(self, events: int, size: int, *, gone: bool = False) -> None:
+        """So much more is taken; less, and `gone` from the channel, where it is committed."""
+        self._events, self._bytes = self._events + events, self._bytes + size
+        with self._channel._changed:
+            taken = {self._partition: (self._events, self._bytes)}
+            self._channel._count(events if gone else 0, size if gone else 0, taken)
+
+    def pressed(self) -> bool:
+        return bool(self._events) and self._channel.pressed()
 
     def lag(self) -> int | None:
         return len(self._channel._waiting) + len(self._again)
@@ -161,4 +205,5 @@ class _MemoryReader(Reader):
             self._channel._waiting.extendleft((arrival, batch) for _, arrival, batch in reversed(self._held))
             self._held.clear()
             self._again.clear()
+            self._channel._taken.pop(self._partition, None)
             self._channel._changed.notify_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from channels.file import FileChannel, FileChannelConfig
+from channels.file.differences import FILES, SPILLABLE
 from plugins import option
 
 MEMORY = "all events are written to files at once; what was written lately is read from memory"
@@ -43,6 +44,7 @@ class SpillableMemoryChannel(FileChannel):
 
     type_name = "SPILLABLEMEMORY"
     aliases = ("org.apache.flume.channel.SpillableMemoryChannel",)
+    differences = (*FILES, *SPILLABLE)
     config_class = SpillableMemoryConfig
     counters = ()
     synced = False

@@ -120,6 +120,12 @@ class Reader(ABC):
         """Records not yet taken, over all partitions owned; None where not known."""
         return None
 
+    def pressed(self) -> bool:
+        """Whether what was taken here and not committed takes room that the channel needs: a committing sink then
+        commits all that it has, whatever its own options would have it wait for.
+        """
+        return False
+
     def membership(self) -> Any:
         """What has Kafka take offsets into a transaction only while this is a member of its group, as the client's
         `consumer_group_metadata` does; None where there is no such group.

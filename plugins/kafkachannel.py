@@ -10,6 +10,7 @@ from typing import ClassVar
 from plugins.channel import Channel, PartitionClaim, Record, Taken
 from plugins.component import C
 from plugins.event import Event, EventId
+from plugins.options import Config, option
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,26 @@ class KafkaStream:
     """Java client properties: security and the like."""
 
 
+class OverflowConfig(Config):
+    """Options of a channel whose events another channel of the agent may hold while its brokers are away."""
+
+    overflow: str | None = option(
+        None,
+        name="overflow",
+        description="Name of a channel `file` of this agent, of which no source and no sink makes use: while brokers "
+        "are away events go there, as safe as one disk, and from there into this channel, in their order, once they "
+        "are back. If unset, sources wait for the brokers.",
+    )
+    overflow_timeout: int = option(
+        5,
+        name="overflowTimeout",
+        unit="s",
+        gt=0,
+        description="With `overflow`: how long a put may wait for brokers before the overflow begins, and how long "
+        "they must have acknowledged again before it ends.",
+    )
+
+
 class KafkaBackedChannel(Channel[C]):
     """A channel whose events are records of a Kafka topic.
 
@@ -30,6 +51,12 @@ class KafkaBackedChannel(Channel[C]):
     """
 
     durable: ClassVar[bool] = True
+
+    @property
+    def refusal(self) -> str:
+        """Why brokers that answer do not serve this client, such as one with a wrong password; empty while they do,
+        and while they are away."""
+        return ""
 
     @property
     @abstractmethod

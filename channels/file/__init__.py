@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import sys
 import threading
 import time
 import uuid
-import zlib
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from channels.bounded import BoundedConfig
+from channels.file import flume, positions
+from channels.file.config import FileChannelConfig as FileChannelConfig
+from channels.file.differences import FILE, FILES
+from channels.file.lock import Lock, room
 from channels.file.log import Entry, Log
+from channels.file.takeover import TakeOver
 from plugins import (
     Batch,
     Caution,
     Channel,
+    Difference,
     EventId,
     FlafkaError,
     Origin,
@@ -32,89 +33,15 @@ from plugins import (
     Retry,
     Taken,
     Undecodable,
-    agreement,
-    option,
 )
-from plugins.options import with_default
 from plugins.shared.disk import existing, replace, sync_directory, writable
 
-SYNCED = "each put is on the disk before it returns; puts at the same time share one sync"
-CHECKPOINTS = "there is nothing to be written at intervals: a restart reads the log's headers"
-LOCK, ID, POSITIONS = "in_use.lock", "flafka.channel", "flafka.positions"
+ID = "flafka.channel"
+"""The file with a channel's id, in each directory of events."""
 MERGE_EVENTS, MERGE_BYTES = 10_000, 16 << 20
 """Small puts are handed out together, up to so many events or bytes."""
 PIECE_BYTES = 64 << 20
 """A larger batch is put in pieces."""
-
-
-class FileChannelConfig(BoundedConfig):
-    """Options of the file channel."""
-
-    ignored = MappingProxyType(
-        {
-            "keep-alive": "a put waits until there is room",
-            "checkpointInterval": CHECKPOINTS,
-            "checkpointOnClose": CHECKPOINTS,
-            "maxCheckpointFileSize": CHECKPOINTS,
-            "useDualCheckpoints": "positions are replaced as a whole, and never half written",
-            "backupCheckpointDir": "positions are replaced as a whole, and never half written",
-            "compressBackupCheckpoint": "positions are replaced as a whole, and never half written",
-            "fsyncPerTransaction": SYNCED,
-            "fsyncInterval": SYNCED,
-            "use-log-replay-v1": CHECKPOINTS,
-            "use-fast-replay": CHECKPOINTS,
-        }
-    )
-    checkpoint_dir: str = option(
-        "~/.flume/file-channel/checkpoint",
-        name="checkpointDir",
-        description="Directory for how far the sinks are. One channel alone can use it.",
-    )
-    data_dirs: str = option(
-        "~/.flume/file-channel/data",
-        name="dataDirs",
-        description="Directories for the events, separated by commas; on several disks they are written in turns.",
-    )
-    capacity: int = with_default(BoundedConfig, "capacity", 1_000_000)
-    max_file_size: int = option(
-        128 << 20,
-        name="maxFileSize",
-        unit="bytes",
-        ge=1 << 20,
-        description="A file of events is closed at this size, and deleted once all of it is delivered.",
-    )
-    minimum_required_space: int = option(
-        500 << 20,
-        name="minimumRequiredSpace",
-        unit="bytes",
-        ge=1 << 20,
-        description="Sources wait while a disk of dataDirs has less room than this.",
-    )
-    encryption: dict[str, str] = option(
-        {},
-        name="encryption.",
-        description="Not supported: with any of these options the agent does not start. Encrypt the disk instead.",
-    )
-
-    @agreement("encryption")
-    def _not_encrypted(self) -> None:
-        if self.encryption:
-            raise ValueError("events are not encrypted here; encrypt the disk instead, or remove these options")
-
-    @agreement("data_dirs")
-    def _somewhere(self) -> None:
-        if not self.directories:
-            raise ValueError("names no directory")
-
-    @property
-    def directories(self) -> list[Path]:
-        """Those of the events."""
-        return [Path(one.strip()).expanduser() for one in self.data_dirs.split(",") if one.strip()]
-
-    @property
-    def checkpoints(self) -> Path:
-        """That of the positions."""
-        return Path(self.checkpoint_dir.strip()).expanduser()
 
 
 class FileChannel(Channel[FileChannelConfig]):
@@ -123,13 +50,16 @@ class FileChannel(Channel[FileChannelConfig]):
     It is as durable as the disk; a channel `kafka` has copies on several hosts. The sinks on it compete for its
     events, each put going to one of them, in turns, as long as they work; where one alone is left it gets all of
     them, and a sink alone gets them in order. A full channel, and a full disk, block its sources instead of failing
-    them.
+    them. What a sink has taken and not committed, such as `hdfs` for a large file, takes none of `capacity`; where it
+    takes a disk's last room, it is committed at once.
 
-    The format is not Flume's: what a Flume left in the same directories stays there untouched, and is not delivered.
+    What a Flume that has ended left in the same directories is delivered first: each event that was put and not
+    taken, once. Its files are moved into directories `flume-…` there, and may be deleted.
     """
 
     type_name = "file"
     aliases = ("org.apache.flume.channel.file.FileChannel",)
+    differences: ClassVar[Sequence[Difference]] = (*FILES, *FILE)
     counters: ClassVar[tuple[str, ...]] = (
         "CheckpointBackupWriteErrorCount",
         "CheckpointWriteErrorCount",
@@ -150,14 +80,17 @@ class FileChannel(Channel[FileChannelConfig]):
         self._directories = config.directories
         self._changed = threading.Condition()
         self._log = Log([], 0)
-        self._locks: list[_Lock] = []
+        self._locks: list[Lock] = []
         self._committing = threading.Lock()
-        self._claims: dict[int, tuple[PartitionClaim, int]] = {}
-        """By partition: how far it is delivered, and the claim with which that was committed."""
+        self._claims: positions.Positions = {}
         self._waiting: dict[int, deque[tuple[int, int]]] = {}
         """By partition: number and events of each entry that is stored, and not delivered."""
         self._events = 0
         """How many they are, those of puts under way included."""
+        self._taken = 0
+        """How many of them are taken."""
+        self._short = False
+        """Whether a disk has no room for what a source puts."""
         self._turn = 0
         self._readers: list[_FileReader] = []
 
@@ -172,19 +105,21 @@ class FileChannel(Channel[FileChannelConfig]):
                 directory.mkdir(parents=True, exist_ok=True)
                 for one in made:
                     sync_directory(one.parent)
-                self._locks.append(_Lock(directory, self.name))
+                self._locks.append(Lock(directory, self.name))
             self.id = self._identify()
+            take_over = TakeOver(self._directories, config.checkpoints, config.backup)
+            take_over.resume()
             self._log = Log(self._directories, config.max_file_size, synced=self.synced)
             for torn in self._log.open():
                 self.log.warning("%s", torn)
-            self._claims = self._read_positions()
+            self._claims = positions.read(config.checkpoints / positions.NAME, self.id, config.data_dirs, self.log)
             # What was delivered had numbers, which nothing else may get: also where a loss of power took it away.
-            self._log.skip_to(max((position for _, position in self._claims.values()), default=0))
+            self._log.skip_to(max([take_over.first or 0, *(position for _, position in self._claims.values())]))
+            if take_over.run(self._log, self._append):
+                self._tell(take_over)
         except OSError as e:
             raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
-        for caution in self._flumes():
-            self.log.warning("%s", caution)
-        self._events = 0
+        self._events = self._taken = 0
         self._waiting.clear()
         for entry in self._log.entries():
             if entry.number >= self.committed(entry.partition)[1]:
@@ -211,19 +146,48 @@ class FileChannel(Channel[FileChannelConfig]):
             if not writable(directory):
                 yield f"cannot write into {directory}"
                 continue
-            if holder := _Lock.held(directory):
+            if holder := Lock.held(directory):
                 yield Caution(f"{directory} is used by {holder}; one agent can use it at a time")
-            if (room := _room(existing(directory))) < self.config.minimum_required_space:
+            if (left := room(existing(directory))) < self.config.minimum_required_space:
                 yield (
-                    f"{directory} has {room >> 20} MiB left, less than minimumRequiredSpace, "
+                    f"{directory} has {left >> 20} MiB left, less than minimumRequiredSpace, "
                     f"{self.config.minimum_required_space >> 20} MiB"
                 )
-        yield from map(Caution, self._flumes())
+        if logs := flume.logs(self._directories):
+            try:
+                flume.check(logs)
+            except FlafkaError as e:
+                yield str(e)
+            size = sum(path.stat().st_size for path in logs)
+            yield Caution(
+                f"dataDirs holds {len(logs)} files of Flume's file channel, {size >> 20} MiB: the start takes over "
+                "the events that Flume has not delivered, and moves its files into directories flume-… there"
+            )
 
-    def _flumes(self) -> Iterator[str]:
+    def _append(self, batch: Batch) -> None:
+        """Store events that Flume left. Raises Retry, and OSError."""
+        if self.stopping.is_set():
+            raise Retry("the agent is stopping: what Flume left is taken over at the next start")
         for directory in self._directories:
-            if any(path.name[4:].isdigit() for path in directory.glob("log-*")):
-                yield f"{directory} holds files of Flume's file channel; their events are not delivered from here"
+            if room(directory) < self.config.minimum_required_space:
+                raise Retry(
+                    f"{directory} has less room than minimumRequiredSpace: what Flume left is taken over later"
+                )
+        self._log.append(0, int(time.time() * 1000), len(batch), batch.to_ipc())
+
+    def _tell(self, done: TakeOver) -> None:
+        self.log.warning(
+            "took over %d events that Flume's file channel held; its files are in directories %s of checkpointDir "
+            "and dataDirs now: delete them when nobody goes back to Flume",
+            done.events,
+            done.name,
+        )
+        for damage in done.damages:
+            self.log.error("%s", damage)
+        if done.lost:
+            self.log.error("%d events that Flume's file channel held are lost", done.lost)
+            self.metrics.add("EventLostCount", done.lost)
+            self.metrics.degraded = f"{done.lost} events that Flume's file channel held could not be read".__str__
 
     def _identify(self) -> str:
         """The id of the files, the same in all directories; a new one where there is none."""
@@ -278,17 +242,49 @@ class FileChannel(Channel[FileChannelConfig]):
         self.metrics.add("EventPutSuccessCount", len(piece))
 
     def _has_room(self, events: int) -> bool:
-        if self._events and self._events + events > self.config.capacity:
+        waiting = self._events - self._taken
+        if waiting and waiting + events > self.config.capacity:
             return False
+        self._short = False
         for directory in self._directories:
-            if _room(directory) < self.config.minimum_required_space:
+            if room(directory) < self.config.minimum_required_space:
                 self.complain("room", "%s has less room than minimumRequiredSpace: sources wait", directory)
+                self._short = True
                 return False
         return True
 
+    def pressed(self) -> bool:
+        """Whether sources wait for room that what is taken has."""
+        return self._short and bool(self._taken)
+
+    def taken(self, reader: _FileReader, partition: int, end: int, events: int) -> None:
+        """So many more are taken by a reader, up to there."""
+        with self._changed:
+            reader.positions[partition] = end
+            self._taken += events
+            self._show()
+            self._changed.notify_all()
+
+    def moved(self) -> None:
+        """A reader goes on elsewhere, or no more: what is taken is counted anew."""
+        with self._changed:
+            next_ones = self._next_ones()
+            self._taken = sum(
+                events
+                for partition, waiting in self._waiting.items()
+                for number, events in waiting
+                if number < next_ones.get(partition, 0)
+            )
+            self._show()
+            self._changed.notify_all()
+
+    def _next_ones(self) -> dict[int, int]:
+        """By partition: the entry that its reader takes next."""
+        return {partition: number for one in self._readers for partition, number in dict(one.positions).items()}
+
     def _show(self) -> None:
         self.metrics.set("ChannelSize", self._events)
-        self.metrics.set("ChannelFillPercentage", 100 * self._events / self.config.capacity)
+        self.metrics.set("ChannelFillPercentage", 100 * (self._events - self._taken) / self.config.capacity)
 
     # --- sinks
 
@@ -299,39 +295,41 @@ class FileChannel(Channel[FileChannelConfig]):
             self._readers = sorted([*self._readers, reader], key=lambda one: one.member)
         return reader
 
-    def partitions(self, reader: _FileReader) -> tuple[set[int], set[int]]:
-        """Those that are this reader's, and those of them that another one has not given up yet."""
+    def partitions(self, reader: _FileReader) -> set[int]:
+        """Those that are to be this reader's. The ones that nobody has are its own from now on."""
         with self._changed:
             readers = self._readers
             known = {*range(len(readers)), *self._waiting, *self._claims}
             own = {partition for partition in known if readers[partition % len(readers)] is reader}
-            return own, {p for one in readers if one is not reader for p in one.positions} & own
+            reader.held |= own.difference(*(one.held for one in readers if one is not reader))
+            return own
 
     def leave(self, reader: _FileReader) -> None:
         """It takes nothing any more."""
         with self._changed:
             self._readers = [one for one in self._readers if one is not reader]
+            self.moved()
 
     def committed(self, partition: int) -> tuple[PartitionClaim, int]:
         """How far it is delivered, and the claim with which that was committed."""
         fresh = PartitionClaim("file", self.name, self.id, self.name, 0, partition, ids=2)
         return self._claims.get(partition, (fresh, 0))
 
-    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
+    def commit(self, ends: Mapping[PartitionClaim, int]) -> None:
         """Keep how far these are delivered, and delete the files that are over. Raises Retry."""
         with self._committing:
-            claims = {**self._claims, **{claim.partition: (claim, end) for claim, end in positions.items()}}
-            path = self.config.checkpoints / POSITIONS
+            claims = {**self._claims, **{claim.partition: (claim, end) for claim, end in ends.items()}}
+            path = self.config.checkpoints / positions.NAME
             try:
-                lines = [{**claim._asdict(), "position": end} for claim, end in claims.values()]
-                os.close(replace(path, _sealed(lines)))
+                positions.write(path, claims)
             except OSError as e:
                 self.metrics.add("CheckpointWriteErrorCount")
                 raise Retry(f"{path} cannot be written: {e.strerror}") from e
             self._claims = claims
             with self._changed:
-                for claim, end in positions.items():
-                    self._over(self._waiting.get(claim.partition, deque()), end, "EventTakeSuccessCount")
+                for claim, end in ends.items():
+                    waiting = self._waiting.get(claim.partition, deque())
+                    self._over(claim.partition, waiting, end, "EventTakeSuccessCount")
                 self._show()
                 self._changed.notify_all()
                 oldest = self._oldest()
@@ -344,7 +342,7 @@ class FileChannel(Channel[FileChannelConfig]):
             for partition, waiting in self._waiting.items():
                 kept = deque(one for one in waiting if not first <= one[0] < end)
                 gone = deque(one for one in waiting if first <= one[0] < end)
-                self._over(gone, end, "EventLostCount")
+                self._over(partition, gone, end, "EventLostCount")
                 self._waiting[partition] = kept
             self._show()
         events = self.metrics.get("EventLostCount") - before
@@ -352,37 +350,19 @@ class FileChannel(Channel[FileChannelConfig]):
             self.log.error("%s is damaged: %d events that were stored in it are lost", path, events)
             self.metrics.degraded = f"{path} was damaged: events were lost".__str__
 
-    def _over(self, waiting: deque[tuple[int, int]], end: int, counter: str) -> None:
-        events = 0
+    def _over(self, partition: int, waiting: deque[tuple[int, int]], end: int, counter: str) -> None:
+        over, next_one = 0, self._next_ones().get(partition, 0)
         while waiting and waiting[0][0] < end:
-            events += waiting.popleft()[1]
-        self._events -= events
-        self.metrics.add(counter, events)
+            number, events = waiting.popleft()
+            over += events
+            self._taken -= events if number < next_one else 0
+        self._events -= over
+        self.metrics.add(counter, over)
 
     def _oldest(self) -> int:
         """The number of the oldest entry that is not delivered."""
         firsts = [waiting[0][0] for waiting in self._waiting.values() if waiting]
         return min(firsts, default=self._log.stored)
-
-    # --- positions
-
-    def _read_positions(self) -> dict[int, tuple[PartitionClaim, int]]:
-        path = self.config.checkpoints / POSITIONS
-        if not path.exists():
-            return {}
-        lines = _unsealed(path.read_bytes())
-        if lines is None:
-            self.log.error("%s is damaged: all that the files of events still hold is delivered again", path)
-            return {}
-        found = {}
-        for line in lines:
-            position = line.pop("position")
-            claim = PartitionClaim(**line)
-            if claim.topic_id == self.id:
-                found[claim.partition] = (claim, position)
-        if lines and not found:
-            self.log.warning("%s is about other files than those in %s: ignored", path, self.config.data_dirs)
-        return found
 
 
 class _FileReader(Reader):
@@ -390,6 +370,8 @@ class _FileReader(Reader):
         self.member = member
         self.positions: dict[int, int] = {}
         """By partition of its own: the entry to be taken next."""
+        self.held: set[int] = set()
+        """Partitions that no other reader may have now: its own ones, and those that it is about to begin with."""
         self._channel, self._log, self._owner = channel, log, owner
         self._claims: dict[int, PartitionClaim] = {}
         self._place = log.place(0)
@@ -442,19 +424,21 @@ class _FileReader(Reader):
                 continue
             origin = Origin.of_record(claim.topic, partition, entry.number, entry.arrival, len(batch), claim.stem)
             parts.append(Batch(batch.records, origin))
-        self.positions[partition] = end
+        self._channel.taken(self, partition, end, sum(entry.events for entry, _ in gathered))
         if not parts:
             parts.append(Batch.of([], Origin.of_records(claim.topic, partition, [], [], claim.stem)))
         return Taken(partition, start, end, Batch.concat(parts), tuple(undecodable))
 
     def _rebalance(self) -> None:
         """Take the partitions that are this reader's now, and give up the others."""
-        own, others = self._channel.partitions(self)
+        own = self._channel.partitions(self)
         if gone := self.positions.keys() - own:
             self._owner.revoked(set(gone))
             for partition in gone:
                 del self.positions[partition], self._claims[partition]
-        if new := own - self.positions.keys() - others:
+            self.rewind({})
+        self.held &= own
+        if new := self.held - self.positions.keys():
             committed = dict(map(self._channel.committed, new))
             answer = self._owner.assigned({claim: position or None for claim, position in committed.items()})
             starts = {claim: position or 0 for claim, position in answer.items()}
@@ -471,6 +455,10 @@ class _FileReader(Reader):
         self.positions.update(positions)
         self._pushed = None
         self._place = self._log.place(min(self.positions.values(), default=0))
+        self._channel.moved()
+
+    def pressed(self) -> bool:
+        return self._channel.pressed()
 
     def lag(self) -> int | None:
         return self._log.stored - self._place.number
@@ -478,67 +466,3 @@ class _FileReader(Reader):
     def close(self) -> None:
         self._channel.leave(self)
         self.positions.clear()
-
-
-class _Lock:
-    """A directory that is one channel's. Flume's own lock file, so that a Flume keeps out, too."""
-
-    _held: ClassVar[dict[Path, str]] = {}
-    """Of this process, by whom: the system's locks do not keep a process from itself."""
-
-    def __init__(self, directory: Path, name: str) -> None:
-        """Raises Retry where it is another's, and OSError."""
-        self._directory = directory.resolve()
-        if (other := self._held.get(self._directory)) is not None:
-            raise Retry(
-                f"{directory} is used by channel {other} already: give each a checkpointDir and dataDirs of its own"
-            )
-        self._file = (directory / LOCK).open("a+")
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            self._file.close()
-            raise Retry(f"{directory} is used by another process{_named(directory)}") from e
-        self._held[self._directory] = name
-        self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n")
-        self._file.flush()
-
-    def release(self) -> None:
-        """It may be another's."""
-        del self._held[self._directory]
-        self._file.close()
-
-    @classmethod
-    def held(cls, directory: Path) -> str:
-        """Whose it is at present, in words; empty where it is nobody's."""
-        if directory.resolve() in cls._held or not (directory / LOCK).exists():
-            return ""
-        with (directory / LOCK).open("a") as file:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return f"another process{_named(directory)}"
-        return ""
-
-
-def _named(directory: Path) -> str:
-    pid = (directory / LOCK).read_text().strip()
-    return f" ({pid})" if pid.isdigit() else ""
-
-
-def _room(directory: Path) -> int:
-    """Bytes that may still be written there."""
-    found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize
-
-
-def _sealed(lines: list[dict[str, Any]]) -> bytes:
-    text = json.dumps(lines).encode()
-    return b"%08x %s\n" % (zlib.crc32(text), text)
-
-
-def _unsealed(content: bytes) -> list[dict[str, Any]] | None:
-    """None where it is not what was written."""
-    checksum, _, text = content.rstrip(b"\n").partition(b" ")
-    return json.loads(text) if checksum == b"%08x" % zlib.crc32(text) else None

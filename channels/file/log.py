@@ -119,13 +119,7 @@ class Log:
     def open(self) -> Iterator[str]:
         """Find the segments, and cut off what a crash has left of the last entry: a sentence about that. Raises
         OSError."""
-        files = sorted(
-            (int(match[1]), path)
-            for directory in self.directories
-            for path in directory.iterdir()
-            if (match := _NAME.fullmatch(path.name))
-        )
-        self.segments = [Segment(path, first) for first, path in files]
+        self.segments = [Segment(path, first) for first, path in _files(self.directories)]
         if not self.segments:
             self._begin_segment(0)
             return
@@ -162,6 +156,14 @@ class Log:
         if number > self._next:
             self._next = self.stored = number
             self._begin_segment(number)
+
+    def begin(self) -> int:
+        """Let what comes next begin a segment; its number. Raises OSError."""
+        with self._changed:
+            if self.segments[-1].size:
+                self._sync_now()
+                self._begin_segment(self._next)
+            return self._next
 
     # --- writing
 
@@ -217,6 +219,14 @@ class Log:
                     raise failed
                 if segment is self.segments[-1]:  # else all of it was stored when the next one began
                     self.stored, self._stored_bytes = max(self.stored, end), max(self._stored_bytes, size)
+
+    def sync_from(self, number: int) -> None:
+        """Return when all segments that begin there or behind it are on the disk, also where the log is not `synced`.
+        Raises OSError. For the one that opens the log."""
+        for segment in self.segments:
+            if segment.first >= number:
+                os.fdatasync(segment.descriptor)
+        self.stored, self._stored_bytes = self._next, self.segments[-1].size
 
     def _sync_now(self) -> None:
         while self._syncing:
@@ -296,6 +306,21 @@ class Log:
         with self._changed:
             while len(self.segments) > 1 and self.segments[1].first <= number:
                 self.segments.pop(0).path.unlink(missing_ok=True)
+
+
+def drop_from(directories: Sequence[Path], number: int) -> None:
+    """Delete the segments that begin with this entry or behind it, of a log that is not open. Raises OSError."""
+    for first, path in _files(directories):
+        if first >= number:
+            path.unlink()
+    for directory in directories:
+        sync_directory(directory)
+
+
+def _files(directories: Sequence[Path]) -> list[tuple[int, Path]]:
+    """All segments, in order, with their first entries."""
+    found = (path for directory in directories for path in directory.iterdir())
+    return sorted((int(match[1]), path) for path in found if (match := _NAME.fullmatch(path.name)))
 
 
 def _write(descriptor: int, pieces: Sequence[Any], at: int) -> None:

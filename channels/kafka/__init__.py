@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from channels.kafka.config import KafkaChannelConfig
+from channels.kafka.differences import KAFKA
 from channels.kafka.positions import TopicIds, assigned, claims_of, reader_id
 from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
 from channels.kafka.reader import KafkaReader
@@ -38,8 +39,10 @@ from plugins.shared.kafkaclient import (
     client_properties,
     committed,
     create_topic,
+    failure,
     metadata_of,
     reason,
+    refusing,
     unanswered,
 )
 from plugins.shared.offsets import OffsetMetadata, overtaken, undone
@@ -62,6 +65,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     type_name = "kafka"
     aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
+    differences = KAFKA
     counters = ("KafkaEventGetTimer", "KafkaEventSendTimer", "KafkaCommitTimer", "RollbackCount")
 
     def __init__(self, config: KafkaChannelConfig, name: str = "") -> None:
@@ -87,11 +91,14 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return self.config.format == "arrow"
 
     def open(self) -> None:
-        """Create the topic where it is missing, and start the producer. Raises Retry while brokers are away."""
+        """Create the topic where it is missing, and start the producer. Raises Unreachable while brokers are away."""
         config = self.config
         if not config.bootstrap_servers:
             raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
-        admin = AdminClient(self._client(config.producer))
+        refusals: list[str] = []
+        client = self._client(config.producer)
+        client["error_cb"] = refusing(refusals.append)
+        admin = AdminClient(client)
         self._topic_ids = TopicIds(admin, config.topic)
         try:
             metadata = admin.list_topics(timeout=CONNECT_SECONDS)
@@ -106,7 +113,10 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             for warning in self._weaknesses(admin, description) if there else ():
                 self.log.warning("%s", warning)
         except (KafkaException, TimeoutError) as e:
-            raise Retry(self._unreachable(e)) from e
+            admin.poll(0)  # which tells what was heard
+            if refusals:
+                raise Retry(f"channel {self.name}: {refusals[-1]}") from e
+            raise failure(e, self._unreachable(e)) from e
         properties = {"batch.size": min(1 << 20, limit), **self._client(config.producer)}
         self._producer = ChannelProducer(self, properties, len(description.partitions), limit)
 
@@ -141,6 +151,11 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             yield self._unreachable(e)
 
     # --- in
+
+    @property
+    def refusal(self) -> str:
+        """What brokers say of this client's user and password."""
+        return self._producer.refusal if self._producer is not None else ""
 
     def put(self, batch: Batch) -> None:
         """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""

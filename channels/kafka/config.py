@@ -9,11 +9,11 @@ from typing import Any
 import pydantic
 
 from channels.kafka.records import Format
-from plugins import Config, Problem, agreement, option, with_default
+from plugins import Config, OverflowConfig, Problem, agreement, option, with_default
 from plugins.shared.kafkaclient import ConsumerConfig, ProducerConfig
 
 
-class KafkaChannelConfig(ProducerConfig, ConsumerConfig):
+class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
     """Options of the Kafka channel."""
 
     topic: str = option("flafka", name="kafka.topic", description="Topic that contains the events.", min_length=1)
@@ -88,6 +88,7 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig):
             yield Problem(
                 "kafka.consumer.auto.offset.reset",
                 "has no effect: a new group of a channel always begins with the first event",
+                instead={},
             )
 
     def writes(self) -> list[str]:

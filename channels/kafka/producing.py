@@ -15,10 +15,12 @@ from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers
 from plugins import Batch, Component, EventId, Rejected, Retry
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, PRODUCER, is_broken, reason
+from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, PRODUCER, failure, is_broken, reason, refusing
 
 MAX_RECORD_BYTES = 8 << 20
 STALL_SECONDS = 5.0
+REFUSED_SECONDS = 40.0
+"""The client says again every 30 seconds that it is refused."""
 LOOK_SECONDS = 10.0
 """A partition that is not there is looked for again after so long."""
 ANY_PARTITION = -1
@@ -44,8 +46,10 @@ class ChannelProducer:
         self._properties: dict[str, Any] = {
             **PRODUCER,
             "message.timeout.ms": 0,  # never give up: a source waits, and its sender with it
+            "error_cb": refusing(self._refused),
             **properties,
         }
+        self._refusal, self._refused_at = "", -REFUSED_SECONDS
         self._partitions, self._limit = partitions, limit
         self._look_due = 0.0
         self._lock = threading.Lock()
@@ -54,6 +58,14 @@ class ChannelProducer:
         self._producer = Producer(self._properties)
         self._poller = threading.Thread(target=self._poll, name=f"{self.name}-producer", daemon=True)
         self._poller.start()
+
+    @property
+    def refusal(self) -> str:
+        """Why brokers refuse this client, where they have done so lately."""
+        return self._refusal if time.monotonic() - self._refused_at < REFUSED_SECONDS else ""
+
+    def _refused(self, why: str) -> None:
+        self._refusal, self._refused_at = why, time.monotonic()
 
     def close(self) -> None:
         """Stop; what is still under way is given up."""
@@ -73,7 +85,8 @@ class ChannelProducer:
             self._await(delivery, len(batch))
         if delivery.error is not None:
             self._replace(used)
-            raise Retry(f"channel {self.name}: {delivery.error}")
+            raise failure(delivery.error, f"channel {self.name}: {delivery.error.str()}")
+        self._refusal = ""
         self.metrics.add("EventPutSuccessCount", len(batch) - len(rejected))
         if rejected:
             raise Rejected({EventId("", -1, -1, row): reason for row, reason in rejected.items()})
@@ -178,9 +191,10 @@ class ChannelProducer:
             self._stalled += change
             if (self._stalled, change) == (1, +1):
                 self._stalled_since = time.monotonic() - STALL_SECONDS
+                why = self.refusal or "too few brokers are up or in sync"
                 text = (
                     f"no acknowledgement from Kafka at {self._config.bootstrap_servers} for {STALL_SECONDS:.0f} s: "
-                    "too few brokers are up or in sync; sources wait, nothing is lost"
+                    f"{why}; what was put waits, nothing is lost"
                 )
                 self.log.warning("%s", text)
                 self.metrics.error(text)
@@ -261,7 +275,7 @@ class _Delivery:
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._open = 0
-        self.error: str | None = None
+        self.error: KafkaError | None = None
 
     def expect(self, records: int) -> None:
         with self._condition:
@@ -271,7 +285,7 @@ class _Delivery:
         with self._condition:
             self._open -= 1
             if error is not None:
-                self.error = error.str()
+                self.error = error
             if self._open == 0:
                 self._condition.notify_all()
 

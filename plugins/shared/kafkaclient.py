@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pydantic import PrivateAttr
 
 from plugins.component import Caution
-from plugins.errors import Retry
+from plugins.errors import Retry, Unreachable
 from plugins.kafkachannel import KafkaStream
 from plugins.options import Config, Problem, option
 from plugins.shared.keystore import Keystore, read_keystore
@@ -54,6 +54,29 @@ PRODUCER: Mapping[str, Any] = {
 BROKEN = (KafkaException, SystemError)
 """What a producer's `poll` and `flush` raise, once, after a fatal error; the latter amid callbacks for deliveries,
 which Python takes for a bug in the client."""
+
+_AWAY = frozenset(
+    (
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._WAIT_COORD,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+    )
+)
+"""Errors that say that brokers are away, or too few of them there."""
 
 _OF_PRODUCERS = frozenset(
     {"acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id"}
@@ -177,6 +200,24 @@ def reason(error: Any) -> str:
         return "no answer in time"
     known = error.args[0] if getattr(error, "args", ()) else error
     return str(known.str()) if hasattr(known, "str") else str(known)
+
+
+def failure(error: Any, text: str) -> Retry:
+    """What to raise with that text for a KafkaException, a KafkaError or a TimeoutError: Unreachable where brokers
+    are away."""
+    known = error.args[0] if isinstance(error, KafkaException) else error
+    away = isinstance(error, TimeoutError) or known.code() in _AWAY
+    return Unreachable(text) if away else Retry(text)
+
+
+def refusing(tell: Callable[[str], object]) -> Callable[[KafkaError], None]:
+    """A callback for a client's errors, its `error_cb`, that tells which brokers refuse its user or password."""
+
+    def heard(error: KafkaError) -> None:
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
+            tell(error.str())
+
+    return heard
 
 
 def unreachable(servers: str) -> list[str]:
@@ -511,10 +552,11 @@ def _without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Prob
             yield Problem(
                 prefix + name,
                 "has no effect: acks = all and idempotence are always set, or the loss of a broker loses events",
+                note=True,
             )
         if name.endswith("serializer") or name in OURS or name in _STORES or name == "sasl.jaas.config":
             continue
         if _JAVA_ONLY.fullmatch(name):
-            yield Problem(prefix + name, "has no effect: it is a property of Java's client only")
+            yield Problem(prefix + name, "has no effect: it is a property of Java's client only", note=True)
         elif not _is_known(name):
-            yield Problem(prefix + name, "has no effect: Kafka's clients have no such property")
+            yield Problem(prefix + name, "has no effect: Kafka's clients have no such property", as_in_flume=True)

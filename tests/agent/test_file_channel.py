@@ -3,6 +3,8 @@
 import socket
 from pathlib import Path
 
+import pytest
+
 from agent.config import load
 from agent.services.running import RunningAgent, free_port
 from plugins import Components
@@ -50,6 +52,7 @@ def test_two_components_that_would_write_the_same_files_are_named(tmp_path: Path
     ]
 
 
+@pytest.mark.usefixtures("servers")
 def test_what_a_killed_agent_held_is_drained_by_the_next_one(tmp_path: Path) -> None:
     away = CONFIGURATION.format(directory=tmp_path, port=free_port(), sinks="away")
     lines = [f"line {n}" for n in range(500)]

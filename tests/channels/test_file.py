@@ -1,14 +1,14 @@
 """The file channel: what was stored comes out, in order and with its ids, whatever dies in between."""
 
+import contextlib
 import logging
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from unittest import mock
 
@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from channels.file import FileChannel, FileChannelConfig
 from plugins import Batch, Event, FlafkaError, PartitionClaim, Reader, Retry, Taken
+from tests.fixtures.processes import Forked
 
 OPTIONS = {"maxFileSize": str(1 << 20), "minimumRequiredSpace": str(1 << 20)}
 
@@ -145,22 +146,82 @@ def test_files_that_are_delivered_are_deleted(tmp_path: Path) -> None:
     files.close()
 
 
-def test_a_full_channel_blocks_until_a_commit_makes_room(tmp_path: Path) -> None:
+def test_a_reader_that_is_about_to_begin_has_its_partition_alone(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    files.put(events(1))
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow(Owner):
+        """Looks at its record for a while before it begins."""
+
+        def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+            asked.set()
+            assert go_on.wait(60)
+            return super().assigned(committed)
+
+    slow = Slow()
+    slow.reader = files.reader(slow, group=None, member="z")
+    taken: list[bytes] = []
+    taking = threading.Thread(target=lambda: taken.extend(slow.take_all()))
+    taking.start()
+    assert asked.wait(60)
+    quick = consumer(files, "a")
+    assert not quick.take_all(), "it is the other one's still"
+    go_on.set()
+    taking.join()
+    assert taken == [b"1"]
+    assert slow.take_all() == []
+    assert quick.take_all() == [], "the other one has committed it as it gave the partition up"
+    files.put(events(2, 3))
+    files.put(events(4))
+    assert sorted(quick.take_all() + slow.take_all()) == [b"2", b"3", b"4"]
+    files.close()
+
+
+def test_a_full_channel_blocks_until_a_sink_takes_its_events(tmp_path: Path) -> None:
     files = opened(tmp_path, capacity="2", transactionCapacity="1")
     files.put(events(1, 2))
     done = threading.Event()
     thread = threading.Thread(target=lambda: (files.put(events(3)), done.set()))
     thread.start()
+    assert not done.wait(0.2)
     owner = consumer(files)
     owner.take_all()
-    assert not done.wait(0.2)
-    owner.commit()
-    assert done.wait(60)
+    assert done.wait(60), "what is taken takes no room, though it is not committed: a sink may wait for much more"
     thread.join()
+    owner.take_all()
     files.stopping.set()
-    files.put(events(4))
+    files.put(events(4, 5))
     with pytest.raises(Retry, match="no room"):
-        files.put(events(5))
+        files.put(events(6))
+    assert owner.reader is not None
+    owner.reader.rewind({0: owner.got[0].start})
+    owner.got.clear()
+    assert len(owner.take_all()) == 5
+    files.put(events(6, 7))
+    files.close()
+
+
+def test_where_a_disk_is_full_what_is_taken_is_to_be_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = opened(tmp_path)
+    files.stopping.set()
+    files.put(events(1))
+    owner = consumer(files)
+    assert owner.reader is not None
+    with monkeypatch.context() as patched:
+        patched.setattr("channels.file.room", lambda _: 0)
+        with pytest.raises(Retry, match="no room"):
+            files.put(events(2))
+        assert not owner.reader.pressed(), "nothing is taken"
+        owner.take_all()
+        assert owner.reader.pressed()
+        owner.commit()
+        assert not owner.reader.pressed()
+    files.put(events(2))
+    owner.take_all()
+    assert not owner.reader.pressed()
     files.close()
 
 
@@ -334,18 +395,21 @@ def test_a_sinks_own_record_moves_the_position_and_is_kept_with_it(tmp_path: Pat
     files.close()
 
 
-def test_directories_are_one_channels_alone(tmp_path: Path) -> None:
+def probed(directory: Path) -> tuple[list[str], str]:
+    """What another process is told of the channel in that directory: by a check, and at its start."""
+    made = channel(directory)
+    cautions = [*made.probe()]
+    with pytest.raises(Retry) as raised:
+        made.open()
+    return cautions, str(raised.value)
+
+
+def test_directories_are_one_channels_alone(tmp_path: Path, forked: Forked) -> None:
     files = opened(tmp_path)
     with pytest.raises(Retry, match="used by channel files"):
         channel(tmp_path).open()
-    program = (
-        "from tests.channels.test_file import *\n"
-        f"made = channel(Path({str(tmp_path)!r}))\n"
-        "print([*made.probe()])\n"
-        "try: made.open()\n"
-        "except Retry as e: print(e)\n"
-    )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    cautions, refusal = forked.call(probed, tmp_path)
+    told = f"{cautions}\n{refusal}"
     assert told.count(f"used by another process ({os.getpid()})") == 4, told
     assert [*files.probe()] == []
     files.close()
@@ -396,47 +460,48 @@ def test_options_that_cannot_be(options: dict[str, str], message: str) -> None:
     assert message in problems[0].message
 
 
-PUTTER = """
-import sys
-from tests.channels.test_file import *
-files = opened(Path(sys.argv[1]))
-def put(writer):
-    for n in range(10**9):
-        files.put(Batch.of([Event(b"%d %d" % (writer, n))]))
-        os.write(1, b"%d %d\\n" % (writer, n))
-for writer in range(4):
-    threading.Thread(target=put, args=(int(sys.argv[2]) * 4 + writer,)).start()
-owner = consumer(files)
-while True:
-    for taken in iter(lambda: owner.reader.take(0.01), None):
-        owner.got.append(taken)
-        for body, id in zip(taken.batch.bodies.to_pylist(), taken.batch.ids()):
-            os.write(2, b"%s %s\\n" % (body, str(id).encode()))
-        owner.commit()
-"""
+def put_and_take(directory: Path, round: int, acknowledged: Connection, delivered: Connection) -> None:
+    """Until it is killed."""
+    files = opened(directory)
+
+    def put(writer: int) -> None:
+        for n in range(10**9):
+            files.put(Batch.of([Event(b"%d %d" % (writer, n))]))
+            os.write(acknowledged.fileno(), b"%d %d\n" % (writer, n))
+
+    for writer in range(4):
+        threading.Thread(target=put, args=(round * 4 + writer,)).start()
+    owner = consumer(files)
+    while True:
+        for taken in iter(lambda: owner.reader.take(0.01), None):
+            owner.got.append(taken)
+            for body, id in zip(taken.batch.bodies.to_pylist(), taken.batch.ids(), strict=True):
+                os.write(delivered.fileno(), b"%s %s\n" % (body, str(id).encode()))
+            owner.commit()
 
 
-def test_nothing_that_was_acknowledged_is_lost_by_kills(tmp_path: Path) -> None:
+def test_nothing_that_was_acknowledged_is_lost_by_kills(tmp_path: Path, forked: Forked) -> None:
     acknowledged: set[str] = set()
     delivered: dict[str, str] = {}
     for round in range(4):
-        process = subprocess.Popen(
-            [sys.executable, "-c", PUTTER, str(tmp_path), str(round)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        errors: list[bytes] = []
-        assert process.stdout is not None
-        assert process.stderr is not None
-        reader = threading.Thread(target=lambda pipe=process.stderr, to=errors: to.extend(pipe))
-        reader.start()
-        lines = [process.stdout.readline() for _ in range(400)]
-        process.send_signal(signal.SIGKILL)
-        lines += process.stdout.readlines()
-        process.wait()
-        reader.join()
-        process.stdout.close()
-        process.stderr.close()
+        pipes = [Pipe(duplex=False) for _ in range(2)]
+        process = forked.start(put_and_take, tmp_path, round, *(there for _, there in pipes))
+        for _, there in pipes:
+            there.close()
+        with contextlib.ExitStack() as stack:
+            answers, takes = (stack.enter_context(os.fdopen(os.dup(here.fileno()), "rb")) for here, _ in pipes)
+            taken_lines: list[bytes] = []
+            reader = threading.Thread(target=lambda pipe=takes, to=taken_lines: to.extend(pipe))
+            reader.start()
+            lines = [answers.readline() for _ in range(400)]
+            process.kill()
+            lines += answers.readlines()
+            process.join()
+            reader.join()
+        for here, _ in pipes:
+            here.close()
         acknowledged |= {line.decode().strip() for line in lines if line.endswith(b"\n")}
-        for line in errors:
+        for line in taken_lines:
             writer, n, id = line.decode().split()
             assert delivered.setdefault(id, f"{writer} {n}") == f"{writer} {n}", "an id is given to two events"
     files = opened(tmp_path)
@@ -508,6 +573,8 @@ class Model(RuleBasedStateMachine):
     def size(self) -> None:
         if hasattr(self, "files"):
             assert self.files.metrics.get("ChannelSize") == len(self.waiting)
+            share = (len(self.waiting) - self.taken) / self.files.config.capacity
+            assert self.files.metrics.get("ChannelFillPercentage") == pytest.approx(100 * share)
 
     def teardown(self) -> None:
         logging.disable(logging.NOTSET)

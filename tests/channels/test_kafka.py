@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from agent.services.running import until
-from channels.kafka import KafkaChannelConfig, producing, reader
+from agent.services.running import free_port, until
+from channels.kafka import KafkaChannel, KafkaChannelConfig, producing, reader
 from channels.kafka.positions import Members
 from channels.kafka.producing import ChannelProducer
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode
-from plugins import Batch, Event, Metrics, PartitionClaim, Rejected, Retry
+from plugins import Batch, Event, Metrics, PartitionClaim, Rejected, Retry, Unreachable
 from plugins.shared.offsets import OffsetMetadata
 
 
@@ -353,3 +353,36 @@ def test_a_callback_that_fails_while_the_reader_closes_is_no_failure_of_its_thre
     monkeypatch.setattr(threading, "excepthook", failures.append)
     reading("nobody:1", "closing", RebalanceListener(start=None)).close()
     assert failures == []
+
+
+def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
+    """They know no SASL, which is told in the way of a wrong password."""
+    monkeypatch.setattr("channels.kafka.CONNECT_SECONDS", 2.0)
+    secured = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "p",
+    }
+    given = {
+        "kafka.bootstrap.servers": brokers,
+        **{f"kafka.producer.{name}": value for name, value in secured.items()},
+    }
+    config, problems = KafkaChannel.config_class.parse(given)
+    assert config is not None, problems
+    channel = KafkaChannel(config, "c1")
+    with pytest.raises(Retry, match="SASL authentication") as refused:
+        channel.open()
+    assert not isinstance(refused.value, Unreachable)
+    producer = ChannelProducer(channel, {**config.client("c1"), **secured}, 1, 1 << 20)
+    try:
+        until(lambda: "SASL authentication" in producer.refusal)
+    finally:
+        producer.close()
+
+
+def test_brokers_that_do_not_answer_are_away(monkeypatch):
+    monkeypatch.setattr("channels.kafka.CONNECT_SECONDS", 0.5)
+    config, _ = KafkaChannel.config_class.parse({"kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"})
+    with pytest.raises(Unreachable, match="no Kafka broker answers"):
+        KafkaChannel(config, "c1").open()

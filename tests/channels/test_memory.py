@@ -3,9 +3,12 @@
 import threading
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from channels.memory import MemoryChannel, MemoryConfig
 from plugins import Batch, Event, Retry
+from tests.fixtures.examples import examples
 
 
 class RebalanceListener:
@@ -76,21 +79,68 @@ def test_rewind_offers_the_same_events_with_the_same_ids():
     assert reader.take(0) is None
 
 
-def test_commit_makes_room_and_only_for_what_it_covers():
+def test_a_full_channel_blocks_until_a_sink_takes_its_events():
     memory = channel(capacity="2", transactionCapacity="1")
     memory.put(events(1, 2))
-    owner = RebalanceListener()
-    reader = memory.reader(owner, group=None, member="k")
-    first = reader.take(0)
+    reader = memory.reader(RebalanceListener(), group=None, member="k")
     done = threading.Event()
     thread = threading.Thread(target=lambda: (memory.put(events(3)), done.set()))
     thread.start()
+    assert not done.wait(0.2)
     reader.take(0)
-    assert not done.wait(0.2), "a full channel must block, also while events are taken and not committed"
-    reader.commit(owner.ends(first))
-    assert done.wait(60)
+    assert done.wait(60), "what is taken takes no room, though it is not committed: a sink may wait for much more"
     thread.join()
-    assert bodies(reader.take(0)) == [b"3"]
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(st.sampled_from(["put", "take", "take", "commit", "rewind", "close"]), max_size=40))
+def test_only_what_waits_to_be_taken_has_room_taken(steps):
+    memory = channel(capacity="10")
+    memory.stopping.set()  # a put that finds no room raises
+    owner = RebalanceListener()
+    reader = memory.reader(owner, group=None, member="k")
+    taken, waits = [], 0
+    for step in steps:
+        if step == "put":
+            try:
+                memory.put(events(0))
+                waits += 1
+            except Retry:
+                assert waits == 10
+        elif step == "take" and (one := reader.take(0)):
+            taken.append(one)
+            waits -= 1
+        elif step == "commit" and taken:
+            reader.commit(owner.ends(taken.pop(0)))
+        elif step == "rewind" and taken:
+            reader.rewind({taken[0].partition: taken[0].start})
+            waits, taken = waits + len(taken), []
+        elif step == "close":
+            reader.close()
+            reader = memory.reader(owner, group=None, member="k")
+            waits, taken = waits + len(taken), []
+        assert memory.metrics.get("ChannelSize") == waits + len(taken)
+    while waits < 10:
+        memory.put(events(0))
+        waits += 1
+    with pytest.raises(Retry, match="full"):
+        memory.put(events(0))
+
+
+def test_a_sink_that_holds_much_is_to_commit(monkeypatch):
+    monkeypatch.setattr("channels.memory.MOST_TAKEN", 100)
+    memory = channel()
+    for _ in range(3):
+        memory.put(Batch.of([Event(b"x" * 40)]))
+    owner = RebalanceListener()
+    reader = memory.reader(owner, group=None, member="k")
+    pressed = []
+    while reader.take(0):
+        pressed.append(reader.pressed())
+    assert pressed == sorted(pressed)
+    assert pressed[-1]
+    reader.commit({owner.claims[1]: 3})
+    assert not reader.pressed()
 
 
 def test_a_reader_that_closes_gives_back_what_it_did_not_commit():
@@ -115,7 +165,7 @@ def test_a_batch_larger_than_the_channel_goes_through_in_pieces():
     thread.start()
     got = []
     while len(got) < 100:
-        taken = reader.take(5)
+        taken = reader.take(60)
         got += bodies(taken)
         reader.commit(owner.ends(taken))
     thread.join()

@@ -1,0 +1,44 @@
+"""What the channels that keep files do otherwise than Flume's."""
+
+from __future__ import annotations
+
+from plugins import Difference
+
+FILES = (
+    Difference(
+        flume="what waits in the channel is in files of Flume's own",
+        here="other files, in the same directories, which are locked so that a Flume keeps out. What Flume left "
+        "there is taken over at the start",
+    ),
+)
+
+FILE = (
+    Difference(
+        flume="a put fails when the channel is full, or the disk has less than `minimumRequiredSpace`",
+        here="it waits; the source waits with it",
+    ),
+    Difference(
+        flume="`checkpointInterval`, dual checkpoints, `use-fast-replay` and the like shorten a start that "
+        "reads everything again",
+        here="they are accepted and have no effect: a start reads the headers of what is not delivered. "
+        "Encryption is refused",
+    ),
+    Difference(
+        flume="a damaged record keeps the channel from starting, until Flume's tool has removed it",
+        here="what is whole is taken over; the file and the byte of each damage are in the log, events that are "
+        "lost are counted (`EventLostCount`)",
+    ),
+    Difference(
+        flume="after a kill, an event that was being taken at a checkpoint, was given back, and was taken again, is "
+        "delivered twice",
+        here="once",
+    ),
+)
+
+SPILLABLE = (
+    Difference(
+        flume="events are in memory, and lost with the process",
+        here="they are in files at once, without waiting for the disk: only a loss of power loses those of "
+        "the last seconds",
+    ),
+)

@@ -1,0 +1,37 @@
+"""What the channel `kafka` does otherwise than Flume's."""
+
+from __future__ import annotations
+
+from plugins import Difference
+
+KAFKA = (
+    Difference(
+        flume="a record that is no AvroFlumeEvent stops the channel for ever",
+        here="it goes to the dead letters, with its bytes and the reason",
+    ),
+    Difference(
+        flume="bytes behind an event are dropped, so another kind of Avro is read as empty events",
+        here="such a record goes to the dead letters",
+    ),
+    Difference(
+        flume="an event for a partition that does not exist fails its whole batch, again and again",
+        here="it alone goes to the dead letters",
+    ),
+    Difference(
+        flume="an event larger than the topic takes fails its whole batch, again and again",
+        here="it alone goes to the dead letters, in parts",
+    ),
+    Difference(
+        flume="`kafka.producer.acks` and `enable.idempotence` hold as they are written",
+        here="all in-sync replicas have an event before it counts as stored, whatever they say",
+    ),
+    Difference(
+        flume="puts fail while brokers are away",
+        here="sources wait; with `overflow = c2`, a channel `file`, they go on",
+    ),
+    Difference(
+        flume="a new group begins where `auto.offset.reset` says",
+        here="it begins with the first event",
+        option="kafka.consumer.auto.offset.reset",
+    ),
+)

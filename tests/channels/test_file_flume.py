@@ -1,0 +1,317 @@
+"""What Flume's file channel has left: all of it is delivered, once, and what cannot be read is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.file import FileChannel, flume
+from channels.file.log import drop_from
+from plugins import FlafkaError, Retry
+from tests.channels.test_file import channel, consumer, events, opened, segments
+
+RECORDED = Path(__file__).parents[1] / "data/flume_file_channel"
+NAMES = ("records", "checkpoint")
+
+
+def left(directory: Path, name: str) -> list[bytes]:
+    """A copy of what a Flume has left, in the directories of `channel`; the bodies that it would deliver."""
+    for source, target in (("checkpoint", "c"), ("a", "a"), ("b", "b"), ("backup", "backup")):
+        if (RECORDED / name / source).exists():
+            shutil.copytree(RECORDED / name / source, directory / target, dirs_exist_ok=True)
+    return [body.encode() for body in json.loads((RECORDED / name / "bodies.json").read_text())]
+
+
+def read(directory: Path) -> flume.FlumeChannel:
+    return flume.FlumeChannel(directory / "c", directory / "backup", [directory / "a", directory / "b"])
+
+
+def plain(body: bytes) -> bytes:
+    return body.rstrip(b"_")
+
+
+def delivered(of: FileChannel) -> list[bytes]:
+    """All that it holds, and its sink has it."""
+    owner = consumer(of)
+    bodies = [plain(body) for body in owner.take_all()]
+    owner.commit()
+    assert owner.reader is not None
+    owner.reader.close()
+    return bodies
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_put_and_not_taken_is_read(tmp_path: Path, name: str) -> None:
+    bodies = left(tmp_path, name)
+    found = read(tmp_path)
+    assert len(found) == len(bodies)
+    got = [*found.events()]
+    assert [plain(event.body) for event in got] == bodies
+    assert [event.headers for event in got] == [{"n": body.decode(), "schön": "grüße 😀"} for body in bodies]
+    assert found.damages == []
+
+
+def test_a_checkpoint_that_was_not_completed_is_not_believed(tmp_path: Path) -> None:
+    bodies = left(tmp_path, "checkpoint")
+    shutil.copytree(tmp_path, tmp_path / "whole")
+    for damage in (
+        lambda: (tmp_path / "c/checkpoint").write_bytes(b""),
+        lambda: write(tmp_path / "c/checkpoint", 4 * 8 + 7, b"\1"),
+        lambda: write(tmp_path / "c/inflighttakes", 0, b"\0\0"),
+        lambda: (tmp_path / "c/checkpoint.meta").unlink(),
+        lambda: (tmp_path / "backup/checkpoint.snappy").write_bytes(b"\x82SNAPPY\0" + b"\0" * 8 + b"\0\0\0\4abcd"),
+        lambda: shutil.rmtree(tmp_path / "backup"),
+    ):
+        damage()
+        # Without any checkpoint it is in the order of the commits: what was being taken is not given back first.
+        assert sorted(plain(event.body) for event in read(tmp_path).events()) == sorted(bodies)
+
+
+def test_a_checkpoint_knows_of_takes_that_were_in_deleted_files(tmp_path: Path) -> None:
+    bodies = left(tmp_path, "taken")
+    (takes,) = (log for log in tmp_path.glob("?/log-?") if "schön".encode() not in log.read_bytes())
+    takes.unlink()
+    assert [plain(event.body) for event in read(tmp_path).events()] == bodies
+
+
+def write(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def place_of(log: Path, text: bytes) -> int:
+    """The byte at which these bytes are."""
+    return log.read_bytes().index(text)
+
+
+def test_an_event_that_is_damaged_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    left(tmp_path, "records")
+    log = tmp_path / "a/log-1"
+    begin = log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50))
+    write(log, place_of(log, b"2" + b"_" * 50) + 3, b"X")
+    files = opened(tmp_path)
+    assert delivered(files) == [b"4", b"5"]
+    assert files.metrics.get("EventLostCount") == 1
+    assert files.metrics.degraded is not None
+    found = read_again(tmp_path)
+    assert [*found.events()]
+    assert found.damages == [f"{tmp_path}/a/log-1 is damaged at byte {begin}: the event there is lost"]
+    files.close()
+
+
+def read_again(directory: Path) -> flume.FlumeChannel:
+    """What was moved away."""
+    for moved in directory.glob("?/flume-*/*"):
+        shutil.copy(moved, moved.parents[1])
+    return read(directory)
+
+
+def test_records_behind_a_damaged_one_are_found(tmp_path: Path) -> None:
+    left(tmp_path, "records")
+    log = tmp_path / "a/log-1"
+    begin = log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50))
+    write(log, begin + 1, b"\x70")  # its length: nothing says where the next one is
+    found = read(tmp_path)
+    # 1 alone is in the transaction then, and is taken.
+    assert [plain(event.body) for event in found.events()] == [b"4", b"5"]
+    assert len(found.damages) == 1
+    assert f"log-1 is damaged from byte {begin} to " in found.damages[0]
+
+
+@pytest.mark.parametrize("cut", range(1, 9, 3))
+def test_a_torn_end_is_an_uncommitted_one(tmp_path: Path, cut: int) -> None:
+    bodies = left(tmp_path, "records")
+    log = tmp_path / "a/log-1"
+    log.write_bytes(log.read_bytes().rstrip(b"\x80")[:-cut])
+    found = read(tmp_path)
+    assert [plain(event.body) for event in found.events()] == bodies
+    assert "ends at byte" in found.damages[0]
+
+
+def test_what_flumes_tool_has_taken_out_is_passed_over(tmp_path: Path) -> None:
+    left(tmp_path, "records")
+    log = tmp_path / "a/log-1"
+    write(log, log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50)), b"\0")
+    found = read(tmp_path)
+    assert [plain(event.body) for event in found.events()] == [b"4", b"5"]
+    assert found.damages == []
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = left(tmp_path, "checkpoint")
+    for log in tmp_path.glob("?/log-?"):
+        log.unlink()
+    found = read(tmp_path)
+    assert [*found.events()] == []
+    assert found.lost == len(found.damages) >= 1
+    assert re.match(r"log-[12] is missing: the event at its byte \d+ is lost", found.damages[0])
+    monkeypatch.setattr(flume, "_SENTENCES", 0)
+    found = read(tmp_path)
+    assert [*found.events()] == found.damages == []
+    assert 1 <= found.lost <= len(bodies)
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "message"),
+    [
+        ("log-1.meta", b"\x04\x2a\x02\x0a\x00", "is encrypted, which only Flume can read: let Flume deliver"),
+        ("log-1", b"\0\0\0\2\0\0\0\1", "is of a Flume before 1.3: start Flume 1.11 with it once"),
+    ],
+)
+def test_what_cannot_be_read_keeps_the_channel_from_opening(
+    tmp_path: Path, file: str, data: bytes, message: str
+) -> None:
+    left(tmp_path, "records")
+    (tmp_path / "a" / file).write_bytes(data)
+    files = channel(tmp_path)
+    with pytest.raises(FlafkaError, match=message):
+        files.open()
+    files.close()
+    assert (tmp_path / "a" / "log-1").exists()
+    assert any(message in str(problem) for problem in files.probe())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_flume_left_is_delivered_before_anything_else(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = opened(tmp_path)
+    files.put(events(7))
+    files.close()
+    bodies = left(tmp_path, name)
+    assert any("holds" in problem and "of Flume's file channel" in problem for problem in channel(tmp_path).probe())
+    files = opened(tmp_path, backupCheckpointDir=str(tmp_path / "backup"))
+    assert f"took over {len(bodies)} events" in caplog.text
+    files.put(events(8))
+    assert files.metrics.get("ChannelSize") == len(bodies) + 2
+    owner = consumer(files)
+    assert [plain(body) for body in owner.take_all()] == [b"7", *bodies, b"8"]
+    ids = [id for taken in owner.got for id in taken.batch.ids()]
+    files.close()
+
+    caplog.clear()
+    files = opened(tmp_path)
+    assert "took over" not in caplog.text
+    owner = consumer(files)
+    owner.take_all()
+    assert [id for taken in owner.got for id in taken.batch.ids()] == ids
+    owner.commit()
+    files.close()
+    for directory in (tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path / "backup"):
+        assert flume.files(directory) == []
+    kept = {path.name for path in tmp_path.glob("*/flume-*/*")}
+    assert {path.name for path in (RECORDED / name).glob("*/*")} == kept
+    assert [*channel(tmp_path).probe()] == []
+
+
+def test_a_second_flume_channel_is_taken_over_too(tmp_path: Path) -> None:
+    bodies = left(tmp_path, "records")
+    files = opened(tmp_path)
+    files.close()
+    again = left(tmp_path, "records")
+    files = opened(tmp_path)
+    assert delivered(files) == bodies + again
+    assert len([*tmp_path.glob("a/flume-*")]) == 2
+    files.close()
+
+
+def test_without_room_flumes_files_stay(tmp_path: Path) -> None:
+    bodies = left(tmp_path, "records")
+    files = channel(tmp_path, minimumRequiredSpace=str(1 << 60))
+    with pytest.raises(Retry, match="less room than minimumRequiredSpace: what Flume left is taken over later"):
+        files.open()
+    files.close()
+    files = opened(tmp_path)
+    assert delivered(files) == bodies
+    files.close()
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], bool]:
+    """Let the process die at its `calls`-th call that changes the disk; whether it has."""
+    done = iter(range(calls))
+    dead = False
+
+    def wrap(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal dead
+            if dead or next(done, None) is None:
+                dead = True
+                raise Killed
+            return real(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for name in ("pwritev", "write", "ftruncate"):
+        wrap(os, name)
+    for name in ("replace", "rename", "unlink", "mkdir"):
+        wrap(Path, name)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _: None)
+    return lambda: dead
+
+
+def steps(directory: Path) -> Iterator[Path]:
+    number = 0
+    while True:
+        yield directory / str(number)
+        number += 1
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kill_at_any_moment_loses_and_repeats_nothing(tmp_path: Path, name: str, first: int) -> None:
+    """Killed at every call that changes the disk, and again a little later, and then left in peace."""
+    kills = 0
+    for number, place in enumerate(steps(tmp_path)):
+        place.mkdir()
+        before = opened(place)
+        if first:
+            before.put(events(7))
+        before.close()
+        bodies = [b"7"] * first + left(place, name)
+        for calls in (number, 5):
+            with pytest.MonkeyPatch.context() as patch:
+                died = dying(patch, calls)
+                files = channel(place, backupCheckpointDir=str(place / "backup"))
+                try:
+                    files.open()
+                except Killed:
+                    kills += 1
+                finally:
+                    files.close()
+            if not died():
+                break
+        files = opened(place, backupCheckpointDir=str(place / "backup"))
+        assert delivered(files) == bodies
+        assert len({segment.name for segment in segments(place)}) == len(segments(place))
+        files.put(events(8))
+        assert delivered(files) == [b"8"]
+        files.close()
+        shutil.rmtree(place)
+        if not died() and calls == number:
+            break
+    assert kills > 15
+
+
+def test_segments_from_an_entry_on_are_dropped(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    for n in range(20):
+        files.put(events(n, size=300_000))
+    firsts = [int(path.name[7:27]) for path in segments(tmp_path)]
+    files.close()
+    drop_from([tmp_path / "a", tmp_path / "b"], firsts[2])
+    assert [int(path.name[7:27]) for path in segments(tmp_path)] == firsts[:2]
