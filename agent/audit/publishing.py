@@ -17,7 +17,7 @@ from agent.audit.sums import PUT, Minutes, Report, Sum, add, tally
 from agent.options import AgentOptions
 from agent.runner.deadletters.letters import producer_to
 from plugins import Batch, Channel, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
-from plugins.shared.kafkaclient import BROKEN, is_broken
+from plugins.shared.kafkaclient import BROKEN, failure, is_broken
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ class Audit:
                 try:
                     self._producer = producer_to(self.stream, self.topic, self.replication, days=DAYS, **CLIENT)
                 except KafkaException as e:
-                    raise Retry(f"{OPTION} {self.topic} cannot be written to: {e.args[0].str()}") from e
+                    text = f"{OPTION} {self.topic} cannot be written to: {e.args[0].str()}"
+                    raise failure(e, text) from e
 
     def put(self, batch: Batch) -> None:
         """These events are in the channel."""

@@ -17,11 +17,12 @@ from agent.runner.deadletters.letters import DeadLetters, dead_letters_of
 from agent.runner.deadletters.notices import Heard, Notices, command_for
 from agent.runner.drain import Drain
 from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.overflow import OverflowingChannel
 from agent.runner.local.sinks import SinkRunner
 from agent.runner.local.sources import SourceRunner
 from agent.runner.spark.supervisor import SparkRunner
 from agent.topology import AgentSpec, SinkGroupSpec, SinkSpec, SourceSpec
-from plugins import Metrics
+from plugins import Channel, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +40,19 @@ class Agent:
         self.notices = Notices(command_for(spec))
         self.registry = Registry(spec.name, self.notices.recent)
         self.give_up = threading.Event()
-        self.channels: dict[str, ChannelRunner] = {}
-        for c in spec.channels:
-            channel = c.make()
-            self.channels[c.name] = ChannelRunner(c.path, c.name, channel, audit_of(channel, spec.options))
+        channels: dict[str, Channel] = {c.name: c.make() for c in spec.channels}
         self.dead_letters: dict[str, DeadLetters] = {
-            c.name: Heard(
-                dead_letters_of(spec.name, c, self.channels[c.name].channel, spec.options), self.notices.add
-            )
+            c.name: Heard(dead_letters_of(spec.name, c, channels[c.name], spec.options), self.notices.add)
             for c in spec.channels
         }
+        self.channels: dict[str, ChannelRunner] = {}
+        for c in sorted(spec.channels, key=lambda c: c.overflow is not None):  # each after the one it overflows into
+            made = c.path, c.name, channels[c.name], audit_of(channels[c.name], spec.options)
+            if (overflow := c.overflow) is None:
+                self.channels[c.name] = ChannelRunner(*made)
+            else:
+                into, letters = self.channels[overflow.channel], self.dead_letters[c.name]
+                self.channels[c.name] = OverflowingChannel(*made, into, letters, overflow.seconds)
         self.sources = [SourceRunner(s, self.channels, self.dead_letters, self.give_up) for s in spec.sources]
         in_groups = {name for group in spec.groups if len(group.sinks) > 1 for name in group.sinks}
         sinks = {s.name: s for s in spec.sinks}
@@ -67,7 +71,9 @@ class Agent:
             for one in source.interceptors:
                 self._show_interceptor(source.spec, one.name, one.metrics, one.counters)
         for channel in self.channels.values():
-            self.registry.add("CHANNEL", channel.name, channel.metrics, channel.channel.counters)
+            self.registry.add(
+                "CHANNEL", channel.name, channel.metrics, (*channel.channel.counters, *channel.counters)
+            )
         for delivery in deliveries:
             self.registry.add("SINK", delivery.spec.name, delivery.metrics, delivery.sink.counters)
             for one in delivery.interceptors:
@@ -97,7 +103,7 @@ class Agent:
         """Start everything; returns at once. Components that cannot open yet are tried again."""
         self.server.start()
         for channel in self.channels.values():
-            channel.thread.start()
+            channel.start()
         for sink in self.sinks:
             sink.thread.start()
         if self.spark is not None:
@@ -131,6 +137,8 @@ class Agent:
             for channel in self.channels.values():
                 channel.channel.stopping.set()
             _join([s.thread for s in self.sources], 5)
+        for channel in self.channels.values():
+            channel.stop_forwarding()
         self.drain()
         clean &= self._drain_memory()
         for sink in self.sinks:
@@ -154,6 +162,22 @@ class Agent:
         self._keep_metrics()
         log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")
         return clean
+
+    def left_undone(self) -> str:
+        """What a stop that is under way has not done yet, for the log. Looks only, and waits for nothing."""
+        sources = [s.spec.name for s in self.sources if s.thread.is_alive()]
+        sinks = [m.name for runner in self.sinks if runner.thread.is_alive() for m in runner.members]
+        if self.spark is not None and self.spark.running():
+            sinks += self.spark.metrics
+        undone = []
+        if sources:
+            undone.append(f"sources {', '.join(sources)} (what no channel has was not acknowledged)")
+        if sinks:
+            undone.append(f"sinks {', '.join(sinks)} (durable channels deliver again what is not committed)")
+        volatile = [c for c in self.channels.values() if not c.channel.durable]
+        if left := sum(c.metrics.get("ChannelSize") for c in volatile):
+            undone.append(f"{left} events in memory channels, which are lost")
+        return "; ".join(undone) or "nothing"
 
     def _keep_metrics(self) -> None:
         path = self.spec.options.monitoring_file

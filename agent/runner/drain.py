@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.runner.delivery import Delivery
 from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.overflow import OverflowingChannel
 from agent.topology import SinkSpec
 from plugins import FlafkaError, KafkaBackedChannel, Metrics
 
@@ -57,6 +58,9 @@ class Drain:
                     ],
                     [one for one in remote if (one[0].channel, one[0].group) == (channel.name, group)],
                 )
+        for channel in channels.values():
+            if isinstance(channel, OverflowingChannel):
+                goals[channel.overflow.name, None] = Emptied(channel.overflow)
         self._goals = tuple(goals.values())
         self._rounds = len({goal.channel.name for goal in self._goals})
         self._moved: float | None = None

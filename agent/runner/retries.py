@@ -29,7 +29,7 @@ class Backoff:
         """Start over with the shortest, after a success."""
         self._next = FIRST_SECONDS
 
-    def after(self, error: Exception) -> float:
+    def after(self, error: BaseException) -> float:
         """Seconds until the next try; not fewer than a `Retry` asks for."""
         seconds = self._next * random.uniform(0.75, 1.25)
         self._next = min(self._next * 2, self._longest)
@@ -45,7 +45,7 @@ class Retries:
 
     def __init__(self, path: str, *metrics: Metrics, longest: float = LONGEST_SECONDS) -> None:
         self.log, self.metrics = logging.getLogger(path), metrics
-        self.last: Exception | None = None
+        self.last: BaseException | None = None
         """The latest failure."""
         self.attempt = 0
         self._backoff = Backoff(longest)
@@ -57,7 +57,9 @@ class Retries:
         """For what never tells that it works: a try begins."""
         self._began = time.monotonic()
 
-    def failed(self, error: Exception, backoff: Backoff | None = None, *, what: str = "", then: str = "") -> float:
+    def failed(
+        self, error: BaseException, backoff: Backoff | None = None, *, what: str = "", then: str = ""
+    ) -> float:
         """Show a failure, and answer the seconds until the next try.
 
         With a `backoff` of its own where several things are tried at once. For the log, `what` says what has failed
@@ -96,10 +98,16 @@ class Retries:
         """What metrics show until it works again."""
         return {"RetryAttempt": self.attempt, "RetryTime": round(self._time * 1000)}
 
-    def recovered(self) -> None:
-        """It works again."""
-        self._backoff.reset()
-        self.attempt = 0
+    def recovered(self, *, tried: bool = True) -> None:
+        """It works again.
+
+        Where it is open and has not been `tried`, it may fail at its first event each time: the waits grow on.
+        """
+        if tried:
+            self._backoff.reset()
+            self.attempt = 0
+        else:
+            self.begin()
         if not self._shown:
             return
         for metrics in self.metrics:
@@ -110,7 +118,7 @@ class Retries:
         self._shown = ""
 
 
-def unforeseen(error: Exception) -> str:
+def unforeseen(error: BaseException) -> str:
     """What a user is told of an error that nobody has a sentence for: where a plugin raised it, too."""
     where = blamed(error)
     return f"{type(error).__name__}: {error}" + (f" ({where})" if where else "")

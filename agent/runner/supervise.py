@@ -32,7 +32,7 @@ class Worker:
             try:
                 self.work()
                 return
-            except Exception as e:  # noqa: BLE001  # whatever a component raises must not take the others down
+            except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever a component raises must not take the others down
                 seconds = self.retries.failed(e)
             finally:
                 self.close()
@@ -51,5 +51,5 @@ def close(component: Component[Any], log: logging.Logger) -> None:
     """Close it; a failure of that is logged only."""
     try:
         component.close()
-    except Exception as e:  # noqa: BLE001  # it must not keep others from being closed
+    except (Exception, SystemExit) as e:  # noqa: BLE001  # it must not keep others from being closed
         log.warning("closing failed: %s", e)

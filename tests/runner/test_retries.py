@@ -45,3 +45,16 @@ def test_what_a_component_shows_itself_it_takes_back_itself() -> None:
     metrics.error("its own words")
     retries.recovered()
     assert metrics.last_error == "its own words"
+
+
+def test_what_opens_and_fails_each_time_is_tried_ever_more_rarely() -> None:
+    retries = Retries("a.sources.s", Metrics())
+    waits = []
+    for _ in range(6):
+        retries.recovered(tried=False)
+        waits.append(retries.failed(Retry("the first event cannot be read")))
+    assert waits == sorted(waits)
+    assert waits[-1] > 8
+    assert retries.attempt == 6
+    retries.recovered()
+    assert retries.failed(Retry("away")) < 1

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 
+import channels.memory
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
 from agent.services.running import until
@@ -206,6 +207,31 @@ def test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit(p
     put(channel, b"2")
     until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert sorted(Lossy.commits.items()) == [(0, (1, [b"1"])), (1, (2, [b"2"]))]
+
+
+@pytest.mark.parametrize("most", [channels.memory.MOST_TAKEN, 1000])
+def test_a_sink_may_gather_more_than_its_channel_has_room_for(pipeline, monkeypatch, most):
+    class Large(Record):
+        """Commits when it is told to, and else when it has a thousand events."""
+
+        type_name = "large"
+        commits: ClassVar = {}
+        failures: ClassVar = []
+
+        def due(self):
+            return {self.partition} if len(self.written) >= 1000 else set()
+
+    monkeypatch.setattr(channels.memory, "MOST_TAKEN", most)
+    config, _ = MemoryConfig.parse({"capacity": "10"})
+    _, channel, _ = pipeline(Large, MemoryChannel(config, "m"))
+    for n in range(1000):
+        put(channel, b"%d" % n)
+    until(lambda: channel.metrics.get("ChannelSize") == 0 or most == 1000)
+    files = [bodies for _, bodies in Large.commits.values()]
+    if most == 1000:
+        assert len(files) > 2, "what is held is limited"
+    else:
+        assert files == [[b"%d" % n for n in range(1000)]], "and else what the sink has in mind is what it gets"
 
 
 def test_a_stop_delivers_what_was_taken(pipeline):
@@ -432,7 +458,7 @@ def test_a_flush_that_fails_while_partitions_go_has_the_others_taken_again():
             self.rewound = []
             claims = [PartitionClaim("cluster", "t", "id", "g", 0, partition) for partition in (0, 1)]
             owner.assigned(dict.fromkeys(claims, 5))
-            return types.SimpleNamespace(rewind=self.rewound.append, close=lambda: None)
+            return types.SimpleNamespace(rewind=self.rewound.append, close=lambda: None, pressed=lambda: False)
 
     channel = Partitions(MemoryConfig(), "m")
     spec = SinkSpec("k", "a.sinks.k", Away, Config(), {}, Place("test.conf", 1), channel="m")

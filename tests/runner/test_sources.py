@@ -3,6 +3,7 @@
 import threading
 
 import pyarrow.compute as pc
+import pytest
 
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sources import SourceRunner
@@ -171,7 +172,7 @@ def test_an_optional_channel_that_never_opens_holds_nobody_up(monkeypatch):
     channels["good"].ready.set()
     selector = SelectorSpec(otherwise=Route(("good",), ("away",)))
     spec = SourceSpec("s", "a.sources.s", Ten, Config(), {}, NOWHERE, channels=tuple(channels), selector=selector)
-    runner = SourceRunner(spec, channels, {}, threading.Event())
+    runner = SourceRunner(spec, channels, dict.fromkeys(channels, Letters()), threading.Event())
     runner.run()
     runner.close()
     assert good.held == runner.source.told == NUMBERS
@@ -214,7 +215,8 @@ def test_an_agent_that_gives_up_acknowledges_nothing_behind_the_batch_it_lost():
         assert runner.source.told == []
 
 
-def test_a_source_that_fails_is_opened_again():
+@pytest.mark.parametrize("failure", [Retry("port in use"), SystemExit("a library ends the program")])
+def test_a_source_that_fails_is_opened_again(failure):
     class Flaky(Ten):
         """Fails to open twice."""
 
@@ -224,7 +226,7 @@ def test_a_source_that_fails_is_opened_again():
         def open(self):
             type(self).attempts += 1
             if self.attempts < 3:
-                raise Retry("port in use")
+                raise failure
 
     store = Store(name="c")
     runner, _ = run(Flaky, store)

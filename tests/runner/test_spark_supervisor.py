@@ -1,8 +1,8 @@
 """The agent's side of the Spark runner: drivers that end, and what is left behind."""
 
 import json
+import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,21 +18,23 @@ from agent.runner.spark.supervisor import SparkRunner, workplace
 from agent.services.running import free_port, until
 from agent.topology import AgentSpec
 from plugins import Components
-
-KILLED = """
-import os, signal
-from agent.runner.spark.supervisor import workplace
-with workplace() as directory:
-    open(f"{directory}/left", "w").close()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+from tests.fixtures.processes import Forked
 
 
-def test_what_a_killed_agent_left_goes_with_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
-    assert killed.returncode == -signal.SIGKILL
+def be_killed(temporary: Path) -> None:
+    tempfile.tempdir = str(temporary)
+    with workplace() as directory:
+        Path(directory, "left").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_agent_left_goes_with_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: Forked
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = forked.start(be_killed, tmp_path)
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
     (left,) = tmp_path.glob("*/left")
     with workplace() as first, workplace() as second:
         assert not left.exists()
@@ -50,6 +52,13 @@ class Impatient(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         self.asked.append(timeout or 0)
         return super().wait(0.01)
+
+
+class Patient(threading.Event):
+    """Waits for the end."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait()
 
 
 def read(tmp_path: Path, port: int) -> AgentSpec:
@@ -97,7 +106,7 @@ def test_a_lag_from_before_a_failure_is_not_shown_any_more(tmp_path: Path) -> No
 def test_a_driver_s_end_is_told_until_each_sink_works_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, program: str, reason: str
 ) -> None:
-    """The first two drivers end; in the third one of the sinks works again."""
+    """The first three drivers end; in the fourth one of the sinks works again."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     python, ends = tmp_path / "python", tmp_path / "ends"
     works = {"sink": "k1", "counts": {}, "gauges": {"Lag": 0}, "error": None}
@@ -105,14 +114,14 @@ def test_a_driver_s_end_is_told_until_each_sink_works_again(
         f"#!{sys.executable}\n"
         f"import json, os, signal, sys\n"
         f"with open({str(ends)!r}, 'a') as ends:\n    ends.write('.')\n    started = ends.tell()\n"
-        f"if started > 2:\n    print({json.dumps(works)!r}, flush=True)\n    sys.stdin.read()\n"
+        f"if started > 3:\n    print({json.dumps(works)!r}, flush=True)\n    sys.stdin.read()\n"
         f"{program}\n"
     )
     python.chmod(0o755)
     spec = read(tmp_path, 1)
     first = spec.sinks[0]
     runner = SparkRunner(spec, [first, replace(first, name="k2")], lambda *_: None)
-    runner._stopping = Impatient()
+    runner._stopping = waiting = Impatient()
     monkeypatch.setattr(supervisor, "sys", SimpleNamespace(executable=str(python)))
     one, other = runner.metrics["k1"], runner.metrics["k2"]
     with caplog.at_level("WARNING", "spark"):
@@ -122,28 +131,27 @@ def test_a_driver_s_end_is_told_until_each_sink_works_again(
             assert one.last_error == ""
             assert other.last_error.startswith(reason)
             for metrics in (one, other):
-                assert metrics.get("FailureCount") == metrics.get("DriverRestartCount") == 2
+                assert metrics.get("FailureCount") == metrics.get("DriverRestartCount") == 3
         finally:
             runner.stop(180)
     (said,) = [record.getMessage() for record in caplog.records if "started again" in record.getMessage()]
     assert said.startswith(f"the Spark driver has ended and is started again: {reason}")
-    assert one.get("DriverRestartCount") == 2  # a regular stop is no failure
-    assert one.get("FailureCount") == 2
+    assert one.get("DriverRestartCount") == 3  # a regular stop is no failure
+    assert one.get("FailureCount") == 3
+    # Each time after a longer one.
+    assert waiting.asked[:3] == sorted(set(waiting.asked[:3]))
 
 
-def test_a_driver_that_ends_is_started_again_and_again_after_longer_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_without_a_master_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     port = free_port()
     spec = read(tmp_path, port)
     runner = SparkRunner(spec, list(spec.sinks), lambda *_: None)
-    runner._stopping = waiting = Impatient()
+    runner._stopping = Patient()
     metrics = runner.metrics["k1"]
     runner.start()
     try:
-        until(lambda: metrics.get("DriverRestartCount") >= 3, "three ends of a driver")
         # The reason is shown, rather than an exit code.
         until(
             lambda: metrics.last_error.startswith(f"no Spark master answers at spark://127.0.0.1:{port}"),
@@ -151,4 +159,3 @@ def test_a_driver_that_ends_is_started_again_and_again_after_longer_times(
         )
     finally:
         runner.stop(180)
-    assert waiting.asked[:3] == sorted(set(waiting.asked[:3]))

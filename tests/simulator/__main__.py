@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
-from tests.simulator import files, mutants
+from tests.simulator import files, mutants, overflow
 from tests.simulator.program import installed
 from tests.simulator.stories import KINDS, SINKS, Plan, attempt, plan_of
+
+PLANS = {"taildir": files.plan_of, "overflow": overflow.plan_of}
 
 
 def main() -> None:
@@ -20,7 +24,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed of the first one")
     parser.add_argument("--sink", choices=SINKS, action="append", help="only schedules with this sink")
     parser.add_argument("--step", choices=KINDS, action="append", default=[], help="schedules in which this happens")
-    parser.add_argument("--source", choices=["taildir"], help="only schedules with this source, and no sink")
+    parser.add_argument("--source", choices=PLANS, help="only schedules of this on the way in, and no sink")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
     parser.add_argument("--tell", action="store_true", help="print all that happens")
     parser.add_argument("--no-shrink", action="store_true", help="leave failures as long as they are")
@@ -41,7 +45,7 @@ def main() -> None:
         started, used = time.monotonic(), time.process_time()
         for seed in range(arguments.first, arguments.first + arguments.seeds):
             sinks, steps = tuple(arguments.sink or SINKS), tuple(arguments.step)
-            plan = files.plan_of(seed) if arguments.source else plan_of(seed, sinks, steps)
+            plan = PLANS[arguments.source](seed) if arguments.source else plan_of(seed, sinks, steps)
             run, error = attempt(plan, verbose=arguments.tell)
             ran += 1
             if error is None:
@@ -96,6 +100,13 @@ def shrink(plan: Plan, kind: type[BaseException]) -> Plan:
             if fails(smaller := replace(plan, steps=steps)):
                 plan, changed = smaller, True
     return plan
+
+
+def simulate(output: Path, *arguments: str) -> None:
+    """Run in a process of its own: `./dev simulate` with these arguments; it ends the process with its exit code."""
+    sys.argv[1:] = arguments
+    with output.open("w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        main()
 
 
 if __name__ == "__main__":

@@ -44,6 +44,8 @@ class Outdated(Exception):
 
 
 HDFS, KAFKA, SOLR = ("hdfs",), ("kafka",), ("solr",)
+SOURCES = ("overflow",)
+"""What schedules without a sink are about."""
 EXACTLY_ONCE = ("hdfs", "kafka")
 ALL = ("hdfs", "kafka", "solr")
 ON_HDFS = ("hdfs", "spark-hdfs")
@@ -52,6 +54,7 @@ CHAIN, HDFS_SINK, KAFKA_SINK = "sinks/hdfs/chain.py", "sinks/hdfs/sink.py", "sin
 READER, RUNNER = "channels/kafka/reader.py", "agent/runner/local/sinks.py"
 LETTERS = "agent/runner/deadletters/letters.py"
 DELIVERY = "agent/runner/delivery.py"
+OVERFLOW, OVERFLOWS = "agent/runner/local/overflow.py", ("overflow",)
 
 MUTANTS = (
     # --- the commit record on HDFS
@@ -399,15 +402,6 @@ MUTANTS = (
         "        name = str(__import__('uuid').uuid4())\n",
     ),
     Mutant(
-        "kafka-doubt",
-        "a transaction that may have come about is asked about",
-        KAFKA,
-        "sinks/kafka/writers.py",
-        '            raise Conflict(f"it is not known whether',
-        '            raise Retry(f"it is not known whether',
-        "test_a_transaction_in_doubt_is_asked_about_at_once",
-    ),
-    Mutant(
         "kafka-offset",
         "the channel's offset is in the transaction of its records",
         KAFKA,
@@ -516,6 +510,49 @@ MUTANTS = (
         "        self._over = not self._ends\n",
         "        self._over = True\n",
     ),
+    # --- the overflow of a Kafka channel
+    Mutant(
+        "overflow-late",
+        "what a late put has stored is not forwarded",
+        OVERFLOWS,
+        OVERFLOW,
+        "batch, self._letters, owners), put, len(batch))",
+        "batch, self._letters, owners), None, len(batch))",
+    ),
+    Mutant(
+        "overflow-behind",
+        "while the overflow holds anything all puts go there",
+        OVERFLOWS,
+        OVERFLOW,
+        "            taken = None if self._storing else reader.take(0)\n",
+        "            taken = None\n",
+    ),
+    Mutant(
+        "overflow-under-way",
+        "an overflow does not end while a put into it is under way",
+        OVERFLOWS,
+        OVERFLOW,
+        "                if not self._storing and self._reason:\n",
+        "                if self._reason:\n",
+    ),
+    Mutant(
+        "overflow-commit",
+        "what is forwarded is committed once the channel holds it",
+        OVERFLOWS,
+        OVERFLOW,
+        "                    self._pass_on(taken)\n"
+        "                    reader.commit({self._claims[taken.partition]: taken.end})\n",
+        "                    reader.commit({self._claims[taken.partition]: taken.end})\n"
+        "                    self._pass_on(taken)\n",
+    ),
+    Mutant(
+        "overflow-inherited",
+        "an agent that finds events in the overflow forwards them first",
+        OVERFLOWS,
+        OVERFLOW,
+        '                    self._begin("events of an earlier outage are left")\n',
+        "                    pass\n",
+    ),
 )
 
 
@@ -557,7 +594,7 @@ def _by_story(mutant: Mutant, directory: Path) -> str | None:
 
 
 def _by_chance(mutant: Mutant, directory: Path, first: int, attempts: int) -> str | None:
-    sinks = [word for sink in mutant.sinks for word in ("--sink", sink)]
+    sinks = [word for sink in mutant.sinks for word in ("--source" if sink in SOURCES else "--sink", sink)]
     limits = ["--first", str(first), "--seeds", str(attempts), "--no-shrink"]
     outcome = _run(directory, "tests.simulator", *limits, *sinks)
     failure = re.search(r"^seed (\d+: .*)$", outcome.stdout, re.MULTILINE)

@@ -48,8 +48,9 @@ def _known(pure: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda data: known(data) if isinstance(data, str | bytes) else pure(data)
 
 
+@cache
 def _modules() -> list[ModuleType]:
-    """All of the project's, imported."""
+    """All of the project's, imported: to look for them takes as long as a schedule."""
     for package in PACKAGES:
         found = importlib.import_module(package)
         for info in pkgutil.walk_packages(found.__path__, f"{package}."):
@@ -92,7 +93,6 @@ def installed() -> Iterator[None]:
         for constant, value in constants.items():
             change(sys.modules[name], constant, value)
     # Collections of garbage would cost a tenth of the time, most of it for what the imports have made.
-    gc.collect()
     gc.freeze()
     gc.disable()
     running = sys.modules["agent.runner.agent"]
@@ -105,6 +105,7 @@ def installed() -> Iterator[None]:
         change(place, name, _known(getattr(place, name)))
     for module in (sys.modules["sinks.hdfs.chain"], sys.modules["sinks.hdfs.sink"]):
         change(module, "safe_name", _known(module.safe_name))
+    change(logging.Logger, "setLevel", _set_level)
     change(uuid, "uuid4", lambda: uuid.UUID(int=world().random.getrandbits(128), version=4))
     try:
         yield
@@ -113,6 +114,15 @@ def installed() -> Iterator[None]:
         gc.unfreeze()
         for place, name, value in reversed(changed):
             setattr(place, name, value)
+
+
+_real_set_level = logging.Logger.setLevel
+
+
+def _set_level(logger: logging.Logger, level: int | str) -> None:
+    """As the real one, which goes through all loggers there are even where nothing changes."""
+    if logger.level != level:
+        _real_set_level(logger, level)
 
 
 class _NoServer:

@@ -317,6 +317,8 @@ class Run:
         """Events that another program says it has delivered."""
         self.roots = {"h1": "data", "h2": "data", "h3": "data"}
         self.moved = self.lost_metadata = self.inherited = False
+        self.was_reset_before = False
+        """Whether the positions that the group has inherited are those of a reset."""
         self.mended = self.was_mended = False
         """Whether all events can be delivered now, or could at some time."""
         self.replayed: set[str] = set()
@@ -453,6 +455,7 @@ class Run:
         if TOPIC not in self.brokers.topics:
             self.brokers.create_topic(TOPIC, 2)
         self.inherited = True
+        self.was_reset_before = OffsetMetadata.parse(OLD_METADATA[metadata]).epoch > 0
         self._produced(4 * self.brokers.count(TOPIC))
         self._read_log()
         for partition in range(self.brokers.count(TOPIC)):
@@ -949,6 +952,8 @@ class Run:
         again = sum(1 for t, where in self.resets if t == topic and where.get(partition, offset + 1) <= offset)
         if self.sink in SIMPLE and self.lost_metadata and (self.inherited or self.resets):
             again += 1  # how the group's events are named, and its epoch, were lost with its offsets
+        if self.lost_metadata and self.was_reset_before:
+            again += 1  # who was about to carry that reset out slept, and nobody else knows of it any more
         if self.moved and any(UNDONE in line for line in self.world.story):
             again += 1  # so may be where the record is, with the position that said so
         return again

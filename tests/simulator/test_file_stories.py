@@ -10,15 +10,16 @@ from tests.simulator.stories import Step, attempt
 
 CLOSED_SOON = 3
 """A seed with which idle files are closed after 5 s; renamed ones do not match."""
-REST = (Step(0, "write", (3,)), Step(0, "start"), Step(15, "pause", (20.0,)))
+AWAKE = (Step(0, "write", (3,)), Step(0, "start"))
+REST = (*AWAKE, Step(15, "pause", (20.0,)))
 MISSED = "files were gone before they could be opened"
 PERHAPS = "was not found again: what was written to it after byte"
 
 
-def told(*steps: Step) -> tuple[FileRun, str]:
+def told(*steps: Step, first: tuple[Step, ...] = REST) -> tuple[FileRun, str]:
     """What came of it, which has to be well, and what was said."""
     with installed():
-        run, error = attempt(FilePlan(CLOSED_SOON, "taildir", [*REST, *steps], faults=[]))
+        run, error = attempt(FilePlan(CLOSED_SOON, "taildir", [*first, *steps], faults=[]))
     if error is not None:
         raise error
     return run, "\n".join(run.world.story)
@@ -40,3 +41,8 @@ def test_a_closed_file_that_was_deleted_as_it_was_is_not_spoken_of() -> None:
     _, said = told(Step(1, "remove"))
     assert MISSED not in said
     assert PERHAPS not in said
+
+
+def test_what_is_written_to_a_file_in_the_place_of_a_closed_one_does_not_count_as_lost() -> None:
+    run, _ = told(Step(15, "remove"), Step(0, "write", (5,)), first=AWAKE)  # the write is heard of first
+    assert run._metric("FileMissedCount") == 0

@@ -3,52 +3,67 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.fixtures.examples import examples
+from tests.fixtures.processes import Forked
+from tests.simulator.__main__ import simulate
 from tests.simulator.mutants import MUTANTS, ROOT, chosen, found
 
 SEEDS = examples(60)
 LONG = examples(100) == 100
-"""Few schedules take less time than to start a process for them: the quick run tries all sinks in one."""
+"""The first schedule of a process takes as long as several others: the quick run tries all sinks in one."""
 SINKS = ["hdfs", "kafka", "solr", "hbase", "spark-hdfs", "spark-solr"]
 QUICK = ("flush-before-commit", "renamed-already", "replay-noted", "topic-confirmed")
 """Mutants that are found within few schedules; `./dev soak` looks for all of them."""
 
 
-def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.simulator", *arguments]
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+@pytest.fixture
+def simulated(tmp_path: Path, forked: Forked) -> Callable[..., tuple[int | None, str]]:
+    """Carries schedules out; its exit code, and what it has said."""
+
+    def simulated(*arguments: str) -> tuple[int | None, str]:
+        output = tmp_path / "output"
+        process = forked.start(simulate, output, *arguments)
+        process.join()
+        return process.exitcode, output.read_text()
+
+    return simulated
 
 
 @pytest.mark.parametrize("sinks", [[sink] for sink in SINKS] if LONG else [SINKS], ids=" ".join)
-def test_nothing_is_lost_and_nothing_comes_twice(sinks):
+def test_nothing_is_lost_and_nothing_comes_twice(sinks, simulated):
     seeds = SEEDS * len(sinks)
-    outcome = simulate("--seeds", str(seeds), *(word for sink in sinks for word in ("--sink", sink)))
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    assert f"{seeds} passed, 0 failed" in outcome.stdout
+    code, said = simulated("--seeds", str(seeds), *(word for sink in sinks for word in ("--sink", sink)))
+    assert code == 0, said
+    assert f"{seeds} passed, 0 failed" in said
 
 
-def test_nothing_of_files_is_lost_in_silence():
-    outcome = simulate("--seeds", str(SEEDS), "--source", "taildir")
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    assert f"{SEEDS} passed, 0 failed" in outcome.stdout
+@pytest.mark.parametrize("what", ["taildir", "overflow"])
+def test_nothing_is_lost_in_silence_on_the_way_in(what, simulated):
+    code, said = simulated("--seeds", str(SEEDS), "--source", what)
+    assert code == 0, said
+    assert f"{SEEDS} passed, 0 failed" in said
 
 
-@pytest.mark.parametrize("what", [("--sink", "hdfs"), ("--source", "taildir")])
+@pytest.mark.parametrize("what", [("--sink", "hdfs"), ("--source", "taildir"), ("--source", "overflow")])
 @pytest.mark.usefixtures("lengthy")
 def test_a_seed_tells_the_same_story_each_time(what):
-    first, second = (simulate("--seeds", "1", "--first", "7", *what, "--tell").stdout for _ in range(2))
+    command = [sys.executable, "-m", "tests.simulator", "--seeds", "1", "--first", "7", *what, "--tell"]
+    # Processes that share nothing, not even the addresses of what they have imported.
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    first, second = (subprocess.check_output(command, env=environment, text=True) for _ in range(2))
     told = [line for line in first.splitlines() if "schedules in" not in line]
     assert told == [line for line in second.splitlines() if "schedules in" not in line]
     assert len(told) > 10
 
 
-def test_a_seed_tells_the_same_story_whatever_ran_before():
+def test_a_seed_tells_the_same_story_whatever_ran_before(simulated):
     alone, after = (
-        simulate("--seeds", str(seeds), "--first", str(first), "--sink", "solr", "--tell").stdout.splitlines()
+        simulated("--seeds", str(seeds), "--first", str(first), "--sink", "solr", "--tell")[1].splitlines()
         for seeds, first in ((1, 2), (2, 1))
     )
     assert any("--- in-flight 4" in line for line in after[: -len(alone)])  # what the other one is about

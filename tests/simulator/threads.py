@@ -48,10 +48,9 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if self._owner is None:
-            self._owner = getcurrent()
+            self._owner = True
             return True
         here = world()
-        me = here.current
         deadline = here.now + timeout if timeout >= 0 else None
         while self._owner is not None:
             if not blocking:
@@ -60,7 +59,7 @@ class Lock:
             if left is not None and left <= 0:
                 return False
             self._freed.wait(left)
-        self._owner = me
+        self._owner = True
         return True
 
     def release(self) -> None:
@@ -72,6 +71,9 @@ class Lock:
         return self._owner is not None
 
     def __enter__(self) -> bool:
+        if self._owner is None:
+            self._owner = True
+            return True
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
@@ -88,8 +90,11 @@ class RLock(Lock):
         self._depth = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self._owner is not getcurrent() and not super().acquire(blocking, timeout):
-            return False
+        me = getcurrent()
+        if self._owner is not me:
+            if not super().acquire(blocking, timeout):
+                return False
+            self._owner = me
         self._depth += 1
         return True
 
@@ -97,6 +102,9 @@ class RLock(Lock):
         self._depth -= 1
         if not self._depth:
             super().release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -216,12 +216,18 @@ class World:
         """What happened, a line each."""
         self.failures: list[BaseException] = []
         """What threads did not catch."""
+        self._error: BaseException | None = None
+        """What was raised by nobody's thread."""
         self.over = False
         self.quiet = False
         """Set to have no more faults by chance."""
         self.steps = 0
         self.hub = getcurrent()
         self.outside = Process(self, "world")
+        self.current: Thread = None  # type: ignore[assignment]  # nobody asks while there is none
+        """The thread that runs."""
+        self.process = self.outside
+        """The one whose thread runs; the world's own while what is due is done by nobody's thread."""
         self._runnable: list[Thread] = []
         self._timers: list[tuple[float, int, Thread | None, Any]] = []
         self._numbers = itertools.count()
@@ -258,17 +264,6 @@ class World:
 
     # --- threads
 
-    @property
-    def current(self) -> Thread:
-        """The thread that runs."""
-        return getcurrent()  # type: ignore[return-value]  # nobody else asks
-
-    @property
-    def process(self) -> Process:
-        """The one whose thread runs."""
-        thread = getcurrent()
-        return thread.process if isinstance(thread, Thread) else self.outside
-
     def spawn(self, target: Callable[[], Any], name: str, process: Process | None = None) -> Thread:
         """A new thread, which runs when its turn comes."""
         thread = Thread(self, target, name, process or self.process)
@@ -303,10 +298,11 @@ class World:
         """Give the turn away."""
         if self.over:
             raise GreenletExit
+        before = self.current
         thread = self._next()
         if thread is None:
             self.hub.switch()
-        elif thread is not getcurrent():
+        elif thread is not before:
             thread.switch()
         if self.over:
             raise GreenletExit
@@ -330,7 +326,9 @@ class World:
             self.over = True
             for one in self._threads:
                 if not one.dead:
+                    self.current, self.process = one, one.process
                     one.throw()
+            self.process = self.outside
             self._threads.clear()
             self._timers.clear()
         if self.failures:
@@ -343,24 +341,30 @@ class World:
             thread = self._next()
             if thread is not None:
                 thread.switch()
+            elif self._error is not None:
+                raise self._error
             elif self.steps > MOST_STEPS:
                 raise Stuck(f"no end after {self.steps} steps, at {self.now:.1f} s: {self._waiting()}")
-            elif not self._timers:
-                raise Stuck(f"all threads wait for ever, at {self.now:.1f} s: {self._waiting()}")
             else:
-                when, _, _, call = heapq.heappop(self._timers)
-                self.now = max(self.now, when)
-                call()
+                raise Stuck(f"all threads wait for ever, at {self.now:.1f} s: {self._waiting()}")
 
     def _next(self) -> Thread | None:
-        """Whose turn it is; None where the hub has something to do first, or nobody can go on."""
+        """Whose turn it is, when what is due before is done; None where nobody can go on."""
         runnable, timers = self._runnable, self._timers
         while True:
             while not runnable:
-                if not timers or timers[0][2] is None:
+                if not timers:
                     return None
                 when, _, thread, ticket = heapq.heappop(timers)
-                if thread.parked and thread.ticket == ticket and thread.process.alive:
+                if thread is None:
+                    self.now = max(self.now, when)
+                    self.process = self.outside
+                    try:
+                        ticket()
+                    except BaseException as e:  # for the run to tell, not for the thread that happens to wait here
+                        self._error = e
+                        return None
+                elif thread.parked and thread.ticket == ticket and thread.process.alive:
                     self.now = max(self.now, when)
                     thread.parked = False
                     runnable.append(thread)
@@ -375,6 +379,7 @@ class World:
             process = thread.process
             if process.alive:
                 if process.paused_until <= self.now:
+                    self.current, self.process = thread, process
                     return thread
                 self._postpone(thread)
 

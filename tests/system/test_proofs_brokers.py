@@ -17,6 +17,7 @@ import pytest
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_ports, until
 from tests.system.outage import outage
+from tests.system.overflow import overflow
 from tests.system.running import connected, fill, in_topic, kafka_channel, send, small_disk, unique
 
 DISK_MB = 256
@@ -191,6 +192,13 @@ def test_applications_while_no_broker_answers(tmp_path: Path, cluster: KafkaClus
     """Clients are told FAILED in time, appenders hold nobody up, what was acknowledged is kept."""
     cluster.start()
     figures.append(outage(tmp_path, cluster, seconds=SILENCE_SECONDS))
+
+
+def test_sources_go_on_without_brokers_where_there_is_an_overflow(
+    tmp_path: Path, cluster: KafkaCluster, figures: list[str]
+) -> None:
+    cluster.start()
+    figures.append(overflow(tmp_path, cluster, seconds=OUTAGE_SECONDS / 2))
 
 
 def test_a_broker_whose_disk_is_full(tmp_path: Path, cluster: KafkaCluster, disk: Path | None) -> None:

@@ -1,17 +1,26 @@
-"""Opens one channel, and keeps it open."""
+"""Opens one channel, keeps it open, and puts into it."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent.audit.publishing import ALIVE_SECONDS, Audit
+from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.supervise import Worker
-from plugins import Channel
+from plugins import Batch, Channel, Rejected, Retry
 
 
 class ChannelRunner(Worker):
     """A channel with its audit."""
+
+    counters: ClassVar[tuple[str, ...]] = ()
+    """What it counts itself, besides what the channel does."""
 
     def __init__(self, path: str, name: str, channel: Channel, audit: Audit | None = None) -> None:
         super().__init__(path, channel)
@@ -19,6 +28,10 @@ class ChannelRunner(Worker):
         self.ready = threading.Event()
         self.may_close = threading.Event()
         channel.stopping = threading.Event()  # puts under way go on while the agent drains
+
+    def start(self) -> None:
+        """Open it, on a thread of its own."""
+        self.thread.start()
 
     def work(self) -> None:
         """Open, and wait; tell the audit now and then."""
@@ -33,10 +46,47 @@ class ChannelRunner(Worker):
 
     def wait_until_open(self, stopping: threading.Event, patience: float | None = None) -> bool:
         """Return when it is open, or after so many seconds of patience; False where `stopping` came first."""
-        deadline = None if patience is None else time.monotonic() + patience
-        while not self.ready.wait(0.2):
-            if stopping.is_set():
-                return False
-            if deadline is not None and time.monotonic() > deadline:
-                break
-        return True
+        return wait_for(self.ready, stopping, patience)
+
+    def wait_until_it_takes_events(self, stopping: threading.Event, patience: float | None = None) -> bool:
+        """The same for who puts into it."""
+        return self.wait_until_open(stopping, patience)
+
+    def put(self, batch: Batch, letters: DeadLetters, owner: str) -> int:
+        """Store a batch that the source of path `owner` has brought: return when the channel holds it, and `letters`
+        what the channel can never take. Answers how many these are. Raises Retry.
+        """
+        return self.store(batch, letters, [owner])
+
+    def store(self, batch: Batch, letters: DeadLetters, owners: Sequence[str]) -> int:
+        """The same, where `owners` names the source of each row, or one that has brought them all."""
+        if not self.ready.is_set():
+            raise Retry(f"channel {self.name} is not open yet")
+        reasons: dict[int, str] = {}
+        try:
+            self.channel.put(batch)
+        except Rejected as e:
+            reasons = {id.index: reason for id, reason in sorted(e.reasons.items())}
+            rejected = pa.array([row in reasons for row in range(len(batch))])
+            letters.put(
+                DeadLetter(owners[row % len(owners)], None, event, reason)
+                for event, (row, reason) in zip(batch.where(rejected), reasons.items(), strict=True)
+            )
+            batch = batch.where(pc.invert(rejected))
+        if self.audit is not None:
+            self.audit.put(batch)
+        return len(reasons)
+
+    def stop_forwarding(self) -> None:
+        """No source puts anything any more: whatever puts into the channel on its own ends."""
+
+
+def wait_for(event: threading.Event, stopping: threading.Event, patience: float | None) -> bool:
+    """Return when it is set, or after so many seconds of patience; False where `stopping` came first."""
+    deadline = None if patience is None else time.monotonic() + patience
+    while not event.wait(0.2):
+        if stopping.is_set():
+            return False
+        if deadline is not None and time.monotonic() > deadline:
+            break
+    return True

@@ -96,7 +96,7 @@ class SinkRunner:
             try:
                 self.work()
                 return
-            except Exception as e:  # noqa: BLE001  # whatever it is, it must not take other sinks down
+            except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever it is, it must not take other sinks down
                 self._all_failed = True
                 seconds = (self._current or self.members[0]).retries.failed(e)
             finally:
@@ -181,8 +181,10 @@ class SinkRunner:
         else:
             member.delivery.write(taken)
             self._busy = bool(self.ranges.waiting())
+        assert self.reader is not None
         nothing_more = taken is None and self.draining.is_set()
-        if due := set(self.ranges) if nothing_more else member.delivery.due():
+        pressed = self.committing is not None and self.reader.pressed()  # others flush soon anyway
+        if due := set(self.ranges) if nothing_more or pressed else member.delivery.due():
             self._flush(member, due)
         if self._busy and not self.ranges.waiting():
             self.processor.delivered(member.name)

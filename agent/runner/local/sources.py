@@ -8,10 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from agent.runner.deadletters.letters import DeadLetter, DeadLetters
+from agent.runner.deadletters.letters import DeadLetters
 from agent.runner.delivery import intercepted
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.optional import PATIENCE_SECONDS, OptionalPuts
@@ -19,7 +16,7 @@ from agent.runner.local.selectors import Routed, Selector
 from agent.runner.retries import Backoff
 from agent.runner.supervise import Worker, close
 from agent.topology import SourceSpec
-from plugins import Batch, Interceptor, Rejected, Retry, Source
+from plugins import Batch, Interceptor, Retry, Source
 from plugins.installed import described
 
 MISTAKE_SECONDS = 60.0
@@ -59,10 +56,10 @@ class SourceRunner(Worker):
             interceptor.open()
         required = self.spec.selector.required()
         for name, channel in self.channels.items():
-            if not channel.wait_until_open(self.stopping, None if name in required else PATIENCE_SECONDS):
+            if not channel.wait_until_it_takes_events(self.stopping, None if name in required else PATIENCE_SECONDS):
                 return
         self.source.open()
-        self.retries.recovered()
+        self.retries.recovered(tried=False)
         if self.source.in_flight == 1:
             for batch in self._batches():
                 if not self.deliver(batch):
@@ -186,18 +183,5 @@ class SourceRunner(Worker):
                 self.log.info("optional channel %s takes events again", name)
 
     def _store(self, batch: Batch, runner: ChannelRunner) -> None:
-        if not runner.ready.is_set():
-            raise Retry(f"channel {runner.name} is not open yet")
-        try:
-            runner.channel.put(batch)
-        except Rejected as e:
-            reasons = {id.index: reason for id, reason in sorted(e.reasons.items())}
-            rejected = pa.array([row in reasons for row in range(len(batch))])
-            self.dead_letters[runner.name].put(
-                DeadLetter(self.path, None, event, reason)
-                for event, reason in zip(batch.where(rejected), reasons.values(), strict=True)
-            )
-            self.metrics.add("EventRejectedCount", len(reasons))
-            batch = batch.where(pc.invert(rejected))
-        if runner.audit is not None:
-            runner.audit.put(batch)
+        if rejected := runner.put(batch, self.dead_letters[runner.name], self.path):
+            self.metrics.add("EventRejectedCount", rejected)

@@ -58,6 +58,10 @@ class SparkRunner:
         """Start supervising; returns at once."""
         self._thread.start()
 
+    def running(self) -> bool:
+        """Whether there is a driver, or one may be started."""
+        return self._thread.is_alive()
+
     def stop(self, seconds: float) -> bool:
         """End the micro-batch under way, then the driver; kill it after so many seconds."""
         self._stopping.set()

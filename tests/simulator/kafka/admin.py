@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +29,7 @@ def metadata_of(cluster: Brokers, topic: str | None, timeout: float = -1) -> Any
             cluster_id=cluster.cluster_id,
             controller_id=cluster.nodes[0],
             orig_broker_id=cluster.nodes[0],
-            brokers={node: SimpleNamespace(id=node, host="broker", port=9000 + node) for node in cluster.nodes},
+            brokers={node.id: node for node in _nodes(cluster.nodes)},
             topics={name: _topic_metadata(cluster, name) for name in names},
         )
 
@@ -40,12 +40,28 @@ def _topic_metadata(cluster: Brokers, name: str) -> Any:
     found = cluster.topics.get(name)
     if found is None:
         return SimpleNamespace(topic=name, partitions={}, error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-    nodes = list(cluster.nodes[: found.replicas])
-    partitions = {
-        p.number: SimpleNamespace(id=p.number, leader=nodes[0], replicas=nodes, isrs=nodes, error=None)
-        for p in found.partitions
-    }
+    partitions = _listed(cluster.nodes[: found.replicas], len(found.partitions))
     return SimpleNamespace(topic=name, partitions=partitions, error=None)
+
+
+# These answers are asked for again and again, and nobody changes them.
+
+
+@cache
+def _nodes(ids: tuple[int, ...]) -> list[Any]:
+    return [SimpleNamespace(id=node, host="broker", port=9000 + node) for node in ids]
+
+
+@cache
+def _listed(ids: tuple[int, ...], count: int) -> dict[int, Any]:
+    nodes = list(ids)
+    return {p: SimpleNamespace(id=p, leader=nodes[0], replicas=nodes, isrs=nodes, error=None) for p in range(count)}
+
+
+@cache
+def _described(ids: tuple[int, ...], count: int) -> list[Any]:
+    nodes = _nodes(ids)
+    return [SimpleNamespace(id=p, leader=nodes[0], replicas=nodes, isr=nodes) for p in range(count)]
 
 
 class AdminClient:
@@ -142,15 +158,8 @@ class AdminClient:
 
     def _describe(self, name: str) -> Any:
         topic = self._topic(name)
-        nodes = [SimpleNamespace(id=n, host="broker", port=9000 + n) for n in self.cluster.nodes[: topic.replicas]]
-        return SimpleNamespace(
-            name=name,
-            topic_id=topic.id,
-            is_internal=topic.internal,
-            partitions=[
-                SimpleNamespace(id=p.number, leader=nodes[0], replicas=nodes, isr=nodes) for p in topic.partitions
-            ],
-        )
+        partitions = _described(self.cluster.nodes[: topic.replicas], len(topic.partitions))
+        return SimpleNamespace(name=name, topic_id=topic.id, is_internal=topic.internal, partitions=partitions)
 
     def describe_configs(self, resources: Iterable[Any], **_: Any) -> dict[Any, Future]:
         def describe(name: str) -> dict[str, Any]:
@@ -268,7 +277,7 @@ class AdminClient:
 
     def describe_cluster(self, **_: Any) -> Future:
         def describe() -> Any:
-            nodes = [SimpleNamespace(id=n, host="broker", port=9000 + n) for n in self.cluster.nodes]
+            nodes = _nodes(self.cluster.nodes)
             return SimpleNamespace(cluster_id=self.cluster.cluster_id, controller=nodes[0], nodes=nodes)
 
         return self._ask("describe_cluster", describe, *ASKING)

@@ -1,0 +1,92 @@
+"""What `agent check` says of a channel with an overflow."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli.check import flow
+from agent.config import Mode, load
+from agent.topology import AgentSpec
+from plugins import Components
+
+CONFIGURATION = """
+a1.sources = s1
+a1.channels = c1 c2
+a1.sources.s1.type = seq
+a1.sources.s1.channels = c1
+a1.channels.c1.type = kafka
+a1.channels.c1.kafka.bootstrap.servers = h1:9092
+a1.channels.c1.overflow = c2
+a1.channels.c2.type = file
+"""
+
+
+def loaded(tmp_path: Path, text: str, mode: Mode = "normal") -> tuple[AgentSpec | None, list[str]]:
+    file = tmp_path / "a.conf"
+    file.write_text(text)
+    spec, diagnostics = load(file, None, components=Components(), mode=mode, system={})
+    return spec, [f"{d.place.line} {d.severity} {d.component}: {d.message}" for d in diagnostics]
+
+
+@pytest.mark.parametrize("cls", ["kafka", "org.apache.flume.channel.kafka.KafkaChannel"])
+@pytest.mark.parametrize("mode", ["normal", "strict"])
+def test_one_that_is_right_is_not_spoken_of(tmp_path: Path, cls: str, mode: Any) -> None:
+    spec, said = loaded(tmp_path, CONFIGURATION.replace("= kafka\n", f"= {cls}\n"), mode)
+    assert said == []
+    assert spec is not None
+    assert flow(spec) == ["s1 (seq) → c1 (kafka, overflow c2)"]
+    overflow = spec.channels[0].overflow
+    assert overflow is not None
+    assert (overflow.channel, overflow.seconds) == ("c2", 5)
+
+
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [
+        ({"overflow = c2": "overflow = c3"}, "channel 'c3' is not declared"),
+        ({"= file": "= memory"}, "channel 'c2' is of type memory, and an overflow needs one of type file"),
+        ({"overflow = c2": "overflow = c1"}, "channel 'c1' is of type kafka, and an overflow needs one of type file"),
+        ({"s1.channels = c1": "s1.channels = c1 c2"}, "must be used by nothing else, and a1.sources.s1 names it"),
+        (
+            {"= file\n": "= file\na1.sinks = k1\na1.sinks.k1.type = null\na1.sinks.k1.channel = c2\n"},
+            "must be used by nothing else, and a1.sinks.k1 names it",
+        ),
+    ],
+)
+def test_one_that_cannot_be_used_is_an_error(tmp_path: Path, instead: dict[str, str], said: str) -> None:
+    text = CONFIGURATION
+    for old, new in instead.items():
+        text = text.replace(old, new)
+    spec, found = loaded(tmp_path, text)
+    assert spec is None
+    (error,) = [line for line in found if "overflow" in line]
+    assert error.startswith("8 error a1.channels.c1: overflow: ")
+    assert said in error
+    spec, found = loaded(tmp_path, text, "lenient")
+    assert spec is not None
+    assert spec.channels[0].overflow is None
+    assert any(line.startswith("8 warning") and "(it has no overflow)" in line for line in found)
+
+
+def test_two_channels_need_one_each(tmp_path: Path) -> None:
+    more = "".join(line.replace(".c1.", ".c0.") + "\n" for line in CONFIGURATION.splitlines() if ".c1." in line)
+    text = CONFIGURATION.replace("= c1 c2", "= c1 c2 c0").replace("s1.channels = c1", "s1.channels = c1 c0") + more
+    spec, said = loaded(tmp_path, text)
+    assert spec is None
+    assert said == [
+        "12 error a1.channels.c0: overflow: channel 'c2' is that of a1.channels.c1 already: each needs its own"
+    ]
+
+
+def test_what_flume_drops_has_its_overflow_too(tmp_path: Path) -> None:
+    spec, said = loaded(tmp_path, CONFIGURATION, "lenient")
+    assert spec is not None
+    assert [channel.name for channel in spec.channels] == ["c1", "c2"]
+    assert said == []
+
+
+def test_it_is_an_option_of_channels_in_kafka_alone(tmp_path: Path) -> None:
+    text = CONFIGURATION.replace("c2.type = file", "c2.type = file\na1.channels.c2.overflow = c1")
+    _, said = loaded(tmp_path, text)
+    assert any("unknown option 'overflow'" in line for line in said)

@@ -1,0 +1,349 @@
+"""A channel whose events go to the disk of this host while its brokers are away."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.monitoring.registry import Registry
+from agent.runner.deadletters.letters import DeadLetter
+from agent.runner.drain import Drain, Stuck
+from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.overflow import OverflowingChannel
+from agent.services.running import until
+from channels.file import FileChannel
+from plugins import Batch, Config, Event, EventId, KafkaBackedChannel, Rejected, Retry, Unreachable
+
+SOURCE, OTHER = "a.sources.s", "a.sources.t"
+SECONDS = 0.3
+"""Brokers have so long for a put."""
+
+
+class Topic(KafkaBackedChannel[Config]):
+    """What brokers hold that do as they are told."""
+
+    type_name = "topic"
+    replication = 3
+    holds_batches = True
+    refusal = ""
+    stream = positions = starts = ends = vacant = holders = confirm = record = restore = NotImplemented
+    decode = redelivery = reader = NotImplemented
+
+    def __init__(self) -> None:
+        super().__init__(Config(), "c1")
+        self.held: list[str] = []
+        self.there = threading.Event()
+        self.there.set()
+        self.refuses: dict[str, Exception] = {}
+        """By body: what a put of it raises."""
+        self.opening: Exception | None = None
+
+    def open(self) -> None:
+        if self.opening is not None:
+            raise self.opening
+
+    def put(self, batch: Batch) -> None:
+        texts = [body.decode() for body in batch.bodies.to_pylist()]
+        assert not batch.header_names
+        while not self.there.wait(0.05):
+            if self.stopping.is_set():
+                raise Retry("the agent stops")
+        for text in texts:
+            if text in self.refuses:
+                if isinstance(self.refuses[text], Rejected):
+                    self.held += [other for other in texts if other != text]
+                raise self.refuses[text]
+        self.held += texts
+
+
+class Letters:
+    """Keeps dead letters, once it is told that it can."""
+
+    def __init__(self) -> None:
+        self.kept: list[DeadLetter] = []
+        self.error: Exception | None = None
+
+    def put(self, letters: Iterable[DeadLetter]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.kept += letters
+
+    def close(self) -> None:
+        pass
+
+
+class Told:
+    """An audit."""
+
+    def __init__(self) -> None:
+        self.events: list[bytes] = []
+
+    def open(self) -> None:
+        pass
+
+    def put(self, batch: Batch) -> None:
+        self.events += batch.bodies.to_pylist()
+
+    def alive(self) -> None:
+        pass
+
+
+class Pair:
+    """The channel and its overflow, at work."""
+
+    def __init__(self, directory: Path, topic: Topic | None = None) -> None:
+        self.topic, self.letters, self.audit = topic or Topic(), Letters(), Told()
+        config, problems = FileChannel.config_class.parse(
+            {
+                "checkpointDir": f"{directory}/checkpoint",
+                "dataDirs": f"{directory}/data",
+                "minimumRequiredSpace": str(1 << 20),
+            }
+        )
+        assert config is not None, problems
+        self.disk = ChannelRunner("a.channels.c2", "c2", FileChannel(config, "c2"))
+        audit: Any = self.audit
+        self.channel = OverflowingChannel("a.channels.c1", "c1", self.topic, audit, self.disk, self.letters, SECONDS)
+        self.registry = Registry("a")
+        self.registry.add("CHANNEL", "c1", self.channel.metrics, self.channel.counters)
+
+    def start(self) -> Pair:
+        self.disk.start()
+        self.channel.start()
+        assert self.channel.wait_until_it_takes_events(threading.Event())
+        return self
+
+    def put(self, *texts: str, source: str = SOURCE) -> int:
+        return self.channel.put(Batch.of([Event(text.encode()) for text in texts]), self.letters, source)
+
+    def count(self, name: str) -> float:
+        return self.channel.metrics.get(name)
+
+    def stop(self) -> None:
+        self.channel.stop_forwarding()
+        for runner in (self.channel, self.disk):
+            runner.stopping.set()
+            runner.channel.stopping.set()
+            runner.may_close.set()
+            runner.thread.join(10)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path).start()
+    yield made
+    made.stop()
+
+
+def overflowing(pair: Pair) -> Pair:
+    """After its brokers went away, with `late` under way."""
+    pair.topic.there.clear()
+    pair.put("late")
+    assert pair.count("Overflowing") == 1
+    return pair
+
+
+def test_while_brokers_acknowledge_nothing_goes_to_the_disk(pair: Pair) -> None:
+    assert pair.put("a", "b") == 0
+    assert pair.topic.held == ["a", "b"]
+    assert pair.audit.events == [b"a", b"b"]
+    assert pair.count("OverflowEventCount") == pair.count("Overflowing") == 0
+    assert pair.registry.degraded() == {}
+
+
+def test_an_outage_is_said_counted_and_ends_by_itself(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    overflowing(pair).put("more")
+    pair.channel.metrics.error("no acknowledgement from Kafka")
+    assert pair.registry.failing() == {}
+    assert "overflows into a.channels.c2 for " in pair.registry.degraded()["CHANNEL.c1"]
+    assert "which holds 2 events: no acknowledgement for" in pair.registry.degraded()["CHANNEL.c1"]
+    assert pair.audit.events == []
+    assert pair.count("OverflowSize") == 2
+    pair.topic.there.set()
+    until(lambda: not pair.count("Overflowing"), "its end", 20)
+    pair.channel.metrics.error("")
+    assert pair.topic.held == ["late", "more"], "what was late is stored once"
+    assert pair.audit.events == [b"late", b"more"]
+    assert (pair.count("OverflowEventCount"), pair.count("OverflowForwardedCount")) == (2, 2)
+    assert pair.count("OverflowRepeatedCount") == pair.count("OverflowSize") == 0
+    assert pair.registry.degraded() == {}
+    begin, end = [r.getMessage() for r in caplog.records if r.name == "a.channels.c1"]
+    assert begin.startswith(
+        "overflows into a.channels.c2, which holds 0 events: no acknowledgement for 0 s; 1 events"
+    )
+    assert end.endswith("2 events went into a.channels.c2, 2 were forwarded, and 0 may be in it twice")
+    pair.put("after")
+    assert pair.topic.held[-1] == "after"
+    assert pair.count("OverflowEventCount") == 2
+
+
+def test_it_ends_while_sources_put_all_the_time_and_keeps_the_order_of_each(pair: Pair) -> None:
+    over = threading.Event()
+    numbers = {SOURCE: 0, OTHER: 0}
+
+    def work(source: str) -> None:
+        while not over.is_set():
+            pair.put(f"{source} {numbers[source]}", source=source)
+            numbers[source] += 1
+
+    threads = [threading.Thread(target=work, args=(source,)) for source in numbers]
+    overflowing(pair)
+    for thread in threads:
+        thread.start()
+    until(lambda: min(numbers.values()) > 20, "puts during the outage", 20)
+    pair.topic.there.set()
+    until(lambda: not pair.count("Overflowing"), "its end", 20)
+    before = dict(numbers)
+    until(lambda: all(numbers[source] > before[source] + 20 for source in numbers), "puts after it", 20)
+    over.set()
+    for thread in threads:
+        thread.join()
+    for source, number in numbers.items():
+        own = [text for text in pair.topic.held if text.startswith(source)]
+        assert own == [f"{source} {n}" for n in range(number)]
+
+
+@pytest.mark.parametrize("error", [Retry("Topic authorization failed"), ZeroDivisionError("a bug")])
+def test_an_error_that_is_no_outage_is_the_sources(pair: Pair, error: Exception) -> None:
+    pair.topic.refuses["a"] = error
+    with pytest.raises(type(error)):
+        pair.put("a")
+    assert pair.count("Overflowing") == 0
+
+
+def test_an_outage_that_the_client_tells_of_begins_at_once(pair: Pair) -> None:
+    pair.topic.refuses["a"] = Unreachable("not enough replicas")
+    assert pair.put("a", "b") == 0
+    assert pair.count("OverflowEventCount") == 2
+    assert pair.registry.degraded()["CHANNEL.c1"].endswith("not enough replicas")
+    pair.topic.refuses.clear()
+    until(lambda: pair.topic.held == ["a", "b"], "them to be forwarded", 20)
+
+
+def test_what_the_channel_can_never_take_becomes_a_dead_letter_of_its_source(pair: Pair) -> None:
+    rejected = Rejected({EventId("", -1, -1, 1): "too large"})
+    pair.topic.refuses["large"] = rejected
+    assert pair.put("a", "large") == 1
+    pair.topic.there.clear()
+    pair.put("b", "large", source=OTHER)  # is late, and rejected then
+    pair.put("c", "large")
+    pair.put("d")
+    pair.letters.error = Retry("dead letters cannot be written now")
+    pair.topic.there.set()
+    until(lambda: "b" in pair.topic.held, "the late put", 20)
+    pair.letters.error = None
+    until(lambda: not pair.count("Overflowing"), "the end of the outage", 30)
+    assert list(dict.fromkeys(pair.topic.held)) == ["a", "b", "c", "d"]
+    told = [(letter.component, letter.event.body, letter.event.headers) for letter in pair.letters.kept]
+    assert told == [(SOURCE, b"large", {}), (OTHER, b"large", {}), (SOURCE, b"large", {})]
+    assert sorted(pair.audit.events) == [b"a", b"b", b"c", b"d"]
+
+
+def test_the_next_start_goes_on_where_the_last_one_stopped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.runner.local.overflow.SETTLE_SECONDS", 0.5)
+    first = overflowing(Pair(tmp_path).start())
+    first.put("more")
+    first.stop()
+    assert "a.channels.c2 holds 2 events, which are put into a.channels.c1 at the next start" in caplog.text
+    second = Pair(tmp_path)
+    second.topic.there.clear()
+    second.start()
+    assert second.count("Overflowing") == 1
+    second.put("new")
+    assert second.topic.held == []
+    second.topic.there.set()
+    until(lambda: not second.count("Overflowing"), "its end", 20)
+    second.stop()
+    assert second.topic.held == ["late", "more", "new"]
+    assert 2 <= second.count("OverflowRepeatedCount") <= 3, "what the first one had under way may be there"
+    assert "events of an earlier outage are left" in caplog.text
+
+
+def test_an_agent_starts_without_brokers(tmp_path: Path) -> None:
+    topic = Topic()
+    topic.opening = Unreachable("no broker answers")
+    pair = Pair(tmp_path, topic).start()
+    assert pair.registry.failing() == {}
+    assert "no broker answers" in pair.registry.degraded()["CHANNEL.c1"]
+    assert pair.put("a") == 0
+    topic.opening = None
+    until(lambda: topic.held == ["a"], "the brokers", 20)
+    until(lambda: not pair.count("Overflowing"), "its end", 20)
+    assert pair.registry.degraded() == {}
+    pair.stop()
+
+
+def test_brokers_that_refuse_an_agent_at_its_start_are_waited_for(tmp_path: Path) -> None:
+    topic = Topic()
+    topic.opening = Retry("Cluster authorization failed")
+    pair, stopping = Pair(tmp_path, topic), threading.Event()
+    pair.disk.start()
+    pair.channel.start()
+    until(lambda: pair.channel.metrics.last_error, "word of it", 20)
+    assert not _within(1.0, lambda: pair.channel.wait_until_it_takes_events(stopping))
+    with pytest.raises(Retry, match="Cluster authorization failed"):
+        pair.put("a")
+    assert pair.registry.failing() == {"CHANNEL.c1": "Cluster authorization failed"}
+    stopping.set()
+    pair.stop()
+
+
+def test_brokers_that_refuse_an_agent_at_work_are_waited_for(pair: Pair) -> None:
+    pair.topic.refusal = "Authentication failed"
+    pair.topic.there.clear()
+    waiting = threading.Thread(target=pair.put, args=("a",))
+    waiting.start()
+    waiting.join(3 * SECONDS)
+    assert waiting.is_alive()
+    assert pair.count("Overflowing") == 0
+    pair.topic.there.set()
+    waiting.join(20)
+    assert pair.topic.held == ["a"]
+    assert pair.count("OverflowEventCount") == 0
+
+
+def test_a_drain_waits_until_the_overflow_is_empty(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    drain = Drain({"c1": overflowing(pair).channel, "c2": pair.disk}, [], [])
+    assert not drain.over()
+    with monkeypatch.context() as impatient:
+        impatient.setattr("agent.runner.drain.STUCK_SECONDS", 0.0)
+        with pytest.raises(Stuck, match=r"a\.channels\.c2 still holds 1 events"):
+            until(drain.over, "its end", 20)
+    pair.topic.there.set()
+    until(drain.over, "it to be empty", 20)
+    assert pair.topic.held == ["late"]
+
+
+def test_a_disk_that_fails_holds_a_late_put_up_until_its_brokers_have_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(batch: Batch) -> None:
+        raise Retry("the disk fails")
+
+    monkeypatch.setattr(pair.disk.channel, "put", full)
+    pair.topic.there.clear()
+    waiting = threading.Thread(target=pair.put, args=("late",))
+    waiting.start()
+    until(lambda: pair.count("Overflowing"), "the overflow", 20)
+    with pytest.raises(Retry, match="the disk fails"):
+        pair.put("more")
+    assert waiting.is_alive()
+    pair.topic.there.set()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    assert pair.topic.held == ["late"]
+
+
+def _within(seconds: float, work: Callable[[], Any]) -> bool:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()

@@ -1,0 +1,327 @@
+"""Stories of a Kafka channel with an overflow: brokers that come and go, and agents that die meanwhile.
+
+The agent, its Kafka channel and the overflow of it are the real code; the brokers and the disk are modelled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from plugins import Batch, Channel, Event, Origin, PartitionClaim, Reader, Retry, Taken
+from tests.simulator.kafka import Brokers
+from tests.simulator.program import AgentProcess, configured, logged, seeded
+from tests.simulator.stories import Failure, Feed, Plan, Step, carry_out
+from tests.simulator.world import Chances, Kind, Signal, World, simulation, world
+
+TOPIC, HOST = "t", "h1"
+PATIENCE_SECONDS = 5
+CONFIGURATION = f"""
+a.sources = s
+a.channels = c disk
+a.sources.s.type = seq
+a.sources.s.channels = c
+a.channels.c.type = kafka
+a.channels.c.kafka.bootstrap.servers = sim:9092
+a.channels.c.kafka.topic = {TOPIC}
+a.channels.c.partitions = 1
+a.channels.c.replication = 1
+a.channels.c.overflow = disk
+a.channels.c.overflowTimeout = {PATIENCE_SECONDS}
+a.channels.disk.type = file
+"""
+KINDS = {
+    "put": 6,
+    "stream": 5,
+    "outage": 6,
+    "away": 4,
+    "flap": 2,
+    "kill": 3,
+    "start": 4,
+    "stop": 2,
+    "pause": 2,
+    "full": 1,
+    "caught": 3,
+}
+"""What happens, by how often."""
+CALLS = ("disk.put", "disk.commit", "kafka.produce")
+"""Amid which an agent is killed or falls asleep."""
+LENGTHS = (1, 2, 3, 3, 4, 5, 8, 12)
+
+
+def plan_of(seed: int) -> OverflowPlan:
+    """The one of that seed."""
+    chance = random.Random(seed)
+    steps = []
+    if chance.random() < 0.3:
+        steps.append(Step(0, "in-flight", (4,)))
+    if chance.random() < 0.3:
+        steps.append(Step(0, "away", (chance.choice([3.0, 40.0]),)))
+    steps += [Step(0, "start"), Step(2, "put", (chance.randint(1, 4),))]
+    whats = chance.choices(list(KINDS), list(KINDS.values()), k=chance.choice(LENGTHS))
+    for what in whats:
+        arguments: tuple[Any, ...] = {
+            "put": (chance.randint(1, 6),),
+            "stream": (chance.randint(4, 30), chance.choice([0.05, 0.3, 2.0])),
+            "outage": (chance.choice([20.0, 60.0, 120.0]),),
+            "away": (chance.choice([1.0, 4.0, 8.0, 40.0]),),
+            "flap": (chance.randint(2, 4), chance.choice([3.0, 7.0]), chance.choice([0.1, 2.0, 6.0])),
+            "pause": (chance.choice([1.0, 10.0, 60.0]),),
+            "full": (chance.choice([3.0, 30.0]),),
+            "caught": (chance.choice(CALLS), chance.choice(["asleep", "gone", "gone"])),
+        }.get(what, ())
+        steps.append(Step(chance.choice([0.0, 0.5, 2.0, 6.0, 20.0]), what, arguments))
+    return OverflowPlan(seed, "overflow", steps, share=chance.choice([0.0, 0.005, 0.02]))
+
+
+@dataclass
+class Disk:
+    """What a channel `file` holds, whatever becomes of its agent."""
+
+    entries: list[Batch] = field(default_factory=list)
+    committed: int = 0
+    full_until: float = 0.0
+    changed: Any = None
+
+
+class DiskChannel(Channel[Any]):
+    """The model of the channel `file`."""
+
+    type_name = "file"
+    durable = True
+
+    @property
+    def disk(self) -> Disk:
+        found: Disk = world().models["disk"]
+        return found
+
+    def open(self) -> None:
+        self.show()
+
+    def put(self, batch: Batch) -> None:
+        disk, here = self.disk, world()
+        while disk.full_until > here.now:
+            if self.stopping.is_set():
+                raise Retry("there is no room and the agent is stopping")
+            here.sleep(min(0.5, disk.full_until - here.now))
+        fault = here.call("disk.put", seconds=0.002)
+        disk.entries.append(Batch.from_ipc(batch.to_ipc()))
+        self.show()
+        disk.changed.fire()
+        here.answered(fault)
+
+    def show(self) -> None:
+        disk = self.disk
+        self.metrics.set("ChannelSize", sum(map(len, disk.entries[disk.committed :])))
+
+    def reader(self, owner: Any, *, group: str | None, member: str) -> Reader:
+        return DiskReader(self, owner)
+
+
+class DiskReader(Reader):
+    """Joins as many entries as chance has it."""
+
+    def __init__(self, channel: DiskChannel, owner: Any) -> None:
+        self._channel, self._owner = channel, owner
+        self._claim = PartitionClaim("file", "disk", "the-id", "disk", 0, 0, ids=2)
+        self._at: int | None = None
+
+    def take(self, timeout: float) -> Taken | None:
+        disk, here = self._channel.disk, world()
+        if self._at is None:
+            self._owner.assigned({self._claim: disk.committed or None})
+            self._at = disk.committed
+        if self._at >= len(disk.entries) and timeout:
+            disk.changed.idle(timeout, 5.0)
+        start = self._at
+        found = disk.entries[start : start + here.random.choice([1, 2, 5, 100])]
+        if not found:
+            return None
+        self._at = start + len(found)
+        parts = [
+            Batch(batch.records, Origin.of_record("disk", 0, start + place, 0, len(batch)))
+            for place, batch in enumerate(found)
+        ]
+        return Taken(0, start, self._at, Batch.concat(parts))
+
+    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
+        here = world()
+        fault = here.call("disk.commit", seconds=0.002)
+        (self._channel.disk.committed,) = positions.values()
+        self._channel.show()
+        here.answered(fault)
+
+    def rewind(self, positions: Mapping[int, int]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class OverflowPlan(Plan):
+    """What happens to one agent."""
+
+    def run(self, *, verbose: bool = False) -> OverflowRun:
+        """Not yet begun."""
+        return OverflowRun(self, verbose=verbose)
+
+
+class OverflowRun:
+    """One plan carried out."""
+
+    def __init__(self, plan: OverflowPlan, *, verbose: bool = False) -> None:
+        self.plan = plan
+        kinds = frozenset(Kind) - {Kind.REFUSED}  # of a put that fails, the source repeats all
+        chances = Chances(plan.share, {"disk.put": 3.0, "disk.commit": 5.0}, kinds, {HOST})
+        self.world = World(plan.seed, chances=chances, given=plan.faults, verbose=verbose)
+        self.agent: AgentProcess | None = None
+        self.agents: list[AgentProcess] = []
+        self.numbers = itertools.count()
+        self.held_up = 0.0
+        """Until when the disk, or a sleeping agent, may keep sources from going on."""
+
+    def go(self) -> None:
+        """Raises Failure, or what else went wrong."""
+        seeded(self.plan.seed)
+        with simulation(self.world), logged(logging.INFO if self.world.verbose else logging.WARNING):
+            self.brokers = self.world.models["kafka"] = Brokers(self.world)
+            self.disk = self.world.models["disk"] = Disk(changed=Signal(self.world))
+            self.feed = self.world.models["feed"] = Feed(changed=Signal(self.world))
+            self.world.run(self._main)
+
+    def _main(self) -> None:
+        carry_out(self)
+        self._end()
+        self._check()
+
+    # --- what happens
+
+    def do_start(self) -> None:
+        if self.agent is None or not self.agent.running:
+            spec = configured(CONFIGURATION)
+            channels = tuple(replace(c, cls=DiskChannel) if c.name == "disk" else c for c in spec.channels)
+            self.agent = AgentProcess(self.world, HOST, replace(spec, channels=channels), feeding=True)
+            self.agents.append(self.agent)
+
+    def do_put(self, events: int) -> None:
+        self.feed.waiting.append([Event(b"%d" % next(self.numbers)) for _ in range(events)])
+        self.feed.changed.fire()
+
+    def do_stream(self, batches: int, seconds: float) -> None:
+        def put() -> None:
+            for _ in range(batches):
+                self.do_put(self.world.random.randint(1, 3))
+                self.world.sleep(seconds)
+
+        self.world.spawn(put, "stream", self.world.outside)
+
+    def do_away(self, seconds: float) -> None:
+        self.brokers.away(seconds)
+
+    def do_flap(self, times: int, away: float, there: float) -> None:
+        for _ in range(times):
+            self.do_away(away)
+            self.do_put(2)
+            self.world.sleep(away + there)
+
+    def do_outage(self, seconds: float) -> None:
+        """Sources go on, unless something else happens to the agent."""
+        self.do_start()
+        agent = self.agent
+        assert agent is not None
+        self.brokers.away(seconds)
+        faults, last = len(self.world.faults), next(self.numbers)
+        self.feed.waiting.append([Event(b"%d" % last)])
+        self.feed.changed.fire()
+        patience = 3 * PATIENCE_SECONDS + 2 * len(self.feed.waiting)
+        self.world.sleep(patience)
+        disturbed = (
+            len(self.world.faults) > faults
+            or max(self.held_up, agent.process.paused_until) > self.world.now - patience
+        )
+        if agent.running and not agent.told_to_stop and not disturbed and b"%d" % last not in self.feed.stored:
+            raise Failure(f"a source waits for {patience:.0f} s for brokers that are away")
+
+    def do_kill(self) -> None:
+        if self.agent is not None:
+            self.agent.process.kill()
+
+    def do_stop(self) -> None:
+        if self.agent is not None and self.agent.running:
+            self.agent.stop()
+
+    def do_pause(self, seconds: float) -> None:
+        if self.agent is not None and self.agent.running:
+            self.held_up = self.world.now + seconds
+            self.agent.process.pause(seconds)
+
+    def do_full(self, seconds: float) -> None:
+        self.held_up = self.disk.full_until = self.world.now + seconds
+
+    def do_in_flight(self, most: int) -> None:
+        self.feed.in_flight = most
+
+    def do_caught(self, call: str, how: str) -> None:
+        """The agent falls asleep, or is killed, at such a call, while the brokers come and go."""
+        self.do_start()
+        kinds = (Kind.PAUSED, Kind.PAUSED_AFTER) if how == "asleep" else (Kind.KILLED, Kind.KILLED_AFTER)
+        self.do_away(8.0)
+        self.do_stream(8, 1.0)
+        self.world.sleep(self.world.random.choice([0.5, 7.0]))
+        self.world.armed[HOST, call] = (self.world.random.choice(kinds), 20.0)
+        self.world.sleep(10)
+        self.world.armed.pop((HOST, call), None)
+
+    # --- the end
+
+    def _end(self) -> None:
+        """All is well again, for long enough."""
+        self.world.quiet = True
+        self.world.sleep(70)
+        self.do_start()
+        assert self.agent is not None
+        while self.agent.told_to_stop and self.agent.running:
+            self.world.sleep(1)
+        self.do_start()
+        quiet = max(self.brokers.away_until, self.disk.full_until, self.agent.process.paused_until) - self.world.now
+        self.world.sleep(max(0.0, quiet) + 60)
+        deadline = self.world.now + 120
+        while self.feed.waiting and self.world.now < deadline:
+            self.world.sleep(1)
+        self.world.sleep(4 * PATIENCE_SECONDS)
+
+    def _check(self) -> None:
+        assert self.agent is not None
+        metrics = self.agent.agent.channels["c"].metrics
+        if self.feed.waiting or metrics.get("Overflowing") or self.disk.committed < len(self.disk.entries):
+            raise Failure(
+                f"it overflows though all is well: {len(self.feed.waiting)} batches wait, the disk holds entries "
+                f"from {self.disk.committed} to {len(self.disk.entries)}"
+            )
+        entries = len(self.disk.entries)
+        self.do_put(2)
+        self.world.sleep(3)
+        if len(self.disk.entries) > entries or self.feed.waiting:
+            raise Failure("an event goes to the disk though all is well")
+        found = [event.body for record in self.brokers.records(TOPIC, 0) for event in Batch.from_ipc(record.value)]
+        if lost := set(self.feed.stored) - set(found):
+            raise Failure(f"{len(lost)} events were stored and are lost, such as {min(lost, key=int)!r}")
+        first = [int(body) for body in dict.fromkeys(found)]
+        if self.feed.in_flight == 1 and first != sorted(first):
+            raise Failure(f"events are not in their order: {first}")
+        if any(event.headers for record in self.brokers.records(TOPIC, 0) for event in Batch.from_ipc(record.value)):
+            raise Failure("an event has a header that no source has set")
+        twice = sum(Counter(found).values()) - len(set(found))
+        told = sum(
+            agent.agent.channels["c"].metrics.get("OverflowRepeatedCount")
+            for agent in self.agents
+            if agent.agent is not None
+        )
+        if twice > told:
+            raise Failure(f"{twice} events came twice, and {told:.0f} were told of")

@@ -1,0 +1,143 @@
+"""Brokers are killed under load, and an agent with an overflow amid their absence: sources go on, nothing is lost.
+
+The short version is in test_proofs_brokers.py, ten minutes in tests/soak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, free_ports, until
+from tests.system.running import in_topic, kafka_channel, unique
+
+PATIENCE_SECONDS = 3
+"""Of the channel with its brokers."""
+SLOW_SECONDS = 2.0
+"""99 of 100 puts take less, the time without brokers included; the others wait for the overflow to begin."""
+
+
+class Sender:
+    """Sends numbered lines over one connection, each when the one before was acknowledged, and none twice."""
+
+    def __init__(self, name: str, port: int) -> None:
+        self.name, self._port = name, port
+        self.acknowledged: list[int] = []
+        self.seconds: list[float] = []
+        """How long each of them took."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        numbers = itertools.count()
+        while not self._over.wait(0.05):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self._port), timeout=60) as client,
+                client.makefile("rb") as answers,
+            ):
+                while not self._over.wait(0.005):
+                    number, began = next(numbers), time.monotonic()
+                    client.sendall(b"%s %d\n" % (self.name.encode(), number))
+                    if answers.readline() != b"OK\n":
+                        break
+                    self.acknowledged.append(number)
+                    self.seconds.append(time.monotonic() - began)
+
+    def __enter__(self) -> Sender:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def overflow(directory: Path, kafka: KafkaCluster, seconds: float) -> str:
+    """Have no brokers for so long at least, and check every event; returns the figures of it."""
+    topic, ports = unique("overflow"), free_ports(2)
+    configuration = f"""
+a1.sources = s1 s2
+a1.channels = c1 c2
+{kafka_channel(kafka.bootstrap_servers, topic, partitions=1)}
+a1.channels.c1.overflow = c2
+a1.channels.c1.overflowTimeout = {PATIENCE_SECONDS}
+a1.channels.c2.type = file
+a1.channels.c2.checkpointDir = {directory}/checkpoint
+a1.channels.c2.dataDirs = {directory}/data
+"""
+    for number, port in enumerate(ports, 1):
+        configuration += f"""
+a1.sources.s{number}.type = netcat
+a1.sources.s{number}.bind = 127.0.0.1
+a1.sources.s{number}.port = {port}
+a1.sources.s{number}.channels = c1
+"""
+    senders = [Sender(f"s{number}", port) for number, port in enumerate(ports, 1)]
+
+    def go_on(agent: RunningAgent, events: int) -> None:
+        before = [len(sender.acknowledged) for sender in senders]
+        agent.until(
+            lambda: all(len(s.acknowledged) > n + events for s, n in zip(senders, before, strict=True)), "events"
+        )
+
+    def straight(agent: RunningAgent) -> int:
+        """How many events it has put into Kafka without the overflow."""
+        accepted = sum(agent.count(f"SOURCE.{sender.name}", "EventAcceptedCount") for sender in senders)
+        return accepted - agent.count("CHANNEL.c1", "OverflowEventCount")
+
+    with contextlib.ExitStack() as sending:
+        with RunningAgent(directory, configuration) as agent:
+            agent.healthy()
+            for sender in senders:
+                sending.enter_context(sender)
+            go_on(agent, 100)
+            for name in kafka.names():
+                kafka.kill(name)
+            away = time.monotonic()
+            agent.until(lambda: agent.count("CHANNEL.c1", "Overflowing"), "the overflow")
+            go_on(agent, 100)
+            assert agent.failing() == {}
+            assert agent.degraded()["CHANNEL.c1"].startswith("overflows into a1.channels.c2 for ")
+            until(lambda: time.monotonic() - away > seconds / 2, "half of the outage")
+            agent.process.kill()
+            agent.ended()
+        with RunningAgent(directory, configuration) as agent:
+            go_on(agent, 100)  # it listens though there are no brokers
+            assert "holds" in agent.degraded()["CHANNEL.c1"]
+            until(lambda: time.monotonic() - away > seconds, "the outage to be long enough")
+            held = agent.count("CHANNEL.c1", "OverflowSize")
+            away = time.monotonic() - away
+            kafka.start()
+            agent.until(lambda: agent.count("CHANNEL.c1", "OverflowForwardedCount"), "events to be forwarded")
+            repeated = agent.count("CHANNEL.c1", "OverflowRepeatedCount")
+            agent.process.kill()
+            agent.ended()
+        with RunningAgent(directory, configuration) as agent:
+            agent.until(lambda: straight(agent) > 100, "the overflow to be over")
+            agent.until(lambda: not agent.degraded() and not agent.failing(), "the agent to be well")
+            sending.close()
+            repeated += agent.count("CHANNEL.c1", "OverflowRepeatedCount")
+            assert agent.stop() == 0
+            assert "Traceback" not in agent.log
+    found = [event.body.decode() for event in in_topic(kafka, topic)]
+    for sender in senders:
+        first = [int(line.split()[1]) for line in dict.fromkeys(found) if line.startswith(sender.name)]
+        assert first == sorted(first)
+        assert not set(sender.acknowledged) - set(first)
+    twice = sum(Counter(found).values()) - len(set(found))
+    assert twice <= repeated
+    took = sorted(second for sender in senders for second in sender.seconds)
+    slow = took[len(took) * 99 // 100]
+    assert slow < SLOW_SECONDS
+    return (
+        f"Kafka away for {away:.0f} s, the agent killed twice: all {len(took)} acknowledged events are there in "
+        f"their order, {held} were held at most, {twice} came twice of {repeated} told; 99 of 100 puts took less "
+        f"than {1000 * slow:.0f} ms, the longest {took[-1]:.1f} s"
+    )
