@@ -6,7 +6,7 @@ import contextlib
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -45,31 +45,47 @@ a1.sinks.files.sink.directory = {directory}
 """One file, read by both."""
 
 
+class RunningFlume:
+    """Flume's agent `a1` as a process. `with` it, so that it never outlives what started it.
+
+    `jars` are locks whose jars follow Flume's own on its class path. What it says is in `flume.log` in `directory`.
+    """
+
+    def __init__(self, directory: Path, configuration: Path, *, jars: Sequence[str] = ()) -> None:
+        (directory / "log4j2.xml").write_text(LOGGING)
+        self._directory, self._log = directory, directory / "flume.log"
+        options = [f"-Dlog4j2.configurationFile={directory}/log4j2.xml", f"-Djava.io.tmpdir={directory}"]
+        path = [Path(ensure(lock), "*") for lock in ("flume", *jars)]
+        command = java_command(find_java(), path, "org.apache.flume.node.Application", heap_mb=256, options=options)
+        self._command = [*command, "--name", "a1", "--conf-file", str(configuration), "--no-reload-conf"]
+        self.process: subprocess.Popen[bytes]
+
+    def __enter__(self) -> RunningFlume:
+        with self._log.open("ab") as output:
+            self.process = subprocess.Popen(self._command, stdout=output, stderr=output, cwd=self._directory)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def log(self) -> str:
+        """All that it has said, under this configuration or another."""
+        return self._log.read_text(errors="replace")
+
+
 @contextlib.contextmanager
 def flume(directory: Path, configuration: Path) -> Iterator[None]:
     """Flume's agent `a1`, until the end of the block; then stopped as an operator does."""
-    (directory / "log4j2.xml").write_text(LOGGING)
-    log = directory / "flume.log"
-    options = [f"-Dlog4j2.configurationFile={directory}/log4j2.xml", f"-Djava.io.tmpdir={directory}"]
-    jars = Path(ensure("flume"), "*")
-    command = java_command(find_java(), [jars], "org.apache.flume.node.Application", heap_mb=256, options=options)
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [*command, "--name", "a1", "--conf-file", str(configuration), "--no-reload-conf"],
-            stdout=output,
-            stderr=output,
-            cwd=directory,
-        )
-    try:
-        yield
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-    except (AssertionError, ServiceError, subprocess.TimeoutExpired) as e:
-        raise AssertionError(f"{e}; Flume's log ends:\n{log.read_text(errors='replace')[-4000:]}") from None
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    with RunningFlume(directory, configuration) as running:
+        try:
+            yield
+            running.process.send_signal(signal.SIGTERM)
+            running.process.wait(60)
+        except (AssertionError, ServiceError, subprocess.TimeoutExpired) as e:
+            raise AssertionError(f"{e}; Flume's log ends:\n{running.log[-4000:]}") from None
 
 
 def listening(port: int) -> bool:

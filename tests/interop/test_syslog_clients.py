@@ -72,7 +72,7 @@ def bodies(directory: Path) -> Counter[bytes]:
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the shipped files look for, in one directory."""
-    agent, host = (certificate(tmp_path_factory.mktemp(name)) for name in ("agent", "host"))
+    agent, host = (certificate(tmp_path_factory.mktemp(name), whose=name) for name in ("agent", "host"))
     directory = tmp_path_factory.mktemp("certificates")
     for name, source in {
         "agent.pem": agent / "server.pem",

@@ -1,0 +1,14 @@
+"""Three tiers, one of them a real Flume 1.11: see `tests/interop/tiers.py`; the other ways are in tests/soak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.services.hdfs import HdfsCluster
+from tests.interop.tiers import Tiers, campaign
+
+
+def test_relays_of_flumes_between_our_tail_agent_and_our_collector(
+    tmp_path: Path, hdfs_cluster: HdfsCluster, figures: list[str]
+) -> None:
+    figures.append(campaign(Tiers(tmp_path, hdfs_cluster, None, ["relays"], rate=100)))

@@ -1,0 +1,282 @@
+"""Three tiers as Flume's users have them, any of which is a real Flume 1.11, under load while each is killed.
+
+    tail agent: taildir → file channel → two avro sinks in a load_balance group
+    relays, two: avro source → file channel → avro sink
+    collector: avro source → file channel, or Kafka's → hdfs sink
+
+Whoever runs an agent gets the same file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyhdfs
+
+from agent.audit.reconciliation import HdfsReader
+from agent.services import ServiceError
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, free_ports, until
+from tests.interop.test_flume import RunningFlume
+from tests.system.running import kafka_channel, unique
+
+TIERS = ("tails", "relays", "collector")
+CHANNEL = """
+a1.channels = c1
+a1.channels.c1.type = file
+a1.channels.c1.checkpointDir = {home}/checkpoint
+a1.channels.c1.dataDirs = {home}/data
+a1.channels.c1.minimumRequiredSpace = 1048576
+"""
+TAIL = """
+a1.sources = files
+a1.sources.files.type = TAILDIR
+a1.sources.files.channels = c1
+a1.sources.files.filegroups = logs
+a1.sources.files.filegroups.logs = {logs}/[a-z]+[.]log.*
+a1.sources.files.positionFile = {home}/positions.json
+a1.sources.files.writePosInterval = 200
+a1.sinks = k1 k2
+a1.sinkgroups = both
+a1.sinkgroups.both.sinks = k1 k2
+a1.sinkgroups.both.processor.type = load_balance
+a1.sinkgroups.both.processor.backoff = true
+a1.sinkgroups.both.processor.selector = {selector}
+a1.sinkgroups.both.processor.selector.maxTimeOut = 2000
+"""
+AVRO_SOURCE = """
+a1.sources = in
+a1.sources.in.type = avro
+a1.sources.in.channels = c1
+a1.sources.in.bind = 127.0.0.1
+a1.sources.in.port = {port}
+a1.sources.in.threads = 8
+"""
+AVRO_SINK = """
+a1.sinks.{name}.type = avro
+a1.sinks.{name}.channel = c1
+a1.sinks.{name}.hostname = 127.0.0.1
+a1.sinks.{name}.port = {port}
+a1.sinks.{name}.batch-size = {batch}
+a1.sinks.{name}.reset-connection-interval = 10
+"""
+HDFS = """
+a1.sinks = k1
+a1.sinks.k1.type = hdfs
+a1.sinks.k1.channel = c1
+a1.sinks.k1.hdfs.path = {rpc}{root}
+a1.sinks.k1.hdfs.webhdfs = {webhdfs}
+a1.sinks.k1.hdfs.fileType = DataStream
+a1.sinks.k1.hdfs.batchSize = 100
+a1.sinks.k1.hdfs.rollInterval = 5
+a1.sinks.k1.hdfs.rollSize = 0
+a1.sinks.k1.hdfs.rollCount = 0
+"""
+BATCH = 100
+ID = re.compile(rb"\d{8} x*;")
+
+
+class Writer(threading.Thread):
+    """Writes numbered lines at a rate, to two files in turns, one of which it renames from time to time."""
+
+    def __init__(self, logs: Path, rate: int) -> None:
+        super().__init__(daemon=True)
+        self.logs, self.rate = logs, rate
+        self.written = 0
+        self.end = threading.Event()
+
+    def run(self) -> None:
+        begin = time.monotonic()
+        while not self.end.is_set():
+            due = int((time.monotonic() - begin) * self.rate) - self.written
+            for name in ("app.log", "db.log"):
+                lines = [b"%08d %s;\n" % (n, b"x" * (n % 150)) for n in range(self.written, self.written + due // 2)]
+                with (self.logs / name).open("ab") as file:
+                    file.write(b"".join(lines))
+                self.written += len(lines)
+            if (self.logs / "app.log").stat().st_size > 2_000_000:
+                (self.logs / "app.log").rename(self.logs / f"app.log.{self.written}")
+            self.end.wait(0.05)
+
+
+@dataclass
+class Process:
+    """One agent: where it lives and how it runs, over all its lives."""
+
+    home: Path
+    real: bool
+    hadoop: bool = False
+    running: RunningAgent | RunningFlume | None = None
+
+    def start(self) -> None:
+        """Run it, again too."""
+        file = self.home / "flume.conf"
+        if self.real:
+            self.running = RunningFlume(self.home, file, jars=["hdfs"] if self.hadoop else [])
+        else:
+            self.running = RunningAgent(self.home, file)
+        self.running.__enter__()
+
+    def kill(self) -> None:
+        """As SIGKILL does."""
+        if self.running is not None:
+            self.running.process.kill()
+            self.running.process.wait()
+
+    @property
+    def log(self) -> str:
+        return self.running.log if self.running is not None else ""
+
+
+@dataclass
+class Tiers:
+    """The set-up, below `directory`; `real` are the tiers that Flume runs. `with` it: everything ends with it."""
+
+    directory: Path
+    hdfs: HdfsCluster
+    kafka: KafkaCluster | None
+    real: Collection[str]
+    rate: int
+    selector: str = "round_robin"
+    processes: dict[str, list[Process]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.root = f"/test/{unique('tiers')}"
+        self.logs = self.directory / "logs"
+        self.logs.mkdir()
+        first, second, end = free_ports(3)
+        tail = TAIL + CHANNEL + self._sinks(("k1", first), ("k2", second))
+        relay = AVRO_SOURCE + CHANNEL + "a1.sinks = k1\n" + self._sinks(("k1", end))
+        store = HDFS.format(rpc=self.hdfs.rpc, root=self.root, webhdfs=self.hdfs.webhdfs)
+        if self.kafka:
+            held = "a1.channels = c1\n" + kafka_channel(self.kafka.bootstrap_servers, unique("tiers"))
+            held = held.replace("type = kafka", "type = org.apache.flume.channel.kafka.KafkaChannel")
+        else:
+            held = CHANNEL
+        self._add("tails", tail, 0)
+        self._add("relays", relay, first)
+        self._add("relays", relay, second)
+        self._add("collector", AVRO_SOURCE + held + store, end)
+        self.writer = Writer(self.logs, self.rate)
+        self._closed: dict[str, list[int]] = {}
+
+    def _sinks(self, *sinks: tuple[str, int]) -> str:
+        return "".join(AVRO_SINK.format(name=name, port=port, batch=BATCH) for name, port in sinks)
+
+    def _add(self, tier: str, text: str, port: int) -> None:
+        home = self.directory / f"{tier}-{port}"
+        home.mkdir()
+        text = text.format(home=home, logs=self.logs, port=port, selector=self.selector)
+        real = tier in self.real
+        (home / "flume.conf").write_text(text + "a1.monitoring.port = 0\n" * (not real))
+        self.processes.setdefault(tier, []).append(Process(home, real, hadoop=tier == "collector"))
+
+    def __enter__(self) -> Tiers:
+        for tier in reversed(TIERS):
+            for process in self.processes[tier]:
+                process.start()
+        self.writer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.writer.end.set()
+        self.writer.join()
+        for processes in self.processes.values():
+            for process in processes:
+                process.kill()
+
+    def kill(self, tier: str) -> None:
+        """End all processes of a tier by SIGKILL, and start them again."""
+        for process in self.processes[tier]:
+            process.kill()
+        for process in self.processes[tier]:
+            process.start()
+
+    def delivered(self) -> Counter[int]:
+        """How often each line is on HDFS, in files that Flume has not closed too."""
+        reader = HdfsReader(self.hdfs.webhdfs)
+        open_files = []
+        for path in reader.visible(self.root):
+            if path not in self._closed:
+                with contextlib.suppress(pyhdfs.HdfsFileNotFoundException):  # renamed meanwhile
+                    lines = reader.read(path).split(b"\n")
+                    numbers = [int(line[:8]) for line in lines if ID.fullmatch(line)]
+                    if path.endswith(".tmp"):
+                        open_files.append(numbers)
+                    else:
+                        self._closed[path] = numbers
+        return Counter(itertools.chain(*self._closed.values(), *open_files))
+
+    def flows(self, beyond: int) -> None:
+        """Wait until a line is delivered that was written after so many."""
+        self._until(lambda: max(self.delivered(), default=-1) > beyond, f"a line beyond {beyond} on HDFS")
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        def looked() -> bool:
+            time.sleep(0.5)  # each look reads all files
+            return condition()
+
+        try:
+            until(looked, what)
+        except ServiceError as e:
+            ends = "\n".join(f"{p.home.name}:\n{p.log[-3000:]}" for tier in TIERS for p in self.processes[tier])
+            raise AssertionError(f"{e}\n{ends}") from None
+
+    def finish(self) -> Counter[int]:
+        """Write no more, and wait until every line is on HDFS: how often each is there."""
+        self.writer.end.set()
+        self.writer.join()
+        wanted = set(range(self.writer.written))
+        found: Counter[int] = Counter()
+
+        def all_there() -> bool:
+            nonlocal found
+            found = self.delivered()
+            return wanted <= found.keys()
+
+        with contextlib.suppress(AssertionError):  # what is missing says more
+            self._until(all_there, "every line on HDFS")
+        missing = sorted(wanted - found.keys())
+        assert not missing, f"{len(missing)} of {len(wanted)} lines are lost, such as {missing[:5]}"
+        assert not found.keys() - wanted
+        return found
+
+
+def campaign(tiers: Tiers) -> str:
+    """Kill each tier under load, and start it again: nothing is lost.
+
+    What it gives is a line of figures: how many lines each tier's end has repeated. A sender that gets no answer, as
+    also on a machine that is busy for longer than `request-timeout`, sends again, so that whatever was on its way in
+    a hop may be there twice.
+    """
+    begin = time.monotonic()
+    repeated: dict[str, int] = {}
+    with tiers:
+        tiers.flows(tiers.writer.written)
+        before = repeats(tiers.delivered())
+        repeated["none"] = before
+        for tier in TIERS:
+            tiers.kill(tier)
+            tiers.flows(tiers.writer.written)
+            now = repeats(tiers.delivered())
+            repeated[tier], before = now - before, now
+        found = tiers.finish()
+    return (
+        f"three tiers, Flume's: {', '.join(tiers.real)}, {'Kafka' if tiers.kafka else 'file'} channel: {len(found)} "
+        f"lines, none lost, {repeats(found)} repeated, by the end of: "
+        f"{', '.join(f'{tier} {count}' for tier, count in repeated.items())}; {time.monotonic() - begin:.0f} s"
+    )
+
+
+def repeats(found: Counter[int]) -> int:
+    """How many lines there are beyond the first of each."""
+    return found.total() - len(found)
