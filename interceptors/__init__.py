@@ -9,6 +9,7 @@ def components() -> list[type[Component]]:
     from interceptors.filter import FilterInterceptor
     from interceptors.host import HostInterceptor
     from interceptors.mask import MaskInterceptor
+    from interceptors.morphline import MorphlineInterceptor
     from interceptors.regex_extractor import RegexExtractorInterceptor
     from interceptors.regex_filter import RegexFilterInterceptor
     from interceptors.remove_header import RemoveHeaderInterceptor
@@ -21,6 +22,7 @@ def components() -> list[type[Component]]:
         FilterInterceptor,
         HostInterceptor,
         MaskInterceptor,
+        MorphlineInterceptor,
         RegexExtractorInterceptor,
         RegexFilterInterceptor,
         RemoveHeaderInterceptor,

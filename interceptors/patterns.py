@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plugins import Config, option
+from plugins import Config, Difference, option
 from plugins.shared.regex import Regex
 
 
@@ -28,3 +28,14 @@ def preserve_existing(default: bool) -> Any:
     return option(
         default, name="preserveExisting", description="Leave the header of events that have it already as it is."
     )
+
+
+REGEX = (
+    Difference(
+        flume="regular expressions are Java's, which some texts can hang",
+        here="RE2: the same spelling, without look-around and back-references; `allowBacktracking = true` "
+        "brings them back. `$` is the very end of the body and `.` takes a carriage return: where lines "
+        r"end in CR LF, write `\r?$`",
+    ),
+)
+"""What the interceptors with patterns do otherwise than Flume's."""

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from interceptors.patterns import PatternConfig
-from plugins import Batch, Interceptor, agreement, option
+from interceptors.patterns import REGEX, PatternConfig
+from plugins import Batch, Difference, Interceptor, agreement, option
 from plugins.batch import Array
 from plugins.options import suggestion
 from plugins.shared.jodatime import TimePattern
@@ -89,6 +89,17 @@ class RegexExtractorInterceptor(Interceptor[RegexExtractorConfig]):
     aliases = (
         f"{_PACKAGE}RegexExtractorInterceptor$Builder",
         f"{_PACKAGE}RegexExtractorInterceptor",
+    )
+    differences = (
+        *REGEX,
+        Difference(
+            flume="one time that cannot be read fails its whole batch, for ever",
+            here="the event passes without that header, counted as `UnparsedTimeCount`",
+        ),
+        Difference(
+            flume="a group that had no part in the match sets its header to null",
+            here="the event has no such header",
+        ),
     )
 
     def __init__(self, config: RegexExtractorConfig, name: str = "") -> None:

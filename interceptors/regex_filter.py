@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pyarrow.compute as pc
 
-from interceptors.patterns import PatternConfig
+from interceptors.patterns import REGEX, PatternConfig
 from plugins import Batch, Interceptor, agreement, option
 
 
@@ -37,6 +37,7 @@ class RegexFilterInterceptor(Interceptor[RegexFilterConfig]):
         "org.apache.flume.interceptor.RegexFilteringInterceptor$Builder",
         "org.apache.flume.interceptor.RegexFilteringInterceptor",
     )
+    differences = REGEX
 
     def __init__(self, config: RegexFilterConfig, name: str = "") -> None:
         super().__init__(config, name)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from interceptors.patterns import PatternConfig
-from plugins import Batch, Interceptor, agreement, option
+from interceptors.patterns import REGEX, PatternConfig
+from plugins import Batch, Difference, Interceptor, agreement, option
 from plugins.batch import Array
 from plugins.shared.charsets import text_codec
 
@@ -53,6 +53,13 @@ class SearchReplaceInterceptor(Interceptor[SearchReplaceConfig]):
     aliases = (
         "org.apache.flume.interceptor.SearchAndReplaceInterceptor$Builder",
         "org.apache.flume.interceptor.SearchAndReplaceInterceptor",
+    )
+    differences = (
+        *REGEX,
+        Difference(
+            flume=r"bytes that are not UTF-8 become `\ufffd`",
+            here="they stay as they are",
+        ),
     )
 
     def __init__(self, config: SearchReplaceConfig, name: str = "") -> None:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from plugins.batch import MAX_HEADER_COLUMNS, Batch, Origin
 from plugins.channel import Channel, PartitionClaim, Reader, RebalanceListener, Record, Taken, Undecodable
 from plugins.component import Caution, Component, PortTaken, require
-from plugins.errors import Conflict, FlafkaError, MissingExtra, Rejected, Retry
+from plugins.errors import Conflict, FlafkaError, MissingExtra, Rejected, Retry, Unreachable
 from plugins.event import Event, EventId
 from plugins.interceptor import Interceptor
-from plugins.kafkachannel import KafkaBackedChannel, KafkaStream
+from plugins.kafkachannel import KafkaBackedChannel, KafkaStream, OverflowConfig
 from plugins.manager import Components, UnknownType, UnusableType, hookimpl
 from plugins.metrics import Metrics
-from plugins.options import Config, Option, Problem, agreement, option, with_default
+from plugins.options import Config, Difference, Option, Problem, agreement, option, with_default
 from plugins.sink import CommittingSink, PlainSink, Receipt, Resumed, Sink
 from plugins.source import Source
 from plugins.streaming import StreamingSink
@@ -38,6 +38,7 @@ __all__ = [
     "Components",
     "Config",
     "Conflict",
+    "Difference",
     "Event",
     "EventId",
     "FlafkaError",
@@ -48,6 +49,7 @@ __all__ = [
     "MissingExtra",
     "Option",
     "Origin",
+    "OverflowConfig",
     "PartitionClaim",
     "PlainSink",
     "PortTaken",
@@ -65,6 +67,7 @@ __all__ = [
     "Taken",
     "Undecodable",
     "UnknownType",
+    "Unreachable",
     "UnusableType",
     "agreement",
     "hookimpl",

@@ -8,7 +8,7 @@ import threading
 import time
 import typing
 from abc import ABC
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
@@ -16,7 +16,7 @@ from typing_extensions import TypeVar
 
 from plugins.errors import MissingExtra
 from plugins.metrics import Metrics
-from plugins.options import Config
+from plugins.options import Config, Difference
 
 C = TypeVar("C", bound=Config, default=Any)
 
@@ -57,8 +57,12 @@ class Component(ABC, Generic[C]):
     """Other names for it, Flume's class names among them. Aliases ignore case."""
     counters: ClassVar[tuple[str, ...]] = ()
     """Names in `metrics` that are shown from the start, besides those that all components of its kind have."""
+    libraries: ClassVar[Mapping[str, str]] = {}
+    """Modules that `open` imports with `require`, with the extra of each: `check` warns where one is missing."""
     config_class: ClassVar[type[Config]] = Config
     """Its options: the type argument of the base class, found by itself."""
+    differences: ClassVar[Sequence[Difference]] = ()
+    """What it does otherwise than Flume's component of the same type."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

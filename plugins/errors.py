@@ -24,6 +24,10 @@ class Retry(FlafkaError):
         self.after = after
 
 
+class Unreachable(Retry):
+    """Nobody answers: servers are away, or too few of them. Whoever answers that it will not is no such failure."""
+
+
 class Rejected(FlafkaError):
     """Some events can never be delivered: they become dead letters, durable before their positions are committed.
 

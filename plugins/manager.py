@@ -73,7 +73,7 @@ class Components:
         for plugin in plugins() if entry_points else ():
             try:
                 module = plugin.entry.load()
-            except Exception as e:  # noqa: BLE001  # importing a plugin may raise whatever its author wrote
+            except (Exception, SystemExit) as e:  # noqa: BLE001  # importing a plugin may raise whatever its author wrote
                 file, line = raised_at(e)
                 message = f"{plugin} cannot be imported: {type(e).__name__}: {e}"
                 self._add_fault(message, (file or plugin.listed, line), whole=True)
@@ -96,7 +96,7 @@ class Components:
                 return
             listed = [hooks[0].function]
             brought = [*cast("Iterable[Any]", hooks[0].function())]
-        except Exception as e:  # noqa: BLE001  # and so may asking it for its components
+        except (Exception, SystemExit) as e:  # noqa: BLE001  # and so may asking it for its components
             found = raised_at(e)
             message = f"{called} cannot be used: components(): {type(e).__name__}: {e}"
             self._add_fault(message, found if found[0] else _of(listed, file), whole=True)

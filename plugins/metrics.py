@@ -26,6 +26,10 @@ class Metrics:
         all is well. Unlike the latest failure it does not end with the next batch that is stored, and the agent
         counts as healthy."""
 
+        self.covered = False
+        """Whether something else does its work while it fails: the agent counts as healthy then, and it as degraded.
+        """
+
     def add(self, name: str, amount: float = 1) -> None:
         """Count `amount` more."""
         with self._lock:

@@ -20,11 +20,41 @@ REQUIRED: Any = PydanticUndefined
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a component's properties. `unknown` marks a property the component does not have."""
+    """One thing wrong with a component's properties. `unknown` marks a property the component does not have.
+
+    One of `Config.cautions` is a warning that something else happens here than in Flume, unless the fields after
+    `unknown` say otherwise.
+    """
 
     option: str
     message: str
     unknown: bool = False
+    as_in_flume: bool = False
+    """Whether Flume does the same: a mistake, or a surprise, of the file's own."""
+    note: bool = False
+    """Whether nothing is changed or lost by it, so that only those who ask for all need to know."""
+    instead: Mapping[str, str] | None = None
+    """Options that say, in place of this one's line, what happens here; where empty, the line can go."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that a component does otherwise than Flume's component of the same type.
+
+    `agent check -v`, `agent migrate` and the documentation show it.
+    """
+
+    flume: str
+    """What Flume does: a clause without a full stop."""
+    here: str
+    """What happens here: a clause without a full stop."""
+    option: str = ""
+    """Only a configuration that sets this option is told."""
+    seen: bool = False
+    """Whether users meet it while all goes well, and not only when something fails or is malformed."""
+
+    def __str__(self) -> str:
+        return f"Flume: {self.flume}. Here: {self.here}"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ def components() -> list[type[Component]]:
     from sinks.null import NullSink
     from sinks.solr import SolrSink
     from sinks.spark import SparkSink
+    from sinks.thrift import ThriftSink
 
     return [
         AvroSink,
@@ -28,4 +29,5 @@ def components() -> list[type[Component]]:
         NullSink,
         SolrSink,
         SparkSink,
+        ThriftSink,
     ]

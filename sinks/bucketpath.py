@@ -79,8 +79,8 @@ class BucketPath:
 
     `time_zone` is a Java zone id, None the machine's own. `rounding` is `(unit, value)`, such as `("minute", 10)`,
     and rounds the time down, in that zone, for all escapes but `%t`; a unit that Flume does not know rounds nothing.
-    `local_time` takes `now` instead of the header. `one_name` refuses header values that are more, or less, than a
-    part of a file name.
+    `local_time` takes `now` instead of the header. `as_path` refuses header values that lead out of a
+    path, or that none may hold; a `/` in one makes directories, as in Flume.
 
     Raises ValueError for what begins like an escape and is none: `%{host` without its end, `%[…]` with another word,
     a letter that means nothing, of which Flume makes nothing or a directory of that name; and for a rounding value
@@ -94,13 +94,13 @@ class BucketPath:
         time_zone: str | None = None,
         rounding: tuple[str, int] | None = None,
         local_time: bool = False,
-        one_name: bool = False,
+        as_path: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.pattern = pattern
         self._zone = zone(time_zone)
         self._rounding = (rounding[0], max(rounding[1], 1)) if rounding and rounding[0] in _LONGEST else None
-        self._local_time, self._one_name, self._now = local_time, one_name, now
+        self._local_time, self._as_path, self._now = local_time, as_path, now
         found = list(_ESCAPE.finditer(pattern))
         _check_escapes(pattern)
         if self._rounding:
@@ -164,8 +164,8 @@ class BucketPath:
             if host:
                 return _host(host.lower())
             value = headers.get(header, "")
-            if self._one_name:
-                _check_name(header, value)
+            if self._as_path:
+                _check_path(header, value)
             return value
 
         return _ESCAPE.sub(replace, self.pattern)
@@ -345,13 +345,11 @@ def _is_known(escape: re.Match[str]) -> bool:
     return letter in (None, "%", "t", *_LETTERS) and (host is None or host.lower() in _HOST)
 
 
-def _check_name(header: str, value: str) -> None:
-    if len(value.encode()) > 255:
+def _check_path(header: str, value: str) -> None:
+    if any(len(name.encode()) > 255 for name in value.split("/")):
         raise ValueError(f"its header {header!r} has more than 255 bytes, too many for a name in a path")
-    if "/" in value or ".." in value or any(c < " " or "\x7f" <= c <= "\x9f" for c in value):
-        raise ValueError(
-            f"its header {header!r} is {value!r}: no name in a path may hold '/', '..' or control characters"
-        )
+    if ".." in value or any(c < " " or "\x7f" <= c <= "\x9f" for c in value):
+        raise ValueError(f"its header {header!r} is {value!r}: a path may hold neither '..' nor control characters")
 
 
 def milliseconds(text: str, header: str = "timestamp") -> int:

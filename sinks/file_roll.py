@@ -19,6 +19,7 @@ from plugins import Batch, Config, EventId, Problem, Rejected, Retry, Sink, agre
 from plugins.shared.disk import sync_directory, writable
 from sinks import serializers
 from sinks.serializers import options as declared
+from sinks.serializers.differences import SERIALIZERS
 
 
 class FileRollConfig(Config):
@@ -96,6 +97,7 @@ class FileRollSink(Sink[FileRollConfig]):
 
     type_name = "file_roll"
     aliases = ("org.apache.flume.sink.RollingFileSink",)
+    differences = SERIALIZERS
     remote: ClassVar[bool] = False
 
     def __init__(self, config: FileRollConfig, name: str = "") -> None:

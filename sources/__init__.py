@@ -18,6 +18,7 @@ def components() -> list[type[Component]]:
     from sources.stress import StressSource
     from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
     from sources.taildir import TaildirSource
+    from sources.thrift import ThriftSource
 
     return [
         AvroSource,
@@ -34,4 +35,5 @@ def components() -> list[type[Component]]:
         SyslogTcp,
         SyslogUdp,
         TaildirSource,
+        ThriftSource,
     ]

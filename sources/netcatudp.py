@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 
-from plugins import Batch, Event, option
+from plugins import Batch, Difference, Event, option
 from sources.connections import plain
 from sources.datagrams import LARGEST, DatagramConfig, DatagramSource
 from sources.listening import FAREWELL, MAX_BYTES, TICK
@@ -35,6 +35,12 @@ class NetcatUdpSource(DatagramSource[NetcatUdpConfig]):
 
     type_name = "netcatudp"
     aliases = ("org.apache.flume.source.NetcatUdpSource",)
+    differences = (
+        Difference(
+            flume="of a datagram only the first line is taken",
+            here="each line is an event",
+        ),
+    )
     in_flight = 4
 
     def __init__(self, config: NetcatUdpConfig, name: str = "") -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from plugins.component import Component
 from plugins.errors import FlafkaError
 from plugins.manager import kind_of
+from plugins.options import Config
 
 Properties = Mapping[str, str]
 T = TypeVar("T", bound=Component[Any])
@@ -31,9 +32,14 @@ def check_component(cls: type[T], properties: Properties, *, failing: Properties
 
 def make(cls: type[T], properties: Properties) -> T:
     """A new component with these properties, as the agent makes it."""
+    return cls(_config(cls, properties))
+
+
+def _config(cls: type[T], properties: Properties) -> Config:
     config, problems = cls.config_class.for_type(cls.type_name).parse(properties)
     assert not problems, f"{cls.__name__}: the properties given to the check are wrong: {problems}"
-    return cls(config)
+    assert config is not None
+    return config
 
 
 def _check_documented(cls: type[T]) -> None:
@@ -61,10 +67,11 @@ def _check_options(cls: type[T], properties: Properties) -> None:
 
 
 def _check_construction(cls: type[T], properties: Properties) -> None:
+    config = _config(cls, properties)  # a check may read the files that a configuration names
     for left in (2, 1, 0):  # other threads of this process may open something at the same time, once or twice
         threads, files = _threads(), _files()
         with _Watcher() as seen:
-            component = make(cls, properties)
+            component = cls(config)
         opened = _files() - files
         assert not seen.events, f"{cls.__name__}.__init__ does I/O: {', '.join(seen.events)}; move it to open()"
         assert _threads() <= threads, f"{cls.__name__}.__init__ starts threads; move it to open()"

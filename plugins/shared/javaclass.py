@@ -3,9 +3,100 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-TABLE = "docs/migrating-from-flume.md has what takes the place of known ones"
 _CLASS = re.compile(r"[a-zA-Z_]\w*(?:\.[a-zA-Z_$][\w$]*)+")
+
+
+class Family(NamedTuple):
+    """Java classes that many have, and what takes their place."""
+
+    examples: str
+    """As the documentation names them."""
+    pattern: str
+    """What is in their names, in any case."""
+    instead: str
+    """What takes their place: clauses of a sentence."""
+
+
+FAMILIES = (
+    Family(
+        "Twitter: `org.apache.flume.source.twitter.TwitterSource`, `com.cloudera.flume.source.TwitterSource` and "
+        "others",
+        r"twitter\w*source",
+        "it reads Twitter's streaming API of version 1.1, which was switched off in 2023: a source in Python with "
+        "`tweepy`'s `StreamingClient` reads X's API of version 2, for which X charges; to try a pipeline out, put "
+        "stored "
+        "tweets through `exec` or `taildir`",
+    ),
+    Family(
+        "Cygnus: `com.telefonica.iot.cygnus.…`",
+        r"\.cygnus\.",
+        "Cygnus is a program of its own on top of Flume: keep it running, and let an `avro` sink of it send to an "
+        "`avro` "
+        "source here",
+    ),
+    Family(
+        "Kafka, before Flume had it: `org.apache.flume.plugins.KafkaSource`, `KafkaSink`",
+        r"kafka(source|sink)$",
+        "write type = org.apache.flume.source.kafka.KafkaSource or org.apache.flume.sink.kafka.KafkaSink, with "
+        "`kafka.bootstrap.servers` and `kafka.topics` or `kafka.topic`",
+    ),
+    Family(
+        "Followed files: `com.taomee.tms.flume.source.TaildirSource`, `uk.co.probablyfine.flume.TailerSource`",
+        r"tail(dir|er)?source$",
+        "write type = taildir, with `filegroups`; `multiline.pattern` joins lines",
+    ),
+    Family(
+        "RabbitMQ: `org.apache.flume.source.rabbitmq.RabbitMQSource`, "
+        "`com.aweber.flume.source.rabbitmq.RabbitMQSource`, "
+        "`…RabbitMQSink`",
+        r"rabbitmq",
+        "take a source or sink with `pika`: acknowledge a delivery in `stored`, use publisher confirms in `flush`; "
+        "or "
+        "Kafka Connect's RabbitMQ connector into a topic, and the source `kafka`",
+    ),
+    Family(
+        "SQL: `org.keedio.flume.source.SQLSource`, `com.stratio.ingestion.sink.jdbc.JDBCSink`, "
+        "`com.citic.source.canal.CanalSource`",
+        r"\bsql\w*source|jdbc|canal",
+        "take a source or sink with `SQLAlchemy`: keep the last key in a file in `stored`, insert by "
+        "`batch.id(row)` in "
+        "`flush`; to follow a database's changes: Debezium into a topic, and the source `kafka`",
+    ),
+    Family(
+        "FTP, SFTP: `org.keedio.flume.source.ftp.source.Source`",
+        r"\.s?ftp\.",
+        "fetch the files with `lftp -c mirror` or `rclone` into a directory, and follow them with `taildir` or "
+        "`spooldir`; or take a source with `ftplib` or `paramiko`",
+    ),
+    Family(
+        "Kinesis, S3: `com.amazonaws.services.kinesis.flume.KinesisSource`, `KinesisSink`, `…FlumeAwsS3`",
+        r"kinesis|\bs3\b|awss3",
+        "take a source or sink with `boto3`: keep the shards' sequence numbers in `stored`, use `put_records` in "
+        "`flush`; for S3, deliver into HDFS and copy with `hadoop distcp`",
+    ),
+    Family(
+        "Kite: `org.apache.flume.sink.kite.DatasetSink`",
+        r"\.kite\.",
+        "write type = hdfs with `hdfs.fileType = DataStream` and `serializer = PARQUET`, or `AVRO_BODY` for bodies "
+        "that "
+        "are Avro; `%Y/%m/%d` and `%{header}` in `hdfs.path` are the partitions",
+    ),
+    Family(
+        "Cassandra, MongoDB, …: `com.stratio.ingestion.sink.cassandra.CassandraSink`, `…mongodb.MongoSink`",
+        r"cassandra|mongo",
+        "take a sink with that database's client that writes by `batch.id(row)`, so that a redelivery replaces; or "
+        "the "
+        "sink `kafka`, and Kafka Connect",
+    ),
+    Family(
+        "REST: `com.stratio.ingestion.source.rest.RestSource`",
+        r"restsource",
+        "take a source with `requests`, or `exec` with `curl` in a loop",
+    ),
+)
+"""The first whose pattern is found in a class's name is meant."""
 
 
 def is_java_class(name: str) -> bool:
@@ -14,24 +105,21 @@ def is_java_class(name: str) -> bool:
 
 
 def cannot_run(kind: str, name: str) -> str:
-    """A sentence that names the class, what kind of thing it is, and what to start from.
+    """A sentence that names the class, what kind of thing it is, and what to write or to start from.
 
     `kind` is `source`, `sink`, `interceptor`, or what an interceptor takes the place of (`serializer`, `handler` …).
     """
-    if "twitter" in name.lower() and kind == "source":
-        way = (
-            "it reads Twitter's streaming API of version 1.1, which was switched off in 2023: a source in Python "
-            f"that reads X's API of version 2 may have its name: `agent template source {name}` prints one to "
-            "start from"
-        )
-    elif kind in ("source", "sink", "interceptor"):
-        way = f"a {kind} in Python may have its name: `agent template {kind} {name}` prints one to start from"
-        way = way.replace("a interceptor", "an interceptor")
+    if kind in ("source", "sink", "interceptor"):
+        an = "an" if kind == "interceptor" else "a"
+        way = f"{an} {kind} in Python may have its name: `agent template {kind} {name}` prints one to start from"
     else:
         way = f"{_INSTEAD.get(kind, _BODIES)}: `agent template interceptor` prints one to start from"
-    return f"the {kind} {name} is a Java class, which cannot run here; {way}; {TABLE}"
+    family = next((one for one in FAMILIES if re.search(one.pattern, name, re.IGNORECASE)), None)
+    known = f"{family.instead}; " if family else ""
+    return f"the {kind} {name} is a Java class, which cannot run here; {known}{way}; {_MORE}"
 
 
+_MORE = "docs/migrating-from-flume.md says more"
 _BODIES = "an interceptor in Python can make bodies of what it writes, for serializer = TEXT"
 _INSTEAD = {
     "handler": "take handler = blob or ndjson, and an interceptor in Python that makes events of the bodies",

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
+
+Replacement = tuple[str | int, ...]
+"""What takes the place of a match: texts as they are, and numbers of groups (0 is the whole match)."""
 
 _WAY_OUT = "write it without, or set allowBacktracking = true to run it event by event with no bound on its time"
 _LOOKS = {
@@ -232,6 +236,31 @@ class JavaPattern:
 
     def _error(self, what: str) -> ValueError:
         return ValueError(f"the regular expression {self.pattern!r} {what}")
+
+
+def replacement_parts(text: str, groups: Sequence[str | None]) -> Replacement:
+    """What Java means by a replacement: `$1`, `${name}` are groups, a backslash makes the next one literal.
+
+    `groups` are the names of the pattern's groups. Raises ValueError, in words for the user.
+    """
+    parts: list[str | int] = []
+    for token in re.finditer(r"\\(.)|\$\{(\w+)\}|\$([0-9]+)|([^\\$]+)|(.)", text, re.DOTALL):
+        escaped, name, digits, plain, wrong = token.groups()
+        if wrong is not None:
+            raise ValueError(f"the replacement {text!r} has a {wrong!r} at {token.start()}: write \\{wrong}")
+        if name is not None:
+            if name not in groups:
+                raise ValueError(f"the replacement {text!r} names a group {name!r} that the pattern does not have")
+            parts.append(groups.index(name) + 1)
+        elif digits is not None:
+            # Java takes as many digits as still make a group there is.
+            length = max((n for n in range(1, len(digits) + 1) if int(digits[:n]) <= len(groups)), default=0)
+            if not length:
+                raise ValueError(f"the replacement {text!r} uses group {digits}; the pattern has {len(groups)}")
+            parts += [int(digits[:length]), digits[length:]]
+        else:
+            parts.append(plain if escaped is None else escaped)
+    return tuple(parts)
 
 
 def _literal(character: str) -> str:

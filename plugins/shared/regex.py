@@ -20,10 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins.batch import Array
-from plugins.shared.javaregex import JavaPattern
-
-Replacement = tuple[str | int, ...]
-"""What takes the place of a match: texts as they are, and numbers of groups (0 is the whole match)."""
+from plugins.shared.javaregex import JavaPattern, Replacement, replacement_parts
 
 _MARK = "\ud800".encode("utf-8", "surrogatepass")
 """Set around matches. It occurs in no text: UTF-8 has no surrogates, and odd bytes become others, from U+DC80 on."""
@@ -104,30 +101,10 @@ class Regex:
 
     def replacement(self, text: str) -> Replacement:
         """What Java means by a replacement: `$1`, `${name}` are groups, a backslash makes the next one literal."""
-        parts: list[str | int] = []
-        for token in re.finditer(r"\\(.)|\$\{(\w+)\}|\$([0-9]+)|([^\\$]+)|(.)", text, re.DOTALL):
-            escaped, name, digits, plain, wrong = token.groups()
-            if wrong is not None:
-                raise ValueError(f"the replacement {text!r} has a {wrong!r} at {token.start()}: write \\{wrong}")
-            if name is not None:
-                if name not in self.groups:
-                    raise ValueError(
-                        f"the replacement {text!r} names a group {name!r} that the pattern does not have"
-                    )
-                parts.append(self.groups.index(name) + 1)
-            elif digits is not None:
-                # Java takes as many digits as still make a group there is.
-                length = max((n for n in range(1, len(digits) + 1) if int(digits[:n]) <= len(self.groups)), default=0)
-                if not length:
-                    raise ValueError(
-                        f"the replacement {text!r} uses group {digits}; the pattern has {len(self.groups)}"
-                    )
-                parts += [int(digits[:length]), digits[length:]]
-            else:
-                parts.append(plain if escaped is None else escaped)
+        parts = replacement_parts(text, self.groups)
         if self._python is None and any(isinstance(part, int) and part > 9 for part in parts):
             raise ValueError(f"the replacement {text!r} uses a group past the ninth")
-        return tuple(parts)
+        return parts
 
     def replace(self, column: Array, replacement: Replacement) -> Array:
         """The column with every match replaced."""

@@ -32,8 +32,6 @@ class ElasticsearchConfig(TlsClientConfig):
             "client": "events are sent over HTTP, whichever client is named",
             "client.": "events are sent over HTTP, whichever client is named",
             "indexType": "documents have no types: Elasticsearch 8 and OpenSearch 2 have removed them",
-            "ttl": "servers have removed it with Elasticsearch 5: their policies for the life of an index delete old "
-            "documents",
             "serializer.": "none of the serializers has options",
             "indexNameBuilder.": "Flume reads none of these: with TimeBasedIndexNameBuilder the date is always "
             "yyyy-MM-dd in UTC. With SimpleIndexNameBuilder, indexName may contain a date of any form",
@@ -86,6 +84,13 @@ class ElasticsearchConfig(TlsClientConfig):
     timeout: int = option(
         30_000, name="timeout", unit="ms", ge=100, description="Maximum time that an answer may take."
     )
+    ttl: str | None = option(
+        None,
+        name="ttl",
+        ignored=True,
+        description="servers have removed it with Elasticsearch 5: their policies for the life of an index delete "
+        "old documents",
+    )
     username: str | None = option(None, name="username", description="Name of the user, if the servers require one.")
     password: SecretStr | None = option(None, name="password", description="Password of the user.")
 
@@ -104,13 +109,17 @@ class ElasticsearchConfig(TlsClientConfig):
         return ",".join(f"{scheme}{host['host']}:{host['port']}" for host in self.hosts())
 
     def cautions(self) -> Iterator[Problem]:
-        """A port that is not used as it is written."""
+        """A port that is not used as it is written, and documents that are not deleted."""
         if any(_address(text).port == TRANSPORT_PORT for text in _split(self.host_names)):
             yield Problem(
                 "hostNames",
                 f"port {TRANSPORT_PORT} is the one of a protocol that is spoken no more: port {HTTP_PORT}, that of "
                 "HTTP, is used in place of it",
+                instead={"hostNames": re.sub(rf":{TRANSPORT_PORT}(?![0-9])", f":{HTTP_PORT}", self.host_names)},
             )
+
+        if self.ttl is not None:
+            yield Problem("ttl", f"has no effect: {type(self).model_fields['ttl'].description}", instead={})
 
     @pydantic.model_validator(mode="before")
     @classmethod

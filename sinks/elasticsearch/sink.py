@@ -6,7 +6,7 @@ import functools
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from plugins import Batch, EventId, FlafkaError, Rejected, Retry, Sink, require
 from sinks.bucketpath import BucketPath
 from sinks.elasticsearch.config import ElasticsearchConfig
+from sinks.elasticsearch.differences import ELASTICSEARCH
 from sinks.elasticsearch.documents import SERIALIZERS, time_of
 
 MOST_DOCUMENTS, MOST_BYTES = 1000, 5 << 20
@@ -48,7 +49,9 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
     """
 
     type_name = "elasticsearch"
+    libraries: ClassVar = {"opensearchpy": "elasticsearch"}
     aliases = ("org.apache.flume.sink.elasticsearch.ElasticSearchSink",)
+    differences = ELASTICSEARCH
 
     def __init__(self, config: ElasticsearchConfig, name: str = "") -> None:
         super().__init__(config, name)

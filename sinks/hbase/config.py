@@ -207,13 +207,24 @@ class HBaseConfig(Config):
         """What is not given, and what has no effect."""
         yield from super().cautions()
         if self.thrift is None:
-            yield Problem(
-                "thrift",
-                f"is not given: HBase is reached through its Thrift server, which is looked for at {self._hosts}; "
-                "start one there with `hbase thrift start`, or name it with thrift = host:9090",
+            message = (
+                f"HBase is reached through its Thrift server, which is looked for at {self._hosts}; start one there "
+                "with `hbase thrift start`, or name it with thrift = host:9090"
             )
+            if self.zookeeper_quorum is not None:
+                message = f"does not lead to the region servers here: {message}"
+                yield Problem("zookeeperQuorum", message, instead={"thrift": self._hosts})
+            else:
+                yield Problem("thrift", f"is not given: {message}")
         if self.kerberos_principal is not None:
-            yield Problem("kerberosPrincipal", "has no effect: the Thrift server itself logs in to HBase")
+            message = "has no effect: the Thrift server itself logs in to HBase"
+            yield Problem("kerberosPrincipal", message, instead={})
+        if self.increment_column is not None:
+            message = (
+                "has no effect: nothing is incremented, since a redelivery would be counted twice; count the rows "
+                "instead"
+            )
+            yield Problem("serializer.incrementColumn", message, instead={})
 
     @pydantic.field_validator("thrift")
     @classmethod

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from plugins import Batch, Caution, EventId, FlafkaError, Rejected, Retry, Sink
+from plugins import Batch, EventId, FlafkaError, Rejected, Retry, Sink
 from sinks.hbase.config import HBaseConfig
+from sinks.hbase.differences import HBASE
 from sinks.hbase.thrift import Cells, HBase, Refused
 
 LONGEST_KEY = 32_767
@@ -33,6 +34,8 @@ class HBaseSink(Sink[HBaseConfig]):
     """
 
     type_name = "hbase"
+    libraries: ClassVar = {"happybase": "hbase"}
+    differences = HBASE
     aliases = (
         "hbase2",
         "asynchbase",
@@ -59,8 +62,6 @@ class HBaseSink(Sink[HBaseConfig]):
 
     def open(self) -> None:
         """Reach the Thrift server and look at the table; create it where that is asked for."""
-        if self.config.increment_column:
-            self.log.warning("%s", _NO_INCREMENTS)
         self._hbase = self._connect()
         if self.config.create_table and self._hbase.families(self.config.table) is None:
             self._hbase.create(self.config.table, self.config.column_family)
@@ -81,8 +82,6 @@ class HBaseSink(Sink[HBaseConfig]):
 
     def probe(self) -> Iterator[str]:
         """Whether the Thrift server answers, and has the table with its column family."""
-        if self.config.increment_column:
-            yield Caution(_NO_INCREMENTS)
         hbase = self._connect()
         try:
             if self.config.create_table and hbase.families(self.config.table) is None:
@@ -217,10 +216,6 @@ class HBaseSink(Sink[HBaseConfig]):
 
 _KEY = b""
 """Where the group that is a row's key stands among its cells."""
-_NO_INCREMENTS = (
-    "serializer.incrementColumn has no effect: nothing is incremented, since a redelivery would be counted twice; "
-    "count the rows instead"
-)
 
 
 def _pieces(rows: list[Row]) -> Iterator[list[Row]]:

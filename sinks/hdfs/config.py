@@ -203,7 +203,7 @@ class HdfsConfig(Config):
             time_zone=self.time_zone,
             rounding=(self.round_unit, self.round_value) if self.round else None,
             local_time=self.use_local_time_stamp,
-            one_name=True,
+            as_path=True,
         )
 
     def uses_headers(self) -> dict[str, frozenset[str]]:
@@ -222,19 +222,22 @@ class HdfsConfig(Config):
             )
         if "%" in self.file_suffix:
             yield Problem(
-                "hdfs.fileSuffix", "has no escapes and is used as it is written; hdfs.filePrefix has escapes"
+                "hdfs.fileSuffix",
+                "has no escapes and is used as it is written; hdfs.filePrefix has escapes",
+                as_in_flume=True,
             )
         names = {option.field: option.name for option in self.options()}
         if self.file_type != "SequenceFile":
             yield from serializers.cautions(self, self.model_fields_set, names)
             if "write_format" in self.model_fields_set:
-                yield Problem("hdfs.writeFormat", f"has no effect with {self.file_type}, as in Flume")
+                yield Problem("hdfs.writeFormat", f"has no effect with {self.file_type}, as in Flume", note=True)
         elif given := {"serializer", *serializers.APPLIES} & self.model_fields_set:
             for field in sorted(given):
                 yield Problem(
                     names[field],
                     "has no effect with hdfs.fileType SequenceFile, Flume's default; to use the serializer, write "
                     "hdfs.fileType = DataStream",
+                    as_in_flume=True,
                 )
 
     @pydantic.field_validator("path")

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,11 +34,13 @@ from sinks.hdfs.chain import (
     stage_directory,
 )
 from sinks.hdfs.config import RESERVED, ROUND_UNITS, HdfsConfig
+from sinks.hdfs.differences import HDFS
 from sinks.hdfs.formats import format_of
 from sinks.hdfs.staging import Partition, Staged, Staging
 from sinks.hdfs.webhdfs import WebHdfs
 from sinks.serializers.avro import schema_name
 from sinks.serializers.base import lengths
+from sinks.serializers.differences import SERIALIZERS
 
 LONGEST_NAME, LONGEST_PATH = 255, 7000
 """Bytes; HDFS allows 255 and 8000, and the temporary and final names add a little."""
@@ -60,7 +62,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     """
 
     type_name = "hdfs"
+    libraries: ClassVar = {"pyhdfs": "hdfs", "requests": "hdfs"}
     aliases = ("org.apache.flume.sink.hdfs.HDFSEventSink",)
+    differences = (*HDFS, *SERIALIZERS)
 
     def __init__(self, config: HdfsConfig, name: str = "") -> None:
         super().__init__(config, name)

@@ -26,6 +26,7 @@ from plugins.shared.kafkaclient import (
 )
 from plugins.shared.offsets import OffsetMetadata, names_topic
 from sinks.kafka.config import KafkaSinkConfig
+from sinks.kafka.differences import KAFKA
 from sinks.kafka.plain import PlainKafkaSink
 from sinks.kafka.positions import Positions
 from sinks.kafka.records import KafkaRecords
@@ -48,6 +49,7 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
 
     type_name = "kafka"
     aliases = ("org.apache.flume.sink.kafka.KafkaSink",)
+    differences = KAFKA
     counters = ("KafkaEventSendTimer", "RollbackCount")
     remote = False  # a transaction ends where it began
     plain = PlainKafkaSink

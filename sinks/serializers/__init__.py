@@ -113,4 +113,4 @@ def cautions(options: Options, given: set[str], names: dict[str, str]) -> Iterat
     for field, owners in APPLIES.items():
         if field in given and options.serializer not in owners:
             message = f"has no effect with serializer {options.serializer}, as in Flume"
-            yield Problem(names[field], message)
+            yield Problem(names[field], message, note=True)

@@ -83,7 +83,12 @@ class HttpConfig(ServingConfig, EncodingConfig):
         """Jetty's settings."""
         for jettys in (one for one in self.options() if one.ignored):
             for name in getattr(self, jettys.field):
-                yield Problem(jettys.name + name, "has no effect: it is a setting of Jetty, which is not used here")
+                protects = jettys.field == "ssl_factory"
+                message = "has no effect: it is a setting of Jetty, which is not used here"
+                if protects:
+                    message += "; include-protocols, exclude-protocols and truststore limit who is admitted"
+                instead: dict[str, str] | None = {} if protects else None
+                yield Problem(jettys.name + name, message, note=not protects, instead=instead)
 
     @pydantic.field_validator("handler", mode="before")
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plugins import Batch
 from sources.http.config import HttpConfig
+from sources.http.differences import HTTP
 from sources.http.server import Request, Server
 from sources.listening import Endpoint
 from sources.serving import ServingSource
@@ -17,6 +18,7 @@ class HttpSource(ServingSource[HttpConfig, Server, Request]):
 
     type_name = "http"
     aliases = ("org.apache.flume.source.http.HTTPSource",)
+    differences = HTTP
 
     def _serve(self, endpoint: Endpoint) -> Server:
         return Server(self, endpoint)

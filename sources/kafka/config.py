@@ -174,6 +174,7 @@ class FlumeKafkaSourceConfig(KafkaSourceConfig):
                 "zookeeperConnect",
                 f"does not lead to the brokers here: they are looked for at {self.bootstrap_servers}; name them with "
                 "kafka.bootstrap.servers = host:9092",
+                instead={"kafka.bootstrap.servers": self.bootstrap_servers},
             )
 
     group_id: str = with_default(KafkaSourceConfig, "group_id", "flume")

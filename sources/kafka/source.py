@@ -18,6 +18,7 @@ from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import NO_BROKERS, client_properties, missing, probed
 from sources.kafka.config import KafkaSourceConfig
 from sources.kafka.consumer import Place, Position, TopicConsumer
+from sources.kafka.differences import KAFKA
 
 MAX_BYTES = 1 << 20
 """Bytes of records gathered for one batch, so that it still fits into one record of the channel."""
@@ -34,6 +35,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
 
     type_name = "kafka"
     aliases = ("org.apache.flume.source.kafka.KafkaSource",)
+    differences = KAFKA
     in_flight = 4
     counters = ("KafkaEventGetTimer", "KafkaCommitTimer", "KafkaEmptyCount")
 

@@ -40,7 +40,7 @@ class Encoder:
 
 ENCODERS = (
     Encoder(  # Elastic Common Schema: ecs-logging-java, EcsLayout of JsonTemplateLayout, Spring Boot
-        marks="ecs.version ecs",
+        marks="ecs.version",
         message="message",
         level="log.level",
         logger="log.logger",
@@ -107,7 +107,7 @@ ENCODERS = (
     ),
     Encoder(  # templates, composites and others
         marks="",
-        message="message msg formattedMessage text",
+        message="message.formattedMessage message.text message msg formattedMessage text",
         level="level log.level level.name severity levelName level_name logLevel lvl",
         logger="logger loggerName logger_name log.logger logger.name",
         thread="thread threadName thread_name process.thread.name thread.name",
@@ -119,6 +119,10 @@ ENCODERS = (
         ignored="@version ecs.version endOfBatch loggerFqcn threadId threadPriority level_value",
     ),
 )
+
+NAMED = ("logger", "thread", "timestamp")
+"""Parts that every event has, as it has a level: where an encoder's row finds none, the last row's count, as a
+field of an application's own may be another encoder's mark."""
 
 LEVELS = {
     "0": "FATAL",
@@ -137,8 +141,15 @@ LEVELS = {
 }
 """Severities of syslog and of Google, which some encoders write instead of the level."""
 
+LEVEL_NAMES = frozenset(
+    {*LEVELS, "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "SEVERE", "CONFIG", "FINE", "FINER", "FINEST"}
+)
+"""Where several fields may be the level, one that says one of these is."""
+
 
 def extended(fields: Mapping[str, str]) -> list[Names]:
     """The table, where these fields are looked for first: names by part."""
     rows = [dataclasses.asdict(encoder) for encoder in ENCODERS]
+    for row in rows[:-1]:
+        row.update({part: f"{row[part]} {rows[-1][part]}" for part in NAMED})
     return [{part: (*fields.get(part, "").split(), *names.split()) for part, names in row.items()} for row in rows]

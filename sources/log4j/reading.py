@@ -16,7 +16,7 @@ import msgspec
 
 from plugins import Batch, Event
 from sources.log4j import times, traces
-from sources.log4j.encoders import LEVELS, Names, extended
+from sources.log4j.encoders import LEVEL_NAMES, LEVELS, Names, extended
 from sources.log4j.framing import Cut
 
 STATUS = "log4j.status"
@@ -78,6 +78,10 @@ class Reader:
 
     def __init__(self, fields: Mapping[str, str] | None = None, zone: tzinfo | None = None) -> None:
         self._encoders = extended(fields or {})
+        self._marked = [
+            ({*row["marks"], *(mark.partition(".")[0] for mark in row["marks"])}, row) for row in self._encoders
+        ]
+        self._level_fields = tuple((fields or {}).get("level", "").split())
         self._zone = zone
 
     def batch(self, objects: Sequence[bytes]) -> tuple[Batch, int]:
@@ -99,9 +103,13 @@ class Reader:
         if not isinstance(fields, dict):
             raise ValueError("no object")
         again = fields.again if isinstance(fields, _Object) else ()
-        names = next(row for row in self._encoders if not row["marks"] or not fields.keys().isdisjoint(row["marks"]))
+        names = next(
+            row
+            for roots, row in self._marked
+            if not roots or (not fields.keys().isdisjoint(roots) and any(_has(fields, mark) for mark in row["marks"]))
+        )
         headers: dict[str, str] = {}
-        if (level := _take(fields, names["level"], _scalar)) is not None:
+        if (level := self._level(fields, names["level"])) is not None:
             headers["level"] = LEVELS.get(level, level)
         for part in ("logger", "thread"):
             if (value := _take(fields, names[part], _scalar)) is not None:
@@ -122,6 +130,27 @@ class Reader:
                     header = CONTEXT + header
                 headers[header] = _text(value)
         return Event(text if body is None else body.encode(errors="replace"), headers)
+
+    def _level(self, fields: dict[str, Any], names: Iterable[str]) -> str | None:
+        """Of several fields one that says a level: an entry of the thread context may have such a name, too."""
+        for candidates, read in (
+            (self._level_fields, _scalar),
+            (names, _level_name),
+            (names, _scalar),
+            (self._encoders[-1]["level"], _level_name),
+            (self._encoders[-1]["level"], _scalar),
+        ):
+            if (level := _take(fields, candidates, read)) is not None:
+                return str(level)
+        return None
+
+
+def _has(fields: dict[str, Any], name: str) -> bool:
+    """Whether there is such a field, or one within an object where the name has a dot."""
+    if name in fields:
+        return True
+    outer, dot, inner = name.partition(".")
+    return bool(dot) and isinstance(within := fields.get(outer), dict) and inner in within
 
 
 def _take(fields: dict[str, Any], names: Iterable[str], read: Callable[[Any], Any]) -> Any:
@@ -180,6 +209,11 @@ def _text(value: Any) -> str:
 
 def _scalar(value: Any) -> str | None:
     return None if isinstance(value, dict | list) else _text(value)
+
+
+def _level_name(value: Any) -> str | None:
+    text = _scalar(value)
+    return text if text is not None and text.upper() in LEVEL_NAMES else None
 
 
 def _list(value: Any) -> list[Any] | None:

@@ -11,23 +11,28 @@ from typing import Any
 _UNITS = ((10**17, Decimal("1e-6")), (10**14, Decimal("1e-3")), (10**11, Decimal(1)), (10**8, Decimal(1000)))
 """From which number on they count nanoseconds, microseconds, milliseconds and seconds; milliseconds in one of them.
 Smaller numbers, which would be times before 1973, are none."""
-_NUMBER = re.compile(r"[0-9]{9,19}(?:\.[0-9]*)?")
-_COMPACT = re.compile(r"(?:19|20)[0-9]{15}")
-"""log4j's pattern COMPACT, yyyyMMddHHmmssSSS: in microseconds it would be after the year 2600."""
+_NUMBER = re.compile(r"[0-9]{9,19}(?:\.[0-9]*)?|[0-9]\.[0-9]+E[0-9]{1,2}")
+_COMPACT = re.compile(r"(?:19|20)[0-9]{10}(?:[0-9]{2}|[0-9]{5})?")
+"""yyyyMMddHHmm, with seconds, and with milliseconds as in log4j's pattern COMPACT. As milliseconds or microseconds
+since the epoch they would be before 1977 or after 2590."""
+_COMPACTS = {12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S", 17: "%Y%m%d%H%M%S%f"}
 _REGION = re.compile(r"\s*\[[^]]*\]$")
 """Java's name of a zone, behind the offset."""
 _FRACTION = re.compile(r"(?<=:[0-9]{2})[.,]([0-9]+)")
-_OFFSET = re.compile(r"\s+([+-][0-9]{2}:?[0-9]{2}|UTC|GMT|Z)\b")
+_OFFSET = re.compile(r"\s+([+-][0-9]{2}:?[0-9]{2}|(?!AM\b|PM\b)[A-Z]{3,5}|Z)\b")
 _PATTERNS = (
     "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%dT%H:%M:%S",
     "%Y/%m/%d %H:%M:%S",
     "%d %b %Y %H:%M:%S",
+    "%d-%b-%Y %H:%M:%S",
     "%d/%b/%Y:%H:%M:%S",
     "%a, %d %b %Y %H:%M:%S",
     "%a %b %d %H:%M:%S %Y",
     "%b %d, %Y %I:%M:%S %p",
+    "%b %d, %Y, %I:%M:%S %p",
 )
-"""Log4j's DATE, web servers', RFC 1123, Java's Date, java.util.logging's: without fraction and offset."""
+"""Log4j's DATE, Tomcat's, web servers', RFC 1123, Java's Date, java.util.logging's: without fraction and offset."""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
@@ -44,7 +49,7 @@ def millis(value: Any, zone: tzinfo | None) -> int | None:
         if text[4:5] == "-":
             return _written(_REGION.sub("", text), zone)
         if _COMPACT.fullmatch(text):
-            return _millis(datetime.strptime(text, "%Y%m%d%H%M%S%f"), zone)
+            return _millis(datetime.strptime(text, _COMPACTS[len(text)]), zone)
         if _NUMBER.fullmatch(text):
             number = Decimal(text)
             return next((int(number * unit) for least, unit in _UNITS if number >= least), None)
@@ -64,9 +69,14 @@ def _written(text: str, zone: tzinfo | None) -> int:
     for pattern in _PATTERNS:
         with contextlib.suppress(ValueError):
             moment = datetime.strptime(text, pattern)  # the offset follows
-            if offset:
-                numeric = offset[1] if offset[1][0] in "+-" else "Z"
-                moment = moment.replace(tzinfo=datetime.strptime(numeric, "%z").tzinfo)
+            if offset and offset[1][0] in "+-":
+                moment = moment.replace(tzinfo=datetime.strptime(offset[1], "%z").tzinfo)
+            elif offset and offset[1] in ("UTC", "GMT", "Z"):
+                moment = moment.replace(tzinfo=UTC)
+            elif offset:
+                moment = moment.replace(tzinfo=zone) if zone else moment.astimezone()
+                if moment.tzname() != offset[1]:  # of which zone it is the name is not known
+                    raise ValueError(text)
             return _millis(moment, zone) + (int(fraction[1][:3].ljust(3, "0")) if fraction else 0)
     raise ValueError(text)
 

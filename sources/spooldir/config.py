@@ -211,7 +211,7 @@ class SpooldirConfig(Config):
         for field, owner in _APPLIES.items():
             if field in self.model_fields_set and self.deserializer != owner:
                 name = type(self).model_fields[field].alias or field
-                yield Problem(name, f"has no effect with deserializer {self.deserializer}, as in Flume")
+                yield Problem(name, f"has no effect with deserializer {self.deserializer}, as in Flume", note=True)
 
     @property
     def directory(self) -> str:

@@ -17,6 +17,7 @@ from sources import columns
 from sources.spooldir.config import SpooldirConfig
 from sources.spooldir.content import Skip
 from sources.spooldir.deserializers import HASH_HEADER, LITERAL_HEADER, Piece
+from sources.spooldir.differences import SPOOLDIR
 from sources.spooldir.directory import Candidate, Directory, problems
 from sources.spooldir.spooled import Spooled, readable, resumed
 from sources.spooldir.tracker import Left, Leftovers, Position, State, Tracker
@@ -44,6 +45,7 @@ class SpooldirSource(Source[SpooldirConfig]):
 
     type_name = "spooldir"
     aliases = ("org.apache.flume.source.SpoolDirectorySource",)
+    differences = SPOOLDIR
 
     def __init__(self, config: SpooldirConfig, name: str = "") -> None:
         super().__init__(config, name)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import pydantic
 
 from plugins import agreement, option
+from sources.syslog import differences as declared
 from sources.syslog.config import SyslogStreamConfig
 from sources.syslog.decoder import Decoder
 from sources.syslog.parser import MULTIPORT
@@ -90,6 +91,7 @@ class MultiportSyslogTcp(SyslogStream[MultiportSyslogTcpConfig]):
 
     type_name = "multiport_syslogtcp"
     aliases = ("org.apache.flume.source.MultiportSyslogTCPSource",)
+    differences = (*declared.SYSLOG, *declared.STREAMS, *declared.MULTIPORT)
 
     def __init__(self, config: MultiportSyslogTcpConfig, name: str = "") -> None:
         decoder = Decoder(

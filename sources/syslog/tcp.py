@@ -18,6 +18,7 @@ from sources.listening import MAX_BYTES, Endpoint, EndpointSource, Listener
 from sources.syslog.columns import Bytes
 from sources.syslog.config import SyslogPortConfig, SyslogStreamConfig
 from sources.syslog.decoder import Decoder
+from sources.syslog.differences import PORTS, STREAMS, SYSLOG
 from sources.syslog.framing import COUNTED_MAX, LEAST_ROOM, Framer, Intake, Positions
 from sources.syslog.names import Sender
 from sources.syslog.parser import CUT
@@ -174,6 +175,7 @@ class SyslogTcp(SyslogStream[SyslogTcpConfig]):
 
     type_name = "syslogtcp"
     aliases = ("org.apache.flume.source.SyslogTcpSource",)
+    differences = (*SYSLOG, *PORTS, *STREAMS)
 
     def __init__(self, config: SyslogTcpConfig, name: str = "") -> None:
         super().__init__(config, name, [config.port], Decoder(config, format=config.format))

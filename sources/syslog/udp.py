@@ -13,6 +13,7 @@ from sources.datagrams import DatagramConfig, DatagramSource
 from sources.listening import FAREWELL, MAX_BYTES
 from sources.syslog.config import SyslogPortConfig
 from sources.syslog.decoder import Decoder
+from sources.syslog.differences import DATAGRAMS, PORTS, SYSLOG
 from sources.syslog.framing import LEAST_ROOM, MAX_EVENTS, Intake
 from sources.syslog.names import Sender
 
@@ -29,6 +30,7 @@ class SyslogUdp(DatagramSource[SyslogUdpConfig]):
 
     type_name = "syslogudp"
     aliases = ("org.apache.flume.source.SyslogUDPSource",)
+    differences = (*SYSLOG, *PORTS, *DATAGRAMS)
     in_flight = 4
 
     def __init__(self, config: SyslogUdpConfig, name: str = "") -> None:

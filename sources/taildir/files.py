@@ -59,6 +59,8 @@ class Files:
         self._by_path: dict[str, Tail] = {}
         self._away: list[Tail] = []
         """Closed files that had no name any more at the latest look everywhere."""
+        self._written: set[Tail] = set()
+        """Closed files that were written to, as far as known."""
         self.unsaved: set[Tail] = set()
         """Those whose place or name on disk is not the present one."""
         self._open: dict[Tail, None] = {}
@@ -133,11 +135,16 @@ class Files:
     def _note_growth(self, hints: Hints) -> None:
         """Which closed files were written to: should they be gone before they are opened, that is lost."""
         came = {change.path for change in hints.changes if change.kind in (ARRIVED, CREATED)}
+        self._written = {tail for tail in self._written if tail.grown and not tail.gone}
+        for known in self._written:
+            if came & {known.path, known.real}:
+                known.grown = None  # names are told of apart from writes, and may be later
         for path in hints.grown:
             present = self._by_path.get(path)
             for tail in [present, *(tail for tail in self._away if tail.path == path)]:
                 if tail is not None and tail.fd is None and not tail.grown:
                     tail.grown = None if path in came or tail is not present else True
+                    self._written.add(tail)
 
     def _is_link(self, change: Change) -> bool:
         """Whether that is another name of a file that is followed."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from plugins import Batch, Retry, Source
 from sources.compressed import COMPRESSED
 from sources.taildir.config import TaildirConfig
+from sources.taildir.differences import TAILDIR
 from sources.taildir.events import OFFSET_HEADER, Events, batch_of
 from sources.taildir.files import Files
 from sources.taildir.groups import Groups
@@ -63,6 +64,7 @@ class TaildirSource(Source[TaildirConfig]):
 
     type_name = "taildir"
     aliases = ("TAILDIR", "org.apache.flume.source.taildir.TaildirSource")
+    differences = TAILDIR
 
     def __init__(self, config: TaildirConfig, name: str = "") -> None:
         super().__init__(config, name)

@@ -48,10 +48,10 @@ def test_a_batch_resolves_as_its_events_do(
     rows: list[tuple[str | None, dict[str, str]]],
     time_zone: str,
     rounding: tuple[str, int] | None,
-    one_name: bool,
+    as_path: bool,
     skip: int,
 ) -> None:
-    path = BucketPath(pattern, time_zone=time_zone, rounding=rounding, one_name=one_name)
+    path = BucketPath(pattern, time_zone=time_zone, rounding=rounding, as_path=as_path)
     events = [Event(b"", headers | ({"timestamp": t} if t is not None else {})) for t, headers in rows]
     skip = min(skip, len(events) - 1)
     paths, codes = path.resolve_batch(Batch.of(events).slice(skip))
@@ -110,7 +110,7 @@ def test_the_machines_own_zone_is_used_where_none_is_given() -> None:
 
 @pytest.mark.parametrize("name", ["localhost", "LocalHost", "IP", "fqdn"])
 def test_the_host_names_itself(name: str) -> None:
-    assert BucketPath(f"/%[{name}]/x", one_name=True).resolve({}) not in ("//x", f"/%[{name}]/x")
+    assert BucketPath(f"/%[{name}]/x", as_path=True).resolve({}) not in ("//x", f"/%[{name}]/x")
 
 
 @pytest.mark.parametrize(
@@ -119,12 +119,12 @@ def test_the_host_names_itself(name: str) -> None:
         ({}, "no header 'timestamp'"),
         ({"timestamp": "soon"}, "'soon', not a number of milliseconds"),
         ({"timestamp": str(-(10**15))}, "before the calendar of today"),
-        ({"timestamp": "1700000000000", "host": "a/b"}, "'a/b': no name in a path"),
+        ({"timestamp": "1700000000000", "host": "a/../b"}, "'a/../b': a path may hold neither"),
         ({"timestamp": "1700000000000", "host": "x" * 256}, "more than 255 bytes"),
     ],
 )
 def test_an_event_without_a_path_is_told_why(headers: dict[str, str], says: str) -> None:
-    path = BucketPath("/%Y/%{host}", one_name=True)
+    path = BucketPath("/%Y/%{host}", as_path=True)
     with pytest.raises(ValueError, match=says):
         path.resolve(headers)
     assert says in str(path.resolve_batch(Batch.of([Event(b"", headers)])).paths[0])

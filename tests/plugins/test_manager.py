@@ -147,9 +147,14 @@ def raising() -> Any:
     raise ZeroDivisionError("no components today")
 
 
+def ending() -> Any:
+    raise SystemExit(3)
+
+
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
+        (hookimpl(ending), "components(): SystemExit: 3"),
         (hookimpl(raising), "components(): ZeroDivisionError: no components today"),
         (hookimpl(lambda: None), "components(): TypeError: "),
         (hookimpl(lambda more: []), "components(): PluginValidationError"),
@@ -203,3 +208,10 @@ def test_plugins_come_through_the_entry_point_group(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(importlib.metadata, "distributions", lambda **_: [Distribution()])
     assert list(Components().all("source")) == [First]
     assert list(Components(entry_points=False).all("source")) == []
+
+    def load(self: Any) -> Any:
+        raise SystemExit("there is no licence")
+
+    monkeypatch.setattr(Installed, "load", load)
+    (fault,) = Components().faults
+    assert "cannot be imported: SystemExit: there is no licence" in fault.message

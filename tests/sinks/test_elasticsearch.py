@@ -73,8 +73,10 @@ def test_a_file_of_flumes_runs_as_it_is() -> None:
         ("es-2", 9200),
         ("::1", 9243),
     ]
-    (caution,) = config.cautions()
-    assert caution.message.startswith("port 9300 is the one of a protocol that is spoken no more: port 9200")
+    port, ttl = config.cautions()
+    assert port.message.startswith("port 9300 is the one of a protocol that is spoken no more: port 9200")
+    assert port.instead == {"hostNames": "es-1:9200, es-2 ,[::1]:9243"}
+    assert (ttl.option, ttl.instead) == ("ttl", {})
     sink = ElasticsearchSink(config)
     assert (sink.batch_size, sink.uses_headers()) == (500, {"indexName": {"host"}})
     assert not list(made(hostNames="es:9200").config.cautions())

@@ -35,7 +35,8 @@ def test_a_thrift_server_is_looked_for_on_the_hosts_of_zookeeper(
     assert config is not None, found
     assert config.hosts[0] == (host, 9090)
     (caution,) = config.cautions()
-    assert caution.option == "thrift"
+    assert caution.option == ("zookeeperQuorum" if "zookeeperQuorum" in quorum else "thrift")
+    assert caution.instead == ({"thrift": f"{config._hosts}"} if "zookeeperQuorum" in quorum else None)
     assert f"looked for at {host}:9090" in caution.message
     assert "`hbase thrift start`" in caution.message
     named, _ = HBaseConfig.parse({**NEEDED, **quorum})

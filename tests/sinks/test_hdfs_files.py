@@ -222,11 +222,23 @@ def test_reset_drops_only_the_partition_it_names(sinks: Any, fake: FakeWebHdfs) 
 # --- paths
 
 
+def test_a_header_that_is_a_path_makes_directories(sinks: Any, fake: FakeWebHdfs) -> None:
+    """As the header `file` of `spooldir` and `taildir` does."""
+    sink = sinks(**{"hdfs.path": "/logs/%{file}"})
+    origin = Origin.of_record(CLAIM.topic, CLAIM.partition, 9, 0, 1)
+    sink.write(Batch.of([Event(b"0", {"file": "/var/log/a.log"})], origin))
+    sink.commit(sink.stage(OWN, 9, 10))
+    assert [path.rpartition("/")[0] for path in fake.visible()] == ["/logs/var/log/a.log"]
+
+
 @pytest.mark.parametrize(
     ("host", "says"),
     [
-        ("a/b", "'/'"),
         ("..", "'..'"),
+        ("a/../../b", "'..'"),
+        ("a/./b", "reserved name '.'"),
+        ("a/.flafka", "reserved name '.flafka'"),
+        ("a/" + "x" * 256, "255 bytes"),
         ("a\0b", "control characters"),
         ("a\nb", "control characters"),
         ("x" * 256, "255 bytes"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import multiprocessing
 import os
 import resource
 import shutil
@@ -13,7 +12,6 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,10 @@ from agent.services.running import until
 from plugins import Batch, Components, Event, Source
 from plugins.shared.avrorpc import array, frame, opening
 from plugins.shared.flumeevent import encode
+from tests.fixtures.processes import Forked
 from tests.plugins.certificates import certificate
 
+COMPONENTS = Components()
 TYPES = ("syslogtcp", "multiport_syslogtcp", "netcat", "log4j", "avro", "http")
 ONE_WAY = ("syslogtcp", "multiport_syslogtcp", "netcat", "log4j")
 """Those whose senders get no answer; netcat when told so."""
@@ -49,7 +49,7 @@ class Taking:
 
     def __init__(self, kind: str, **properties: str) -> None:
         where = {"host" if "syslog" in kind else "bind": "127.0.0.1", "ports" if "multi" in kind else "port": "0"}
-        cls = Components().get("source", kind)
+        cls = COMPONENTS.get("source", kind)
         config, problems = cls.config_class.parse(where | properties)
         assert config is not None, problems
         assert not problems
@@ -224,13 +224,9 @@ def test_the_default_is_for_a_fleet_and_bounded_by_the_files_there_may_be(caplog
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_without_files_connections_are_reset_and_do_not_wait(kind: str) -> None:
-    # In a process of its own, a copy of one that has nothing but imports: what other tests left in this one opens and
-    # closes files, too.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(max_workers=1, mp_context=context) as process:
-        process.submit(without_files, kind).result()
+def test_without_files_connections_are_reset_and_do_not_wait(kind: str, forked: Forked) -> None:
+    # In a process of its own: what other tests left in this one opens and closes files, too.
+    forked.call(without_files, kind)
 
 
 def without_files(kind: str) -> None:
@@ -239,10 +235,18 @@ def without_files(kind: str) -> None:
         used = stack.enter_context(taking.connect())
         taking.send(used, "used")
         clients = [stack.enter_context(socket.socket()) for _ in range(3)]  # they are files of this process, too
-        files = []
-        with contextlib.suppress(OSError):
-            while True:
-                files.append(os.open(os.devnull, os.O_RDONLY))
+        files: list[int] = []
+
+        def told() -> bool:
+            """With no file left, also where something was closed meanwhile that nobody needed any more."""
+            with contextlib.suppress(OSError):
+                while True:
+                    files.append(os.open(os.devnull, os.O_RDONLY))
+            # Which of the two is told last depends on who was quicker.
+            why = taking.degraded.get("SOURCE.s1", "")
+            return f"limit of {few} files" in why or os.strerror(errno.EMFILE) in why
+
+        told()
         assert max(files) == few - 1
         try:
             for client in clients:
@@ -250,9 +254,7 @@ def without_files(kind: str) -> None:
                 with contextlib.suppress(ConnectionResetError):
                     client.connect(("127.0.0.1", taking.source.port))
                     assert was_reset(client)
-            # Which of the two is told last depends on who was quicker.
-            told = (f"limit of {few} files", os.strerror(errno.EMFILE))
-            until(lambda: any(why in taking.degraded.get("SOURCE.s1", "") for why in told), "the limit to be told")
+            until(told, "the limit to be told")
             taking.send(used, "goes on")
         finally:
             for file in files:

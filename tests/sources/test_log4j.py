@@ -11,6 +11,7 @@ import pytest
 from agent.services.running import until
 from plugins import Event, Retry
 from sources.log4j import Log4jConfig, Log4jSource
+from tests.fixtures.examples import examples
 from tests.plugins.certificates import certificate
 
 
@@ -90,7 +91,7 @@ def here(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stranger(here, tmp_path_factory):
-    return certificate(tmp_path_factory.mktemp("stranger"))
+    return certificate(tmp_path_factory.mktemp("stranger"), whose="stranger")
 
 
 def encrypted(here, **properties):
@@ -114,11 +115,12 @@ def try_to_send(source, here, shows):
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_many_lines_through_tls(here, version):
+    count = examples(30_000)
     with encrypted(here) as (source, events):
         with connect(source, here, version=version) as client:
-            client.sendall(b"".join(b'{"message":"%d"}\n' % number for number in range(30_000)))
-        until(lambda: len(events) == 30_000)
-        assert [int(event.body) for event in events] == list(range(30_000))
+            client.sendall(b"".join(b'{"message":"%d"}\n' % number for number in range(count)))
+        until(lambda: len(events) == count)
+        assert [int(event.body) for event in events] == list(range(count))
 
 
 def test_only_applications_with_a_certificate_of_the_authority_are_let_in(here, stranger, caplog):

@@ -179,6 +179,38 @@ def test_a_composite_with_usual_names():
     assert event(**fields) == Event(b"hello", {"level": "INFO", "timestamp": "1700000000123", "user": "jane"})
 
 
+def test_a_thread_context_among_own_names_is_not_taken_for_the_level():
+    """A template or composite that names the level itself, and puts the thread context beside it."""
+    flat = {"level": "gold", "lvl": "WARN", "message": "x"}
+    assert event(**flat) == Event(b"x", {"level": "WARN", "mdc.level": "gold"})
+    nested = {"level": "gold", "log": {"level": "ERROR", "logger": "app.Main"}, "message": "x"}
+    assert event(**nested).headers == {"level": "ERROR", "logger": "app.Main", "mdc.level": "gold"}
+    # A level of one's own is one where no other is, and what the configuration names counts before any.
+    assert event(level="AUDIT", message="x").headers == {"level": "AUDIT"}
+    assert event(Reader({"level": "stage"}), stage="late", level="INFO").headers == {
+        "level": "late",
+        "mdc.level": "INFO",
+    }
+
+
+def test_a_thread_context_with_the_marks_of_another_encoder():
+    own = {"message": "x", "level": "INFO", "logger": "app.Main", "thread": "main", "timestamp": 1700000000123}
+    parts = {"level": "INFO", "logger": "app.Main", "thread": "main", "timestamp": "1700000000123"}
+    for mark in ("sequenceNumber", "loggerFqcn", "@version", "ecs.version"):
+        headers = event(**own, **{mark: "7"}).headers
+        assert {name: headers.get(name) for name in parts} == parts, mark
+    logstash = {"@version": "1", "message": "x", "level": "INFO", "stack_trace": "E: no\n\tat a.B.c(B.java:1)"}
+    assert event(**logstash, ecs="cluster") == Event(
+        b"x\nE: no\n\tat a.B.c(B.java:1)", {"level": "INFO", "ecs": "cluster"}
+    )
+
+
+def test_a_message_within_an_object():
+    """`fallbackKey` of JsonTemplateLayout's resolver of messages."""
+    assert event(message={"formattedMessage": "hello"}) == Event(b"hello")
+    assert event(message={"text": "hello", "order": 7}) == Event(b"hello", {"message": '{"order":7}'})
+
+
 def test_odd_fields():
     assert event(message={"a": 1}, level=3, mdc={"level": "mine", "n": None}, x=[1.5], y=True) == Event(
         b'{"a":1}', {"level": "ERROR", "x": "[1.5]", "y": "true", "mdc.level": "mine"}
@@ -222,6 +254,13 @@ def test_odd_fields():
         ("Tue, 14 Nov 2023 22:13:20 GMT", 1700000000000),
         ("Tue Nov 14 22:13:20 UTC 2023", 1700000000000),
         ("Nov 14, 2023 10:13:20 PM", 1700000000000),
+        ("Nov 14, 2023, 10:13:20\u202fPM", 1700000000000),  # Java 20 and later
+        ("14-Nov-2023 22:13:20.123", 1700000000123),  # Tomcat's
+        ("2023-11-14T22:13:20.123 UTC", 1700000000123),
+        ("20231114221320", 1700000000000),
+        (20231114221320, 1700000000000),
+        ("202311142213", 1699999980000),
+        ("1.700000000123E9", 1700000000123),  # Java's Double
         ({"epochSecond": 1700000000, "nanoOfSecond": 123456789}, 1700000000123),
     ],
 )
@@ -234,6 +273,14 @@ def test_a_time_without_zone():
     text = "2023-11-14 23:13:20"
     assert millis(text, ZoneInfo("Europe/Berlin")) == 1700000000000
     assert millis(text, None) == datetime.fromisoformat(text).timestamp() * 1000
+
+
+def test_names_of_zones_are_those_of_the_zone():
+    """As Java's Date writes them; elsewhere they may mean another one."""
+    berlin = ZoneInfo("Europe/Berlin")
+    assert millis("Tue Nov 14 23:13:20 CET 2023", berlin) == 1700000000000
+    assert millis("2023-07-14 23:13:20.123 CEST", berlin) == 1689369200123
+    assert millis("Tue Nov 14 23:13:20 IST 2023", berlin) is None
 
 
 @pytest.mark.parametrize("written", ["yesterday", "22:13:20,123", "2023-13-14 22:13:20", 7, "7", True, [1], {"a": 1}])

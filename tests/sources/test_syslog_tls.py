@@ -11,6 +11,7 @@ import pytest
 from agent.services.running import until
 from plugins import Retry
 from sources.syslog import SyslogTcp
+from tests.fixtures.examples import examples
 from tests.plugins.certificates import certificate
 from tests.sources.syslog_running import Running
 
@@ -26,7 +27,7 @@ def here(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory):
-    return certificate(tmp_path_factory.mktemp("stranger"))
+    return certificate(tmp_path_factory.mktemp("stranger"), whose="stranger")
 
 
 def make(here, **options):
@@ -56,13 +57,14 @@ def try_to_send(source, here, shows):
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("keystore", ["server.pem", "server.p12"])
 def test_many_messages_through_tls(here, keystore, version):
+    count = examples(30_000)
     source = make(here, keystore=here / keystore, keystore_password="changeit")
     with Running(source) as running:
         with connect(source, here, version=version) as sender:
-            sender.sendall(b"".join(LINE + b"%d\n" % i for i in range(30_000)))
+            sender.sendall(b"".join(LINE + b"%d\n" % i for i in range(count)))
             sender.unwrap().close()
-        events = running.wait_for(30_000)
-    assert [int(event.body) for event in events] == list(range(30_000))
+        events = running.wait_for(count)
+    assert [int(event.body) for event in events] == list(range(count))
 
 
 def test_octet_counted_frames_as_rfc_5425_has_them(here):

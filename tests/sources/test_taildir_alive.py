@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
-from tests.sources.taildir_running import (
-    REPOSITORY,
-    append,
-    open_files,
-    start,
-)
+from sources.taildir import TaildirConfig, TaildirSource
+from tests.fixtures.processes import Forked
+from tests.sources.taildir_running import append, open_files, start
 
 # --- while it runs
 
@@ -81,24 +75,28 @@ def test_it_works_without_hints(
     source.close()
 
 
-CHANNEL = """
-import sys
-from sources.taildir import TaildirConfig, TaildirSource
-directory = sys.argv[1]
-config, _ = TaildirConfig.parse({
-    "filegroups": "g", "filegroups.g": directory + "/logs/log(\\\\.[0-9])?", "batchSize": "50",
-    "positionFile": directory + "/positions.json", "backoffSleepIncrement": "5", "maxBackoffSleep": "5",
-})
-source = TaildirSource(config)
-source.open()
-with open(directory + "/channel", "ab", buffering=0) as channel:
-    for batch in source.batches():
-        channel.write(b"".join(body + b"\\n" for body in batch.bodies.to_pylist()))
-        source.stored(batch)
-"""
+def deliver(directory: Path) -> None:
+    """To a file in place of a channel, until it is killed."""
+    config, _ = TaildirConfig.parse(
+        {
+            "filegroups": "g",
+            "filegroups.g": f"{directory}/logs/log(\\.[0-9])?",
+            "batchSize": "50",
+            "positionFile": f"{directory}/positions.json",
+            "backoffSleepIncrement": "5",
+            "maxBackoffSleep": "5",
+        }
+    )
+    assert config is not None
+    source = TaildirSource(config)
+    source.open()
+    with (directory / "channel").open("ab", buffering=0) as channel:
+        for batch in source.batches():
+            channel.write(b"".join(body + b"\n" for body in batch.bodies.to_pylist()))
+            source.stored(batch)
 
 
-def test_sigkill_loses_nothing_and_repeats_one_batch_at_most(tmp_path: Path) -> None:
+def test_sigkill_loses_nothing_and_repeats_one_batch_at_most(tmp_path: Path, forked: Forked) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
     chance = random.Random(seed)
@@ -106,25 +104,21 @@ def test_sigkill_loses_nothing_and_repeats_one_batch_at_most(tmp_path: Path) -> 
     log.parent.mkdir()
     channel.touch()
     written, kills = 0, 0
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 
     def write(count: int) -> None:
         nonlocal written
         append(log, b"".join(b"%d\n" % i for i in range(written, written + count)))
         written += count
 
-    def run() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", CHANNEL, str(tmp_path)], env=environment)
-
-    def grown(process: subprocess.Popen[bytes], size: int) -> None:
+    def grown(process: BaseProcess, size: int) -> None:
         while channel.stat().st_size <= size:
-            assert process.poll() is None
+            assert process.is_alive()
             time.sleep(0.001)
 
     for turn in range(2):
         size = channel.stat().st_size
         write(5_000)
-        agent = run()
+        agent = forked.start(deliver, tmp_path)
         grown(agent, size)
         rotate_after = chance.randrange(3)
         for step in range(3):
@@ -132,16 +126,16 @@ def test_sigkill_loses_nothing_and_repeats_one_batch_at_most(tmp_path: Path) -> 
             if step == rotate_after:
                 log.rename(log.with_name(chance.choice([f"log.{turn}", f"old.{turn}"])))
             time.sleep(chance.random() * 0.02)
-        agent.send_signal(signal.SIGKILL)
-        agent.wait()
+        agent.kill()
+        agent.join()
         kills += 1
         write(10)
-        agent = run()
+        agent = forked.start(deliver, tmp_path)
         while len(set(channel.read_bytes().split())) < written:
-            assert agent.poll() is None
+            assert agent.is_alive()
             time.sleep(0.05)
-        agent.send_signal(signal.SIGKILL)
-        agent.wait()
+        agent.kill()
+        agent.join()
         kills += 1
     seen = Counter(channel.read_bytes().split())
     assert set(seen) == {b"%d" % i for i in range(written)}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import pytest
 
 from agent.services.running import until
 from sources.taildir import TaildirSource
-from tests.sources.taildir_running import REPOSITORY, append, bodies, kill, start
+from sources.taildir.names import Names
+from tests.fixtures.processes import Forked
+from tests.sources.taildir_running import append, bodies, kill, start
 from tests.sources.test_taildir_busy import lost, reading
 
 Begin = Callable[..., TaildirSource]
@@ -123,24 +126,21 @@ def test_what_the_kernels_queue_does_not_hold_is_told_and_all_is_looked_at(
     source.close()
 
 
+def watch_names(pid: Connection) -> None:
+    """Until it is ended; tells which process it has started."""
+    names = Names(tell=print, overflow=print, ended=print)
+    until(lambda: names._process is not None)
+    assert names._process is not None
+    pid.send(names._process.pid)
+    time.sleep(600)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_it_ends_with_the_agent(number: signal.Signals) -> None:
-    program = (
-        "import sys, time\n"
-        "from sources.taildir.names import Names\n"
-        "names = Names(tell=print, overflow=print, ended=print)\n"
-        "while names._process is None: time.sleep(0.01)\n"
-        "print(names._process.pid, flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    agent = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert agent.stdout is not None
-    pid = int(agent.stdout.readline())
+def test_it_ends_with_the_agent(number: signal.Signals, forked: Forked) -> None:
+    here, there = Pipe(duplex=False)
+    with here, there:
+        agent = forked.start(watch_names, there)
+        pid = here.recv()
 
     def runs() -> bool:
         with suppress(OSError):
@@ -148,9 +148,9 @@ def test_it_ends_with_the_agent(number: signal.Signals) -> None:
         return False
 
     until(runs)
-    agent.send_signal(number)
-    agent.wait(30)
-    agent.stdout.close()
+    assert agent.pid is not None
+    os.kill(agent.pid, number)
+    agent.join()
     until(lambda: not runs())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+import itertools
 import json
 import logging
 import lzma
@@ -20,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plugins import FlafkaError
-from tests.fixtures.examples import examples
+from tests.fixtures.examples import examples, some
 from tests.sources.taildir_running import append, bodies, kill, make, positions, start
 
 DATA = Path(__file__).parent / "data" / "journal-1"
@@ -196,9 +197,10 @@ def rotate(log: Path, copy: str, suffix: str = "gz") -> Path:
 LONG = [b"%07d a line of some length, so that the head of the file is not all of it" % i for i in range(3000)]
 
 
-@pytest.mark.parametrize("suffix", PACKERS)
-@pytest.mark.parametrize("name", ["app.log.1.{}", "app-20261122.log.{}"])
-@pytest.mark.parametrize("pattern", ["app[.]log", "app.*"])
+COPIES = [*itertools.product(["app[.]log", "app.*"], ["app.log.1.{}", "app-20261122.log.{}"], PACKERS)]
+
+
+@pytest.mark.parametrize(("pattern", "name", "suffix"), some(COPIES, 3))  # with each suffix, and both names with both
 def test_a_copy_made_while_it_was_down_is_read_on(pattern: str, name: str, suffix: str, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "app.log"
     log.parent.mkdir()

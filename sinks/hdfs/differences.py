@@ -1,0 +1,71 @@
+"""What the sink `hdfs` does otherwise than Flume's."""
+
+from __future__ import annotations
+
+from plugins import Difference
+
+HDFS = (
+    Difference(
+        flume="files are named by prefix, time and counter, and end in `.tmp` while they grow, some for ever",
+        here="by prefix, topic, partition, first and last offset: the same after a crash; files appear "
+        "finished, unfinished ones lie hidden below `.flafka`",
+        seen=True,
+    ),
+    Difference(
+        flume="each batch is committed to the channel, and what a killed agent had written stays in a `.tmp` file",
+        here="it commits when a file is rolled: until then its events stay in the channel. They take none of "
+        "`capacity`, so a file may be larger than that; a `memory` channel loses them with the process (`file` and "
+        "`kafka` lose nothing), and has files closed early once they hold 256 MiB of events together",
+    ),
+    Difference(
+        flume="a missing timestamp blocks the hdfs sink for ever",
+        here="the event goes to the dead letters, with the reason",
+    ),
+    Difference(
+        flume="what begins like an escape and is none: `%{host` becomes a directory of that name, `%Q` nothing",
+        here="an error of `check` at its line; a percent sign is `%%`, which needs no timestamp",
+    ),
+    Difference(
+        flume="a header that nothing sets leaves its place in a path empty",
+        here="the same, with a warning of `check` where sources and interceptors are known not to set it; a "
+        "time that no event can have is an error",
+    ),
+    Difference(
+        flume="`%{header}` in a path may hold `..`",
+        here="such an event goes to the dead letters",
+    ),
+    Difference(
+        flume="more than `maxOpenFiles`: the oldest file is closed",
+        here="all files of one Kafka partition are",
+    ),
+    Difference(
+        flume="`rollCount` and `rollSize` are looked at before every event",
+        here="after every batch: a file may hold more by what arrived at once, as a cut within a batch would "
+        "leave a small file with the rest in every commit",
+    ),
+    Difference(
+        flume="a file's open time decides when it rolls",
+        here="any trigger cuts all open files of a Kafka partition, so that a commit covers an unbroken range",
+    ),
+    Difference(
+        flume="a serializer that `fileType` (`SequenceFile` by default) does not use is ignored silently",
+        here="it is ignored with a warning from `check`",
+        option="serializer",
+    ),
+    Difference(
+        flume="a SequenceFile's key is the time of writing where an event has no `timestamp`",
+        here="the time of arrival in the channel: the same after a crash",
+    ),
+    Difference(
+        flume="files are written with Hadoop's libraries, by RPC",
+        here="WebHDFS; `hdfs://nameservice1/…`, `hdfs://host:8020/…` and `/…` are looked up in core-site.xml "
+        "and hdfs-site.xml of `-c DIR` or `HADOOP_CONF_DIR`. Where these do not tell the HTTP port of "
+        "that host, Hadoop's defaults 9870 and 50070 are tried; `hdfs.webhdfs = host:port` names another",
+    ),
+    Difference(
+        flume="`/…`, `hdfs:///…` and relative paths write to the local disk where Hadoop's configuration names"
+        " no NameNode",
+        here="HDFS on this host, with a warning: the same place whether the configuration is found or not. "
+        "The local disk is what the sink `file_roll` is for",
+    ),
+)

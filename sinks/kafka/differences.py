@@ -1,0 +1,17 @@
+"""What the sink `kafka` does otherwise than Flume's."""
+
+from __future__ import annotations
+
+from plugins import Difference
+
+KAFKA = (
+    Difference(
+        flume="an event counts as delivered as `kafka.producer.acks` says, after the first replica by default",
+        here="when all in-sync replicas have it",
+    ),
+    Difference(
+        flume="an event for a partition or topic that does not exist, one whose time is further from now than "
+        "the topic allows, and one without `key` for a compacted topic stop the sink",
+        here="they go to the dead letters",
+    ),
+)

@@ -1,0 +1,20 @@
+"""What the source `http` does otherwise than Flume's."""
+
+from __future__ import annotations
+
+from plugins import Difference
+
+HTTP = (
+    Difference(
+        flume="a header that is null is there, without a value",
+        here="it is absent",
+    ),
+    Difference(
+        flume="a request of any size is read",
+        here="one too large is answered 413",
+    ),
+    Difference(
+        flume="the answer is 503 as soon as the channel is full",
+        here="the source waits `requestTimeout` for the channel, then answers 503; the client may send again",
+    ),
+)

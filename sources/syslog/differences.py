@@ -1,0 +1,83 @@
+"""What the syslog sources do otherwise than Flume's."""
+
+from __future__ import annotations
+
+from plugins import Difference
+
+SYSLOG = (
+    Difference(
+        flume="a full channel makes the source drop events",
+        here="the source waits, and TCP senders with it; UDP drops are counted",
+    ),
+    Difference(
+        flume="a priority above 191 is accepted; an Invalid event has the headers of the one before",
+        here="such a message is Invalid; an Invalid event has no headers of another",
+    ),
+    Difference(
+        flume="an unknown word in `keepFields` is ignored",
+        here="an error that names it",
+        option="keepFields",
+    ),
+    Difference(
+        flume="TLS has Java keystores, TLSv1 and up, and no client certificates",
+        here="TLSv1.2 and 1.3 unless `include-protocols` says otherwise, PEM files too; `truststore` asks "
+        "senders for certificates",
+        option="ssl",
+    ),
+)
+
+PORTS = (
+    Difference(
+        flume="the zone of a timestamp with a fraction is ignored, `.1` is 1 ms",
+        here="zones count, `.1` is 100 ms",
+    ),
+    Difference(
+        flume="a line that ends in CR LF matches no pattern; of a datagram only the first line is taken",
+        here="CR is part of the message; a datagram is one message",
+    ),
+    Difference(
+        flume="an IPv6 address, a name beyond ASCII or a timestamp with more than six digits of a second keeps"
+        " all but the priority from being read",
+        here="they are read; after a version, as in RFC 5424, any host is",
+    ),
+    Difference(
+        flume="a message of whose head only the priority can be read has no status",
+        here="it is Invalid, as in `multiport_syslogtcp`, and counted",
+    ),
+)
+
+STREAMS = (
+    Difference(
+        flume="each line is a message",
+        here="octet-counted messages (RFC 6587) too; a count is believed only where a priority such as `<13>`"
+        " follows it, so that a line `22 Nov 2026 …` stays a line",
+    ),
+    Difference(
+        flume="of a line that ends within `<13` TCP waits for the next",
+        here="the line is one message, Invalid",
+    ),
+)
+
+DATAGRAMS = (
+    Difference(
+        flume="empty lines before the message in a datagram are skipped",
+        here="the datagram is one message, Invalid as it begins so",
+    ),
+)
+
+MULTIPORT = (
+    Difference(
+        flume="dates without a year are put into 1999 or 2001",
+        here="the nearest year, as in `syslogtcp`",
+    ),
+    Difference(
+        flume="any letter is taken for a zone, a host name may be empty, `Jun 7` is read as one column short, "
+        "and a message without a timestamp loses its first words",
+        here="a head that is not well formed makes the event Invalid, and its body is all that was sent; `Jun"
+        " 7` is a date",
+    ),
+    Difference(
+        flume="a timestamp without a zone makes the event Invalid",
+        here="it is read in `timeZone`, as in `syslogtcp`",
+    ),
+)

@@ -1,0 +1,40 @@
+"""What the source `taildir` does otherwise than Flume's."""
+
+from __future__ import annotations
+
+from plugins import Difference
+
+TAILDIR = (
+    Difference(
+        flume="position file rewritten in place, identity by inode",
+        here="written anew and synced, in Flume's format, so that you can go there and back; beside it a "
+        "journal with every position at once and with what proves the identity: device, inode and "
+        "content",
+    ),
+    Difference(
+        flume="lines written just before a rename out of the pattern are lost",
+        here="read to the end under the new name",
+    ),
+    Difference(
+        flume="a missing directory is an error at the start",
+        here="a warning, until the directory exists",
+    ),
+    Difference(
+        flume="a compressed file whose name matches is read as text",
+        here="read from where reading stopped if it proves to be the rotated copy of a file that is gone; "
+        "otherwise ignored, as its content was read before",
+    ),
+    Difference(
+        flume="a file that is created, rotated and deleted between two looks is lost",
+        here="opened as soon as the kernel names it; one that was gone before is counted, `FileMissedCount`, "
+        "and degrades health",
+    ),
+    Difference(
+        flume="the NULs that `copytruncate` leaves under a writer that does not append are an event",
+        here="they are skipped and counted (`NulByteCount`)",
+    ),
+    Difference(
+        flume="every line is an event",
+        here="`multiline.pattern` joins stack traces, with Filebeat's options",
+    ),
+)
