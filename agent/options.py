@@ -137,5 +137,5 @@ class SinkErrors(Config):
         if value in ("none", "all"):
             return 0 if value == "none" else 100
         if isinstance(value, str) and not value.isdecimal():
-            raise ValueError(f"must be none, all, or a whole number of percent, not {value!r}")
+            raise ValueError(f"must be none, all, or a whole number of percent such as 50, not {value!r}")
         return value

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent.options import AgentOptions
-from plugins import Component, Config
+from plugins import Component, Config, OverflowConfig
 
 Runner = Literal["local", "spark"]
 SelectorKind = Literal["replicating", "multiplexing", "load_balancing"]
@@ -85,8 +85,24 @@ class SourceSpec(ComponentSpec):
 
 
 @dataclass(frozen=True)
+class OverflowSpec:
+    """Where the events of a channel go that its brokers do not acknowledge in time."""
+
+    channel: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class ChannelSpec(ComponentSpec):
     """A channel."""
+
+    @property
+    def overflow(self) -> OverflowSpec | None:
+        """Where its events go while its brokers are away."""
+        config = self.config
+        if not isinstance(config, OverflowConfig) or config.overflow is None:
+            return None
+        return OverflowSpec(config.overflow, config.overflow_timeout)
 
 
 @dataclass(frozen=True)

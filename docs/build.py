@@ -1,23 +1,82 @@
-"""`./dev docs`: writes docs/components.md from what the components themselves declare."""
+"""`./dev docs`: writes docs/components.md, and tables of other pages, from what the components themselves declare."""
 
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from agent.config import catalogue
 from agent.config.runners import TABLE
 from agent.config.sinkgroups import OPTIONS as PROCESSORS
 from agent.options import AgentOptions, SinkErrors
-from plugins import Component, Components, Config
+from plugins import Component, Components, Config, Difference, UnknownType
+from plugins.shared.javaclass import FAMILIES
 
 TARGET = Path(__file__).parent / "components.md"
+MIGRATING = Path(__file__).parent / "migrating-from-flume.md"
 KINDS = ("source", "channel", "interceptor", "sink")
 
 
 def main() -> None:
-    """Write the page."""
+    """Write the pages."""
     TARGET.write_text(page())
+    MIGRATING.write_text(migrating(MIGRATING.read_text()))
+
+
+def migrating(text: str) -> str:
+    """The page for those who come from Flume, `text`, with its tables as the components have them now."""
+    components = Components()
+    tables = {
+        "differences": table(("", "Flume", "Flafka"), otherwise(components)),
+        "classes": table(
+            ("Java classes", "what takes their place"), ((one.examples, one.instead) for one in FAMILIES)
+        ),
+        "unbuilt": table(("Flume's", "what to write instead"), unbuilt(components)),
+    }
+    for name, rows in tables.items():
+        between = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+        text, count = between.subn(lambda match, rows=rows: f"{match[1]}\n{rows}\n\n{match[2]}", text)
+        assert count == 1, f"{name} has no place in {MIGRATING.name}"
+    return text
+
+
+def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table in Markdown."""
+    lines = [heads, ("---",) * len(heads), *rows]
+    return (
+        "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+        .replace("| --- ", "|---")
+        .replace("--- |", "---|")
+    )
+
+
+def otherwise(components: Components) -> Iterator[tuple[str, ...]]:
+    """What components do otherwise than Flume's, each with all that do so."""
+    named: dict[Difference, list[str]] = {}
+    for kind in KINDS:
+        for cls in components.all(kind):
+            name = f"{kind} `{cls.type_name}`"
+            for one in cls.differences:
+                named.setdefault(one, []).append(name)
+    for one, names in named.items():
+        told = "**" if one.seen else ""
+        flume, here = (text.replace("|", "\\|") for text in (one.flume, one.here))
+        yield (", ".join(names), f"{told}{flume}{told}", here)
+
+
+def unbuilt(components: Components) -> Iterator[tuple[str, ...]]:
+    """Flume's types that are not here, and what takes their place."""
+    for kind, types in catalogue.FLUME.items():
+        for one in types:
+            if not one.instead:
+                continue
+            try:
+                components.get(kind, one.java)
+            except (UnknownType, KeyError):
+                yield (f"{kind} `{one.name}`", one.instead)
 
 
 def page() -> str:

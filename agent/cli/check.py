@@ -35,14 +35,17 @@ CONNECT_SECONDS = 15.0
 @click.option(
     "--connect", is_flag=True, help="Also connect to every server and check every directory that the agent would use."
 )
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also show notes: what is ignored, and how components differ from Flume's."
+)
 @json_option
-def check(chosen: Chosen, connect: bool, as_json: bool) -> None:
+def check(chosen: Chosen, connect: bool, verbose: bool, as_json: bool) -> None:
     """Check a configuration and show what would run; start nothing.
 
     All errors are shown at once, each with file, line and component. Exit code: 0 if it would run, else 2.
     """
     running: list[int] = []
-    spec, diagnostics = chosen.load()
+    spec, diagnostics = chosen.load(notes=verbose)
     if spec is not None:
         diagnostics += spark(spec, chosen.mode, connect=connect)
     if spec is not None and connect:
@@ -150,9 +153,12 @@ def components_of(spec: AgentSpec) -> Iterator[ComponentSpec]:
 
 
 def flow(spec: AgentSpec) -> list[str]:
-    """What would run, a line for each channel: `s1 (syslogtcp) → c1 (kafka) → k1 (hdfs, on Spark)`."""
+    """What would run, a line for each channel: `s1 (syslogtcp) → c1 (kafka, overflow c2) → k1 (hdfs, on Spark)`."""
     lines = []
+    overflows = {channel.overflow.channel for channel in spec.channels if channel.overflow is not None}
     for channel in spec.channels:
+        if channel.name in overflows:
+            continue
         sources = ", ".join(_called(source) for source in spec.sources if channel.name in source.channels)
         drains = {sink.name: _called(sink) for sink in spec.sinks if sink.channel == channel.name}
         for group in spec.groups:
@@ -169,6 +175,8 @@ def _called(spec: ComponentSpec) -> str:
     if isinstance(spec, SourceSpec):
         words += [f"by header {spec.selector.header}"] * (spec.selector.kind == "multiplexing")
         words += ["in turn"] * (spec.selector.kind == "load_balancing")
+    if isinstance(spec, ChannelSpec) and spec.overflow is not None:
+        words.append(f"overflow {spec.overflow.channel}")
     if isinstance(spec, SinkSpec):
         words += ["on Spark"] * (spec.runner == "spark") + [f"group {spec.group}"] * (spec.group is not None)
     return f"{spec.name} ({', '.join(words)})"

@@ -31,11 +31,17 @@ class Chosen:
     more: tuple[Path, ...] = ()
     """Files read after it; what they set wins."""
 
-    def load(self) -> tuple[AgentSpec | None, list[Diagnostic]]:
-        """Read and check it."""
+    def load(self, *, notes: bool = False) -> tuple[AgentSpec | None, list[Diagnostic]]:
+        """Read and check it; with `notes`, what is only to be known is among what is found."""
         components = Components()
         spec, found = load(
-            self.file, self.name, more=self.more, components=components, mode=self.mode, system=self.system
+            self.file,
+            self.name,
+            more=self.more,
+            components=components,
+            mode=self.mode,
+            system=self.system,
+            notes=notes,
         )
         severity: Severity = "error" if self.mode == "strict" else "warning"
         shared = [Diagnostic(severity, Place(flafka.__file__, 0), "", text) for text in flafka.shared_packages()]
@@ -101,16 +107,19 @@ def show(diagnostics: Iterable[Diagnostic], stream: IO[str]) -> None:
         if not stream.isatty():
             click.echo(str(diagnostic), stream)
             continue
-        mark, colour = ("✗", "red") if diagnostic.severity == "error" else ("!", "yellow")
+        mark, colour = _MARKS[diagnostic.severity]
         component = click.style(f"{diagnostic.component}: ", fg="cyan") if diagnostic.component else ""
         place = click.style(f"{diagnostic.place}:", bold=True)
         click.echo(f"{click.style(mark, fg=colour)} {place} {component}{diagnostic.message}", stream)
 
 
+_MARKS = {"error": ("✗", "red"), "warning": ("!", "yellow"), "note": ("·", "blue")}
+
+
 def counted(diagnostics: Iterable[Diagnostic]) -> str:
     """`2 errors, 1 warning`."""
     found = [diagnostic.severity for diagnostic in diagnostics]
-    parts = [(found.count(severity), severity) for severity in ("error", "warning")]
+    parts = [(found.count(severity), severity) for severity in ("error", "warning", "note")]
     return ", ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in parts if n or word == "error")
 
 

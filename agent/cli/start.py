@@ -5,9 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import select
 import signal
+import socket
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import click
@@ -22,6 +27,10 @@ log = logging.getLogger("agent")
 
 LOOK_SECONDS = 0.5
 """A drain asks the brokers so often."""
+SAME_SECONDS = 1.0
+"""What comes so soon after a signal is the same request: GNU timeout sends one to a process and one to its group."""
+TELL_SECONDS = 2.0
+"""How long the end waits for the log, whose reader may take nothing any more."""
 _MOST_FILES = 1 << 20
 """Linux' own most for a process; containers may name more, which old programs started by `exec` would all close."""
 
@@ -31,7 +40,10 @@ _MOST_FILES = 1 << 20
 @click.option("--drain", is_flag=True, help="Start no sources, deliver what the durable channels hold, and stop.")
 @click.option("--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"]))
 def start(chosen: Chosen, drain: bool, log_level: str) -> None:
-    """Run an agent until SIGTERM or Ctrl-C; then it drains, commits and ends. A second signal ends it at once."""
+    """Run an agent until SIGTERM or Ctrl-C; then it drains, commits and ends.
+
+    A second signal ends it at once, unless it comes within a second of the first: that is the same request.
+    """
     log_to_stderr(log_level)
     spec = with_own_cluster(load_or_exit(chosen))
     if drain:  # nothing that is worth waiting for comes any more
@@ -43,34 +55,75 @@ def run(spec: AgentSpec, *, drain: bool) -> int:
     """Run until a signal, or until the channels are drained or cannot be; 0 when nothing was left undone, else 1."""
     _allow_open_files()
     agent = Agent(spec)
-    stop = threading.Event()
-
-    def on_signal(number: int, _: object) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-    if drain:
-        agent.drain()
-    agent.start()
-    parts = (spec.sources, spec.channels, spec.sinks)
-    names = (", ".join(component.name for component in part) or "none" for part in parts)
-    log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
-    stuck = False
-    # Not for ever: a signal that comes while the process is stopped may be given to any of its threads when it goes
-    # on, and Python runs the handler only once this one wakes.
-    while not stop.wait(LOOK_SECONDS):
-        agent.look()
-        try:
-            if drain and agent.drained():
+    with _signals() as signals:
+        if drain:
+            agent.drain()
+        agent.start()
+        parts = (spec.sources, spec.channels, spec.sinks)
+        names = (", ".join(component.name for component in part) or "none" for part in parts)
+        log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
+        stuck = False
+        while not (asked := _next(signals, LOOK_SECONDS)):
+            agent.look()
+            try:
+                if drain and agent.drained():
+                    break
+            except Stuck as e:
+                log.error("%s", e)
+                stuck = True
                 break
-        except Stuck as e:
-            log.error("%s", e)
-            stuck = True
-            break
-    return 0 if agent.stop() and not stuck else 1
+        threading.Thread(target=_end_at_once, args=(agent, signals, bool(asked)), daemon=True).start()
+        return 0 if agent.stop() and not stuck else 1
+
+
+@contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """SIGTERM and SIGINT, a byte each, as soon as the kernel gives them to any thread of this process.
+
+    Python's handlers run on the main thread alone, which may be waiting for others, and may hold any lock.
+    """
+    came, written = socket.socketpair()
+    with came, written:
+        written.setblocking(False)
+        before = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+        handlers = {number: signal.signal(number, _ignored) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield came
+        finally:
+            signal.set_wakeup_fd(before)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _ignored(number: int, frame: object) -> None:
+    """Without a handler no byte is written."""
+
+
+def _next(signals: socket.socket, seconds: float | None = None) -> int:
+    """The next signal's number; 0 where none comes in that time, or no more."""
+    ready, _, _ = select.select([signals], [], [], seconds)
+    return next(iter(signals.recv(1)), 0) if ready else 0
+
+
+def _end_at_once(agent: Agent, signals: socket.socket, asked: bool) -> None:
+    """With the next signal where one has asked for the stop, with the second where a drain is over."""
+    try:
+        if not asked and not _next(signals):
+            return
+        first = time.monotonic()
+        while (number := _next(signals)) and time.monotonic() < first + SAME_SECONDS:
+            pass
+    except (OSError, ValueError):  # closed, as the agent has stopped
+        return
+    if not number:
+        return
+    words = (signal.Signals(number).name, agent.left_undone())
+    saying = threading.Thread(
+        target=log.warning, args=("%s came again, the agent ends at once. Left undone: %s", *words), daemon=True
+    )
+    saying.start()
+    saying.join(TELL_SECONDS)
+    os._exit(128 + number)
 
 
 def _allow_open_files() -> None:

@@ -55,11 +55,13 @@ class Builder:
         self.drains: defaultdict[tuple[str, str | None], list[tuple[str, Place]]] = defaultdict(list)
         self.unjoined: set[str] = set()
         """Kinds of which one component's channel is not known: nothing can be said about who is missing."""
+        self.overflows: dict[str, str] = {}
+        """By channel that holds an overflow: the path of the one whose it is."""
         self.runner_places: dict[str, Place] = {}
         self.grouped: dict[str, str] = {}
         """The sink group of each sink that is in one."""
         self.lines: dict[str, dict[str, Property]] = {}
-        """By path of sources and sinks: their properties as they are written."""
+        """By path of sources, channels and sinks: their properties as they are written."""
 
     def build(self, survivors: Survivors | None) -> AgentSpec | None:
         """The agent, as far as it can be built. `survivors` limits it to what Flume itself would run."""
@@ -67,13 +69,20 @@ class Builder:
         if "channels" not in lists:
             self.report.fatal(self.place, self.agent, f"it has no channels: expected {self.agent}.channels = <names>")
         if "sources" not in lists and "sinks" not in lists:
-            self.report.fatal(self.place, self.agent, "it has no sources and no sinks")
+            self.report.fatal(
+                self.place,
+                self.agent,
+                f"it has no sources and no sinks: expected {self.agent}.sources = <names>, {self.agent}.sinks = "
+                f"<names>",
+            )
         allowed: dict[str, list[str]] = vars(survivors) if survivors else {}
         channels = self._running(map(self._channel, self._listed("channels")), allowed.get("channels"))
         self.channels |= {spec.name: spec for spec in channels}
         sources = self._running(map(self._source, self._listed("sources")), allowed.get("sources"))
         runner = options.runner
         sinks = self._running((self._sink(part, runner) for part in self._listed("sinks")), allowed.get("sinks"))
+        channels = list(self._with_overflows(channels))
+        self.channels |= {spec.name: spec for spec in channels}
         if self.report.mode == "lenient":
             self._check_transactions(sources, sinks)
             sources, sinks = self._running(sources, None), self._running(sinks, None)
@@ -87,6 +96,8 @@ class Builder:
         self._check_exclusive([*sources, *channels, *sinks])
         for spec, message in kafka.warnings(sources, self.channels, sinks):
             self.report.warn(spec.place, spec.path, message)
+        for spec, message in kafka.guarantees(self.channels, sinks):
+            self.report.note(spec.place, spec.path, message)
         self._check_audit(channels)
         channels = self._check_ends(channels, sources, sinks)
         if self.report.mode == "lenient" and not (channels and (sources or sinks)):
@@ -108,6 +119,7 @@ class Builder:
         return parts(KINDS[kind], names, listed, groups, path, self.report)
 
     def _channel(self, part: Part) -> ChannelSpec | None:
+        self.lines[part.path] = dict(part.properties)
         return _extended(ChannelSpec, self.reader.read(part))
 
     def _source(self, part: Part) -> SourceSpec | None:
@@ -161,6 +173,7 @@ class Builder:
             self.report.error(listed.place, part.path, message, drops=part.path)
         if listed is None:
             hint = {"channels": "which channels does it fill?", "channel": "which channel does it drain?"}[name]
+            hint += f" Add {part.path}.{name} = {' '.join(list(self.channels)[:1]) or '…'}"
             missing(part, name, hint, self.report)
             self.unjoined.add(part.kind)
             return ()
@@ -184,7 +197,7 @@ class Builder:
             return f"channel {name!r} is dropped"
         listed = self.written.lists.get("channels")
         if listed is not None and name in words(listed.value) and name not in self.written.components["channels"]:
-            return f"channel {name!r} has no properties"
+            return f"channel {name!r} has no properties; add {self.agent}.channels.{name}.type = …"
         if name in self.written.components["channels"]:
             return f"channel {name!r} is configured but not listed in {self.agent}.channels"
         near = suggestion(name, declared) or f" (declared: {', '.join(declared) or 'none'})"
@@ -295,6 +308,7 @@ class Builder:
     ) -> list[ChannelSpec]:
         """The channels to run; what is missing at one is reported. Flume drops one that nothing is joined to."""
         joined = {name for source in sources for name in source.channels} | {sink.channel for sink in sinks}
+        joined |= set(self.overflows)
         drained = {name for name, _ in self.drains}
         for spec in channels:
             fills = spec.name in self.fills or "source" in self.unjoined
@@ -302,11 +316,41 @@ class Builder:
             in_kafka = issubclass(spec.cls, KafkaBackedChannel)
             if (fills and drains) or (in_kafka and (fills or drains)):  # in Kafka its other end may be elsewhere
                 continue
+            if spec.name in self.overflows:
+                continue
             missing = [
                 text for has, text in ((fills, "no source fills it"), (drains, "no sink drains it")) if not has
             ]
             self.report.warn(spec.place, spec.path, " and ".join(missing))
         return channels if self.report.mode != "lenient" else [spec for spec in channels if spec.name in joined]
+
+    def _with_overflows(self, channels: Iterable[ChannelSpec]) -> Iterator[ChannelSpec]:
+        """Without the overflows that cannot be used."""
+        for spec in channels:
+            if spec.overflow is not None and (message := self._no_overflow(spec.overflow.channel)):
+                place = self.lines[spec.path]["overflow"].place
+                self.report.error(place, spec.path, f"overflow: {message}", otherwise="it has no overflow")
+                spec = replace(spec, config=spec.config.model_copy(update={"overflow": None}))
+            elif spec.overflow is not None:
+                self.overflows[spec.overflow.channel] = spec.path
+            yield spec
+
+    def _no_overflow(self, name: str) -> str:
+        """Why that channel cannot hold the overflow of another one; empty where it can."""
+        if name not in self.channels:
+            return self._no_channel(name)
+        spec = self.channels[name]
+        if spec is not None and spec.cls.type_name != "file":
+            return f"channel {name!r} is of type {spec.cls.type_name}, and an overflow needs one of type file"
+        if name in self.overflows:
+            return f"channel {name!r} is that of {self.overflows[name]} already: each needs its own"
+        users = [
+            *self.fills[name],
+            *(path for one, ends in self.drains.items() if one[0] == name for path, _ in ends),
+        ]
+        if users:
+            return f"channel {name!r} must be used by nothing else, and {', '.join(users)} names it as a channel"
+        return ""
 
     def _check_exclusive(self, specs: Iterable[ComponentSpec]) -> None:
         """Two components that would write the same files."""

@@ -12,6 +12,8 @@ class FlumeType(NamedTuple):
     """As users write it; empty where Flume has the class name only."""
     java: str
     """Its class."""
+    instead: str = ""
+    """Of a type that is not built: what to write in its place, as an instruction."""
 
     @property
     def name(self) -> str:
@@ -19,12 +21,36 @@ class FlumeType(NamedTuple):
         return self.alias or self.java
 
 
+_LEGACY = "let its senders, agents of Flume 0.9, send to an `avro` source of Flume 1, and that to type = avro here"
+_INSTEAD = {
+    "org.apache.flume.source.jms.JMSSource": "carry the queue into a Kafka topic, with Kafka Connect for "
+    "instance, and write type = kafka; or write a source in Python: `agent template source` prints one to start from",
+    "org.apache.flume.source.scribe.ScribeSource": "let its senders write files or send syslog, and write "
+    "type = taildir or syslogtcp",
+    "org.apache.flume.source.avroLegacy.AvroLegacySource": _LEGACY,
+    "org.apache.flume.source.thriftLegacy.ThriftLegacySource": _LEGACY,
+    "org.apache.flume.channel.jdbc.JdbcChannel": "write type = file, which is as durable on one disk, or kafka",
+    "org.apache.flume.channel.PseudoTxnMemoryChannel": "write type = memory",
+    "org.apache.flume.sink.irc.IRCSink": "write a sink in Python: `agent template sink` prints one to start from",
+    "org.apache.flume.sink.hive.HiveSink": "write type = hdfs with hdfs.fileType = DataStream and "
+    "serializer = PARQUET or AVRO_BODY, and make an external table in Hive over hdfs.path",
+    "org.apache.flume.sink.http.HttpSink": "write a sink in Python that posts the events: `agent template "
+    "sink` prints one to start from",
+    "org.apache.kudu.flume.sink.KuduSink": "write a sink in Python with the client of Kudu: `agent template sink` "
+    "prints one to start from",
+    "org.apache.flume.configfilter.HadoopCredentialStoreConfigFilter": "keep its passwords in files of their own and "
+    "write ${file:/run/secrets/NAME}, or write type = external with a command that prints the value of a key",
+}
+"""By class: what takes the place of each type that may not be built here."""
+
+
 def _types(package: str, **aliases: str) -> list[FlumeType]:
-    return [FlumeType(alias, f"{package}.{java}") for alias, java in aliases.items()]
+    classes = {alias: f"{package}.{java}" for alias, java in aliases.items()}
+    return [FlumeType(alias, java, _INSTEAD.get(java, "")) for alias, java in classes.items()]
 
 
 def _classes(*names: str) -> list[FlumeType]:
-    return [FlumeType("", name) for name in names]
+    return [FlumeType("", name, _INSTEAD.get(name, "")) for name in names]
 
 
 FLUME: dict[str, list[FlumeType]] = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,30 +58,42 @@ class Reader:
         cls = self._class(part, written)
         if cls is None:
             return None
+        self._tell_differences(part, written, cls)
         texts = {name: prop.value for name, prop in part.properties.items()}
         try:
             config_class = cls.config_class.for_type(written.value)
             texts |= _found(config_class, part.properties)
             self._hide_secrets(config_class, part.properties)
             config, problems = config_class.parse(texts)
-        except Exception as e:  # noqa: BLE001  # a plugin's own check, which must not keep the rest from being checked
+        except (Exception, SystemExit) as e:  # noqa: BLE001  # a plugin's own check, which must not keep the rest from being checked
             self._bug(part, cls, "its options cannot be checked", e)
             return None
+        javas = tuple(f"{one.option}." for one in problems if "is a Java class" in one.message)
         for problem in problems:
             if problem.unknown:
                 texts.pop(problem.option, None)
+                if problem.option.startswith(javas):
+                    message = f"{problem.option} is read by the Java class, which cannot run here"
+                    self.report.note(part.properties[problem.option].place, part.path, message)
+                    continue
                 self._unknown(part, cls, problem)
             else:
                 self._wrong(part, problem)
         if config is None:
             return None
-        for caution in config.cautions():
-            prop = part.properties.get(caution.option)
-            self.report.warn(prop.place if prop else part.place, part.path, f"{caution.option} {caution.message}")
+        for module, extra in cls.libraries.items():
+            if importlib.util.find_spec(module) is None:
+                message = f"{module} is not installed: pip install 'flafka[{extra}]'"
+                self.report.warn(written.place, part.path, message)
+                break
+        cautions = list(config.cautions())
+        for caution in cautions:
+            self._caution(part, caution)
+        self._tell_accepted(part, config_class, {caution.option for caution in cautions})
         spec = ComponentSpec(part.name, part.path, cls, config, texts, part.place)
         try:
             spec.make()
-        except Exception as e:  # noqa: BLE001  # a plugin's constructor may raise whatever its author wrote
+        except (Exception, SystemExit) as e:  # noqa: BLE001  # a plugin's constructor may raise whatever its author wrote
             self._bug(part, cls, "it cannot be made", e)
             return None
         return spec
@@ -100,7 +113,7 @@ class Reader:
         built = self.built(part.kind)
         if flume := catalogue.find(part.kind, written.value):
             # An error in every mode: Flume would run it, and without it others might take in or deliver nothing.
-            message = f"Flume's {flume.name!r} {part.kind} is not built yet; {built}"
+            message = f"Flume's {flume.name!r} {part.kind} is not built yet; {flume.instead or built}"
             if flume.java.startswith("org.apache.flume.source.twitter."):
                 message = cannot_run(part.kind, flume.java)
             self.report.fatal(written.place, part.path, message, drops=part.owner)
@@ -117,7 +130,39 @@ class Reader:
             self.report.fatal(written.place, part.path, message)
         return None
 
-    def _bug(self, part: Part, cls: type[Component[Any]], what: str, error: Exception) -> None:
+    def _tell_differences(self, part: Part, written: Property, cls: type[Component[Any]]) -> None:
+        for one in cls.differences:
+            concerned = part.properties.get(one.option) if one.option else written
+            if concerned:
+                self.report.note(concerned.place, part.path, str(one), differs=one.seen)
+
+    def _tell_accepted(self, part: Part, config_class: type[Config], told: Collection[str]) -> None:
+        """Options of Flume's that have no effect, and older names."""
+        newer = {older: new for new, older in config_class.older.items()}
+        without = config_class.without_effect()
+        for name, prop in part.properties.items():
+            why = next(
+                (w for one, w in without.items() if name == one or (one[-1] == "." and name.startswith(one))), ""
+            )
+            if why and name not in told:
+                self.report.note(prop.place, part.path, f"{name} has no effect: {why}")
+            elif name in newer:
+                self.report.note(prop.place, part.path, f"{name} is a former name of {newer[name]}")
+
+    def _caution(self, part: Part, caution: Problem) -> None:
+        prop = part.properties.get(caution.option)
+        place, message = prop.place if prop else part.place, f"{caution.option} {caution.message}"
+        if caution.note:
+            self.report.note(place, part.path, message)
+            return
+        instead = caution.instead
+        if prop is None or not prop.resolved:
+            instead = None
+        elif instead is not None:
+            instead = {f"{part.path}.{name}": value for name, value in instead.items()}
+        self.report.warn(place, part.path, message, differs=not caution.as_in_flume, instead=instead)
+
+    def _bug(self, part: Part, cls: type[Component[Any]], what: str, error: BaseException) -> None:
         culprit = blamed(error) or described(cls)
         message = f"{what}, a bug in {culprit}: {type(error).__name__}: {error}"
         self.report.error(part.place, part.path, message, drops=part.owner)
@@ -133,11 +178,25 @@ class Reader:
         place, message = part.properties[problem.option].place, problem.message
         if not message.endswith("?"):
             message += suggestion(problem.option, COMMON[part.kind])
-        if any("." in alias for alias in cls.aliases):
-            # Java classes take what they do not know without a word, and old files carry what they once knew.
-            self.report.warn(place, part.path, f"{message} (ignored)")
+        # Java classes take what they do not know without a word, and old files carry what they once knew.
+        if any(alias.startswith("org.apache.flume.") for alias in cls.aliases):
+            others = self._having(part.kind, problem.option)
+            tell = self.report.warn if message.endswith("?") or others else self.report.note
+            of = f": it is an option of {others}" if others and not message.endswith("?") else ""
+            tell(place, part.path, f"{message} (ignored){of}")
+        elif any("." in alias for alias in cls.aliases):
+            # The class that it takes the place of may have read it.
+            self.report.warn(place, part.path, f"{message} (ignored)", differs=True)
         else:
             self.report.error(place, part.path, message)
+
+    def _having(self, kind: str, option: str) -> str:
+        """The types that have such an option."""
+        return ", ".join(
+            cls.type_name
+            for cls in self.components.all(kind)
+            if any(one.name == option and not one.ignored for one in cls.config_class.options())
+        )
 
     def _wrong(self, part: Part, problem: Problem) -> None:
         prop = part.properties.get(problem.option)
@@ -145,6 +204,8 @@ class Reader:
         if any(unfinished(one, self.report) for one in concerned):
             return
         option, message = problem.option, problem.message
+        if message == "is required":
+            message += f": add {part.path}.{option} = …"
         option += "*" * option.endswith(".")
         kind = option.rpartition(".")[2]
         if option and not message.startswith(kind):

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from agent.topology import Place
 
-Severity = Literal["error", "warning"]
+Severity = Literal["error", "warning", "note"]
+"""What keeps it from running; what changes or loses something, or may be a mistake; what is only to be known."""
 Mode = Literal["normal", "strict", "lenient"]
 
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One thing wrong; its text reads `agent.conf:12: a1.sinks.k1: unknown option 'bathcSize', …`."""
+    """One thing found; its text reads `agent.conf:12: a1.sinks.k1: unknown option 'bathcSize', …`."""
 
     severity: Severity
     place: Place
     component: str
     """`a1.sinks.k1`; empty where it is about the file as a whole."""
     message: str
+    differs: bool = False
+    """Whether Flume does otherwise with the same file, so that something else happens here."""
+    instead: tuple[tuple[str, str], ...] | None = None
+    """Properties, by their whole names, that say in place of that line what happens here; None: the line may stay."""
 
     def __str__(self) -> str:
-        level = "warning: " if self.severity == "warning" else ""
+        level = "" if self.severity == "error" else f"{self.severity}: "
         component = f"{self.component}: " if self.component else ""
         return f"{self.place}: {level}{component}{self.message}"
 
@@ -62,9 +68,23 @@ class Report:
         self._dropped.add(drops)
         self._add("warning", place, component, f"{message} ({f'{drops} is dropped' if drops else otherwise})")
 
-    def warn(self, place: Place, component: str, message: str) -> None:
-        """Something that runs, though perhaps not as meant."""
-        self._add("error" if self.mode == "strict" else "warning", place, component, message)
+    def warn(
+        self,
+        place: Place,
+        component: str,
+        message: str,
+        *,
+        differs: bool = False,
+        instead: Mapping[str, str] | None = None,
+    ) -> None:
+        """Something that runs, though perhaps not as meant, or that `differs` from what Flume does."""
+        severity: Severity = "error" if self.mode == "strict" else "warning"
+        written = None if instead is None else tuple(instead.items())
+        self._found.append(Diagnostic(severity, place, component, message, differs, written))
+
+    def note(self, place: Place, component: str, message: str, *, differs: bool = False) -> None:
+        """Something that loses nothing: it is shown to those who ask for all."""
+        self._found.append(Diagnostic("note", place, component, message, differs))
 
     def dropped(self, path: str) -> bool:
         """Whether an error has dropped that component."""
@@ -75,8 +95,8 @@ class Report:
         """Whether anything found is an error."""
         return any(found.severity == "error" for found in self._found)
 
-    def diagnostics(self) -> list[Diagnostic]:
-        """All found, secrets taken out, in the order of the file."""
+    def diagnostics(self, *, notes: bool = False) -> list[Diagnostic]:
+        """All found, those of severity `note` only with `notes`; secrets taken out, in the order of the file."""
         # A short secret is hidden as a word only: cutting its letters out of every word would tell it.
         patterns = [
             re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)"
@@ -89,7 +109,11 @@ class Report:
             # One line each, whatever a name or value holds, and no control sequences for the terminal.
             return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
-        found = [replace(d, component=clean(d.component), message=clean(d.message)) for d in self._found]
+        found = [
+            replace(d, component=clean(d.component), message=clean(d.message))
+            for d in self._found
+            if notes or d.severity != "note"
+        ]
         return sorted(dict.fromkeys(found), key=lambda d: (d.place.file, d.place.line))
 
     def _add(self, severity: Severity, place: Place, component: str, message: str) -> None:

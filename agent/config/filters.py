@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import subprocess
 from collections.abc import Callable, Mapping
 
@@ -45,10 +46,15 @@ def _filter(part: Part, environment: Mapping[str, str], report: Report) -> Filte
         return environment.get
     if alias == "external":
         if (command := part.take("command")) is not None:
-            return _external(command.value)
-        message = "command is required"
-    elif alias:
-        message = f"Flume's config filter {alias!r} is not built yet; {BUILT}"
+            charset = part.take("charset")
+            try:
+                return _external(command.value, codecs.lookup(charset.value if charset else "utf-8").name)
+            except LookupError:
+                message = f"there is no character set {charset.value if charset else ''!r}"
+        else:
+            message = f"command is required: add {part.path}.command = …"
+    elif flume:
+        message = f"Flume's config filter {flume.alias!r} is not built yet; {flume.instead}"
     else:
         message = (
             f"unknown config filter type {written.value!r}{suggestion(written.value, ['env', 'external'])}; {BUILT}"
@@ -57,17 +63,18 @@ def _filter(part: Part, environment: Mapping[str, str], report: Report) -> Filte
     return None
 
 
-def _external(command: str) -> Callable[[str], str | None]:
-    """Gives the first line that the command prints when given the key."""
+def _external(command: str, charset: str) -> Callable[[str], str | None]:
+    """Gives the first line that the command prints when given the key, in that character set."""
 
     def ask(key: str) -> str | None:
         words = [*command.split(), key]
         try:
-            done = subprocess.run(words, capture_output=True, timeout=COMMAND_SECONDS, check=True, text=True)
+            done = subprocess.run(words, capture_output=True, timeout=COMMAND_SECONDS, check=True)
+            text = done.stdout.decode(charset)
         except (OSError, ValueError, subprocess.SubprocessError) as e:
             # Not the error's own text, which may hold what the command printed.
             raise Unresolved(f"the command {words[0]!r} did not give it ({type(e).__name__})") from None
-        return next(iter(done.stdout.splitlines()), None)
+        return next(iter(text.splitlines()), None)
 
     return ask
 

@@ -39,29 +39,33 @@ def missing(
         if channel is None or not filling or issubclass(sink.cls, StreamingSink) or _fed_by_sinks(channel, sinks):
             continue
         known = _set_by(filling, sink.interceptors)
-        if known is None:
-            continue
         in_kafka = issubclass(channel.cls, KafkaBackedChannel)
-        known |= {"key"} if in_kafka else set()
         for option, headers in sink.make().uses_headers().items():
-            for header in sorted(headers - known):
-                yield _of(sink, option, header, known, filling, certain=not in_kafka)
+            if TIME in headers:
+                yield from _without_time(sink, option, filling, certain=not in_kafka)
+            if known is not None:
+                known |= {"key"} if in_kafka else set()
+                for header in sorted(headers - known - {TIME}):
+                    yield Missing(
+                        sink,
+                        option,
+                        f"names header {header!r}, which nothing in this configuration sets{_near(header, known)}",
+                        False,
+                    )
 
 
-def _of(
-    sink: SinkSpec, option: str, header: str, known: set[str], filling: list[SourceSpec], *, certain: bool
-) -> Missing:
-    if header != TIME:
-        return Missing(
-            sink,
-            option,
-            f"names header {header!r}, which nothing in this configuration sets{_near(header, known)}",
-            False,
-        )
-    sources = " or ".join(source.path for source in filling)
+def _without_time(sink: SinkSpec, option: str, filling: list[SourceSpec], *, certain: bool) -> Iterator[Missing]:
+    """Whether events of all these sources, or of some, have no time."""
+    known = {source.path: _set_by([source], sink.interceptors) for source in filling}
+    lacking = [path for path, found in known.items() if found is not None and TIME not in found]
+    if not lacking:
+        return
+    all_of_them = len(lacking) == len(filling)
+    who = "nothing sets" if all_of_them else f"events of {' and '.join(lacking)} do not have"
+    sources = (" or " if all_of_them else " and ").join(lacking)
     local = ", or set hdfs.useLocalTimeStamp = true" if option.startswith("hdfs.") else ""
-    message = f"needs an event's time, its header {TIME!r}, which nothing sets: add an interceptor of type timestamp"
-    return Missing(sink, option, f"{message} to {sources}{local}", certain)
+    message = f"needs an event's time, its header {TIME!r}, which {who}: add an interceptor of type timestamp"
+    yield Missing(sink, option, f"{message} to {sources}{local}", certain and all_of_them)
 
 
 def _set_by(sources: Sequence[SourceSpec], interceptors: Sequence[ComponentSpec]) -> set[str] | None:

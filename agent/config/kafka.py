@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
 from plugins import Config, StreamingSink
@@ -16,7 +16,7 @@ _IN_ITS_OWN = "writes to topic {}, which is that of its own channel: it would re
 def warnings(
     sources: Sequence[SourceSpec], channels: Mapping[str, ChannelSpec | None], sinks: Sequence[SinkSpec]
 ) -> Iterator[Warning]:
-    """A sentence for each loop, and for each Kafka sink that cannot be exactly once."""
+    """A sentence for each loop of events."""
     for source in sources:
         for name in source.channels:
             channel = channels.get(name)
@@ -30,22 +30,33 @@ def warnings(
         if channel is not None and issubclass(sink.cls, StreamingSink):
             for topic in cast(StreamingSink[Any], sink.make()).topics() & {*_topics(channel)}:
                 yield sink, _IN_ITS_OWN.format(topic)
-        if channel is not None and isinstance(sink.config, KafkaEndConfig):
-            for message in _guarantee(sink.config, channel.name, channel.config):
-                yield sink, message
+        if channel is not None and _share_brokers(sink.config, channel.config):
+            for topic in set(_topics(channel)) & set(sink.config.writes()):
+                yield sink, _IN_ITS_OWN.format(topic)
 
 
-def _guarantee(sink: KafkaEndConfig, name: str, channel: Config) -> Iterator[str]:
-    if not isinstance(channel, KafkaEndConfig):
-        yield f"delivers at least once: channel {name} is not in Kafka, and cannot take part in Kafka's transactions"
-    elif not _same(sink, channel):
-        yield (
-            f"delivers at least once, unless its brokers are of the same cluster as those of channel {name}: a "
-            "transaction cannot span two"
-        )
-    else:
-        for topic in set(channel.writes()) & set(sink.writes()):
-            yield _IN_ITS_OWN.format(topic)
+def guarantees(channels: Mapping[str, ChannelSpec | None], sinks: Sequence[SinkSpec]) -> Iterator[Warning]:
+    """A sentence for each Kafka sink that cannot be exactly once. In Flume none can."""
+    for sink in sinks:
+        channel = channels.get(sink.channel)
+        if channel is None or not isinstance(sink.config, KafkaEndConfig):
+            continue
+        if not isinstance(channel.config, KafkaEndConfig):
+            yield (
+                sink,
+                f"delivers at least once: channel {channel.name} is not in Kafka, and cannot take part in Kafka's "
+                "transactions",
+            )
+        elif not _same(sink.config, channel.config):
+            yield (
+                sink,
+                "delivers at least once, unless its brokers are of the same cluster as those of channel "
+                f"{channel.name}: a transaction cannot span two",
+            )
+
+
+def _share_brokers(sink: Config, channel: Config) -> TypeGuard[KafkaEndConfig]:
+    return isinstance(sink, KafkaEndConfig) and isinstance(channel, KafkaEndConfig) and _same(sink, channel)
 
 
 def _topics(channel: ChannelSpec) -> list[str]:

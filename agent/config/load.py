@@ -12,7 +12,7 @@ from agent.config.diagnostics import Diagnostic, Mode, Report
 from agent.config.filters import config_filters
 from agent.config.flume import Survivors, validate
 from agent.config.parts import AGENT_WORDS
-from agent.config.properties import LISTS, Property, last_wins, parse, path_of
+from agent.config.properties import Property, agents_in, last_wins, parse, path_of
 from agent.config.substitution import Filter, Resolver
 from agent.topology import AgentSpec, Place
 from plugins import Components
@@ -34,11 +34,13 @@ def load(
     mode: Mode = "normal",
     system: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    notes: bool = False,
 ) -> tuple[AgentSpec | None, list[Diagnostic]]:
     """The agent of that name (None: the only one in the file), and everything wrong with it, not only the first.
 
     `more` are files read after it, as if they stood in it: what they set again wins. The agent is None exactly if a
-    diagnostic is an error. `system` holds `-D` properties. Nothing is started and no server is asked. Never raises
+    diagnostic is an error. `system` holds `-D` properties. With `notes`, what is only to be known is told,
+    too. Nothing is started and no server is asked. Never raises
     for what stands in a file.
     """
     report = Report(mode)
@@ -53,7 +55,7 @@ def load(
         if name is not None:
             environment = os.environ if environment is None else environment
             spec = _agent(name, properties, Path(file), report, components, system or {}, environment)
-    return None if report.failed else spec, report.diagnostics()
+    return None if report.failed else spec, report.diagnostics(notes=notes)
 
 
 def chosen_agent(file: Path, agent_name: str | None, more: Sequence[Path] = ()) -> str | None:
@@ -75,18 +77,21 @@ def _read(file: Path, report: Report) -> str | None:
     if len(content) > MAX_BYTES:
         report.fatal(place, "", f"is larger than {MAX_BYTES >> 20} MiB, the largest that a configuration may be")
         return None
+    return content.decode(encoding_of(content))
+
+
+def encoding_of(content: bytes) -> str:
+    """What a configuration is read as: UTF-8, or else what Java reads a properties file as."""
     try:
-        return content.decode()
+        content.decode()
     except UnicodeDecodeError:
-        # What Java reads a properties file as.
-        return content.decode("latin-1")
+        return "latin-1"
+    return "utf-8"
 
 
 def _choose(properties: Mapping[str, Property], wanted: str | None, file: str, report: Report) -> str | None:
-    """The agent to load. An agent is a name with at least one list."""
-    agents = list(
-        dict.fromkeys(agent for agent, dot, key in (name.partition(".") for name in properties) if key in LISTS)
-    )
+    """The agent to load."""
+    agents = agents_in(properties)
     place = Place(file, 0)
     there = f"the file has: {', '.join(agents)}"
     if wanted is not None and wanted not in agents:
@@ -131,7 +136,7 @@ def _agent(
         elif not prop.value:
             del mine[key]
             path = path_of(prop.name)
-            report.warn(prop.place, path, f"{prop.name.removeprefix(f'{path}.')} has no value; the line is ignored")
+            report.note(prop.place, path, f"{prop.name.removeprefix(f'{path}.')} has no value; the line is ignored")
     _strangers(name, properties, resolver.used, report)
     for flume, option in MONITORING.items():
         if flume in system:
@@ -151,8 +156,8 @@ def _survivors(agent: str, file: str, properties: Mapping[str, Property], report
 
 
 def _strangers(agent: str, properties: Mapping[str, Property], used: set[str], report: Report) -> None:
-    """Warn of lines that belong to no agent and that nothing refers to."""
-    agents = {name.partition(".")[0] for name in properties if name.partition(".")[2] in LISTS}
+    """Tell of lines that belong to no agent and that nothing refers to."""
+    agents = agents_in(properties)
     lines = Counter(name.partition(".")[0] for name in properties)
     told = set()
     for name, prop in properties.items():
@@ -161,8 +166,9 @@ def _strangers(agent: str, properties: Mapping[str, Property], used: set[str], r
             continue
         told.add(owner)
         if not dot or not owner:
-            report.warn(prop.place, "", f"{name!r} belongs to no agent and nothing refers to it")
+            report.note(prop.place, "", f"{name!r} belongs to no agent and nothing refers to it")
         else:
             what = "line is" if lines[owner] == 1 else f"{lines[owner]} lines are"
             near = suggestion(owner, [agent])
-            report.warn(prop.place, "", f"{owner!r} lists no sources, channels or sinks; its {what} not used{near}")
+            tell = report.warn if near else report.note
+            tell(prop.place, "", f"{owner!r} lists no sources, channels or sinks; its {what} not used{near}")

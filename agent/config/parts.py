@@ -112,7 +112,8 @@ def parts(
             place = (groups[name].get("type") or next(iter(groups[name].values()))).place
             yield Part(kind, name, f"{path}.{name}", place, groups[name], owner or f"{path}.{name}")
         elif listed is not None:
-            message = f"is listed but has no properties{_meant(name, unlisted, unlisted)}"
+            meant = _meant(name, unlisted, unlisted)
+            message = f"is listed but has no properties{meant or f'; add {path}.{name}.type = …'}"
             if kind == "channel":  # whatever names it is told so
                 report.warn(listed.place, f"{path}.{name}", f"{message} (ignored)")
                 continue

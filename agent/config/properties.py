@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, cast
 
@@ -19,7 +19,8 @@ LISTS = ("sources", "channels", "sinks", "sinkgroups", "configfilters")
 """The lists an agent may have: `<agent>.<list> = <names>`, and `<agent>.<list>.<name>.<option> = <value>`."""
 
 _HALF = re.compile("[\ud800-\udfff]")
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+"""A line of a text, with its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class _Lines:
     """A text as the parser reads it, counting."""
 
     def __init__(self, text: str) -> None:
-        self._lines = iter(_LINE.findall(text))
+        self._lines = iter(LINE.findall(text))
         self.number = 0
 
     def readline(self) -> str:
@@ -68,14 +69,22 @@ def parse(text: str, file: str, report: Report) -> list[Property]:
             report.fatal(Place(file, start + 1), "", problem)
 
 
-def last_wins(properties: Iterable[Property], report: Report) -> dict[str, Property]:
-    """By name; of several with one name the last, as Java has it, with a warning where both are in one file."""
+def agents_in(names: Iterable[str]) -> list[str]:
+    """The agents that properties of these names are about. An agent is a name with at least one list."""
+    return list(dict.fromkeys(agent for agent, _, key in (name.partition(".") for name in names) if key in LISTS))
+
+
+def last_wins(properties: Sequence[Property], report: Report) -> dict[str, Property]:
+    """By name; of several with one name the last, as Java has it, which is told where both are in one file."""
+    agents = set(agents_in(prop.name for prop in properties))
     by_name: dict[str, Property] = {}
     for prop in properties:
         earlier = by_name.pop(prop.name, None)
         if earlier is not None and earlier.place.file == prop.place.file:
             message = f"{prop.name} was set on line {earlier.place.line} already; this line wins"
-            report.warn(prop.place, "", message)
+            # What is none of an agent's is most often some other text.
+            tell = report.warn if prop.name.partition(".")[0] in agents else report.note
+            tell(prop.place, "", message)
         by_name[prop.name] = prop
     return by_name
 

@@ -88,7 +88,9 @@ class SinkGroupReader:
         options = part.take_all("processor.")
         for name, prop in part.properties.items():
             known = ["sinks", "processor.type"]
-            report.warn(prop.place, part.path, f"unknown option {name!r}{suggestion(name, known)} (ignored)")
+            near = suggestion(name, known)
+            tell = report.warn if near else report.note
+            tell(prop.place, part.path, f"unknown option {name!r}{near} (ignored)")
         if kind is None or listed is None or unfinished(listed, report):
             return None
         if not self.names:
@@ -225,7 +227,7 @@ class SinkGroupReader:
                 f"{commits.name} ({commits.cls.type_name}) is exactly once by a commit record of its own, so the "
                 "group is left out: its sinks share the events, each exactly once"
             )
-            self._report.warn(listed.place, self.part.path, message)
+            self._report.warn(listed.place, self.part.path, message, differs=True)
             return False
         if commits and len(sinks) > 1:
             message = (

@@ -37,7 +37,8 @@ dashboards expect; Flume shows no interceptors."""
 
 _SPARK = "BatchMilliseconds RecordsPerSecond StateRows StateBytes"  # of a query's latest micro-batch
 _CONNECTIONS = "OpenConnectionCount OpenConnectionLimit"
-_LEVELS = f"ChannelCapacity ChannelFillPercentage ChannelSize {_CONNECTIONS} Lag {_SPARK}"
+_OVERFLOW = "Overflowing OverflowSize"
+_LEVELS = f"ChannelCapacity ChannelFillPercentage ChannelSize {_CONNECTIONS} {_OVERFLOW} Lag {_SPARK}"
 GAUGES = frozenset((*_LEVELS.split(), *RETRY))
 
 
@@ -85,8 +86,12 @@ class Registry:
         return shown
 
     def failing(self) -> dict[str, str]:
-        """Components whose latest attempt failed, with the reason."""
-        return {f"{c.kind}.{c.name}": c.metrics.last_error for c in self.components if c.metrics.last_error}
+        """Components whose latest attempt failed, with the reason, but for those whose work another one does."""
+        return {
+            f"{c.kind}.{c.name}": c.metrics.last_error
+            for c in self.components
+            if c.metrics.last_error and not c.metrics.covered
+        }
 
     def degraded(self) -> dict[str, str]:
         """Components that work and do less than they should, or rejected events lately, with the reason."""

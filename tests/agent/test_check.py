@@ -31,8 +31,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("FLUME_CONF_DIR", "")  # so that what -c DIR sets goes with the test
     monkeypatch.chdir(tmp_path)
     Path("good.conf").write_text(GOOD)
-    Path("warn.conf").write_text(changed("9 | a1.channels.c1.foo = 1"))
-    Path("bad.conf").write_text(changed("9 | a1.sinks.k1.limti = 1", "10 | a1.channels.c1.foo = 1"))
+    Path("warn.conf").write_text(changed("9 | a1.channels.c1.capacty = 1"))
+    Path("bad.conf").write_text(changed("9 | a1.sinks.k1.limti = 1", "10 | a1.channels.c1.capacty = 1"))
     Path("conf").mkdir()
     return lambda *args: CliRunner().invoke(main, args)
 
@@ -50,8 +50,15 @@ def test_a_bad_one(run: Run) -> None:
     assert (result.exit_code, result.output) == (
         2,
         "bad.conf:9: a1.sinks.k1: unknown option 'limti', did you mean 'limit'?\n"
-        "bad.conf:10: warning: a1.channels.c1: unknown option 'foo' (ignored)\n"
+        "bad.conf:10: warning: a1.channels.c1: unknown option 'capacty', did you mean 'capacity'? (ignored)\n"
         "1 error, 1 warning: it would not start\n",
+    )
+
+
+def test_a_library_that_is_missing_is_a_warning_with_its_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(COMPONENTS.get("sink", "index"), "libraries", {"json": "x", "no_such_library": "solr"})
+    assert run("check", "-c", "good.conf").output.splitlines()[0] == (
+        "good.conf:7: warning: a1.sinks.k1: no_such_library is not installed: pip install 'flafka[solr]'"
     )
 
 
@@ -73,14 +80,16 @@ def test_lenient(run: Run) -> None:
     result = run("check", "-c", "bad.conf", "--lenient")
     assert result.exit_code == 2, "Flume would run it"
     assert result.output.splitlines() == [
-        "bad.conf:7: a1.sinks.k1: Flume's 'irc' sink is not built yet; built are: broken, hdfs, index",
+        "bad.conf:7: a1.sinks.k1: Flume's 'irc' sink is not built yet; write a sink in Python: `agent template "
+        "sink` prints one to start from",
         "1 error: it would not start",
     ]
     Path("bad.conf").write_text(changed("7 | a1.sinks.k1.type = hdfs", "6 | a1.channels.c1.type = kafka"))
     result = run("check", "-c", "bad.conf", "--lenient")
     assert result.exit_code == 0
     assert result.output.splitlines() == [
-        "bad.conf:7: warning: a1.sinks.k1: hdfs.path is required (a1.sinks.k1 is dropped)",
+        "bad.conf:7: warning: a1.sinks.k1: hdfs.path is required: add a1.sinks.k1.hdfs.path = … "
+        "(a1.sinks.k1 is dropped)",
         "bad.conf: agent a1 would run, with 1 warning:",
         "  s1 (ticks) → c1 (kafka)",
     ]
@@ -138,7 +147,7 @@ def test_json(run: Run) -> None:
                 "file": "bad.conf",
                 "line": 10,
                 "component": "a1.channels.c1",
-                "message": "unknown option 'foo' (ignored)",
+                "message": "unknown option 'capacty', did you mean 'capacity'? (ignored)",
             },
         ],
         "flow": [],
@@ -238,7 +247,7 @@ def test_colours_on_a_terminal_only(
     shown = capsys.readouterr().out.splitlines()
     assert [click.unstyle(line) for line in shown] == [
         "✗ bad.conf:9: a1.sinks.k1: unknown option 'limti', did you mean 'limit'?",
-        "! bad.conf:10: a1.channels.c1: unknown option 'foo' (ignored)",
+        "! bad.conf:10: a1.channels.c1: unknown option 'capacty', did you mean 'capacity'? (ignored)",
     ]
 
 
@@ -254,7 +263,10 @@ def fake(chosen: Chosen) -> None:
 def test_load_or_exit(run: Run) -> None:
     warned = CliRunner().invoke(fake, ["-c", "warn.conf"])
     assert (warned.exit_code, warned.stdout) == (0, "runs a1\n")
-    assert warned.stderr == "warn.conf:9: warning: a1.channels.c1: unknown option 'foo' (ignored)\n"
+    assert (
+        warned.stderr
+        == "warn.conf:9: warning: a1.channels.c1: unknown option 'capacty', did you mean 'capacity'? (ignored)\n"
+    )
     failed = CliRunner().invoke(fake, ["-c", "bad.conf"])
     assert (failed.exit_code, failed.stdout) == (2, "")
     assert failed.stderr.splitlines()[-1] == "1 error, 1 warning; nothing was started"
@@ -302,7 +314,7 @@ def test_a_mistyped_command() -> None:
 
 def test_errors_are_one_line_and_bugs_say_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(error: Exception) -> Callable[..., None]:
-        def load(self: Chosen) -> None:
+        def load(self: Chosen, *, notes: bool) -> None:
             raise error
 
         return load

@@ -96,6 +96,15 @@ def test_a_time_that_no_event_can_have_is_an_error_where_nobody_else_fills_the_c
     assert told(tmp_path, TAILDIR, MEMORY, prefix) == [f"a1.sinks.k1.hdfs.filePrefix|error|hdfs.filePrefix {NO_TIME}"]
 
 
+def test_a_time_that_events_of_one_source_have_not_is_a_warning(tmp_path: Path) -> None:
+    sink, text = hdfs("/h/%Y"), NO_TIME.replace("which nothing sets", "which events of a1.sources.s1 do not have")
+    said = [f"a1.sinks.k1.hdfs.path|warning|hdfs.path {text}"]
+    for other in (AVRO, SYSLOG):  # which may set it, and which does
+        more = "".join(f"a1.sources.s2.{option}\n" for option in (*other.split(","), "channels = c1"))
+        found = told(tmp_path, NETCAT, MEMORY, sink, more=f"a1.sources = s1 s2\n{more}")
+        assert [one for one in found if "hdfs.path" in one] == said
+
+
 @pytest.mark.parametrize(
     ("source", "sink", "more"),
     [
@@ -108,7 +117,7 @@ def test_a_time_that_no_event_can_have_is_an_error_where_nobody_else_fills_the_c
         (f"{TAILDIR},headers.g.app = shop,fileHeader = true,fileHeaderKey = path", hdfs("/%{app}/%{path}"), ""),
         (f"{MULTIPORT},portHeader = p,clientIPHeader = ip", hdfs("/%{p}/%{ip}/%{Priority}"), ""),
         (NETCAT, f"{hdfs('/h/%{app}')},interceptors = i,interceptors.i.type = static,interceptors.i.key = app", ""),
-        (NETCAT, hdfs("/h/%Y/%{x}"), "a1.sources = s1 s2\na1.sources.s2.type = avro\n"),
+        (NETCAT, hdfs("/h/%{x}"), "a1.sources = s1 s2\na1.sources.s2.type = avro\n"),
     ],
 )
 def test_what_something_sets_or_may_set_is_no_cause_for_a_word(

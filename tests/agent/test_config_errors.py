@@ -28,7 +28,7 @@ def told(text: str, tmp_path: Path, name: str | None = None, mode: Mode = "norma
     """What is said of a file `agent.conf` with that text, directories cut off."""
     file = tmp_path / "agent.conf"
     file.write_text(text, "utf-8")
-    spec, diagnostics = load(file, name, components=COMPONENTS, mode=mode, environment={}, **more)
+    spec, diagnostics = load(file, name, components=COMPONENTS, mode=mode, environment={}, notes=True, **more)
     assert (spec is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics)
     shown = [str(diagnostic).replace(f"{tmp_path}/", "") for diagnostic in diagnostics]
     return [re.sub(r"\(\S*/(\w+\.py):\d+\)", r"(\1)", text) for text in shown]  # a class's place
@@ -122,9 +122,9 @@ def test_a_huge_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_strict_makes_warnings_errors(tmp_path: Path) -> None:
-    text = changed("9 | a1.channels.c1.foo = 1")
+    text = changed("9 | a1.channels.c1.capacty = 1")
     assert told(text, tmp_path, mode="strict") == [
-        "agent.conf:9: a1.channels.c1: unknown option 'foo' (ignored)",
+        "agent.conf:9: a1.channels.c1: unknown option 'capacty', did you mean 'capacity'? (ignored)",
     ]
 
 
@@ -146,7 +146,8 @@ def test_strict_makes_warnings_errors(tmp_path: Path) -> None:
             [
                 "agent.conf:1: a1: nothing is left that could run",
                 "agent.conf:5: warning: a1.sources.s1: channel 'c1' is dropped (a1.sources.s1 is dropped)",
-                "agent.conf:6: a1.channels.c1: Flume's 'jdbc' channel is not built yet; built are: kafka, memory",
+                "agent.conf:6: a1.channels.c1: Flume's 'jdbc' channel is not built yet; write type = file, which is "
+                "as durable on one disk, or kafka",
                 "agent.conf:8: warning: a1.sinks.k1: channel 'c1' is dropped (a1.sinks.k1 is dropped)",
             ],
         ),
@@ -177,7 +178,7 @@ def test_strict_makes_warnings_errors(tmp_path: Path) -> None:
                 "(a1.sinkgroups.g is dropped)",
                 "agent.conf:10: warning: a1.sinkgroups.g: processor.type is missing: Flume then runs none of the "
                 "group's sinks; choose failover, load_balance or default (a1.sinkgroups.g is dropped)",
-                "agent.conf:10: warning: a1.sinkgroups.g: unknown option 'x' (ignored)",
+                "agent.conf:10: note: a1.sinkgroups.g: unknown option 'x' (ignored)",
             ],
         ),
     ],
@@ -267,7 +268,8 @@ def test_lenient_keeps_the_rest(tmp_path: Path) -> None:
     assert [c.name for c in spec.channels] == ["c1"]
     assert [(k.name, k.properties["url"]) for k in spec.sinks] == [("k1", "${nope}")]
     assert [str(d).partition("agent.conf")[2] for d in found] == [
-        ":3: warning: a1.sinks.k3: is listed but has no properties (a1.sinks.k3 is dropped)",
+        ":3: warning: a1.sinks.k3: is listed but has no properties; add a1.sinks.k3.type = … (a1.sinks.k3 is "
+        "dropped)",
         ":5: warning: a1.sources.s1: channel 'nope' is not declared (declared: c1) (it fills the others)",
         ":10: warning: a1.sources.s2: a source has 'channels', not 'channel' (a1.sources.s2 is dropped)",
         ":12: warning: a1.channels.c2: capacity must be a whole number, not 'x' (a1.channels.c2 is dropped)",

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from plugins import Components
 from tests.conformance import adapters, real_files
 
 FLOOR = 68
@@ -26,11 +25,10 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def verdicts() -> list[real_files.Verdict]:
-    components = Components()
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("FLUME_CONF_DIR", "HADOOP_CONF_DIR", "HBASE_CONF_DIR"):
             patch.delenv(variable, raising=False)
-        return [real_files.judge(case, components) for case in real_files.files()]
+        return [real_files.judge(case, adapters.components()) for case in real_files.files()]
 
 
 def test_the_number_that_runs_only_rises(verdicts: list[real_files.Verdict]) -> None:

@@ -21,9 +21,18 @@ A suite without a module here is one plain skip. What we do otherwise on purpose
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
+from plugins import Components
+
 REPOSITORY = Path(__file__).parents[3]
+
+
+@cache
+def components() -> Components:
+    """All that are installed: to find them takes longer than a case."""
+    return Components()
 
 
 def cases() -> Path:

@@ -6,7 +6,8 @@ import base64
 from collections.abc import Iterable
 from typing import Any
 
-from plugins import Batch, Components, Event, Origin, UnknownType
+from plugins import Batch, Event, Origin, UnknownType
+from tests.conformance.adapters import components
 
 
 def op_interceptor(input: dict[str, Any]) -> Any:
@@ -33,7 +34,7 @@ def _through(chain: Iterable[dict[str, Any]], given: list[dict[str, Any]]) -> An
     batch = Batch.of(map(_event, given), Origin.of_record("t", 0, 0, 0, len(given)))
     for link in chain:
         try:
-            cls = Components().get("interceptor", link["type"])
+            cls = components().get("interceptor", link["type"])
         except UnknownType as e:
             return {"error": str(e)}
         config, problems = cls.config_class.parse(link.get("config", {}))

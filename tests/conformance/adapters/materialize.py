@@ -12,7 +12,7 @@ import pytest
 
 from agent.config import catalogue, load
 from agent.topology import AgentSpec, ComponentSpec
-from plugins import Components
+from tests.conformance.adapters import components
 
 
 def op_materialize(input: dict[str, Any]) -> Any:
@@ -21,7 +21,7 @@ def op_materialize(input: dict[str, Any]) -> Any:
         file.write(input["properties"])
         file.flush()
         spec, found = load(
-            Path(file.name), input.get("agent", "a1"), components=Components(), mode="lenient", environment={}
+            Path(file.name), input.get("agent", "a1"), components=components(), mode="lenient", environment={}
         )
     for diagnostic in found:
         if missing := re.search(r"Flume's .*? (?:is|are) not built yet", diagnostic.message):

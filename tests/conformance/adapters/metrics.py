@@ -12,7 +12,8 @@ import pytest
 from agent.config import catalogue
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
-from plugins import Component, Components, Metrics, UnknownType
+from plugins import Component, Metrics, UnknownType
+from tests.conformance.adapters import components
 
 
 def op_metrics(input: dict[str, Any]) -> Any:
@@ -31,7 +32,7 @@ def op_metrics(input: dict[str, Any]) -> Any:
 
 def _class(kind: str, written: str) -> type[Component[Any]]:
     try:
-        return Components().get(kind.lower(), written)
+        return components().get(kind.lower(), written)
     except UnknownType:
         pytest.skip(f"the {kind.lower()} {written} is not built yet")
 

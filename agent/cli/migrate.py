@@ -1,0 +1,210 @@
+"""`agent migrate`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from agent.cli.configured import show
+from agent.cli.output import json_option
+from agent.config import load
+from agent.config.diagnostics import Diagnostic
+from agent.config.migration import Line, Migration, Verdict
+from agent.config.migration import migrate as migrated
+from plugins import Components, FlafkaError
+
+COLOURS = {"needs porting": "red", "differs": "yellow", "runs": "green"}
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-n", "--name", metavar="AGENT", help="Name of the agent; needed only if the file has several.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File to write; if unset, NAME-flafka.conf beside NAME.conf.",
+)
+@click.option("--force", is_flag=True, help="Replace the file to write if there is one.")
+@click.option("--all", "everything", is_flag=True, help="Show every line, and all that is to be known of it.")
+@click.option("-c", "--conf", metavar="DIR", help="Flume's conf directory, where Hadoop's files are looked for.")
+@click.option(
+    "-D", "define", metavar="KEY=VALUE", multiple=True, help="System property, for ${sys:KEY} in the configuration."
+)
+@json_option
+def migrate(
+    file: Path,
+    name: str | None,
+    output: Path | None,
+    force: bool,
+    everything: bool,
+    conf: str | None,
+    define: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Say what becomes of each line of a Flume configuration, and write the configuration that runs.
+
+    A line runs as in Flume, differs, or needs porting. Lines that differ and lines that need porting are shown, with
+    what to write instead; of the others, their number. No server is asked. FILE stays as it is.
+
+    Exit code: 0 if nothing needs porting, else 2.
+    """
+    if conf is not None:
+        os.environ["FLUME_CONF_DIR"] = str(Path(conf).absolute())
+    system = {key: value for key, _, value in (text.partition("=") for text in define)}
+    components = Components()
+    found = migrated(file, name, components=components, system=system)
+    target = output or _beside(file, found)
+    refused = _write(file, target, found, force=force)
+    if as_json:
+        click.echo(json.dumps(_as_json(file, None if refused else target, found), indent=2))
+    elif found.agent is None:
+        show((one for line in found.lines for one in line.reasons()), sys.stdout)
+    else:
+        _show(file, found, everything=everything)
+    if refused:
+        raise FlafkaError(refused)
+    if found.content is not None and not as_json:
+        _say_what_is_written(file, target, found)
+        if not found.ok and load(file, name, mode="lenient", components=components, system=system)[0] is not None:
+            click.echo("Flume leaves out what is wrong and runs the rest; so does `agent start --lenient`.")
+    sys.exit(0 if found.ok else 2)
+
+
+def _beside(file: Path, found: Migration) -> Path:
+    """Where the new configuration goes; each agent of a file has its own."""
+    own = "-" + re.sub(r"[^\w.-]", "_", found.agent) if found.agent and len(found.agents) > 1 else ""
+    return file.with_name(f"{file.stem}{own}-flafka{file.suffix}")
+
+
+def _write(file: Path, target: Path, found: Migration, *, force: bool) -> str:
+    """Write the new configuration, readable by whom the old one is; why that is not done, or nothing."""
+    if found.content is None:
+        return ""
+    try:
+        if target.exists() and not target.is_file():
+            return f"{target} is no file: name one with -o"
+        if target.exists():
+            if target.samefile(file):
+                return f"{target} is the file to migrate, which stays as it is: name another one with -o"
+            if target.read_bytes() == found.content:
+                return ""
+            if not force:
+                return f"{target} is there already: --force replaces it, -o names another file"
+        new = target.with_name(f".{target.name}.new")
+        new.unlink(missing_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+            opened.write(found.content)
+        shutil.copymode(file, new)
+        new.replace(target)
+    except OSError as e:
+        return f"{target} cannot be written: {e.strerror}; name another file with -o"
+    return ""
+
+
+def _show(file: Path, found: Migration, *, everything: bool) -> None:
+    for verdict, heading in (("needs porting", "Needs porting"), ("differs", "Differs from Flume")):
+        lines = found.of(verdict)  # type: ignore[arg-type]
+        if lines:
+            click.secho(f"{heading}:", fg=COLOURS[verdict], bold=True)
+            _show_reasons(lines)
+    running = found.of("runs")
+    if everything and running:
+        click.secho("Runs:", fg=COLOURS["runs"], bold=True)
+        for line in running:
+            _item(f"{_at([line])}{line.name}")
+            for note in line.notes():
+                _item(note.message, "    ")
+    click.secho(f"{file}, agent {found.agent}: {_counted(found)}", bold=True)
+    if not everything and any(line.notes() for line in found.lines):
+        click.echo("--all shows every line, and what else there is to know of it.")
+
+
+def _show_reasons(lines: list[Line]) -> None:
+    """Each reason once, with all its lines."""
+    concerned: dict[str, list[tuple[Line, Diagnostic]]] = {}
+    for line in lines:
+        for reason in line.reasons():
+            concerned.setdefault(reason.message, []).append((line, reason))
+    for message, ones in concerned.items():
+        owners = ", ".join(dict.fromkeys(reason.component for _, reason in ones if reason.component))
+        _item(f"{_at(line for line, _ in ones)}{owners}{': ' * bool(owners)}{message}")
+        for line, reason in ones:
+            if reason.instead is not None and line.written is not None:
+                _item(f"written: {'; '.join(line.written) or 'nothing, the line is left out'}", "    ")
+
+
+def _at(lines: Iterable[Line]) -> str:
+    numbers = list(dict.fromkeys(line.number for line in lines))
+    if numbers == [0]:
+        return ""
+    return f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: "
+
+
+def _item(text: str, indent: str = "  ") -> None:
+    """A line in a pipe; on a terminal as many as its width asks for."""
+    if _on_a_terminal():
+        width = max(40, shutil.get_terminal_size().columns)
+        text = textwrap.fill(
+            text,
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent + "  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        click.echo(text)
+    else:
+        click.echo(indent + text)
+
+
+def _on_a_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _counted(found: Migration) -> str:
+    numbers: dict[Verdict, int] = {one: len(found.of(one)) for one in ("needs porting", "differs", "runs")}
+    several = {"needs porting": "need porting", "differs": "differ", "runs": "run"}
+    parts = [f"{n} lines {several[one]}" if n > 1 else f"1 line {one}" for one, n in numbers.items() if n]
+    return ", ".join(parts) or "no lines"
+
+
+def _say_what_is_written(file: Path, target: Path, found: Migration) -> None:
+    changed = sum(line.written is not None for line in found.lines)
+    what = f"{changed} line{'s' * (changed != 1)} changed" if changed else "no line changed"
+    if marked := len(found.of("needs porting")):
+        what += f", {marked} marked"
+    click.echo(f"written: {target}, {what}; {file} stays as it is")
+    if found.ok:
+        name = f" -n {found.agent}" if len(found.agents) > 1 else ""
+        click.echo(f"start it with: agent start{name} -c {target}")
+
+
+def _as_json(file: Path, target: Path | None, found: Migration) -> dict[str, object]:
+    return {
+        "file": str(file),
+        "agent": found.agent,
+        "ok": found.ok,
+        "output": str(target) if target and found.content is not None else None,
+        "counts": {verdict: len(found.of(verdict)) for verdict in ("needs porting", "differs", "runs")},
+        "lines": [
+            {
+                "line": line.number,
+                "property": line.name,
+                "verdict": line.verdict,
+                "messages": [one.message for one in line.reasons()],
+                "notes": [one.message for one in line.notes()],
+                "written": None if line.written is None else list(line.written),
+            }
+            for line in found.lines
+        ],
+    }

@@ -1,0 +1,287 @@
+"""`agent migrate`: what it says of each line, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from agent.cli import main
+from agent.config import load
+from agent.config.migration import Migration, migrate
+from plugins import Components
+
+FLUME = """\
+# What the shop's servers say.
+shop.sources = orders
+shop.channels = memory
+shop.sinks = search files
+
+! the old brokers
+shop.sources.orders.type = org.apache.flume.source.kafka.KafkaSource
+shop.sources.orders.zookeeperConnect = zk1:2181,\\
+    zk2:2181/kafka
+shop.sources.orders.topic = orders
+shop.sources.orders.channels = memory
+
+shop.channels.memory.type = memory
+shop.channels.memory.keep-alive = 3
+
+shop.sinks.search.type = elasticsearch
+shop.sinks.search.channel = memory
+  shop.sinks.search.hostNames : es1:9300, es2:9300
+shop.sinks.search.ttl = 5d
+shop.sinks.files.type = hdfs
+shop.sinks.files.channel = memory
+shop.sinks.files.hdfs.path = hdfs://namenode:8020/logs
+shop.sinks.files.hdfs.fileType = DataStream
+shop.sinks.files.hdfs.writeFormat = Text
+"""
+WRITTEN = """\
+# What the shop's servers say.
+shop.sources = orders
+shop.channels = memory
+shop.sinks = search files
+
+! the old brokers
+shop.sources.orders.type = org.apache.flume.source.kafka.KafkaSource
+# agent migrate: zookeeperConnect does not lead to the brokers here: they are looked for at
+#   zk1:9092,zk2:9092; name them with kafka.bootstrap.servers = host:9092
+# shop.sources.orders.zookeeperConnect = zk1:2181,\\
+#     zk2:2181/kafka
+shop.sources.orders.kafka.bootstrap.servers = zk1:9092,zk2:9092
+shop.sources.orders.topic = orders
+shop.sources.orders.channels = memory
+
+shop.channels.memory.type = memory
+shop.channels.memory.keep-alive = 3
+
+shop.sinks.search.type = elasticsearch
+shop.sinks.search.channel = memory
+  # agent migrate: hostNames port 9300 is the one of a protocol that is spoken no more: port 9200,
+  #   that of HTTP, is used in place of it
+  # shop.sinks.search.hostNames : es1:9300, es2:9300
+  shop.sinks.search.hostNames = es1:9200, es2:9200
+# agent migrate: ttl has no effect: servers have removed it with Elasticsearch 5: their policies for
+#   the life of an index delete old documents
+# shop.sinks.search.ttl = 5d
+shop.sinks.files.type = hdfs
+shop.sinks.files.channel = memory
+shop.sinks.files.hdfs.path = hdfs://namenode:8020/logs
+shop.sinks.files.hdfs.fileType = DataStream
+shop.sinks.files.hdfs.writeFormat = Text
+"""
+NETCAT = """\
+a1.sources = r1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.r1.type = netcat
+a1.sources.r1.bind = localhost
+a1.sources.r1.port = 44444
+a1.sources.r1.channels = c1
+a1.channels.c1.type = memory
+a1.sinks.k1.type = logger
+a1.sinks.k1.channel = c1
+"""
+COMPONENTS = Components()
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run `agent migrate` in a directory with `flume.conf` and `netcat.conf`."""
+    for variable in ("FLUME_CONF_DIR", "HADOOP_CONF_DIR", "HBASE_CONF_DIR"):
+        monkeypatch.setenv(variable, "")
+    monkeypatch.chdir(tmp_path)
+    Path("flume.conf").write_text(FLUME)
+    Path("netcat.conf").write_text(NETCAT)
+    return lambda *args: CliRunner().invoke(main, ["migrate", *args])
+
+
+def migrated(text: str | bytes, tmp_path: Path, name: str | None = None) -> Migration:
+    file = tmp_path / "flume.conf"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return migrate(file, name, components=COMPONENTS, system={}, environment={})
+
+
+def test_what_differs_is_written_beside_what_was_there(run: Run) -> None:
+    result = run("flume.conf")
+    assert result.exit_code == 0, result.output
+    assert Path("flume-flafka.conf").read_text() == WRITTEN
+    assert Path("flume.conf").read_text() == FLUME
+    assert [line for line in result.output.splitlines() if not line.startswith("    ")] == [
+        "Differs from Flume:",
+        "  line 8: shop.sources.orders: zookeeperConnect does not lead to the brokers here: they are looked for at "
+        "zk1:9092,zk2:9092; name them with kafka.bootstrap.servers = host:9092",
+        "  line 18: shop.sinks.search: hostNames port 9300 is the one of a protocol that is spoken no more: port "
+        "9200, "
+        "that of HTTP, is used in place of it",
+        "  line 19: shop.sinks.search: ttl has no effect: servers have removed it with Elasticsearch 5: their "
+        "policies for the life of an index delete old documents",
+        "  line 20: shop.sinks.files: Flume: files are named by prefix, time and counter, and end in `.tmp` while "
+        "they "
+        "grow, some for ever. Here: by prefix, topic, partition, first and last offset: the same after a crash; "
+        "files "
+        "appear finished, unfinished ones lie hidden below `.flafka`",
+        "flume.conf, agent shop: 4 lines differ, 14 lines run",
+        "--all shows every line, and what else there is to know of it.",
+        "written: flume-flafka.conf, 3 lines changed; flume.conf stays as it is",
+        "start it with: agent start -c flume-flafka.conf",
+    ]
+    assert "    written: shop.sinks.search.hostNames = es1:9200, es2:9200" in result.output.splitlines()
+    again = run("flume-flafka.conf")
+    assert again.exit_code == 0
+    assert Path("flume-flafka-flafka.conf").read_text() == WRITTEN
+
+
+def test_all_shows_every_line_and_why_nothing_is_to_be_done(run: Run) -> None:
+    told = run("flume.conf", "--all").output
+    assert "  line 2: shop.sources\n" in told
+    assert "  line 14: shop.channels.memory.keep-alive\n    keep-alive has no effect: a put waits until" in told
+    assert "\n    topic is a former name of kafka.topics\n" in told
+    assert "\n    hdfs.writeFormat has no effect with DataStream, as in Flume\n" in told
+
+
+def test_on_a_terminal_no_line_is_longer_than_it_is_wide(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("agent.cli.migrate._on_a_terminal", lambda: True)
+    result = run("flume.conf", "--all")
+    assert max(map(len, result.output.splitlines())) <= 80
+    assert result.output.splitlines()[1:3] == [
+        "  line 8: shop.sources.orders: zookeeperConnect does not lead to the brokers",
+        "    here: they are looked for at zk1:9092,zk2:9092; name them with",
+    ]
+
+
+def test_what_needs_porting_is_marked_once(run: Run) -> None:
+    Path("flume.conf").write_text(NETCAT.replace("type = netcat", "type = org.keedio.flume.source.SQLSource"))
+    result = run("flume.conf")
+    assert result.exit_code == 2
+    assert result.output.splitlines()[:2][0] == "Needs porting:"
+    assert "`agent template source org.keedio.flume.source.SQLSource` prints one" in result.output
+    assert "written: flume-flafka.conf, no line changed, 1 marked; flume.conf stays" in result.output
+    assert "start it with" not in result.output
+    text = Path("flume-flafka.conf").read_text()
+    assert "\n# agent migrate: needs porting: the source org.keedio.flume.source.SQLSource is a Java class" in text
+    assert "\na1.sources.r1.type = org.keedio.flume.source.SQLSource\n" in text
+    assert run("flume-flafka.conf").exit_code == 2
+    assert Path("flume-flafka-flafka.conf").read_text() == text
+
+
+def test_where_flume_leaves_something_out_that_way_is_named(run: Run) -> None:
+    Path("flume.conf").write_text(NETCAT.replace("a1.sinks = k1", "a1.sinks = k1 k2") + "a1.sinks.k2.type = null\n")
+    result = run("flume.conf")
+    assert (result.exit_code, result.output.splitlines()[-1]) == (
+        2,
+        "Flume leaves out what is wrong and runs the rest; so does `agent start --lenient`.",
+    )
+
+
+# --- the file that is written
+
+
+def test_no_file_is_written_over(run: Run) -> None:
+    assert run("netcat.conf", "-o", "netcat.conf", "--force").exit_code == 1
+    assert run("netcat.conf", "-o", "./netcat.conf").exit_code == 1
+    Path("mine.conf").write_text("mine")
+    refused = run("netcat.conf", "-o", "mine.conf")
+    assert (refused.exit_code, Path("mine.conf").read_text()) == (1, "mine")
+    assert refused.output.splitlines()[-1] == (
+        "error: mine.conf is there already: --force replaces it, -o names another file"
+    )
+    assert run("netcat.conf", "-o", "mine.conf", "--force").exit_code == 0
+    assert Path("mine.conf").read_text() == Path("netcat.conf").read_text() == NETCAT
+    assert run("netcat.conf", "-o", "mine.conf").exit_code == 0, "it is the same already"
+    assert run("netcat.conf", "-o", "no/such/directory.conf").exit_code == 1
+    assert run("netcat.conf", "-o", "/dev/null", "--force").exit_code == 1
+
+
+def test_nobody_may_read_it_who_may_not_read_the_old_one(run: Run) -> None:
+    Path("netcat.conf").chmod(0o640)
+    run("netcat.conf")
+    assert stat.S_IMODE(Path("netcat-flafka.conf").stat().st_mode) == 0o640
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["flume.conf", "netcat-flafka.conf", "netcat.conf"]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(("encoding", "start"), [("utf-8", ""), ("latin-1", ""), ("utf-8", "\ufeff")])
+def test_bytes_that_are_not_changed_stay(tmp_path: Path, ending: str, encoding: str, start: str) -> None:
+    text = start + "# grüße, Straße\n" + FLUME
+    expected = start + "# grüße, Straße\n" + WRITTEN
+    found = migrated(text.replace("\n", ending).encode(encoding), tmp_path)
+    assert found.content == expected.replace("\n", ending).encode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("zk = zk1\nshop.sources.orders.zookeeperConnect = ${zk}:2181", "it may be another one tomorrow"),
+        (
+            "shop.sources.orders.kafka.bootstrap.servers =\nshop.sources.orders.zookeeperConnect = zk1:2181",
+            "of two lines with one name the last counts",
+        ),
+    ],
+)
+def test_a_line_that_cannot_be_replaced_safely_stays(tmp_path: Path, lines: str, why: str) -> None:
+    text = re.sub(r"shop\.sources\.orders\.zookeeperConnect.*\\\n.*\n", lines + "\n", FLUME)
+    found = migrated(text, tmp_path)
+    (line,) = [one for one in found.lines if one.name == "shop.sources.orders.zookeeperConnect"]
+    assert (line.verdict, line.written) == ("differs", None), why
+    assert found.content is not None
+    assert f"\n{lines}\n" in found.content.decode()
+
+
+# --- which agent
+
+
+def test_of_several_agents_the_one_that_is_named(run: Run) -> None:
+    Path("two.conf").write_text(NETCAT + FLUME)
+    result = run("two.conf")
+    assert (result.exit_code, result.output.splitlines()) == (
+        2,
+        ["two.conf: which agent? the file has: a1, shop; choose with -n"],
+    )
+    assert not Path("two-flafka.conf").exists()
+    result = run("two.conf", "-n", "a1")
+    assert (result.exit_code, result.output.splitlines()[0]) == (0, "two.conf, agent a1: 10 lines run")
+    assert Path("two-a1-flafka.conf").read_text() == NETCAT + FLUME
+    assert result.output.splitlines()[-1] == "start it with: agent start -n a1 -c two-a1-flafka.conf"
+    assert run("two.conf", "-n", "shop").exit_code == 0
+    assert Path("two-shop-flafka.conf").read_text() == NETCAT + WRITTEN
+    assert run("none.conf").exit_code == 2
+
+
+def test_json(run: Run) -> None:
+    found = json.loads(run("flume.conf", "--json").output)
+    assert {key: found[key] for key in ("file", "agent", "ok", "output", "counts")} == {
+        "file": "flume.conf",
+        "agent": "shop",
+        "ok": True,
+        "output": "flume-flafka.conf",
+        "counts": {"needs porting": 0, "differs": 4, "runs": 14},
+    }
+    (brokers,) = [line for line in found["lines"] if line["property"].endswith("zookeeperConnect")]
+    assert (brokers["line"], brokers["verdict"], brokers["written"]) == (
+        8,
+        "differs",
+        ["shop.sources.orders.kafka.bootstrap.servers = zk1:9092,zk2:9092"],
+    )
+    nobody = json.loads(run("none.conf", "--json").output)
+    assert (nobody["ok"], nobody["agent"], nobody["output"]) == (False, None, None)
+
+
+def test_the_written_file_is_one_that_check_accepts(tmp_path: Path) -> None:
+    found = migrated(FLUME, tmp_path)
+    assert found.content is not None
+    new = tmp_path / "new.conf"
+    new.write_bytes(found.content)
+    spec, diagnostics = load(new, components=COMPONENTS, environment={}, system={})
+    assert spec is not None
+    assert not [one for one in diagnostics if one.differs and one.severity == "warning"], "what was changed "
+    "differs no more"
