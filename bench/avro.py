@@ -25,7 +25,8 @@ from agent.audit.reconciliation import read_topic
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from bench.intake import Figure, cpu_seconds, run_producer
-from plugins import Batch, Components, Event
+from channels.kafka import KafkaChannel
+from plugins import Batch, Event
 from plugins.shared.avrorpc import Frames, Status, array, frame, opening, read_answer
 from plugins.shared.flumeevent import encode
 
@@ -106,7 +107,7 @@ def run(channel: str, home: Path, each: int, done: Callable[[], bool]) -> Figure
 def run_kafka(servers: str, home: Path, each: int) -> Figure:
     """Into the replicated channel, which is then read."""
     figure = run(KAFKA.format(servers=servers, topic="bench"), home, each, lambda: True)  # OK means that it is there
-    records = read_topic(servers, "bench", Components().get("channel", "kafka"))
+    records = read_topic(servers, "bench", KafkaChannel)
     batches = [taken.batch for takes in records.values() for taken in takes]
     assert all(event.headers == HEADERS for batch in batches for event in batch)
     check((body for batch in batches for body in batch.bodies.to_pylist()), each)

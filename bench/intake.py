@@ -132,7 +132,8 @@ def check(servers: str, topic: str, events: int) -> None:
         message = consumer.poll(10)
         assert message is not None, f"{events - int(seen.sum()):,} events are missing"
         claim = PartitionClaim("", topic, "", "", 0, message.partition() or 0)
-        record = Record(message.offset() or 0, 0, None, message.value(), message.headers())
+        headers: Any = message.headers() or []
+        record = Record(message.offset() or 0, 0, None, message.value(), headers)
         batch = decode(iter([record]), claim).batch
         numbers = pc.binary_slice(batch.bodies, -9).cast(pa.string()).cast(pa.int64())
         first = numbers[0].as_py()

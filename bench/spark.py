@@ -120,7 +120,7 @@ class Bench:
         query = Query(Job("a", (job,), spec.options, str(self.log), str(self.home)), job, rejections)
         ends, stopping = self.ends(), threading.Event()
         # What the driver tells the agent on its standard output is heard by nobody here.
-        with measured(self.gateway.pid, figures), contextlib.redirect_stdout(io.StringIO()):
+        with measured(self.gateway.process.pid, figures), contextlib.redirect_stdout(io.StringIO()):
             thread = threading.Thread(target=query.run, args=(self.spark, stopping))
             thread.start()
             while query.expected != ends:
@@ -139,7 +139,7 @@ class Bench:
         stream = self.spark.readStream.format("kafka").options(**options).load()
         masked = stream.selectExpr(f"regexp_replace(CAST(value AS string), r'{ADDRESS}', '***') AS body")
         writer = masked.writeStream.format(form.lower()).option("path", f"{self.hdfs.rpc}{root}")
-        with measured(self.gateway.pid, figures):
+        with measured(self.gateway.process.pid, figures):
             writer = writer.option("checkpointLocation", f"{self.home}/checkpoint{root}").trigger(availableNow=True)
             writer.start().awaitTermination()
 

@@ -12,15 +12,21 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from agent.services.running import RunningAgent
 from tests.fixtures import examples
 
-pytest_plugins = ["tests.fixtures.brokers", "tests.fixtures.servers"]
+pytest_plugins = ["tests.fixtures.brokers", "tests.fixtures.processes", "tests.fixtures.servers"]
 
 HERE = Path(__file__).parent
 SEED = pytest.StashKey[int]()
 FIGURES = pytest.StashKey[list[str]]()
 
-SCARCE = {"hbase_cluster": "stores", "solr_cluster": "stores", "spark_session": "spark session"}
+SCARCE = {
+    "hbase_cluster": "stores",
+    "solr_cluster": "stores",
+    "spark_session": "spark session",
+    "forking": "forked processes",
+}
 """Started by each worker that runs a test with them: all tests with one of these go to the same worker, and those
 that ask for one only when they run bear its `xdist_group`."""
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
@@ -41,8 +47,14 @@ def pytest_configure(config: pytest.Config) -> None:
     seed = int(given or random.randrange(2**32))
     config.stash[SEED], config.stash[FIGURES] = seed, []
     settings.load_profile(examples.QUICK if config.getoption("--quick") else examples.FULL)
+    if config.getoption("--quick"):
+        RunningAgent.__enter__ = _undeclared  # type: ignore[method-assign]
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(seed)
+
+
+def _undeclared(agent: RunningAgent) -> RunningAgent:
+    raise AssertionError("an agent as a process takes seconds: its test asks for the fixture `servers`")
 
 
 @pytest.hookimpl(optionalhook=True)  # one of a run in several processes, as the next
@@ -53,6 +65,19 @@ def pytest_configure_node(node: Any) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     node.config.stash[FIGURES] += getattr(node, "workeroutput", {}).get("figures", [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByFile(LoadGroupScheduling):
+        """What is in no group goes to a worker file by file, so that fixtures of modules are made once."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return super()._split_scope(nodeid).partition("::")[0]
+
+    return ByFile(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

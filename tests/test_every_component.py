@@ -21,10 +21,13 @@ from typing import Any
 import pytest
 
 from plugins import Batch, Component, Components, Event, conformance
+from plugins.shared import thriftrpc
 from plugins.shared.avrorpc import array, frame, opening
 from plugins.shared.flumeevent import encode
+from plugins.shared.thriftrpc import PROTOCOLS
 from tests.fixtures.kit import ON_SERVERS
 from tests.sources.test_avro import Running
+from tests.sources.test_thrift import Running as RunningThrift
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -51,6 +54,14 @@ CARD = Event(b"card 4111 1111 1111 1111 of joe@example.com at 10.1.2.3 \xff", {"
 
 def interceptor(*events: Event, prepare: Callable[[Any], None] = lambda _: None, **properties: str) -> Check:
     return lambda cls, _: conformance.check_interceptor(cls, properties, events=events, prepare=prepare)
+
+
+def morphline(cls: type[Any], directory: Path) -> None:
+    file = directory / "morphline.conf"
+    condition, then = '{ contains { client : ["10.1.2.3"] } }', '{ addValues { a : "@{client}" } }'
+    commands = f"{{ if {{ conditions : [{condition}], then : [{then}] }} }}"
+    file.write_text(f"morphlines : [{{ id : m, commands : [{commands}] }}]")
+    interceptor(CARD, morphlineFile=str(file))(cls, directory)
 
 
 def syslog(kind: socket.SocketKind, port: str = "port", **others: str) -> Check:
@@ -80,6 +91,18 @@ def avro_source(cls: type[Any], _: Path) -> None:
         events = encode(Batch.of(Event(body) for body in bodies)).to_pylist()
         client = clients.enter_context(socket.create_connection(("127.0.0.1", source.port)))
         client.sendall(frame(1, [opening(first=True, message="appendBatch"), array(events)]))
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as clients:
+        local = {"bind": "127.0.0.1", "port": "0"}
+        conformance.check_source(cls, local, send, failing=local | {"port": str(taken.getsockname()[1])})
+
+
+def thrift_source(cls: type[Any], _: Path) -> None:
+    def send(source: Any, bodies: Sequence[bytes]) -> None:
+        protocol = PROTOCOLS["compact"]
+        events = encode(Batch.of(Event(body) for body in bodies), protocol.layout).to_pylist()
+        client = clients.enter_context(socket.create_connection(("127.0.0.1", source.port)))
+        client.sendall(thriftrpc.frame(protocol.call(1, events)))
 
     with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as clients:
         local = {"bind": "127.0.0.1", "port": "0"}
@@ -116,11 +139,14 @@ def http_source(cls: type[Any], _: Path) -> None:
         conformance.check_source(cls, local, send, failing=local | {"port": str(taken.getsockname()[1])})
 
 
-def avro_sink(cls: type[Any], _: Path) -> None:
-    with Running() as running:
-        there = {"hostname": "127.0.0.1", "port": str(running.source.port)}
-        missing = there | {"ssl": "true", "truststore": "/none"}
-        conformance.check_sink(cls, there, lambda: [event.body for event in running.events], failing=missing)
+def rpc_sink(source: type[Running]) -> Check:
+    def check(cls: type[Any], _: Path) -> None:
+        with source() as running:
+            there = {"hostname": "127.0.0.1", "port": str(running.source.port)}
+            missing = there | {"ssl": "true", "truststore": "/none"}
+            conformance.check_sink(cls, there, lambda: [event.body for event in running.events], failing=missing)
+
+    return check
 
 
 def exec_source(cls: type[Any], directory: Path) -> None:
@@ -230,6 +256,7 @@ HERE: dict[str, Check] = {
     "source stress": lambda cls, _: conformance.check_component(cls, {"maxTotalEvents": "10"}),
     "source seq": lambda cls, _: conformance.check_component(cls, {"totalEvents": "10"}),
     "source avro": avro_source,
+    "source thrift": thrift_source,
     "source http": http_source,
     "source log4j": log4j,
     "source multiport_syslogtcp": syslog(socket.SOCK_STREAM, "ports", **{"charset.default": "latin-1"}),
@@ -243,6 +270,7 @@ HERE: dict[str, Check] = {
     "interceptor filter": interceptor(CARD, match="card|line 1", drop="true"),
     "interceptor host": interceptor(useIP="false"),
     "interceptor mask": interceptor(CARD, patterns="card email ipv4", on="body client"),
+    "interceptor morphline": morphline,
     "interceptor regex_extractor": interceptor(
         CARD,
         Event(b"line 2020-02-30 of \xff", {"word": "before"}),
@@ -262,7 +290,8 @@ HERE: dict[str, Check] = {
     "interceptor static": interceptor(key="host", value="x"),
     "interceptor timestamp": interceptor(prepare=lambda timestamp: setattr(timestamp, "clock", lambda: 1.5)),
     "interceptor uuid": interceptor(prepare=lambda uuid: setattr(uuid, "random", bytes)),
-    "sink avro": avro_sink,
+    "sink avro": rpc_sink(Running),
+    "sink thrift": rpc_sink(RunningThrift),
     "sink file_roll": file_roll,
     "sink logger": logger,
     "sink spark": spark,

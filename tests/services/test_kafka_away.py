@@ -50,6 +50,7 @@ a1.sinks.k1.channel = c1
     assert f"no connection to 127.0.0.1:{port} (Connection refused)" in result.stderr, result.output
 
 
+@pytest.mark.usefixtures("servers")
 def test_check_connect_names_one_beside_others_that_answer(brokers: str, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     file = tmp_path / "agent.conf"

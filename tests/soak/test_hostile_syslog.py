@@ -176,6 +176,7 @@ def test_healthy_senders_among_hostile_ones(tmp_path: Path, seed: int, figures: 
     figures.append(line)
 
 
+@pytest.mark.usefixtures("servers")
 def test_few_open_files_are_fewer_connections_and_not_the_end(tmp_path: Path) -> None:
     certificate(tmp_path)
     one, two, tls = free_ports(3)

@@ -129,7 +129,7 @@ def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
         group.made_again()
         group.put(90)  # more than the one before had
         agent.until(lambda: delivered() == has(), "what the second held")
-        assert "was deleted" in agent.log
+        assert "was deleted" in agent.log or "Unknown topic" in agent.log  # by how soon it is there again
         assert agent.stop() == 0
     group.made_again()
     group.put(90)

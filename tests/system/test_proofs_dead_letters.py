@@ -17,8 +17,10 @@ from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from tests.system.running import hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique
 
-HOSTILE = {"up": "../../up", "dots": "..", "slash": "a/b", "absolute": "/etc", "nul": "a\\u0000b"}
-"""Values of a header in a path, by the name of the file whose lines have it; as a properties file writes them."""
+HOSTILE = {"up": "../../up", "dots": "..", "within": "a/../b", "own": ".flafka/chain", "nul": "a\\u0000b"}
+"""Values of a header that make no path, by the name of the file whose lines have it."""
+PATHS = {"good": "shop", "slash": "a/b", "absolute": "/etc"}
+"""Values that make directories below the sink's path."""
 
 
 class Letter(NamedTuple):
@@ -71,9 +73,9 @@ def test_a_header_that_makes_no_path_is_rejected(
     tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
 ) -> None:
     topic, root = unique("rejected"), unique("/proofs/rejected")
-    for name in ("good", *HOSTILE):
+    for name in (*PATHS, *HOSTILE):
         (tmp_path / f"{name}.log").write_bytes(b"".join(b"%s %d\n" % (name.encode(), n) for n in range(20)))
-    values = [("good", "shop"), *HOSTILE.items()]
+    values = [*PATHS.items(), *HOSTILE.items()]
     configuration = f"""
 a1.sources = c1files c2files
 a1.channels = c1 c2
@@ -87,9 +89,9 @@ a1.channels.c2.type = memory
 a1.deadletters.directory = {tmp_path}/letters
 """
     rejected = Counter(b"%s %d" % (name.encode(), n) for name in HOSTILE for n in range(20))
-    delivered = Counter(b"good %d" % n for n in range(20))
     with RunningAgent(tmp_path / "a", configuration) as agent:
-        expected = {("SINK.k1", 20, rejected.total()), ("SINK.k2", 20, rejected.total())}
+        delivered = 20 * len(PATHS)
+        expected = {("SINK.k1", delivered, rejected.total()), ("SINK.k2", delivered, rejected.total())}
         agent.until(
             lambda: (
                 expected
@@ -109,10 +111,15 @@ a1.deadletters.directory = {tmp_path}/letters
         assert agent.stop() == 0
         assert "Traceback" not in agent.log
 
-    assert Counter(in_hdfs(hdfs_cluster, f"{root}/kafka/shop")) == delivered
-    assert Counter(in_hdfs(hdfs_cluster, f"{root}/memory/shop")) == delivered
+    for name, value in PATHS.items():
+        expected_lines = [b"%s %d" % (name.encode(), n) for n in range(20)]
+        for kind in ("kafka", "memory"):
+            assert sorted(in_hdfs(hdfs_cluster, f"{root}/{kind}/{value}")) == sorted(expected_lines), (name, kind)
     reader = HdfsReader(hdfs_cluster.webhdfs)
-    assert not [path for path in reader.visible(root) if "/shop/" not in path]
+    directories = tuple(
+        f"{root}/{kind}/{value.strip('/')}/" for kind in ("kafka", "memory") for value in PATHS.values()
+    )
+    assert not [path for path in reader.visible(root) if not path.startswith(directories)]
 
     letters = dead_letters(kafka_cluster, topic)
     assert Counter(letter.body for letter in letters) == rejected
@@ -121,11 +128,11 @@ a1.deadletters.directory = {tmp_path}/letters
         assert letter.headers["flafka.component"] == "a1.sinks.k1"
         assert letter.headers["flafka.id"].startswith(f"{topic}~")
         assert json.loads(letter.headers["flafka.headers"])["app"] == {**HOSTILE, "nul": "a\0b"}[name]
-        assert "'app'" in letter.headers["flafka.reason"]
+        assert ("reserved name '.flafka'" if name == "own" else "'app'") in letter.headers["flafka.reason"]
     kept = [json.loads(line) for line in (tmp_path / "letters/a1.c2.deadletters.jsonl").read_text().splitlines()]
     assert Counter(base64.b64decode(letter["body"]) for letter in kept) == rejected
     assert {letter["component"] for letter in kept} == {"a1.sinks.k2"}
-    assert all("'app'" in letter["reason"] for letter in kept)
+    assert all("'app'" in letter["reason"] or "reserved name '.flafka'" in letter["reason"] for letter in kept)
 
 
 def test_a_record_that_cannot_be_decoded_is_kept_as_it_is(

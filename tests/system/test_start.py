@@ -4,12 +4,14 @@ import json
 import re
 import signal
 import socket
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.cli.start import SAME_SECONDS
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_port, free_ports
@@ -84,9 +86,34 @@ a1.sinks = k1
         send_lines(agent)
         agent.process.send_signal(number)
         agent.until(lambda: "stopping: draining" in agent.log, "the agent to stop")
+        agent.process.send_signal(
+            number
+        )  # the same request: GNU timeout sends one to the process and one to its group
+        time.sleep(SAME_SECONDS)
         assert agent.process.poll() is None
         agent.process.send_signal(number)
         assert agent.ended() == 128 + number
+        assert agent.log.endswith(
+            f"WARNING agent: {number.name} came again, the agent ends at once. Left undone: sinks k1 (durable "
+            f"channels deliver again what is not committed); {len(LINES)} events in memory channels, which are lost\n"
+        )
+
+
+def test_signals_in_a_burst_are_one(tmp_path: Path, hdfs_cluster: HdfsCluster) -> None:
+    root = unique("/proofs/burst")
+    configuration = f"""
+{SYSLOG}
+a1.channels.c1.type = memory
+a1.sinks = k1
+{hdfs_sink(hdfs_cluster.webhdfs, root, roll_seconds=3600)}
+"""
+    with RunningAgent(tmp_path, configuration) as agent:
+        send_lines(agent)
+        agent.process.send_signal(signal.SIGTERM)
+        agent.until(lambda: "stopping: draining" in agent.log, "the agent to stop")
+        assert agent.stop() == 0
+        assert agent.log.endswith("stopped\n")
+    assert Counter(in_hdfs(hdfs_cluster, root)) == Counter(LINES)
 
 
 def test_what_could_not_be_delivered_stays_in_kafka(
@@ -315,7 +342,7 @@ a1.channels.c1.kafka.topic = {topic}
     flume = configuration.replace("= kafka", flumes)
     with RunningAgent(tmp_path, flume, environment=own) as agent:
         assert agent.ended() == 2
-        assert "a1.channels.c1: kafka.bootstrap.servers is required" in agent.log
+        assert "a1.channels.c1: kafka.bootstrap.servers is required: add " in agent.log
 
 
 # --- checking
@@ -342,7 +369,7 @@ TOLD = """\
 {file}:9: a1.sources.s2: port must be a whole number, not 'many'
 {file}:10: a1.sources.s2: channel 'evnets' is not declared, did you mean 'events'?
 {file}:12: a1.channels.events: capacity must be a whole number, not 'many'
-{file}:13: a1.sinks.k1: sink.directory is required
+{file}:13: a1.sinks.k1: sink.directory is required: add a1.sinks.k1.sink.directory = …
 {file}:15: warning: a1.sinks.k1: unknown option 'sink.direktory', did you mean 'sink.directory'? (ignored)
 5 errors, 1 warning"""
 
