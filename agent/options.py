@@ -72,6 +72,12 @@ class AgentOptions(Config):
         le=65535,
         description="Port that serves the metrics; 0 takes a free one.",
     )
+    monitoring_token: pydantic.SecretStr | None = option(
+        None,
+        name="monitoring.token",
+        description="Password of the page at `/`, which shows the agent's settings and figures. Without it the page "
+        "is served on a loopback address only. The metrics and the health are served without it.",
+    )
     monitoring_file: str | None = option(
         None, name="monitoring.file", description="File that gets the metrics, as JSON, when the agent stops."
     )

@@ -166,6 +166,13 @@ class AgentSpec:
     options: AgentOptions = field(default_factory=AgentOptions)
     option_places: Mapping[str, Place] = field(default_factory=dict)
     """Where the options stand that do, by name."""
+    shown: Mapping[str, str] = field(default_factory=dict)
+    """Every line of the agent in effect, by its full key, as it may be shown: secrets hidden."""
+
+    def shown_of(self, path: str) -> dict[str, str]:
+        """Those of one component, by option."""
+        start = f"{path}."
+        return {key.removeprefix(start): value for key, value in self.shown.items() if key.startswith(start)}
 
     def channel(self, name: str) -> ChannelSpec:
         """The channel of that name."""

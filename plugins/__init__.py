@@ -20,19 +20,30 @@ from plugins.component import Caution, Component, PortTaken, require
 from plugins.errors import Conflict, FlafkaError, MissingExtra, Rejected, Retry, Unreachable
 from plugins.event import Event, EventId
 from plugins.interceptor import Interceptor
-from plugins.kafkachannel import KafkaBackedChannel, KafkaStream, OverflowConfig
+from plugins.kafkachannel import (
+    Backlog,
+    Broker,
+    ClusterLook,
+    KafkaBackedChannel,
+    KafkaStream,
+    Onlooker,
+    OverflowConfig,
+)
 from plugins.manager import Components, UnknownType, UnusableType, hookimpl
 from plugins.metrics import Metrics
 from plugins.options import Config, Difference, Option, Problem, agreement, option, with_default
 from plugins.sink import CommittingSink, PlainSink, Receipt, Resumed, Sink
-from plugins.source import Source
+from plugins.source import FollowedFile, Source
 from plugins.streaming import StreamingSink
 
 __all__ = [
     "MAX_HEADER_COLUMNS",
+    "Backlog",
     "Batch",
+    "Broker",
     "Caution",
     "Channel",
+    "ClusterLook",
     "CommittingSink",
     "Component",
     "Components",
@@ -42,11 +53,13 @@ __all__ = [
     "Event",
     "EventId",
     "FlafkaError",
+    "FollowedFile",
     "Interceptor",
     "KafkaBackedChannel",
     "KafkaStream",
     "Metrics",
     "MissingExtra",
+    "Onlooker",
     "Option",
     "Origin",
     "OverflowConfig",

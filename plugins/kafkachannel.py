@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from plugins.channel import Channel, PartitionClaim, Record, Taken
 from plugins.component import C
@@ -22,6 +22,60 @@ class KafkaStream:
     group: str
     client: Mapping[str, str] = field(default_factory=dict)
     """Java client properties: security and the like."""
+
+
+class Broker(NamedTuple):
+    """One broker of a cluster."""
+
+    id: int
+    address: str
+    up: bool
+    """Whether it accepts connections now."""
+    leads: int
+    """How many partitions of the channel's topic it leads."""
+
+
+class ClusterLook(NamedTuple):
+    """A cluster and a channel's topic as they are now."""
+
+    id: str
+    topic: str
+    brokers: tuple[Broker, ...]
+    """Those that were seen since the first look, whether they are up or not."""
+    partitions: int
+    under_replicated: int
+    """Partitions of which not all replicas are in sync."""
+    leaderless: int
+    """Partitions that nobody can read or write."""
+
+
+class Backlog(NamedTuple):
+    """What a consumer group has not committed yet."""
+
+    records: int
+    oldest: int | None
+    """When the oldest of them came into the channel, in milliseconds since the epoch; None where there is none."""
+    retention: float | None
+    """Seconds until the brokers delete it; None where they keep it, or there is none."""
+
+
+class Onlooker(ABC):
+    """Looks at a channel and its brokers now and then, and changes nothing. Used by one thread.
+
+    All of it raises Retry where the brokers do not answer.
+    """
+
+    @abstractmethod
+    def cluster(self) -> ClusterLook:
+        """The brokers and the topic; within few seconds, also of brokers that are away."""
+
+    @abstractmethod
+    def backlog(self, group: str | None) -> Backlog:
+        """What is left for that consumer group; None is the channel's own."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the connections."""
 
 
 class OverflowConfig(Config):
@@ -57,6 +111,10 @@ class KafkaBackedChannel(Channel[C]):
         """Why brokers that answer do not serve this client, such as one with a wrong password; empty while they do,
         and while they are away."""
         return ""
+
+    def onlooker(self) -> Onlooker | None:
+        """What the agent's monitoring looks through; None where a channel has nothing of the kind."""
+        return None
 
     @property
     @abstractmethod

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
 
 from plugins.batch import Batch
 from plugins.component import C, Component
+
+
+class FollowedFile(NamedTuple):
+    """A file that a source reads."""
+
+    path: str
+    position: int
+    """Bytes of it that the channels have."""
 
 
 class Source(Component[C]):
@@ -27,6 +36,10 @@ class Source(Component[C]):
     def sets_headers(self) -> Collection[str] | None:
         """Names of the headers that its events may have; None: any. `check` warns of a sink that needs others."""
         return None
+
+    def followed(self) -> Iterable[FollowedFile]:
+        """The files that it reads at present, for whoever looks. Any thread may ask, also while it is not open."""
+        return ()
 
     def stored(self, batch: Batch) -> None:
         """Called once a batch, in yield order, when every required channel holds it: acknowledge, save positions.

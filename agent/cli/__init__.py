@@ -13,6 +13,7 @@ import click
 COMMANDS = {
     "start": "Run an agent until it is told to stop.",
     "check": "Check a configuration; start nothing.",
+    "graph": "Draw a configuration: the ways that events take from sources to sinks.",
     "migrate": "Say what becomes of each line of a Flume configuration, and write the one that runs.",
     "process": "Run a Spark processor on the stored events and show its output; keep nothing.",
     "demo": "Show a complete pipeline with all its servers on this machine.",

@@ -20,7 +20,7 @@ from plugins.shared.javaclass import cannot_run, is_java_class
 
 _STORE = re.compile(r"kafka\.(.+\.)?ssl\.\w+\.location")
 """Of the properties that are passed on to Kafka's client, those that name files."""
-_SECRET_NAME = re.compile(r"password|passphrase|secret|jaas", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"password|passphrase|secret|jaas|token$|credential|api[._-]?key|[._]pem$", re.IGNORECASE)
 
 COMMON = {
     "source": ["type", "channels", "interceptors", "selector.type", "selector.optional"],

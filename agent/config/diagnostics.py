@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -97,6 +97,16 @@ class Report:
 
     def diagnostics(self, *, notes: bool = False) -> list[Diagnostic]:
         """All found, those of severity `note` only with `notes`; secrets taken out, in the order of the file."""
+        clean = self.cleaner()
+        found = [
+            replace(d, component=clean(d.component), message=clean(d.message))
+            for d in self._found
+            if notes or d.severity != "note"
+        ]
+        return sorted(dict.fromkeys(found), key=lambda d: (d.place.file, d.place.line))
+
+    def cleaner(self) -> Callable[[str], str]:
+        """Takes out of a text the secrets that are known now, and makes one printable line of it."""
         # A short secret is hidden as a word only: cutting its letters out of every word would tell it.
         patterns = [
             re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)"
@@ -109,12 +119,7 @@ class Report:
             # One line each, whatever a name or value holds, and no control sequences for the terminal.
             return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
-        found = [
-            replace(d, component=clean(d.component), message=clean(d.message))
-            for d in self._found
-            if notes or d.severity != "note"
-        ]
-        return sorted(dict.fromkeys(found), key=lambda d: (d.place.file, d.place.line))
+        return clean
 
     def _add(self, severity: Severity, place: Place, component: str, message: str) -> None:
         self._found.append(Diagnostic(severity, place, component, message))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agent.config.build import Builder
@@ -142,7 +143,12 @@ def _agent(
         if flume in system:
             mine[option] = Property(f"{name}.{option}", system[flume], Place(f"-D{flume}", 0))
     builder = Builder(name, str(file), mine, report, components)
-    return builder.build(_survivors(name, str(file), mine, report) if report.mode == "lenient" else None)
+    written = {prop.name: prop.value for prop in mine.values()}
+    spec = builder.build(_survivors(name, str(file), mine, report) if report.mode == "lenient" else None)
+    if spec is None:
+        return None
+    clean = report.cleaner()  # all secrets are known only now
+    return replace(spec, shown={key: clean(value) for key, value in written.items()})
 
 
 def _survivors(agent: str, file: str, properties: Mapping[str, Property], report: Report) -> Survivors | None:

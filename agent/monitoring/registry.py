@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -38,7 +38,8 @@ dashboards expect; Flume shows no interceptors."""
 _SPARK = "BatchMilliseconds RecordsPerSecond StateRows StateBytes"  # of a query's latest micro-batch
 _CONNECTIONS = "OpenConnectionCount OpenConnectionLimit"
 _OVERFLOW = "Overflowing OverflowSize"
-_LEVELS = f"ChannelCapacity ChannelFillPercentage ChannelSize {_CONNECTIONS} {_OVERFLOW} Lag {_SPARK}"
+_WATCHED = "Backlog LagSeconds RetentionSecondsLeft"  # of `agent.monitoring.watch`
+_LEVELS = f"{_WATCHED} ChannelCapacity ChannelFillPercentage ChannelSize {_CONNECTIONS} {_OVERFLOW} Lag {_SPARK}"
 GAUGES = frozenset((*_LEVELS.split(), *RETRY))
 
 
@@ -67,6 +68,8 @@ class Registry:
         """`rejecting` tells of components, by path (`a1.sinks.k1`), that have rejected events lately."""
         self.agent, self._rejecting = agent, rejecting
         self.components: list[Monitored] = []
+        self.waiting: Callable[[], Mapping[str, str]] = dict
+        """Tells of components that do not take events yet since the agent's start, and why."""
 
     def add(self, kind: str, name: str, metrics: Metrics, counters: Iterable[str] = ()) -> None:
         """Show this component from now on; `counters` are names it has besides those of its kind."""
@@ -84,6 +87,10 @@ class Registry:
         if component.metrics.last_error:
             shown["LastError"] = component.metrics.last_error
         return shown
+
+    def state(self) -> Literal["ok", "degraded", "failing"]:
+        """In one word."""
+        return "failing" if self.failing() else "degraded" if self.degraded() else "ok"
 
     def failing(self) -> dict[str, str]:
         """Components whose latest attempt failed, with the reason, but for those whose work another one does."""

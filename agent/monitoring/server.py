@@ -1,4 +1,4 @@
-"""The agent's HTTP server: `/metrics`, `/metrics/prometheus`, `/healthz`."""
+"""The agent's HTTP server: `/metrics`, `/metrics/prometheus`, `/healthz`, `/readyz`, and the page at `/`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import logging
 import socket
 import threading
-from html import escape
 
 import uvicorn
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,16 +13,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.monitoring.registry import Registry
+from agent.monitoring.routes import Guard, routes
+from agent.monitoring.view import View
 
 log = logging.getLogger(__name__)
-
-_PATHS = ("/metrics", "/metrics/prometheus", "/healthz")
-
 
 RETRY_SECONDS = 5.0
 """How often a port that is taken is tried again."""
@@ -43,12 +41,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class MetricsServer:
-    """Serves a registry on a thread of its own. A port that is taken never keeps the agent from running: it is a
-    warning, once, and is tried again until it can be had.
+    """Serves a registry, and the page of a view of it, on a thread of its own.
+
+    A port that is taken never keeps the agent from running: it is a warning, once, and is tried again until it can
+    be had.
     """
 
-    def __init__(self, registry: Registry, host: str, port: int) -> None:
-        self.registry, self.host, self.port = registry, host, port
+    def __init__(self, registry: Registry, host: str, port: int, view: View | None = None, token: str = "") -> None:
+        self.registry, self.host, self.port, self.view, self.token = registry, host, port, view, token
         self._server: uvicorn.Server | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -108,21 +108,25 @@ class MetricsServer:
 
         async def health(_: Request) -> Response:
             failing, degraded = self.registry.failing(), self.registry.degraded()
-            told = {"agent": self.registry.agent, "failing": failing, "degraded": degraded}
-            return JSONResponse(told, status_code=503 if failing else 200)
+            told = {"agent": self.registry.agent, "state": self.registry.state()}
+            return JSONResponse(
+                {**told, "failing": failing, "degraded": degraded}, status_code=503 if failing else 200
+            )
 
-        async def index(_: Request) -> Response:
-            links = "".join(f'<li><a href="{path}">{path}</a>' for path in _PATHS)
-            return HTMLResponse(f"<!doctype html><title>{escape(self.registry.agent)}</title><ul>{links}</ul>")
+        async def readiness(_: Request) -> Response:
+            waiting = self.registry.waiting()
+            told = {"agent": self.registry.agent, "ready": not waiting, "waiting": waiting}
+            return JSONResponse(told, status_code=503 if waiting else 200)
 
         return Starlette(
             routes=[
-                Route("/", index),
                 Route("/metrics", flume, methods=["GET", "POST"]),
                 Route("/metrics/prometheus", exposition),
                 Route("/healthz", health),
+                Route("/readyz", readiness),
+                *(routes(self.view, self.token) if self.view is not None else ()),
             ],
-            middleware=[Middleware(_AnyCase)],
+            middleware=[Middleware(_AnyCase), Middleware(Guard, host=self.host, token=self.token)],
         )
 
 

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent.audit.publishing import audit_of
+from agent.graph import graph_of, metrics_of_interceptor
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
+from agent.monitoring.view import View
+from agent.monitoring.watch import KafkaWatch
 from agent.runner.deadletters.letters import DeadLetters, dead_letters_of
 from agent.runner.deadletters.notices import Heard, Notices, command_for
 from agent.runner.drain import Drain
@@ -84,14 +87,31 @@ class Agent:
                 for i in s.interceptors:
                     if (counted := self.spark.interceptors.get((s.name, i.name))) is not None:
                         self._show_interceptor(s, i.name, counted, i.cls.counters)
-        self.server = MetricsServer(self.registry, spec.options.monitoring_host, spec.options.monitoring_port)
+        self.registry.waiting = self._waiting
+        drained: dict[str, list[tuple[str | None, Metrics]]] = {}
+        known = {delivery.spec.name: delivery.metrics for delivery in deliveries}
+        known |= self.spark.metrics if self.spark is not None else {}
+        for s in spec.sinks:
+            drained.setdefault(s.channel, []).append((s.group, known[s.name]))
+        self.watch = KafkaWatch({name: c.channel for name, c in self.channels.items()}, drained)
+        followed = {source.spec.name: source.source.followed for source in self.sources}
+        self.view = View(graph_of(spec), self.registry, self.watch, followed)
+        options = spec.options
+        token = options.monitoring_token.get_secret_value() if options.monitoring_token is not None else ""
+        served = options.monitoring_host, options.monitoring_port
+        self.server = MetricsServer(self.registry, *served, self.view, token)
 
     def _show_interceptor(
         self, owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, counters: tuple[str, ...]
     ) -> None:
-        """As `INTERCEPTOR.<source or sink>.<name>`; a sink that is named as a source is shows as `sinks.<sink>`."""
-        twin = isinstance(owner, SinkSpec) and any(source.name == owner.name for source in self.spec.sources)
-        self.registry.add("INTERCEPTOR", f"{'sinks.' if twin else ''}{owner.name}.{name}", metrics, counters)
+        self.registry.add("INTERCEPTOR", metrics_of_interceptor(self.spec, owner, name), metrics, counters)
+
+    def _waiting(self) -> dict[str, str]:
+        """Channels and sources that were never open since the start, and why."""
+        never = [*((c, c.ready) for c in self.channels.values()), *((s, s.was_open) for s in self.sources)]
+        return {
+            worker.path: worker.metrics.last_error or "is not open yet" for worker, was in never if not was.is_set()
+        }
 
     def _runner(self, sinks: Sequence[SinkSpec], group: SinkGroupSpec | None = None) -> SinkRunner:
         name = sinks[0].name if group is None else f"sinkgroups.{group.name}"
@@ -101,6 +121,9 @@ class Agent:
 
     def start(self) -> None:
         """Start everything; returns at once. Components that cannot open yet are tried again."""
+        logging.getLogger().addHandler(self.view.recent)
+        self.view.history.start()
+        self.watch.start()
         self.server.start()
         for channel in self.channels.values():
             channel.start()
@@ -159,6 +182,9 @@ class Agent:
                 channel.audit.close()
         self.notices.say(all_of_them=True)
         self.server.stop()
+        self.watch.stop()
+        self.view.history.stop()
+        logging.getLogger().removeHandler(self.view.recent)
         self._keep_metrics()
         log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")
         return clean

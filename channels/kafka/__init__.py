@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.differences import KAFKA
+from channels.kafka.onlooker import KafkaOnlooker
 from channels.kafka.positions import TopicIds, assigned, claims_of, reader_id
 from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
 from channels.kafka.reader import KafkaReader
@@ -26,6 +27,7 @@ from plugins import (
     FlafkaError,
     KafkaBackedChannel,
     KafkaStream,
+    Onlooker,
     PartitionClaim,
     Reader,
     RebalanceListener,
@@ -164,6 +166,11 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         self._producer.put(batch)
 
     # --- out
+
+    def onlooker(self) -> Onlooker:
+        """Connections of its own, which read nothing but the oldest record of a backlog."""
+        config = self.config
+        return KafkaOnlooker(config.topic, config.group_id, self._client(config.consumer))
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
         """A consumer of the topic, a static member of its group."""

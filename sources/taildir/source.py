@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from plugins import Batch, Retry, Source
+from plugins import Batch, FollowedFile, Retry, Source
 from sources.compressed import COMPRESSED
 from sources.taildir.config import TaildirConfig
 from sources.taildir.differences import TAILDIR
@@ -69,6 +69,8 @@ class TaildirSource(Source[TaildirConfig]):
     def __init__(self, config: TaildirConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._held = ExitStack()
+        self._looked_at: Files | None = None
+        """For `followed`, which other threads call at any time."""
 
     def open(self) -> None:
         """Read the positions and find the files. Raises Retry while the position file cannot be used."""
@@ -88,6 +90,7 @@ class TaildirSource(Source[TaildirConfig]):
             room=str(config.position_path.parent),
             stopping=self.stopping,
         )
+        self._looked_at = self._files
         for note in self._positions.notes:
             self.log.warning("%s", note)
         self._held.callback(self._files.close_all)
@@ -120,6 +123,11 @@ class TaildirSource(Source[TaildirConfig]):
         self._files.unsaved.clear()
         self._unwritable = ""
         self._held.callback(lambda: self._save(last=True))
+
+    def followed(self) -> list[FollowedFile]:
+        """Those that were found, by the names they have now."""
+        tails = self._looked_at.followed if self._looked_at is not None else []
+        return [FollowedFile(tail.path, tail.position) for tail in tails]
 
     def close(self) -> None:
         """Save what is known, and let go of every file."""

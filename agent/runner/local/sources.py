@@ -44,6 +44,8 @@ class SourceRunner(Worker):
         self.channels = {name: channels[name] for name in spec.channels}
         self.selector = Selector(spec.selector)
         self.optional = {name: OptionalPuts(f"{spec.path}-{name}", source.in_flight) for name in spec.channels}
+        self.was_open = threading.Event()
+        """Set once it takes events for the first time."""
         self.refusing: set[str] = set()
         """Optional channels whose latest put failed."""
         self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]
@@ -59,6 +61,7 @@ class SourceRunner(Worker):
             if not channel.wait_until_it_takes_events(self.stopping, None if name in required else PATIENCE_SECONDS):
                 return
         self.source.open()
+        self.was_open.set()
         self.retries.recovered(tried=False)
         if self.source.in_flight == 1:
             for batch in self._batches():

@@ -1,0 +1,303 @@
+"""The topology of a configured agent as nodes and edges, and as text, Mermaid or SVG: the same for every reader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from html import escape
+from typing import Any, Literal
+
+from agent.topology import AgentSpec, ComponentSpec, Route, SinkSpec, SourceSpec
+from plugins import Config, KafkaBackedChannel, StreamingSink
+
+NodeKind = Literal["source", "interceptor", "channel", "sink"]
+EdgeKind = Literal["events", "optional", "overflow", "topic"]
+"""`optional`: a failure is counted and otherwise ignored. `topic`: what a processor writes, a channel reads."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One component."""
+
+    id: str
+    """Its path in the configuration, `a1.sinks.k1`."""
+    kind: NodeKind
+    name: str
+    type: str
+    words: tuple[str, ...] = ()
+    """What is special about it, in words: `on Spark`, `group g1`, `by header type`."""
+    metrics: str = ""
+    """Its key in the metrics, `SINK.k1`."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Its own lines of the configuration, secrets hidden."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """What its other options are."""
+    place: str = ""
+    """File and line."""
+    interceptors: tuple[Node, ...] = ()
+    """What stands behind a source, and before a sink, in its order."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Events go from one component to another one."""
+
+    start: str
+    end: str
+    """Ids of nodes."""
+    kind: EdgeKind = "events"
+    label: str = ""
+    """Which events, where not all go this way."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sinks that drain one channel together."""
+
+    name: str
+    kind: str
+    sinks: tuple[str, ...]
+    """Ids of nodes."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All of one agent, in the order of its file."""
+
+    agent: str
+    file: str
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    groups: tuple[Group, ...]
+
+    def data(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+    def of(self, kind: NodeKind) -> list[Node]:
+        """The sources, the channels, or the sinks."""
+        return [node for node in self.nodes if node.kind == kind]
+
+
+def graph_of(spec: AgentSpec) -> Graph:
+    """The graph of an agent."""
+    nodes: list[Node] = []
+    edges: list[Edge] = []
+    paths = {channel.name: channel.path for channel in spec.channels}
+    for source in spec.sources:
+        nodes.append(_end(spec, source, "source", _source_words(source), f"SOURCE.{source.name}"))
+        edges += (Edge(source.path, paths[name], kind, label) for name, kind, label in _routes(source))
+    for channel in spec.channels:
+        nodes.append(_node(spec, channel, "channel", (), f"CHANNEL.{channel.name}"))
+        if (overflow := channel.overflow) is not None:
+            edges.append(Edge(channel.path, paths[overflow.channel], "overflow", "while brokers are away"))
+    for sink in spec.sinks:
+        nodes.append(_end(spec, sink, "sink", _sink_words(sink), f"SINK.{sink.name}"))
+        edges.append(Edge(paths[sink.channel], sink.path))
+        edges += (Edge(sink.path, path, "topic", topic) for topic, path in _written(sink, spec))
+    paths = {sink.name: sink.path for sink in spec.sinks}
+    groups = tuple(
+        Group(group.name, group.processor.kind, tuple(paths[name] for name in group.sinks if name in paths))
+        for group in spec.groups
+    )
+    return Graph(spec.name, spec.file, tuple(nodes), tuple(edges), groups)
+
+
+def metrics_of_interceptor(spec: AgentSpec, owner: SourceSpec | SinkSpec, name: str) -> str:
+    """The name under which an interceptor's counters are shown: `<source or sink>.<name>`.
+
+    A sink that is named as a source is shows as `sinks.<sink>.<name>`.
+    """
+    twin = isinstance(owner, SinkSpec) and any(source.name == owner.name for source in spec.sources)
+    return f"{'sinks.' if twin else ''}{owner.name}.{name}"
+
+
+def _end(agent: AgentSpec, spec: SourceSpec | SinkSpec, kind: NodeKind, words: tuple[str, ...], metrics: str) -> Node:
+    interceptors = tuple(
+        _node(agent, one, "interceptor", (), f"INTERCEPTOR.{metrics_of_interceptor(agent, spec, one.name)}")
+        for one in spec.interceptors
+    )
+    return replace(_node(agent, spec, kind, words, metrics), interceptors=interceptors)
+
+
+def _written(sink: SinkSpec, spec: AgentSpec) -> Iterator[tuple[str, str]]:
+    """The topics that a processor writes and a channel of this agent reads, with the channel's path."""
+    if not issubclass(sink.cls, StreamingSink):
+        return
+    topics = sink.make().topics()
+    for channel in spec.channels:
+        made = channel.make()
+        if isinstance(made, KafkaBackedChannel) and (topic := made.stream(None).topic) in topics:
+            yield topic, channel.path
+
+
+def _node(agent: AgentSpec, spec: ComponentSpec, kind: NodeKind, words: tuple[str, ...], metrics: str) -> Node:
+    options = agent.shown_of(spec.path)
+    if kind in ("source", "sink"):  # those of interceptors stand with these
+        options = {name: value for name, value in options.items() if not name.startswith("interceptors.")}
+    return Node(
+        *(spec.path, kind, spec.name, spec.cls.type_name, words, metrics),
+        *(options, _defaults(spec.config, options), str(spec.place)),
+    )
+
+
+def _defaults(config: Config, written: Mapping[str, str]) -> dict[str, str]:
+    """The options that the configuration does not set, and their values."""
+    found = {}
+    for option in type(config).options():
+        value = getattr(config, option.field, None)
+        if not (option.name in written or option.ignored or option.secret or value in (None, {}, [])):
+            found[option.name] = _plain(value)
+    return found
+
+
+def _plain(value: object) -> str:
+    """As a configuration would write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _source_words(source: SourceSpec) -> tuple[str, ...]:
+    selector = source.selector
+    found = [f"by header {selector.header}"] * (selector.kind == "multiplexing")
+    return (*found, *(["channels in turn"] * (selector.kind == "load_balancing")))
+
+
+def _sink_words(sink: SinkSpec) -> tuple[str, ...]:
+    return (*(["on Spark"] * (sink.runner == "spark")), *([f"group {sink.group}"] if sink.group else []))
+
+
+def _routes(source: SourceSpec) -> Iterator[tuple[str, EdgeKind, str]]:
+    """By channel: how events come there, and which."""
+    selector = source.selector
+    routes: list[tuple[str, Route]] = [(f"{selector.header} = {value}", r) for value, r in selector.routes.items()]
+    routes.append(("otherwise" if routes else "", selector.otherwise))
+    for name in source.channels:
+        required = [label for label, route in routes if name in route.required]
+        optional = [label for label, route in routes if name in route.optional]
+        if required or optional:
+            kind: EdgeKind = "events" if required else "optional"
+            yield name, kind, ", ".join(filter(None, dict.fromkeys(required or optional)))
+
+
+# --- as text
+
+
+def text(graph: Graph) -> str:
+    """A line for each way from a source to a channel, and from a channel to a sink, with what stands in between."""
+    named = {node.id: node for node in graph.nodes}
+    lines = []
+    for edge in graph.edges:
+        start, end = named[edge.start], named[edge.end]
+        before = [start.name] if start.kind == "channel" and edge.kind == "events" else [_called(start)]
+        if start.kind == "source":
+            before += map(_called, start.interceptors)
+        after = [*map(_called, end.interceptors), _called(end)] if end.kind == "sink" else [_called(end)]
+        label = f"[{edge.label}] " if edge.label else ""
+        lines.append(f"{' → '.join(before)} {_TEXT_ARROWS[edge.kind]} {label}{' → '.join(after)}")
+    for group in graph.groups:
+        lines.append(f"sink group {group.name}: {group.kind} of {', '.join(named[id].name for id in group.sinks)}")
+    return "\n".join(lines)
+
+
+_TEXT_ARROWS = {"events": "→", "optional": "⇢ (optional)", "overflow": "→ overflow", "topic": "→ topic"}
+
+
+def _called(node: Node) -> str:
+    return f"{node.name} ({', '.join((node.type, *node.words))})"
+
+
+# --- as Mermaid
+
+
+_SHAPES = {"source": '(["{}"])', "channel": '[("{}")]', "sink": '[/"{}"/]'}
+_ARROWS = {"events": "-->", "optional": "-.->", "overflow": "-.->", "topic": "-.->"}
+
+
+def mermaid(graph: Graph) -> str:
+    """A flowchart in Mermaid's language, as GitHub and many wikis draw it."""
+    ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes)}
+    lines = ["flowchart LR"]
+    for node in graph.nodes:
+        words = [_unquoted(word) for word in (node.name, node.type, *node.words)]
+        words += (_unquoted(f"· {one.name} ({one.type})") for one in node.interceptors)
+        lines.append(f"  {ids[node.id]}{_SHAPES[node.kind].format('<br/>'.join(words))}")
+    for edge in graph.edges:
+        label = f'|"{_unquoted(edge.label)}"|' if edge.label else ""
+        lines.append(f"  {ids[edge.start]} {_ARROWS[edge.kind]}{label} {ids[edge.end]}")
+    for group in graph.groups:
+        lines.append(f'  subgraph "{_unquoted(group.name)}: {group.kind}"')
+        lines += (f"    {ids[id]}" for id in group.sinks)
+        lines.append("  end")
+    return "\n".join(lines)
+
+
+def _unquoted(label: str) -> str:
+    return re.sub(r'["<>|]', lambda match: f"#{ord(match[0])};", label)
+
+
+# --- as SVG
+
+_WIDTH, _HEIGHT, _ROW, _GAP, _ACROSS = 200, 50, 17, 16, 130
+_COLOURS = {"source": "#2f6f4f", "channel": "#1f4e79", "sink": "#7a2e4d"}
+
+
+def svg(graph: Graph) -> str:
+    """A picture that needs nothing else: for wikis and pages."""
+    columns = [column for column in (graph.of("source"), graph.of("channel"), graph.of("sink")) if column]
+    heights = [sum(map(_height, column)) + _GAP * (len(column) - 1) for column in columns]
+    width, height = len(columns) * (_WIDTH + _ACROSS) - _ACROSS + 60, max(heights, default=0) + 20
+    places: dict[str, tuple[float, float, float]] = {}
+    for number, (column, tall) in enumerate(zip(columns, heights, strict=True)):
+        y = 10 + (height - 20 - tall) / 2
+        for node in column:
+            places[node.id] = 30 + number * (_WIDTH + _ACROSS), y, _height(node)
+            y += _height(node) + _GAP
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" width="{width}" '
+        f'height="{height:.0f}" font-family="sans-serif" font-size="13">',
+        f"<title>{escape(graph.agent)}</title>",
+        *(_line(edge, places) for edge in graph.edges),
+    ]
+    for node in graph.nodes:
+        x, y, tall = places[node.id]
+        parts += (
+            f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{tall}" rx="8" fill="{_COLOURS[node.kind]}"/>',
+            f'<text x="{x + 10}" y="{y + 21}" fill="white" font-weight="bold">{escape(node.name)}</text>',
+            _small(x, y + 38, ", ".join((node.type, *node.words))),
+            *(
+                _small(x, y + 38 + _ROW * (row + 1), f"· {one.name} ({one.type})")
+                for row, one in enumerate(node.interceptors)
+            ),
+        )
+    return "\n".join([*parts, "</svg>"])
+
+
+def _height(node: Node) -> float:
+    return _HEIGHT + _ROW * len(node.interceptors)
+
+
+def _small(x: float, y: float, words: str) -> str:
+    return f'<text x="{x + 10}" y="{y}" fill="white" font-size="11">{escape(words)}</text>'
+
+
+def _line(edge: Edge, places: Mapping[str, tuple[float, float, float]]) -> str:
+    (x1, y1, tall1), (x2, y2, tall2) = places[edge.start], places[edge.end]
+    y1, y2, across = y1 + tall1 / 2, y2 + tall2 / 2, _ACROSS / 2
+    if edge.kind == "overflow":  # both stand in one column: around their left edges
+        bends = x1 - 30, x2 - 30
+    elif edge.kind == "topic":  # back to a column before
+        bends = x1 - across, x2 + _WIDTH + across
+        x2 += _WIDTH
+    else:
+        x1 += _WIDTH
+        bends = x1 + across, x2 - across
+    path = f"M{x1},{y1} C{bends[0]},{y1} {bends[1]},{y2} {x2},{y2}"
+    dashed = ' stroke-dasharray="5 4"' if edge.kind != "events" else ""
+    drawn = f'<path d="{path}" fill="none" stroke="#888" stroke-width="1.5"{dashed}/>'
+    if not edge.label:
+        return drawn
+    x, y = (x1 + x2) / 2, (y1 + y2) / 2 - 4
+    return f'{drawn}<text x="{x}" y="{y}" text-anchor="middle" font-size="10" fill="#888">{escape(edge.label)}</text>'

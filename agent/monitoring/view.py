@@ -1,0 +1,83 @@
+"""What the page of an agent, and `agent top`, show of it: plain values for JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agent.graph import Graph
+from agent.monitoring.history import KEPT_SECONDS, SAMPLE_SECONDS, History
+from agent.monitoring.recent import Recent
+from agent.monitoring.registry import Registry
+from agent.monitoring.watch import KafkaWatch
+from plugins import FollowedFile
+
+MOST_FILES = 100
+"""So many files are shown at once."""
+
+
+class View:
+    """One agent, seen from outside."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        registry: Registry,
+        watch: KafkaWatch,
+        followed: Mapping[str, Callable[[], Iterable[FollowedFile]]],
+    ) -> None:
+        """`followed` are, by source, the files that it reads."""
+        self._graph, self.registry, self._watch, self._followed = graph, registry, watch, followed
+        self.history = History(registry)
+        self.recent = Recent()
+        self._started = time.time()
+
+    def graph(self) -> dict[str, Any]:
+        """What does not change while the agent runs: components, their options, and how events go."""
+        return self._graph.data()
+
+    def state(self) -> dict[str, Any]:
+        """How it is now: the figures of `/metrics`, rates, health, brokers, and what the log has warned of."""
+        failing, degraded = self.registry.failing(), self.registry.degraded()
+        return {
+            "agent": self.registry.agent,
+            "time": time.time(),
+            "started": self._started,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": importlib.metadata.version("flafka"),
+            "state": self.registry.state(),
+            "failing": failing,
+            "degraded": degraded,
+            "figures": self.registry.flume(),
+            "rates": self.history.rates(),
+            "kafka": self._watch.clusters(),
+            "said": [one._asdict() for one in self.recent.said()],
+        }
+
+    def series(self) -> dict[str, Any]:
+        """The last hour."""
+        return {"every": SAMPLE_SECONDS, "kept": KEPT_SECONDS, **self.history.series()}
+
+    def files(self, match: str) -> dict[str, Any]:
+        """The files that sources read with `match` in their paths, those with most left first, up to `MOST_FILES`."""
+        found = [
+            {"source": source, "path": file.path, "position": file.position, "size": _size(file)}
+            for source, followed in self._followed.items()
+            for file in followed()
+            if match in file.path
+        ]
+        found.sort(key=lambda file: (file["position"] - file["size"], file["path"]))  # type: ignore[operator]
+        return {"all": len(found), "files": found[:MOST_FILES]}
+
+
+def _size(file: FollowedFile) -> int:
+    try:
+        return Path(file.path).stat().st_size
+    except OSError:  # it is gone, and what is open of it is still read
+        return file.position

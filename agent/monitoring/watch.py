@@ -1,0 +1,106 @@
+"""Looks at the brokers and backlogs of an agent's Kafka channels, for its metrics and its page."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from plugins import Channel, ClusterLook, FlafkaError, KafkaBackedChannel, Metrics, Onlooker
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+"""Brokers are looked at so often."""
+BACKLOG_SECONDS = 5.0
+"""And what is left for the sinks so often."""
+BACKLOG = ("Backlog", "LagSeconds", "RetentionSecondsLeft")
+"""Gauges of a sink on a Kafka channel: records that its group has not committed, how long ago the oldest of them came
+into the channel, and how long the brokers keep it yet; known while the sink itself is down, too."""
+
+
+class KafkaWatch:
+    """Watches the channels on a thread of its own. What fails is shown, not logged: the channels tell of it."""
+
+    def __init__(
+        self, channels: Mapping[str, Channel], sinks: Mapping[str, Collection[tuple[str | None, Metrics]]]
+    ) -> None:
+        """`sinks` are, by channel, the groups of those that drain it, with their metrics."""
+        self._channels = {
+            name: channel for name, channel in channels.items() if isinstance(channel, KafkaBackedChannel)
+        }
+        self._sinks = sinks
+        self._onlookers: dict[str, Onlooker] = {}
+        self._seen: dict[str, ClusterLook | str] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafka watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        if self._channels:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End, soon."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(1)
+
+    def clusters(self) -> list[dict[str, Any]]:
+        """By channel what was seen last."""
+        return [
+            {"channel": name, "error": seen} if isinstance(seen, str) else {"channel": name, **_data(seen)}
+            for name, seen in list(self._seen.items())
+        ]
+
+    def _run(self) -> None:
+        due = 0.0
+        try:
+            while not self._stopping.is_set():
+                backlogs = time.monotonic() >= due
+                if backlogs:
+                    due = time.monotonic() + BACKLOG_SECONDS
+                for name in self._channels:
+                    self._look(name, backlogs=backlogs)
+                self._stopping.wait(LOOK_SECONDS)
+        finally:
+            for onlooker in self._onlookers.values():
+                onlooker.close()
+
+    def _look(self, name: str, *, backlogs: bool) -> None:
+        try:
+            onlooker = self._onlookers.get(name) or self._channels[name].onlooker()
+            if onlooker is None:
+                return
+            self._onlookers[name] = onlooker
+            self._seen[name] = onlooker.cluster()
+            if backlogs:
+                self._show_backlogs(name, onlooker)
+        except FlafkaError as e:
+            self._seen[name] = str(e)
+        except Exception as e:  # what monitoring meets must not end monitoring
+            log.debug("looking at channel %s failed", name, exc_info=e)
+            self._seen[name] = f"{type(e).__name__}: {e}"
+
+    def _show_backlogs(self, name: str, onlooker: Onlooker) -> None:
+        known: dict[str | None, Mapping[str, float | None]] = {}
+        for group, metrics in self._sinks.get(name, ()):
+            if group not in known:
+                known[group] = {}
+                with contextlib.suppress(FlafkaError):
+                    found = onlooker.backlog(group)
+                    since = 0.0 if found.oldest is None else max(0.0, time.time() - found.oldest / 1000)
+                    known[group] = dict(zip(BACKLOG, (found.records, round(since, 1), found.retention), strict=True))
+            for gauge in BACKLOG:
+                value = known[group].get(gauge)
+                if value is None:
+                    metrics.forget(gauge)
+                else:
+                    metrics.set(gauge, value)
+
+
+def _data(seen: ClusterLook) -> dict[str, Any]:
+    return {**seen._asdict(), "brokers": [broker._asdict() for broker in seen.brokers], "error": ""}

@@ -1,0 +1,155 @@
+"""The Kafka channel and its brokers as monitoring sees them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from plugins import Backlog, Broker, ClusterLook, Onlooker, Retry
+from plugins.shared.kafkaclient import CONSUMER, committed, reason
+
+ANSWER_SECONDS = 3.0
+ACCEPT_SECONDS = 1.0
+"""A broker that takes no connection in that time is shown as one that does not answer."""
+RECORD_SECONDS = 2.0
+"""For the oldest records of a backlog; what was not read by then is looked for again the next time."""
+RETENTION_SECONDS = 300.0
+"""The topic's retention is asked for so often."""
+_SMALL: Mapping[str, Any] = {
+    "fetch.message.max.bytes": 1024,  # brokers answer with one batch of records at least
+    "queued.max.messages.kbytes": 64,
+    "isolation.level": "read_uncommitted",
+}
+
+
+class KafkaOnlooker(Onlooker):
+    """Keeps one client a consumer group. None of them becomes a member of it, and nothing is committed."""
+
+    def __init__(self, topic: str, group: str, client: Mapping[str, Any]) -> None:
+        self._topic, self._group, self._client = topic, group, dict(client)
+        self._admin: AdminClient | None = None
+        self._consumers: dict[str, Consumer] = {}
+        self._brokers: dict[int, tuple[str, int]] = {}
+        """All that were ever seen, by id."""
+        self._times: dict[tuple[int, int], int] = {}
+        """By partition and offset: the time of the record there, of those that were oldest when last looked at."""
+        self._retention: float | None = None
+        self._retention_due = 0.0
+
+    def close(self) -> None:
+        """Close the consumers."""
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
+        self._admin = None
+
+    def cluster(self) -> ClusterLook:
+        """By the metadata that the first broker that answers has, and by connecting to each."""
+        try:
+            metadata = self._consumer(None).list_topics(self._topic, timeout=ANSWER_SECONDS)
+        except KafkaException as e:
+            if not self._brokers:
+                raise Retry(f"no broker answers: {reason(e)}") from e
+            metadata = None
+        partitions: list[Any] = []
+        if metadata is not None:
+            self._brokers |= {broker.id: (broker.host, broker.port) for broker in metadata.brokers.values()}
+            partitions = [*metadata.topics[self._topic].partitions.values()]
+        with ThreadPoolExecutor(len(self._brokers) or 1) as pool:
+            up = dict(zip(self._brokers, pool.map(_accepts, self._brokers.values()), strict=True))
+        brokers = tuple(
+            Broker(id, f"{host}:{port}", up[id], sum(one.leader == id for one in partitions))
+            for id, (host, port) in sorted(self._brokers.items())
+        )
+        return ClusterLook(
+            (metadata.cluster_id or "") if metadata is not None else "",
+            self._topic,
+            brokers,
+            len(partitions),
+            sum(len(one.isrs) < len(one.replicas) for one in partitions),
+            sum(one.leader < 0 for one in partitions),
+        )
+
+    def backlog(self, group: str | None) -> Backlog:
+        """From the group's offsets to the ends of the partitions."""
+        consumer = self._consumer(group)
+        try:
+            starts, left = self._left(consumer)
+            oldest = self._oldest(consumer, starts)
+            retention = self._kept_for()
+        except (KafkaException, TimeoutError) as e:
+            name = group or self._group
+            raise Retry(f"the backlog of group {name} cannot be looked at: {reason(e)}") from e
+        if oldest is None or retention is None:
+            return Backlog(left, oldest, None)
+        return Backlog(left, oldest, oldest / 1000 + retention - time.time())
+
+    def _consumer(self, group: str | None) -> Consumer:
+        """Not the client of a producer, which makes brokers create a topic that it asks for."""
+        name = group or self._group
+        consumer = self._consumers.get(name)
+        if consumer is None:
+            consumer = self._consumers[name] = Consumer({**CONSUMER, **self._client, **_SMALL, "group.id": name})
+        return consumer
+
+    def _left(self, consumer: Consumer) -> tuple[dict[int, int], int]:
+        """Where the group goes on in each partition that has more, and how many records that is in all."""
+        found = consumer.list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic].partitions
+        positions = committed(consumer, [TopicPartition(self._topic, p) for p in found], ANSWER_SECONDS)
+        starts: dict[int, int] = {}
+        left = 0
+        for at in positions:
+            low, high = consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
+            start = max(at.offset, low)  # below 0 where there is no position
+            if start < high:
+                starts[at.partition] = start
+                left += high - start
+        return starts, left
+
+    def _oldest(self, consumer: Consumer, starts: Mapping[int, int]) -> int | None:
+        wanted = {*starts.items()}
+        self._times = {at: stamp for at, stamp in self._times.items() if at in wanted}
+        unknown = wanted - self._times.keys()
+        if unknown:
+            consumer.assign([TopicPartition(self._topic, partition, offset) for partition, offset in unknown])
+            deadline = time.monotonic() + RECORD_SECONDS
+            while unknown and (seconds := deadline - time.monotonic()) > 0:
+                message = consumer.poll(seconds)
+                if message is None or message.error() is not None:
+                    continue
+                # What was there may be gone, or be the end of a transaction: the next one counts for it.
+                partition, offset = message.partition() or 0, message.offset() or 0
+                found = {at for at in unknown if at[0] == partition and at[1] <= offset}
+                self._times |= dict.fromkeys(found, message.timestamp()[1])
+                unknown -= found
+                if found:
+                    consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+            consumer.unassign()
+        return min(self._times.values(), default=None)
+
+    def _kept_for(self) -> float | None:
+        """Seconds, None for ever."""
+        if time.monotonic() < self._retention_due:
+            return self._retention
+        if self._admin is None:
+            self._admin = AdminClient(self._client)
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        settings = self._admin.describe_configs([resource])[resource].result(ANSWER_SECONDS)
+        kept = int(settings["retention.ms"].value or -1)
+        self._retention = None if kept < 0 else kept / 1000
+        self._retention_due = time.monotonic() + RETENTION_SECONDS
+        return self._retention
+
+
+def _accepts(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=ACCEPT_SECONDS).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,112 @@
+"""The graph of a configuration: nodes, edges, and every form of it."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from agent.cli import main
+from agent.config import load
+from agent.graph import Graph, graph_of
+from plugins import Components
+
+CONFIGURATION = """
+a1.sources = s1 s2
+a1.channels = c1 c2
+a1.sinks = k1 k2 k3
+a1.sinkgroups = g
+a1.sinkgroups.g.sinks = k1 k2
+a1.sinkgroups.g.processor.type = failover
+a1.sinkgroups.g.processor.priority.k1 = 2
+a1.sinkgroups.g.processor.priority.k2 = 1
+a1.sources.s1.type = netcat
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = 0
+a1.sources.s1.channels = c1 c2
+a1.sources.s1.selector.type = multiplexing
+a1.sources.s1.selector.header = kind
+a1.sources.s1.selector.mapping.one = c1
+a1.sources.s1.selector.default = c2
+a1.sources.s1.interceptors = a b
+a1.sources.s1.interceptors.a.type = timestamp
+a1.sources.s1.interceptors.b.type = host
+a1.sources.s2.type = syslogudp
+a1.sources.s2.host = 127.0.0.1
+a1.sources.s2.port = 0
+a1.sources.s2.channels = c1 c2
+a1.sources.s2.selector.optional = c2
+a1.channels.c1.type = memory
+a1.channels.c2.type = memory
+a1.sinks.k1.type = null
+a1.sinks.k1.channel = c1
+a1.sinks.k2.type = avro
+a1.sinks.k2.hostname = localhost
+a1.sinks.k2.port = 4141
+a1.sinks.k2.channel = c1
+a1.sinks.k2.truststore-password = hidden1
+a1.sinks.k3.type = logger
+a1.sinks.k3.channel = c2
+a1.sinks.k3.interceptors = c
+a1.sinks.k3.interceptors.c.type = static
+a1.sinks.k3.interceptors.c.value = <"x">
+"""
+
+
+def drawn(tmp_path: Path) -> tuple[Path, Graph]:
+    file = tmp_path / "agent.conf"
+    file.write_text(CONFIGURATION)
+    spec, found = load(file, None, components=Components(entry_points=True))
+    assert spec is not None, found
+    return file, graph_of(spec)
+
+
+def test_each_way_of_an_event_is_an_edge(tmp_path: Path) -> None:
+    _, graph = drawn(tmp_path)
+    edges = {(e.start.removeprefix("a1."), e.end.removeprefix("a1."), e.kind, e.label) for e in graph.edges}
+    assert edges == {
+        ("sources.s1", "channels.c1", "events", "kind = one"),
+        ("sources.s1", "channels.c2", "events", "otherwise"),
+        ("sources.s2", "channels.c1", "events", ""),
+        ("sources.s2", "channels.c2", "optional", ""),
+        ("channels.c1", "sinks.k1", "events", ""),
+        ("channels.c1", "sinks.k2", "events", ""),
+        ("channels.c2", "sinks.k3", "events", ""),
+    }
+    assert [(group.name, group.kind, group.sinks) for group in graph.groups] == [
+        ("g", "failover", ("a1.sinks.k1", "a1.sinks.k2"))
+    ]
+
+
+def test_options_are_shown_and_secrets_are_not(tmp_path: Path) -> None:
+    file, graph = drawn(tmp_path)
+    nodes = {node.name: node for node in graph.nodes}
+    assert nodes["k2"].options["hostname"] == "localhost"
+    assert "hidden1" not in json.dumps(graph.data())
+    assert nodes["c1"].options == {"type": "memory"}
+    assert nodes["c1"].defaults["capacity"] == "10000"
+    assert [one.name for one in nodes["s1"].interceptors] == ["a", "b"]
+    assert not any("interceptors." in name for name in nodes["s1"].options)
+    assert nodes["k3"].interceptors[0].options["value"] == '<"x">'
+    assert nodes["k1"].place.startswith(str(file))
+
+
+def test_every_form_names_every_component(tmp_path: Path) -> None:
+    file, graph = drawn(tmp_path)
+    for form in ("text", "mermaid", "svg", "json"):
+        printed = CliRunner().invoke(main, ["graph", "-c", str(file), "--format", form]).output
+        assert all(node.name in printed for node in graph.nodes), form
+    picture = tmp_path / "graph.svg"
+    assert CliRunner().invoke(main, ["graph", "-c", str(file), "--format", "svg", "-o", str(picture)]).exit_code == 0
+    boxes = ET.parse(picture).getroot().findall("{http://www.w3.org/2000/svg}rect")
+    assert len(boxes) == len(graph.nodes)
+
+
+def test_a_processors_topic_leads_to_the_channel_that_reads_it() -> None:
+    spec, _ = load(Path("conf/flafka.conf"), None, components=Components(entry_points=True))
+    assert spec is not None
+    assert [(e.start, e.end) for e in graph_of(spec).edges if e.kind == "topic"] == [
+        (f"{spec.name}.sinks.levels", f"{spec.name}.channels.counts")
+    ]

@@ -1,0 +1,168 @@
+"""What the page of an agent asks for, and who may see it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from agent.graph import Graph
+from agent.monitoring.history import SAMPLE_SECONDS, History
+from agent.monitoring.registry import Registry
+from agent.monitoring.server import MetricsServer
+from agent.monitoring.view import View
+from agent.monitoring.watch import KafkaWatch
+from plugins import FollowedFile, Metrics
+
+
+def view_of(registry: Registry, files: list[FollowedFile] | None = None) -> View:
+    graph = Graph("a1", "agent.conf", (), (), ())
+    return View(graph, registry, KafkaWatch({}, {}), {"s1": lambda: files or []})
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def asking(
+    host: str = "127.0.0.1", token: str = "", asked: str = "localhost", view: View | None = None
+) -> Callable[..., Answer]:
+    """Requests to a server that listens on `host`, under the name `asked`; without a network."""
+    registry = view.registry if view is not None else Registry("a1")
+    app = MetricsServer(registry, host, 0, view or view_of(registry), token)._app()
+
+    def ask(path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        sent: list[Any] = []
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "scheme": "http",
+            "query_string": query.encode(),
+            "server": (asked, 14141),
+            "root_path": "",
+            "headers": [(k.encode(), v.encode()) for k, v in {"host": f"{asked}:14141", **(headers or {})}.items()],
+        }
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        asyncio.run(app(scope, receive, send))
+        found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], found, b"".join(part.get("body", b"") for part in sent[1:]))
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "asked", "path", "headers", "status"),
+    [
+        ("127.0.0.1", "", "localhost", "/", {}, 200),
+        ("127.0.0.1", "", "[::1]", "/api/state", {}, 200),
+        ("127.0.0.1", "", "evil.example", "/", {}, 403),
+        ("127.0.0.1", "", "evil.example", "/api/state", {}, 403),
+        ("127.0.0.1", "", "evil.example", "/API/state", {}, 403),
+        ("127.0.0.1", "", "evil.example", "/metrics", {}, 200),
+        ("0.0.0.0", "", "localhost", "/", {}, 403),
+        ("0.0.0.0", "", "localhost", "/healthz", {}, 200),
+        ("0.0.0.0", "wöord", "host.example", "/", {}, 403),
+        ("0.0.0.0", "word", "host.example", "/api/graph", {"authorization": "Bearer word"}, 200),
+        ("0.0.0.0", "word", "host.example", "/api/graph", {"authorization": "Bearer words"}, 403),
+        ("0.0.0.0", "word", "host.example", "/api/graph", {"cookie": "flafka-token=word"}, 200),
+        ("0.0.0.0", "word", "host.example", "/?token=word", {}, 307),
+        ("0.0.0.0", "word", "host.example", "/?token=other", {}, 403),
+    ],
+)
+def test_who_may_see_it(host: str, token: str, asked: str, path: str, headers: dict[str, str], status: int) -> None:
+    assert asking(host, token, asked)(path, headers).status == status
+
+
+def test_a_token_moves_from_the_address_into_a_cookie() -> None:
+    answer = asking("0.0.0.0", "word")("/?token=word")
+    assert answer.headers["location"] == "/"
+    assert "flafka-token=word; HttpOnly" in answer.headers["set-cookie"]
+
+
+def test_its_parts_are_served_and_nothing_else_of_the_package() -> None:
+    ask = asking()
+    assert "<title>agent</title>" in ask("/").body.decode()
+    assert ask("/page/page.js").headers["content-type"].startswith("text/javascript")
+    assert ask("/page/page.css").status == 200
+    assert ask("/page/__init__.py").status == 404
+
+
+def test_the_state_has_the_figures_of_the_metrics_and_what_was_said() -> None:
+    registry, metrics = Registry("a1"), Metrics()
+    registry.add("SINK", "k1", metrics)
+    metrics.add("EventDrainSuccessCount", 7)
+    metrics.error("it is away")
+    view = view_of(registry)
+    view.recent.handle(logging.LogRecord("a1.sinks.k1", logging.WARNING, "", 0, "%s!", ("away",), None))
+    view.recent.handle(logging.LogRecord("a1.sinks.k1", logging.WARNING, "", 0, "again", (), None))
+    ask = asking(view=view)
+    state = ask("/api/state").json()
+    assert state["figures"] == registry.flume()
+    assert (state["state"], state["failing"]) == ("failing", {"SINK.k1": "it is away"})
+    assert [(one["component"], one["text"]) for one in state["said"]] == [
+        ("a1.sinks.k1", "again"),
+        ("a1.sinks.k1", "away!"),
+    ]
+
+
+def test_files_with_most_left_come_first(tmp_path: Path) -> None:
+    for name, size in (("a", 10), ("b", 30), ("c", 20)):
+        (tmp_path / name).write_bytes(b"x" * size)
+    gone = FollowedFile(str(tmp_path / "gone"), 5)
+    files = [FollowedFile(str(tmp_path / name), 10) for name in "abc"]
+    found = asking(view=view_of(Registry("a1"), [*files, gone]))("/api/files").json()
+    assert [file["path"].rpartition("/")[2] for file in found["files"]] == ["b", "c", "a", "gone"]
+    assert asking(view=view_of(Registry("a1"), files))("/api/files?match=/b").json()["all"] == 1
+
+
+def test_rates_and_series_are_those_of_the_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, metrics = Registry("a1"), Metrics()
+    registry.add("SINK", "k1", metrics)
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    history = History(registry, lambda: clock[0])
+    assert history.rates() == {}
+    for _ in range(3):
+        history.sample()
+        clock[0] += SAMPLE_SECONDS
+        metrics.add("EventDrainSuccessCount", 10)
+    late = Metrics()
+    registry.add("SOURCE", "s1", late)
+    late.add("EventAcceptedCount", 1)
+    history.sample()
+    assert history.rates()["SINK.k1"]["EventDrainSuccessCount"] == 10 / SAMPLE_SECONDS
+    assert history.rates()["SOURCE.s1"]["EventAcceptedCount"] == 0  # it was not seen before
+    series = json.loads(json.dumps(history.series()))
+    assert series["times"] == [1000.0 + n * SAMPLE_SECONDS for n in range(4)]
+    assert series["series"]["SINK.k1"]["EventDrainSuccessCount"] == [0, 10, 20, 30]
+    assert series["series"]["SINK.k1"]["Lag"] == [None] * 4
+    assert series["series"]["SOURCE.s1"]["EventAcceptedCount"] == [None, None, None, 1]
+
+
+def test_readiness_names_what_was_never_open() -> None:
+    registry = Registry("a1")
+    ask = asking(view=view_of(registry))
+    assert ask("/readyz").json() == {"agent": "a1", "ready": True, "waiting": {}}
+    registry.waiting = lambda: {"a1.channels.c1": "no broker answers"}
+    answer = ask("/readyz")
+    assert (answer.status, answer.json()["waiting"]) == (503, {"a1.channels.c1": "no broker answers"})
