@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -41,8 +42,10 @@ class ComponentSpec:
     place: Place
 
     def make(self) -> Any:
-        """A new instance; no I/O."""
-        return self.cls(self.config, self.name)
+        """A new instance; no I/O. Its log is named by its path."""
+        made = self.cls(self.config, self.name)
+        made.log = logging.getLogger(self.path)
+        return made
 
 
 @dataclass(frozen=True)

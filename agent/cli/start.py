@@ -18,6 +18,7 @@ from dataclasses import replace
 import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.logs import FORM, LEVEL, log_to_stderr
 from agent.own_cluster import with_own_cluster
 from agent.runner.agent import Agent
 from agent.runner.drain import Stuck
@@ -38,13 +39,30 @@ _MOST_FILES = 1 << 20
 @click.command()
 @configuration_options
 @click.option("--drain", is_flag=True, help="Start no sources, deliver what the durable channels hold, and stop.")
-@click.option("--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"]))
-def start(chosen: Chosen, drain: bool, log_level: str) -> None:
+@click.option(
+    "--log-level",
+    "level",
+    default="INFO",
+    show_default=True,
+    envvar=LEVEL,
+    type=click.Choice(["DEBUG", "INFO", "WARNING"]),
+    help="Least severe messages that are logged.",
+)
+@click.option(
+    "--log-format",
+    "form",
+    default="text",
+    show_default=True,
+    envvar=FORM,
+    type=click.Choice(["text", "json"]),
+    help="Log one line of text, or one JSON object, for each message.",
+)
+def start(chosen: Chosen, drain: bool, level: str, form: str) -> None:
     """Run an agent until SIGTERM or Ctrl-C; then it drains, commits and ends.
 
     A second signal ends it at once, unless it comes within a second of the first: that is the same request.
     """
-    log_to_stderr(log_level)
+    log_to_stderr(level, form)
     spec = with_own_cluster(load_or_exit(chosen))
     if drain:  # nothing that is worth waiting for comes any more
         spec = replace(spec, sources=(), options=spec.options.model_copy(update={"spark_trigger_interval": 1}))
@@ -132,17 +150,3 @@ def _allow_open_files() -> None:
     most = _MOST_FILES if allowed == resource.RLIM_INFINITY else min(allowed, _MOST_FILES)
     if limit != resource.RLIM_INFINITY and limit < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, allowed))
-
-
-def log_to_stderr(level: str) -> None:
-    """Colours and short times on a terminal; one plain line a message elsewhere."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.logging import RichHandler
-
-        handler: logging.Handler = RichHandler(console=Console(stderr=True), show_path=False)
-        logging.basicConfig(level=level, format="%(name)s: %(message)s", handlers=[handler])
-    else:
-        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("kafka", "urllib3", "uvicorn", "pyhdfs"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)

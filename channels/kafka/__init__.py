@@ -191,7 +191,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         if self._topic_ids is None:
             raise Retry(f"channel {self.name} is not connected")
         return KafkaReader(
-            properties, self._claim(group), owner, self.metrics, self.decode, self._topic_ids, join_anew
+            properties, self._claim(group), owner, self.metrics, self.decode, self._topic_ids, self.log, join_anew
         )
 
     def stream(self, group: str | None) -> KafkaStream:

@@ -35,8 +35,6 @@ OLDER_SECONDS = 10.0
 OWNER_SECONDS = 240.0
 """How long a rebalance waits for the sink to finish; below max.poll.interval.ms."""
 
-log = logging.getLogger(__name__)
-
 
 class KafkaReader(Poller, Reader):
     """Reads for one sink. Partitions come and go on the polling thread; `take` carries the news to the owner, on the
@@ -55,11 +53,12 @@ class KafkaReader(Poller, Reader):
         metrics: Metrics,
         decode: Callable[[Iterator[Record], PartitionClaim], Taken | None],
         topic_ids: TopicIds,
+        log: logging.Logger,
         join_anew: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(properties, f"{claim.group}-consumer", POLL_SECONDS, metrics)
         self._claim, self._owner, self._decode = claim, owner, decode
-        self._topic_ids, self._join_anew = topic_ids, join_anew
+        self._topic_ids, self._log, self._join_anew = topic_ids, log, join_anew
         self._unread = frozenset[int]()
         """Partitions that nobody had when that was last looked at."""
         self._unread_due = time.monotonic() + _unread_seconds()
@@ -355,7 +354,7 @@ class KafkaReader(Poller, Reader):
             self._refuse_truncated({claim: (offset, self._leader_epoch(partition, offset))})
             raise out_of_range(claim, offset, *marks) or Retry(error.str())
         self.refuse_fenced(error)
-        log.warning("group %s: %s", claim.group, error.str())
+        self._log.warning("group %s: %s", claim.group, error.str())
 
     def _apply_seeks(self) -> None:
         with self.changed:
@@ -399,7 +398,7 @@ class KafkaReader(Poller, Reader):
             self._older_at = time.monotonic()
         everything = [TopicPartition(self._claim.topic, partition) for partition in range(count)]
         at = committed(self.consumer, everything, COMMITTED_SECONDS)
-        found = claims_of(self._claim, at, log, mixed=bool(older))
+        found = claims_of(self._claim, at, self._log, mixed=bool(older))
         claims = {claim: offset for claim, offset in found.items() if claim.partition in numbers}
         starts: dict[PartitionClaim, int | None] = {}
         if not self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims))):
@@ -451,7 +450,7 @@ class KafkaReader(Poller, Reader):
                 at = TopicPartition(claim.topic, claim.partition)
                 start, _ = self.consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
                 if start:
-                    log.warning("%s", begins_late(claim, start))
+                    self._log.warning("%s", begins_late(claim, start))
             positions[claim] = start
         if positions:
             self._commit(positions)

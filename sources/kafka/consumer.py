@@ -25,7 +25,6 @@ HANDOVER_SECONDS = 30.0
 
 Place = tuple[str, int]
 """Topic and partition."""
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,13 @@ class TopicConsumer(Poller):
         topics: list[str],
         begins: str,
         metrics: Metrics,
+        log: logging.Logger,
         matches: Callable[[str], bool] | None = None,
     ) -> None:
         """Reads these topics; with `matches` those that it says of, the ones that are created later too."""
         group = properties["group.id"]
         super().__init__({"enable.partition.eof": False, **properties}, f"{group}-source", POLL_SECONDS, metrics)
-        self._begins = begins
+        self._begins, self._log = begins, log
         self._topics, self._matches, self._look_due = topics, matches, 0.0
         self._queue: deque[Message] = deque()
         self._turns: dict[Place, int] = {}
@@ -133,7 +133,7 @@ class TopicConsumer(Poller):
             topics = self._topics  # what is read already is read on while brokers are away
         self._look_due = time.monotonic() + LOOK_SECONDS
         if topics and topics != self._topics:
-            log.info("group %s reads %s", self.group, ", ".join(topics))
+            self._log.info("group %s reads %s", self.group, ", ".join(topics))
             self._topics = topics
             self.subscribe(topics)
 
@@ -157,7 +157,7 @@ class TopicConsumer(Poller):
             offset, at = cast("int", message.offset()), TopicPartition(topic, partition, OFFSET_BEGINNING)
             low, _ = self.consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
             lost = f"{low - offset:,} records are lost" if low > offset else "What was there is lost"
-            log.error(
+            self._log.error(
                 "group %s stands at offset %d of %s-%d, which the brokers no longer have: retention removed it, or "
                 "the topic was created again. %s; it goes on with the earliest record there is, %d",
                 *(self.group, offset, topic, partition, lost, low),
@@ -170,7 +170,7 @@ class TopicConsumer(Poller):
         self.refuse_fenced(error)
         if (text := error.str()) not in self._complaints:
             self._complaints.add(text)
-            log.warning("group %s: %s", self.group, text)
+            self._log.warning("group %s: %s", self.group, text)
 
     def _commit(self) -> None:
         self._commit_due = time.monotonic() + COMMIT_SECONDS
@@ -188,7 +188,7 @@ class TopicConsumer(Poller):
                 self.consumer.commit(offsets=offsets, asynchronous=False)
             self._committed.update(ready)
         except KafkaException as e:  # what is not committed is committed the next time, or read again
-            log.warning("group %s: committing offsets failed: %s", self.group, reason(e))
+            self._log.warning("group %s: committing offsets failed: %s", self.group, reason(e))
 
     # --- partitions come and go
 

@@ -60,7 +60,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
             "group.instance.id": re.sub(r"[^\w.-]", "_", member, flags=re.ASCII)[:240],
         }
         matches = config.reads if config.topics_regex else None
-        self._consumer = TopicConsumer(properties, self._names(), config.begins, self.metrics, matches)
+        self._consumer = TopicConsumer(properties, self._names(), config.begins, self.metrics, self.log, matches)
 
     def close(self) -> None:
         """Commit what is stored, and stop."""

@@ -71,6 +71,7 @@ def reading(brokers, topic, owner, ids=None):
         Metrics(),
         lambda records, claim: decode(records, claim, parse_as_flume_event=False),
         ids or Ids(),
+        logging.getLogger("a1.channels.c1"),
     )
 
 

@@ -19,7 +19,9 @@ def test_it_goes_on_with_the_first_record_that_is_left_and_says_so(caplog: pytes
     metrics, read = Metrics(), list[tuple[int, int]]()
 
     def body() -> None:
-        source = consumer.TopicConsumer({"group.id": "g", "group.instance.id": "i"}, ["t"], "latest", metrics)
+        source = consumer.TopicConsumer(
+            {"group.id": "g", "group.instance.id": "i"}, ["t"], "latest", metrics, logging.getLogger("a1.sources.s1")
+        )
         while len(read) < 4:
             messages, positions = source.take(10, 1 << 20, 0.1, 0.2)
             read.extend((message.partition(), message.offset()) for message in messages)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agent.logs import log_to_stderr
 from agent.options import is_local
 from agent.runner.deadletters.letters import dead_letters_of
 from agent.runner.deadletters.notices import Heard
@@ -60,7 +61,7 @@ def main() -> None:
 
 
 def _run(job: Job) -> None:
-    _log_to_stderr()
+    log_to_stderr(keep=_ours)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides
@@ -114,12 +115,9 @@ def hearing(running: Running) -> tuple[Callable[[str, Any], None], Callable[[str
     return on_progress, on_idle
 
 
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    # It tells failures at length, in two languages, and raises them as well; what they mean is said by `_supervise`.
-    handler.addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
-    text = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=text, handlers=[handler])
+def _ours(record: logging.LogRecord) -> bool:
+    """Py4J tells failures at length, in two languages, and raises them as well; `_supervise` says what they mean."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 class Watch:

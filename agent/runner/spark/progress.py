@@ -110,7 +110,7 @@ def listener(log: logging.Logger, on_progress: Callable[[str, Any], None], on_id
             try:
                 on_progress(progress.name, progress)
                 if progress.numInputRows:
-                    log.info("%s: %s", progress.name, _line(progress))
+                    log.debug("%s: %s", progress.name, _line(progress))
             except Exception:  # a listener that raises is heard of nowhere else
                 log.exception("the progress of %s is not known", progress.name)
 

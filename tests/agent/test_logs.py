@@ -1,0 +1,79 @@
+"""The agent's log: its forms, how components are named in it, and how little there is of it while all is well."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from agent import logs
+from agent.config import load
+from agent.services.running import RunningAgent
+from plugins import Components
+from tests.agent.test_monitoring import configuration
+
+LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d) (DEBUG|INFO|WARNING|ERROR) ([\w.]+): (.*)")
+
+
+def begin(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    """Log as a process does whose root logger has no handlers yet."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    for name in (logs.FORM, logs.LEVEL):
+        monkeypatch.setenv(name, "")
+    logs.log_to_stderr(*arguments)
+
+
+def test_a_line_has_the_time_with_its_zone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(monkeypatch)
+    logging.getLogger("a1.sinks.k1").info("works %s", "again")
+    line = LINE.fullmatch(capsys.readouterr().err.rstrip())
+    assert line is not None
+    assert line.groups()[1:] == ("INFO", "a1.sinks.k1", "works again")
+    assert abs(datetime.fromisoformat(line[1]).timestamp() - datetime.now().astimezone().timestamp()) < 3600
+
+
+def test_json_has_one_object_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    begin(monkeypatch, "DEBUG", "json")
+    log = logging.getLogger("a1.sources.s1")
+    log.debug("a\nb ü")
+    try:
+        raise ValueError("x")
+    except ValueError:
+        log.exception("failed")
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (first["level"], first["component"], first["message"]) == ("DEBUG", "a1.sources.s1", "a\nb ü")
+    assert datetime.fromisoformat(first["time"]).tzinfo is not None
+    assert second["traceback"].endswith("ValueError: x")
+    # What the agent starts goes by the same.
+    assert (os.environ[logs.LEVEL], os.environ[logs.FORM]) == ("DEBUG", "json")
+
+
+def test_a_component_is_named_by_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(configuration(0))
+    spec, _ = load(file, None, components=Components())
+    assert spec is not None
+    assert [one.make().log.name for one in (*spec.sources, *spec.channels, *spec.sinks)] == [
+        *("a1.sources.s1", "a1.sources.s2", "a1.channels.c1", "a1.sinks.k1")
+    ]
+
+
+def test_a_run_in_which_all_is_well_is_short(servers: None, tmp_path: Path) -> None:
+    start = (sys.executable, "-m", "agent", "start", "--log-format", "json")
+    with RunningAgent(tmp_path, configuration(0), command=start) as agent:
+        agent.healthy()
+        agent.until(lambda: agent.log.count("listening on") == 2, "both sources to listen", 60)
+        assert agent.stop() == 0
+    lines = [json.loads(line) for line in agent.log.splitlines()]
+    assert len(lines) < 10
+    assert {line["level"] for line in lines} == {"INFO"}
+    assert {"a1.sources.s1", "a1.sources.s2"} <= {line["component"] for line in lines}
