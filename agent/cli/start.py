@@ -22,6 +22,7 @@ from agent.logs import FORM, LEVEL, log_to_stderr
 from agent.own_cluster import with_own_cluster
 from agent.runner.agent import Agent
 from agent.runner.drain import Stuck
+from agent.systemd import Systemd
 from agent.topology import AgentSpec
 
 log = logging.getLogger("agent")
@@ -80,9 +81,10 @@ def run(spec: AgentSpec, *, drain: bool) -> int:
         parts = (spec.sources, spec.channels, spec.sinks)
         names = (", ".join(component.name for component in part) or "none" for part in parts)
         log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
-        stuck = False
+        stuck, systemd = False, Systemd()
         while not (asked := _next(signals, LOOK_SECONDS)):
             agent.look()
+            systemd.look(agent.registry.waiting(), agent.registry.state())
             try:
                 if drain and agent.drained():
                     break
@@ -90,6 +92,7 @@ def run(spec: AgentSpec, *, drain: bool) -> int:
                 log.error("%s", e)
                 stuck = True
                 break
+        systemd.stopping()
         threading.Thread(target=_end_at_once, args=(agent, signals, bool(asked)), daemon=True).start()
         return 0 if agent.stop() and not stuck else 1
 
