@@ -12,6 +12,7 @@ import click
 
 COMMANDS = {
     "start": "Run an agent until it is told to stop.",
+    "reload": "Have a running agent go over to its configuration as it is now.",
     "check": "Check a configuration; start nothing.",
     "graph": "Draw a configuration: the ways that events take from sources to sinks.",
     "migrate": "Say what becomes of each line of a Flume configuration, and write the one that runs.",

@@ -30,6 +30,8 @@ class Chosen:
     """`-D` properties."""
     more: tuple[Path, ...] = ()
     """Files read after it; what they set wins."""
+    as_flume: bool = False
+    """Whether it was named in Flume's spelling."""
 
     def load(self, *, notes: bool = False) -> tuple[AgentSpec | None, list[Diagnostic]]:
         """Read and check it; with `notes`, what is only to be known is among what is found."""
@@ -86,7 +88,7 @@ def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("--strict and --lenient exclude each other")
         mode: Mode = "strict" if strict else "lenient" if lenient else "normal"
         file, *later = _files(conf, conf_file)
-        return command(*args, chosen=Chosen(file, name, mode, _system(define), tuple(later)), **more)
+        return command(*args, chosen=Chosen(file, name, mode, _system(define), tuple(later), bool(conf_file)), **more)
 
     return wrapped
 

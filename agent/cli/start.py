@@ -18,6 +18,7 @@ from dataclasses import replace
 import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.reloading import Reloader
 from agent.logs import FORM, LEVEL, log_to_stderr
 from agent.own_cluster import with_own_cluster
 from agent.runner.agent import Agent
@@ -58,8 +59,16 @@ _MOST_FILES = 1 << 20
     type=click.Choice(["text", "json"]),
     help="Log one line of text, or one JSON object, for each message.",
 )
-def start(chosen: Chosen, drain: bool, level: str, form: str) -> None:
+@click.option(
+    "--reload-conf/--no-reload-conf",
+    default=None,
+    help="Look every 30 seconds for changes of the configuration. By default only with -f, as flume-ng does.",
+)
+def start(chosen: Chosen, drain: bool, level: str, form: str, reload_conf: bool | None) -> None:
     """Run an agent until SIGTERM or Ctrl-C; then it drains, commits and ends.
+
+    SIGHUP, or `agent reload`, has it read its configuration again: what has not changed goes on undisturbed. With
+    errors in it, nothing changes.
 
     A second signal ends it at once, unless it comes within a second of the first: that is the same request.
     """
@@ -67,10 +76,11 @@ def start(chosen: Chosen, drain: bool, level: str, form: str) -> None:
     spec = with_own_cluster(load_or_exit(chosen))
     if drain:  # nothing that is worth waiting for comes any more
         spec = replace(spec, sources=(), options=spec.options.model_copy(update={"spark_trigger_interval": 1}))
-    sys.exit(run(spec, drain=drain))
+    looks = chosen.as_flume if reload_conf is None else reload_conf
+    sys.exit(run(spec, drain=drain, reloader=None if drain else Reloader(chosen, looks=looks)))
 
 
-def run(spec: AgentSpec, *, drain: bool) -> int:
+def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> int:
     """Run until a signal, or until the channels are drained or cannot be; 0 when nothing was left undone, else 1."""
     _allow_open_files()
     agent = Agent(spec)
@@ -82,7 +92,12 @@ def run(spec: AgentSpec, *, drain: bool) -> int:
         names = (", ".join(component.name for component in part) or "none" for part in parts)
         log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
         stuck, systemd = False, Systemd()
-        while not (asked := _next(signals, LOOK_SECONDS)):
+        terminal = _has_terminal()
+        while (asked := _next(signals, LOOK_SECONDS)) in (0, signal.SIGHUP):
+            if asked and terminal and not _has_terminal():  # it was closed: that is no request to read anything
+                break
+            if reloader is not None:
+                reloader.look(agent, asked=bool(asked))
             agent.look()
             systemd.look(agent.registry.waiting(), agent.registry.state())
             try:
@@ -99,7 +114,7 @@ def run(spec: AgentSpec, *, drain: bool) -> int:
 
 @contextmanager
 def _signals() -> Iterator[socket.socket]:
-    """SIGTERM and SIGINT, a byte each, as soon as the kernel gives them to any thread of this process.
+    """SIGTERM, SIGINT and SIGHUP, a byte each, as soon as the kernel gives them to any thread of this process.
 
     Python's handlers run on the main thread alone, which may be waiting for others, and may hold any lock.
     """
@@ -107,7 +122,8 @@ def _signals() -> Iterator[socket.socket]:
     with came, written:
         written.setblocking(False)
         before = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
-        handlers = {number: signal.signal(number, _ignored) for number in (signal.SIGTERM, signal.SIGINT)}
+        numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+        handlers = {number: signal.signal(number, _ignored) for number in numbers}
         try:
             yield came
         finally:
@@ -126,13 +142,29 @@ def _next(signals: socket.socket, seconds: float | None = None) -> int:
     return next(iter(signals.recv(1)), 0) if ready else 0
 
 
+def _has_terminal() -> bool:
+    """Whether a terminal controls this process."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def _next_end(signals: socket.socket) -> int:
+    """The next one that asks for the end."""
+    while (number := _next(signals)) == signal.SIGHUP:
+        pass
+    return number
+
+
 def _end_at_once(agent: Agent, signals: socket.socket, asked: bool) -> None:
     """With the next signal where one has asked for the stop, with the second where a drain is over."""
     try:
-        if not asked and not _next(signals):
+        if not asked and not _next_end(signals):
             return
         first = time.monotonic()
-        while (number := _next(signals)) and time.monotonic() < first + SAME_SECONDS:
+        while (number := _next_end(signals)) and time.monotonic() < first + SAME_SECONDS:
             pass
     except (OSError, ValueError):  # closed, as the agent has stopped
         return

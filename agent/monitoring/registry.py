@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -51,7 +51,8 @@ class Monitored:
     """SOURCE, CHANNEL, SINK or INTERCEPTOR."""
     name: str
     metrics: Metrics
-    start_time: int = field(default_factory=lambda: int(time.time() * 1000))
+    start_time: int
+    """Milliseconds since the epoch."""
     counters: tuple[str, ...] = ()
     """Names it shows besides those of its kind."""
 
@@ -68,12 +69,19 @@ class Registry:
         """`rejecting` tells of components, by path (`a1.sinks.k1`), that have rejected events lately."""
         self.agent, self._rejecting = agent, rejecting
         self.components: list[Monitored] = []
+        self._before: list[Monitored] = []
         self.waiting: Callable[[], Mapping[str, str]] = dict
         """Tells of components that do not take events yet since the agent's start, and why."""
 
     def add(self, kind: str, name: str, metrics: Metrics, counters: Iterable[str] = ()) -> None:
         """Show this component from now on; `counters` are names it has besides those of its kind."""
-        self.components.append(Monitored(kind, name, metrics, counters=tuple(counters)))
+        known = next((one for one in self._before if one.metrics is metrics), None)
+        start = known.start_time if known is not None else int(time.time() * 1000)
+        self.components.append(Monitored(kind, name, metrics, start, tuple(counters)))
+
+    def clear(self) -> None:
+        """Show nothing any more: what is added again has the time at which it was first added."""
+        self._before, self.components = self.components, []
 
     def flume(self) -> dict[str, dict[str, str]]:
         """`{"SOURCE.s1": {"EventAcceptedCount": "12", …}}`, all values text, as Flume serves them."""

@@ -24,18 +24,27 @@ MOST_FILES = 100
 class View:
     """One agent, seen from outside."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        registry: Registry,
-        watch: KafkaWatch,
-        followed: Mapping[str, Callable[[], Iterable[FollowedFile]]],
-    ) -> None:
-        """`followed` are, by source, the files that it reads."""
-        self._graph, self.registry, self._watch, self._followed = graph, registry, watch, followed
+    def __init__(self, graph: Graph, registry: Registry) -> None:
+        self._graph, self.registry = graph, registry
+        self._watch = KafkaWatch({}, {})
+        self._followed: Mapping[str, Callable[[], Iterable[FollowedFile]]] = {}
+        self._configured = 0
+        """How often it got another graph."""
+        self._reloads: dict[str, Any] = {"number": 0, "ok": True, "told": ""}
         self.history = History(registry)
         self.recent = Recent()
         self._started = time.time()
+
+    def show(
+        self, graph: Graph, watch: KafkaWatch, followed: Mapping[str, Callable[[], Iterable[FollowedFile]]]
+    ) -> None:
+        """From now on this is the agent; `followed` are, by source, the files that it reads."""
+        self._graph, self._watch, self._followed = graph, watch, followed
+        self._configured += 1
+
+    def reloaded(self, *, ok: bool, told: str) -> None:
+        """The configuration was read again: whether the agent runs it now, and what has changed, or why not."""
+        self._reloads = {"number": self._reloads["number"] + 1, "ok": ok, "told": told}
 
     def graph(self) -> dict[str, Any]:
         """What does not change while the agent runs: components, their options, and how events go."""
@@ -48,6 +57,8 @@ class View:
             "agent": self.registry.agent,
             "time": time.time(),
             "started": self._started,
+            "configured": self._configured,
+            "reloads": self._reloads,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "version": importlib.metadata.version("flafka"),

@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from agent.audit.publishing import audit_of
@@ -16,6 +16,7 @@ from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.monitoring.view import View
 from agent.monitoring.watch import KafkaWatch
+from agent.runner.changes import Changes, Unit, between, described, on_spark, units_of
 from agent.runner.deadletters.letters import DeadLetters, dead_letters_of
 from agent.runner.deadletters.notices import Heard, Notices, command_for
 from agent.runner.drain import Drain
@@ -24,8 +25,8 @@ from agent.runner.local.overflow import OverflowingChannel
 from agent.runner.local.sinks import SinkRunner
 from agent.runner.local.sources import SourceRunner
 from agent.runner.spark.supervisor import SparkRunner
-from agent.topology import AgentSpec, SinkGroupSpec, SinkSpec, SourceSpec
-from plugins import Channel, Metrics
+from agent.topology import AgentSpec, SinkSpec, SourceSpec
+from plugins import Channel, FlafkaError, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -36,39 +37,78 @@ FLUSH_SECONDS = 60.0
 
 
 class Agent:
-    """Runs an `AgentSpec`: channels first, then sinks, then sources; stops in the opposite order, draining."""
+    """Runs an `AgentSpec`: channels first, then sinks, then sources; stops in the opposite order, draining.
+
+    `reload` goes over to another configuration of the same agent: only what is not the same in both stops and starts.
+    """
 
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
         self.notices = Notices(command_for(spec))
         self.registry = Registry(spec.name, self.notices.recent)
-        self.give_up = threading.Event()
-        channels: dict[str, Channel] = {c.name: c.make() for c in spec.channels}
-        self.dead_letters: dict[str, DeadLetters] = {
-            c.name: Heard(dead_letters_of(spec.name, c, channels[c.name], spec.options), self.notices.add)
-            for c in spec.channels
-        }
+        self.dead_letters: dict[str, DeadLetters] = {}
         self.channels: dict[str, ChannelRunner] = {}
-        for c in sorted(spec.channels, key=lambda c: c.overflow is not None):  # each after the one it overflows into
-            made = c.path, c.name, channels[c.name], audit_of(channels[c.name], spec.options)
-            if (overflow := c.overflow) is None:
-                self.channels[c.name] = ChannelRunner(*made)
-            else:
-                into, letters = self.channels[overflow.channel], self.dead_letters[c.name]
-                self.channels[c.name] = OverflowingChannel(*made, into, letters, overflow.seconds)
-        self.sources = [SourceRunner(s, self.channels, self.dead_letters, self.give_up) for s in spec.sources]
-        in_groups = {name for group in spec.groups if len(group.sinks) > 1 for name in group.sinks}
-        sinks = {s.name: s for s in spec.sinks}
-        self.sinks = [
-            *(self._runner([s]) for s in spec.sinks if s.runner == "local" and s.name not in in_groups),
-            *(self._runner([sinks[name] for name in g.sinks], g) for g in spec.groups if len(g.sinks) > 1),
-        ]
-        remote = [s for s in spec.sinks if s.runner == "spark"]
-        self.spark = SparkRunner(spec, remote, self.notices.add) if remote else None
+        self.sources: list[SourceRunner] = []
+        self.sinks: list[SinkRunner] = []
+        self.spark: SparkRunner | None = None
+        self._described = described(spec)
+        self._changing = threading.Lock()
+        """Held while parts start and stop."""
+        self._stopping = threading.Event()
+        self._make_channels(spec, {channel.name for channel in spec.channels})
+        self.sources += (self._source(one) for one in spec.sources)
+        self.sinks += (self._runner(unit) for unit in units_of(spec))
+        self._make_spark(spec)
+        self.registry.waiting = self._waiting
+        self.view = View(graph_of(spec), self.registry)
+        self.watch = KafkaWatch({}, {})
+        self._look_at_all()
+        self.server = self._server(spec)
         deliveries = [member.delivery for runner in self.sinks for member in runner.members]
-        self._drain = Drain(
-            self.channels, deliveries, [(s, self.spark.metrics[s.name]) for s in remote] if self.spark else []
+        metrics: dict[str, Metrics] = self.spark.metrics if self.spark is not None else {}
+        self._drain = Drain(self.channels, deliveries, [(one, metrics[one.name]) for one in on_spark(spec)])
+
+    # --- parts
+
+    def _make_channels(self, spec: AgentSpec, names: Collection[str]) -> list[ChannelRunner]:
+        made_now = []
+        for c in sorted(spec.channels, key=lambda c: c.overflow is not None):  # each after the one it overflows into
+            if c.name not in names:
+                continue
+            channel: Channel = c.make()
+            letters = Heard(dead_letters_of(spec.name, c, channel, spec.options), self.notices.add)
+            self.dead_letters[c.name] = letters
+            made = c.path, c.name, channel, audit_of(channel, spec.options)
+            if (overflow := c.overflow) is None:
+                runner = ChannelRunner(*made)
+            else:
+                runner = OverflowingChannel(*made, self.channels[overflow.channel], letters, overflow.seconds)
+            self.channels[c.name] = runner
+            made_now.append(runner)
+        return made_now
+
+    def _source(self, spec: SourceSpec) -> SourceRunner:
+        return SourceRunner(spec, self.channels, self.dead_letters, threading.Event())
+
+    def _runner(self, unit: Unit) -> SinkRunner:
+        member = member_id(self.spec.name, unit.path.split(".", 1)[1] if unit.group else unit.sinks[0].name)
+        return SinkRunner(
+            unit.sinks, self.channels[unit.channel], self.dead_letters[unit.channel], member, unit.group
         )
+
+    def _make_spark(self, spec: AgentSpec) -> None:
+        remote = on_spark(spec)
+        self.spark = SparkRunner(spec, remote, self.notices.add) if remote else None
+
+    def _server(self, spec: AgentSpec) -> MetricsServer:
+        options = spec.options
+        token = options.monitoring_token.get_secret_value() if options.monitoring_token is not None else ""
+        return MetricsServer(self.registry, options.monitoring_host, options.monitoring_port, self.view, token)
+
+    def _look_at_all(self) -> None:
+        """Show the parts that there are now: in the metrics, on the page, and to the watch of Kafka's brokers."""
+        spec = self.spec
+        self.registry.clear()
         for source in self.sources:
             self.registry.add("SOURCE", source.spec.name, source.metrics, source.source.counters)
             for one in source.interceptors:
@@ -77,29 +117,22 @@ class Agent:
             self.registry.add(
                 "CHANNEL", channel.name, channel.metrics, (*channel.channel.counters, *channel.counters)
             )
-        for delivery in deliveries:
+        drained: dict[str, list[tuple[str | None, Metrics]]] = {}
+        for delivery in (member.delivery for runner in self.sinks for member in runner.members):
+            drained.setdefault(delivery.spec.channel, []).append((delivery.spec.group, delivery.metrics))
             self.registry.add("SINK", delivery.spec.name, delivery.metrics, delivery.sink.counters)
             for one in delivery.interceptors:
                 self._show_interceptor(delivery.spec, one.name, one.metrics, one.counters)
         if self.spark is not None:
-            for s in remote:
+            for s in on_spark(spec):
+                drained.setdefault(s.channel, []).append((s.group, self.spark.metrics[s.name]))
                 self.registry.add("SINK", s.name, self.spark.metrics[s.name], s.cls.counters)
                 for i in s.interceptors:
                     if (counted := self.spark.interceptors.get((s.name, i.name))) is not None:
                         self._show_interceptor(s, i.name, counted, i.cls.counters)
-        self.registry.waiting = self._waiting
-        drained: dict[str, list[tuple[str | None, Metrics]]] = {}
-        known = {delivery.spec.name: delivery.metrics for delivery in deliveries}
-        known |= self.spark.metrics if self.spark is not None else {}
-        for s in spec.sinks:
-            drained.setdefault(s.channel, []).append((s.group, known[s.name]))
         self.watch = KafkaWatch({name: c.channel for name, c in self.channels.items()}, drained)
         followed = {source.spec.name: source.source.followed for source in self.sources}
-        self.view = View(graph_of(spec), self.registry, self.watch, followed)
-        options = spec.options
-        token = options.monitoring_token.get_secret_value() if options.monitoring_token is not None else ""
-        served = options.monitoring_host, options.monitoring_port
-        self.server = MetricsServer(self.registry, *served, self.view, token)
+        self.view.show(graph_of(spec), self.watch, followed)
 
     def _show_interceptor(
         self, owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, counters: tuple[str, ...]
@@ -112,12 +145,6 @@ class Agent:
         return {
             worker.path: worker.metrics.last_error or "is not open yet" for worker, was in never if not was.is_set()
         }
-
-    def _runner(self, sinks: Sequence[SinkSpec], group: SinkGroupSpec | None = None) -> SinkRunner:
-        name = sinks[0].name if group is None else f"sinkgroups.{group.name}"
-        channel = sinks[0].channel
-        member = member_id(self.spec.name, name)
-        return SinkRunner(sinks, self.channels[channel], self.dead_letters[channel], member, group)
 
     def start(self) -> None:
         """Start everything; returns at once. Components that cannot open yet are tried again."""
@@ -149,13 +176,111 @@ class Agent:
         for sink in self.sinks:
             sink.draining.set()
 
+    # --- another configuration
+
+    def reload(self, spec: AgentSpec) -> str:
+        """Go over to this configuration of the same agent, and answer what has changed, in words.
+
+        What is the same in both goes on undisturbed, with its connections and its place in consumer groups. Of the
+        rest, sources end first, channels that do not outlive the agent are emptied, sinks deliver what they hold;
+        then the new parts begin. Raises FlafkaError, and goes on as before, where such a channel cannot be emptied.
+        """
+        new = described(spec)
+        with self._changing:
+            changes = between(self._described, new)
+            if changes:
+                self._end(changes)
+                self.spec, self._described = spec, new
+                self._begin(changes)
+            return str(changes)
+
+    def _end(self, changes: Changes) -> None:
+        sources = [source for source in self.sources if source.spec.name in changes.sources]
+        self._await_end(sources)
+        ended = {name: self.channels[name] for name in changes.channels if name in self.channels}
+        sinks = [sink for sink in self.sinks if sink.path in changes.units]
+        for sink in sinks:
+            sink.draining.set()
+        if not self._empty([c for c in ended.values() if not c.channel.durable]):
+            self.sources = [s for s in self.sources if s not in sources]
+            again = [self._source(source.spec) for source in sources]
+            self.sources += again
+            for sink in sinks:
+                sink.draining.clear()
+            self._look_at_all_anew()
+            for source in again:
+                source.thread.start()
+            names = ", ".join(name for name, c in ended.items() if not c.channel.durable)
+            raise FlafkaError(
+                f"channel {names} changes, and its sinks do not deliver what it holds: nothing was changed"
+            )
+        for channel in ended.values():
+            channel.stop_forwarding()
+        if changes.spark and self.spark is not None:
+            self.spark.stop(FLUSH_SECONDS)
+        self._await_end(sinks)  # their places in consumer groups are taken over only when they have left them
+        _stop_channels(ended.values())
+        for name in ended:
+            self._close_letters(name)
+            del self.channels[name]
+        self.sources = [source for source in self.sources if source not in sources]
+        self.sinks = [sink for sink in self.sinks if sink not in sinks]
+
+    def _await_end(self, parts: Sequence[SourceRunner | SinkRunner]) -> None:
+        """Stop them, and wait as long as that takes: what they hold has to be stored, or delivered, first."""
+        for part in parts:
+            part.stopping.set()
+        told = time.monotonic() + DRAIN_SECONDS
+        while alive := [part.path for part in parts if part.thread.is_alive()]:
+            if self._stopping.wait(0.02):
+                raise FlafkaError("the agent stops")
+            if time.monotonic() > told:
+                told = float("inf")
+                log.warning("the new configuration waits for %s to end", ", ".join(alive))
+
+    def _begin(self, changes: Changes) -> None:
+        spec = changes.new
+        channels = self._make_channels(spec, changes.channels)
+        sources = [self._source(one) for one in spec.sources if one.name in changes.sources]
+        sinks = [self._runner(unit) for unit in units_of(spec) if unit.path in changes.units]
+        self.sources += sources
+        self.sinks += sinks
+        if changes.spark:
+            self._make_spark(spec)
+        self._look_at_all_anew()
+        if changes.server:
+            self.server.stop()
+            self.server = self._server(spec)
+            self.server.start()
+        for channel in channels:
+            channel.start()
+        for sink in sinks:
+            sink.thread.start()
+        if changes.spark and self.spark is not None:
+            self.spark.start()
+        for source in sources:
+            source.thread.start()
+
+    def _look_at_all_anew(self) -> None:
+        self.watch.stop()
+        self._look_at_all()
+        self.watch.start()
+
+    # --- the end
+
     def stop(self) -> bool:
         """Stop sources, let channels and sinks deliver what they hold, commit. True when nothing was left undone."""
-        log.info("stopping: draining")
+        self._stopping.set()
+        with self._changing:  # a change that is under way is given up
+            log.info("stopping: draining")
+            return self._stop()
+
+    def _stop(self) -> bool:
         for source in self.sources:
             source.stopping.set()
-        clean = _join([s.thread for s in self.sources], DRAIN_SECONDS)
-        self.give_up.set()
+        clean = _join([source.thread for source in self.sources], DRAIN_SECONDS)
+        for source in self.sources:
+            source.give_up.set()
         if not clean:
             for channel in self.channels.values():
                 channel.channel.stopping.set()
@@ -170,16 +295,9 @@ class Agent:
             clean &= self.spark.stop(FLUSH_SECONDS)
         clean &= _join([s.thread for s in self.sinks], FLUSH_SECONDS)
         clean &= not any(sink.failing() for sink in self.sinks)
-        for channel in self.channels.values():
-            channel.stopping.set()
-            channel.channel.stopping.set()
-            channel.may_close.set()
-        _join([c.thread for c in self.channels.values()], 5)
-        for letters in self.dead_letters.values():
-            letters.close()
-        for channel in self.channels.values():
-            if channel.audit is not None:
-                channel.audit.close()
+        _stop_channels(self.channels.values())
+        for name in self.channels:
+            self._close_letters(name)
         self.notices.say(all_of_them=True)
         self.server.stop()
         self.watch.stop()
@@ -188,6 +306,11 @@ class Agent:
         self._keep_metrics()
         log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")
         return clean
+
+    def _close_letters(self, channel: str) -> None:
+        self.dead_letters[channel].close()
+        if (audit := self.channels[channel].audit) is not None:
+            audit.close()
 
     def left_undone(self) -> str:
         """What a stop that is under way has not done yet, for the log. Looks only, and waits for nothing."""
@@ -214,12 +337,20 @@ class Agent:
                 log.warning("monitoring.file %s cannot be written: %s", path, e.strerror)
 
     def _drain_memory(self) -> bool:
+        volatile = [c for c in self.channels.values() if not c.channel.durable]
+        if self._empty(volatile):
+            return True
+        left = sum(c.metrics.get("ChannelSize") for c in volatile)
+        log.warning("%d events in memory channels could not be delivered and are lost", left)
+        return False
+
+    def _empty(self, channels: Iterable[ChannelRunner]) -> bool:
+        """Wait until those that sinks drain are empty; False when that takes too long."""
         deadline = time.monotonic() + DRAIN_SECONDS
         drained = {s.channel.name for s in self.sinks}
-        volatile = [c for c in self.channels.values() if not c.channel.durable and c.name in drained]
-        while left := sum(c.metrics.get("ChannelSize") for c in volatile):
+        drained_ones = [c for c in channels if c.name in drained]
+        while sum(c.metrics.get("ChannelSize") for c in drained_ones):
             if time.monotonic() > deadline:
-                log.warning("%d events in memory channels could not be delivered and are lost", left)
                 return False
             time.sleep(0.05)
         return True
@@ -228,6 +359,16 @@ class Agent:
 def member_id(agent: str, sink: str) -> str:
     """How a sink's consumer is called across restarts: its group knows it again."""
     return f"{socket.gethostname()}.{agent}.{sink}"
+
+
+def _stop_channels(channels: Iterable[ChannelRunner]) -> None:
+    """Close them. Nobody puts into them or takes from them any more."""
+    stopped = list(channels)
+    for channel in stopped:
+        channel.stopping.set()
+        channel.channel.stopping.set()
+        channel.may_close.set()
+    _join([channel.thread for channel in stopped], 5)
 
 
 def _join(threads: list[threading.Thread], seconds: float) -> bool:

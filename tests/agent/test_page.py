@@ -23,7 +23,9 @@ from plugins import FollowedFile, Metrics
 
 def view_of(registry: Registry, files: list[FollowedFile] | None = None) -> View:
     graph = Graph("a1", "agent.conf", (), (), ())
-    return View(graph, registry, KafkaWatch({}, {}), {"s1": lambda: files or []})
+    view = View(graph, registry)
+    view.show(graph, KafkaWatch({}, {}), {"s1": lambda: files or []})
+    return view
 
 
 class Answer(NamedTuple):

@@ -291,8 +291,8 @@ async function ask(path) {
 async function turn() {
   try {
     const came = await ask("api/state");
-    if (!graph || came.started !== state.started) {
-      if (graph) { location.reload(); return; } // another run of the agent, perhaps of another configuration
+    if (!graph || came.started !== state.started || came.configured !== state.configured) {
+      if (graph) { location.reload(); return; } // another run, or another configuration
       graph = await ask("api/graph");
       state = came;
       build();

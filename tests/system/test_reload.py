@@ -1,0 +1,154 @@
+"""A configuration that changes under a running agent, with events by their ids."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.services.running import RunningAgent, free_port, until
+from tests.system.running import agent_command
+
+def configuration(home: Path, port: int, round_: int, *more: str) -> str:
+    """Each round changes a part: an interceptor of a source, a sink, a channel with all that uses it, or nothing."""
+    change = [f"x{(round_ - part) // 4}" for part in range(3)]
+    return f"""
+a1.sources = tcp files
+a1.channels = steady kept quick
+a1.sinks = steady kept quick
+a1.sources.tcp.type = netcat
+a1.sources.tcp.bind = 127.0.0.1
+a1.sources.tcp.port = {port}
+a1.sources.tcp.ack-every-event = false
+a1.sources.tcp.channels = steady
+a1.sources.files.type = taildir
+a1.sources.files.filegroups = f
+a1.sources.files.filegroups.f = {home}/in[.]log
+a1.sources.files.positionFile = {home}/positions.json
+a1.sources.files.channels = kept quick
+a1.sources.files.interceptors = mark
+a1.sources.files.interceptors.mark.type = static
+a1.sources.files.interceptors.mark.value = {change[0]}
+a1.channels.steady.type = memory
+a1.channels.kept.type = file
+a1.channels.kept.checkpointDir = {home}/checkpoint
+a1.channels.kept.dataDirs = {home}/data
+a1.channels.quick.type = memory
+a1.channels.quick.capacity = {20000 + (round_ - 2) // 4}
+{"".join(sink(home, name, change[1] if name == "kept" else "x") for name in ("steady", "kept", "quick"))}
+{chr(10).join(more)}
+"""
+
+
+def sink(home: Path, name: str, mark: str) -> str:
+    return f"""
+a1.sinks.{name}.type = file_roll
+a1.sinks.{name}.channel = {name}
+a1.sinks.{name}.sink.directory = {home}/{name}
+a1.sinks.{name}.sink.rollInterval = 0
+a1.sinks.{name}.sink.pathManager.prefix = {name}-{mark}-
+"""
+
+
+class Load:
+    """Lines with numbers, without a pause, until it is stopped."""
+
+    def __init__(self, write: Callable[[bytes], Any]) -> None:
+        self.written = 0
+        self._write, self._stopping = write, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.002):
+            self._write(b"".join(b"%d\n" % n for n in range(self.written, self.written + 10)))
+            self.written += 10
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+def arrived(directory: Path) -> Counter[int]:
+    return Counter(int(line) for file in directory.iterdir() for line in file.read_bytes().split())
+
+
+def state(agent: RunningAgent) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(agent.get("/api/state")[1])
+    return found
+
+
+def outcome(agent: RunningAgent, number: int) -> str:
+    """What that reload has changed."""
+    agent.until(lambda: state(agent)["reloads"]["number"] == number, f"reload {number}")
+    reloads = state(agent)["reloads"]
+    assert reloads["ok"], reloads["told"]
+    told: str = reloads["told"]
+    return told
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    for name in ("steady", "kept", "quick"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "in.log").touch()
+    return tmp_path
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("rounds", [24, pytest.param(100, marks=pytest.mark.soak)])
+def test_reloads_under_load_lose_and_double_nothing(servers: None, home: Path, rounds: int) -> None:
+    port, more = free_port(), f"a1.monitoring.port = {free_port()}"
+    with RunningAgent(home / "a", configuration(home, port, 0, more)) as agent:
+        agent.until(lambda: agent.get("/readyz")[0] == 200, "the agent to be ready")
+        with (
+            socket.create_connection(("127.0.0.1", port)) as connection,
+            (home / "in.log").open("ab", 0) as log,
+            Load(connection.sendall) as sent,
+            Load(log.write) as written,
+        ):
+            told = []
+            for round_ in range(1, rounds + 1):
+                agent.file.write_text(configuration(home, port, round_, more))
+                agent.process.send_signal(signal.SIGHUP)
+                told.append(outcome(agent, round_))
+        assert {"sources files", "sinks kept", "nothing"} <= set(told), told
+        assert "channels quick; sources files; sinks quick" in told
+        agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") == sent.written, "what was sent")
+        agent.until(lambda: len(arrived(home / "kept")) == written.written, "what was written")
+        assert agent.stop() == 0
+    assert arrived(home / "steady") == Counter(range(sent.written))
+    for name in ("kept", "quick"):
+        assert arrived(home / name) == Counter(range(written.written)), name
+
+
+def test_what_is_wrong_changes_nothing(servers: None, home: Path) -> None:
+    port, more = free_port(), f"a1.monitoring.port = {free_port()}"
+    with RunningAgent(home / "a", configuration(home, port, 0, more)) as agent:
+        agent.until(lambda: agent.get("/readyz")[0] == 200, "the agent to be ready")
+        good = agent.file.read_text()
+        agent.file.write_text(good.replace("a1.sinks.kept.type = file_roll", "a1.sinks.kept.type = file_rol"))
+        answer = agent_command("reload", "-c", str(agent.file))
+        assert (answer.returncode, "did you mean 'file_roll'" in answer.stderr) == (2, True)
+        agent.process.send_signal(signal.SIGHUP)
+        agent.until(lambda: state(agent)["reloads"]["number"] == 1, "the reload")
+        assert not state(agent)["reloads"]["ok"]
+        assert "did you mean 'file_roll'" in agent.log
+        assert "the configuration has errors: nothing was changed" in agent.log
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"1\n")
+            until(lambda: arrived(home / "steady") == Counter([1]), "an event", 60)
+        agent.file.write_text(good)
+        answer = agent_command("reload", "-c", str(agent.file))
+        assert (answer.returncode, answer.stdout.splitlines()[-1]) == (0, "changed: nothing"), answer
+        assert agent.stop() == 0
