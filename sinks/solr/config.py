@@ -24,7 +24,7 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
     """Options of the Solr sink."""
 
     ignored = MappingProxyType(
-        {"isProductionMode": "Has no effect: an event with which a morphline fails always becomes a dead letter."}
+        {"isProductionMode": "an event with which a morphline fails always becomes a dead letter"}
     )
     url: str | None = option(
         None,

@@ -14,7 +14,7 @@ from plugins.options import Config, Problem, option
 from plugins.shared.morphline import Morphline
 from plugins.shared.morphline.compiler import Process
 
-_ALWAYS = "Has no effect: a server that is away is always tried again, and any other failure is one of the event."
+_ALWAYS = "a server that is away is always tried again, and any other failure is one of the event"
 
 
 class MorphlineConfig(Config):
