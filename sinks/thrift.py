@@ -17,8 +17,8 @@ class ThriftSinkConfig(ThriftConfig, RpcSinkConfig):
 
     ignored = MappingProxyType(
         {
-            "maxConnections": "one connection has all requests",
-            "connection-reset-interval": "Flume reads `reset-connection-interval`",
+            "maxConnections": "one connection carries all requests",
+            "connection-reset-interval": "Flume does not read it either: the option is `reset-connection-interval`",
             "client-principal": "Kerberos is not spoken",
             "client-keytab": "Kerberos is not spoken",
             "server-principal": "Kerberos is not spoken",

@@ -43,8 +43,8 @@ class FileChannel(Channel[FileChannelConfig]):
     It is as durable as the disk; a channel `kafka` has copies on several hosts. The sinks on it compete for its
     events, each put going to one of them, in turns, as long as they work; where one alone is left it gets all of
     them, and a sink alone gets them in order. A full channel, and a full disk, block its sources instead of failing
-    them. What a sink has taken and not committed, such as `hdfs` for a large file, takes none of `capacity`; where it
-    takes a disk's last room, it is committed at once.
+    them. What a sink has taken and not committed, such as `hdfs` for a large file, takes none of `capacity`; when it
+    fills the disk, it is committed at once.
 
     What a Flume that has ended left in the same directories is delivered first: each event that was put and not
     taken, once. Its files are moved into directories `flume-…` there, and may be deleted.

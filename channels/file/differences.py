@@ -7,7 +7,7 @@ from plugins import Difference
 FILES = (
     Difference(
         flume="what waits in the channel is in files of Flume's own",
-        here="other files, in the same directories, which are locked so that a Flume keeps out. What Flume left "
+        here="other files, in the same directories; these are locked, so that no Flume can use them. What Flume left "
         "there is taken over at the start",
     ),
 )

@@ -30,7 +30,7 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
         None,
         name="url",
         description="Address of the collection or core: `http://host:8983/solr/<collection>`, or with `https`. "
-        "Required, unless a morphline's `solrLocator` says it.",
+        "Required, unless the morphline's `solrLocator` names it.",
     )
     id_field: str = option(
         "id",
@@ -77,7 +77,7 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
         "found faster.",
     )
     handler_class: str = option(
-        _HANDLER, name="handlerClass", description="What runs the morphline: Flume's own class is the only one."
+        _HANDLER, name="handlerClass", description="What runs the morphline. Only Flume's own class is possible."
     )
 
     def locator(self, morphline: Morphline) -> dict[str, str]:
@@ -87,7 +87,7 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
             one = {name: value.written for name, value in written.items() if isinstance(value, Scalar)}
             where = {name: one[name] for name in ("solrUrl", "zkHost", "collection") if one.get(name)}
             if found and where != found:
-                raise ValueError(f"{place}: names another collection than the command before: take a sink for each")
+                raise ValueError(f"{place}: names another collection than the command before: use a sink for each")
             found = where
             if self.url is None:
                 _check_locator(place, where)

@@ -44,7 +44,7 @@ class SolrSink(Sink[SolrConfig]):
     field of numbers, are rejected; the others of their request are delivered.
 
     With `morphlineFile`, a morphline of Kite's commands makes the documents, any number of each event. Events with
-    which it fails are rejected; documents that an event's morphline made before it did not succeed are delivered.
+    which it fails are rejected; documents made of such an event before the failure are delivered.
     """
 
     type_name = "solr"
@@ -193,11 +193,11 @@ class SolrSink(Sink[SolrConfig]):
             try:
                 success, made = self._maker.documents(id, event)
             except Failed as e:
-                failed[id] = f"the morphline cannot do its work: {e}"
+                failed[id] = f"a command of the morphline raises an error: {e}"
                 continue
             self._documents += [Document(id, fields) for fields in made]
             if not success:
-                failed[id] = "a command of the morphline does not succeed with it"
+                failed[id] = "a command of the morphline fails with it"
         if failed:
             raise Rejected(failed)
 

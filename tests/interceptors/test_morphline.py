@@ -70,7 +70,7 @@ def test_what_an_event_cannot_hold_goes_on_as_it_came(tmp_path: Path, commands: 
 
 
 def test_solr_is_for_the_sink(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r":1: Solr is known to the sink only"):
+    with pytest.raises(AssertionError, match=r"the sink solr can run commands of Solr"):
         made(tmp_path, '{ loadSolr { solrLocator { solrUrl : "http://h/solr/c" } } }')
 
 

@@ -14,7 +14,7 @@ from plugins.options import Config, Problem, option
 from plugins.shared.morphline import Morphline
 from plugins.shared.morphline.compiler import Process
 
-_ALWAYS = "a server that is away is always tried again, and any other failure is one of the event"
+_ALWAYS = "a server that is away is always tried again; any other failure concerns the event alone"
 
 
 class MorphlineConfig(Config):
@@ -33,7 +33,7 @@ class MorphlineConfig(Config):
     variables: dict[str, str] = option(
         {},
         name="morphlineVariable.",
-        description="`morphlineVariable.<path>` is a value that counts before the file's own of that path.",
+        description="`morphlineVariable.<path>` replaces the value at that path of the file.",
     )
 
     def cautions(self) -> Iterator[Problem]:

@@ -46,7 +46,7 @@ def _body(arguments: Arguments) -> Callable[[Record], bytes | None]:
                 return None
         body = record[BODY][0]
         if not isinstance(body, bytes):
-            raise Failed(f"{BODY} is no longer the body of bytes that came: it was read before")
+            raise Failed(f"{BODY} no longer holds the bytes of the body: a command before has replaced them")
         return body
 
     return read
@@ -237,7 +237,7 @@ def read_csv(arguments: Arguments, child: Process, compiler: Compiler) -> Proces
     most = arguments.whole("maxCharactersPerRecord", 1_000_000)
     throws = arguments.one_of("onMaxCharactersPerRecord", "throwException", "ignoreRecord") == "throwException"
     if quote == separator:
-        raise ValueError("has a quoteChar that is its separator")
+        raise ValueError("has the same character as quoteChar and as separator")
 
     def too_long(length: int) -> bool:
         if length > most and throws:
