@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import SecretStr
 
-from plugins import Config, EventId, agreement, option
+from plugins import Config, EventId, Rejected, Sink, agreement, option
 
 
 class Item(Protocol):
@@ -103,3 +104,39 @@ class DocumentsConfig(Config):
     def _both(self) -> None:
         if (self.username is None) != (self.password is None):
             raise ValueError("must be set together with password")
+
+
+D = TypeVar("D", bound=DocumentsConfig)
+
+
+class DocumentsSink(Sink[D], Generic[D, T]):
+    """A sink whose `write` adds to `_documents`, which the flush sends."""
+
+    most: ClassVar[int] = 1000
+    """Documents of one request."""
+    most_size: ClassVar[int]
+    """Of their sizes."""
+    refusal: ClassVar[str]
+    """What begins the reason of a document that is refused."""
+
+    def __init__(self, config: D, name: str = "") -> None:
+        super().__init__(config, name)
+        self.batch_size = config.batch_size
+        self.flush_interval = config.batch_duration / 1000
+        self._documents: list[T] = []
+
+    @abstractmethod
+    def _put(self, documents: Sequence[T]) -> dict[EventId, str]:
+        """Send these in one request; what of them is refused by name, and why. Raises Refused, and Retry."""
+
+    def flush(self) -> None:
+        """Return when the servers have all documents."""
+        most, most_size = self.most, self.most_size
+        rejected = put(self._documents, self._put, most=most, most_size=most_size, refusal=self.refusal)
+        self._documents.clear()
+        if rejected:
+            raise Rejected(rejected)
+
+    def reset(self) -> None:
+        """Drop what was not flushed."""
+        self._documents.clear()

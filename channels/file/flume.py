@@ -109,10 +109,6 @@ class FlumeChannel:
         self._logs = {log.number: log for log in map(_Log, logs(directories))}
         self._queue = self._replayed(self._checkpoint(checkpoints, backup))
 
-    def __len__(self) -> int:
-        """Events, those that cannot be read included."""
-        return len(self._queue)
-
     def events(self) -> Iterator[Event]:
         """All events in order. Raises OSError."""
         for pointer in self._queue:

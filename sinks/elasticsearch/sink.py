@@ -11,16 +11,13 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
-from plugins import Batch, EventId, FlafkaError, Rejected, Retry, Sink, require
+from plugins import Batch, EventId, FlafkaError, Rejected, Retry, require
 from sinks.bucketpath import BucketPath
-from sinks.bulk import Refused, put
+from sinks.bulk import DocumentsSink, Refused
 from sinks.elasticsearch.config import ElasticsearchConfig
 from sinks.elasticsearch.differences import ELASTICSEARCH
 from sinks.elasticsearch.documents import SERIALIZERS, time_of
 
-MOST_DOCUMENTS, MOST_BYTES = 1000, 5 << 20
-"""Of one request. Servers take 100 MB by default, proxies before them often less."""
-REFUSAL = "Elasticsearch refuses its document"
 _DAY = 86_400_000
 _PASSING = {"cluster_block_exception", "index_closed_exception", "validation_exception"}
 """Errors with the status of a refusal that are about an index, which somebody can mend, and not about a document.
@@ -45,7 +42,7 @@ class Document(NamedTuple):
         return len(self.lines)
 
 
-class ElasticsearchSink(Sink[ElasticsearchConfig]):
+class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
     """Makes each event a document of Elasticsearch or OpenSearch, exactly once: one that is delivered again replaces
     itself.
 
@@ -59,15 +56,14 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
     libraries: ClassVar = {"opensearchpy": "elasticsearch"}
     aliases = ("org.apache.flume.sink.elasticsearch.ElasticSearchSink",)
     differences = ELASTICSEARCH
+    most_size = 5 << 20  # servers take 100 MB by default, proxies before them often less
+    refusal = "Elasticsearch refuses its document"
 
     def __init__(self, config: ElasticsearchConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self.batch_size = config.batch_size
-        self.flush_interval = config.batch_duration / 1000
         self._index = BucketPath(config.index_name)
         self._daily = config.index_name_builder == "TimeBasedIndexNameBuilder"
         self._serialize = SERIALIZERS[config.serializer]
-        self._documents: list[Document] = []
         self._client: Any = None
         self._library: Any = None
 
@@ -151,17 +147,6 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
         if rejected:
             raise Rejected(rejected)
 
-    def flush(self) -> None:
-        """Return when the servers have all documents."""
-        rejected = put(self._documents, self._put, most=MOST_DOCUMENTS, most_size=MOST_BYTES, refusal=REFUSAL)
-        self._documents.clear()
-        if rejected:
-            raise Rejected(rejected)
-
-    def reset(self) -> None:
-        """Drop what was not flushed."""
-        self._documents.clear()
-
     def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
         """Send these; what of them is refused, and why. Raises Refused for what a server refuses as a whole."""
         answer = self._request("POST", "/_bulk", b"".join(document.lines for document in documents))
@@ -230,7 +215,7 @@ def _day(number: int) -> str:
 def _refusal(kind: str | None, reason: str) -> str:
     if kind == "invalid_index_name_exception":  # told without the name, as each event may have another
         return f"Elasticsearch refuses its index: its name {reason.partition('], ')[2] or 'is invalid'}"
-    return f"{REFUSAL}: {reason}"
+    return f"{ElasticsearchSink.refusal}: {reason}"
 
 
 def _reason(error: Any) -> str:

@@ -10,16 +10,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from plugins import Batch, Caution, EventId, FlafkaError, Rejected, Retry, Sink, require
+from plugins import Batch, Caution, EventId, FlafkaError, Rejected, Retry, require
 from plugins.shared.morphline import Failed, Morphline
-from sinks.bulk import Refused, put
+from sinks.bulk import DocumentsSink, Refused
 from sinks.solr.config import SolrConfig
 from sinks.solr.documents import DocumentMaker, live_address
 from sinks.templates import readable
 
-MOST_DOCUMENTS, MOST_CHARACTERS = 1000, 4 << 20
-"""Of one request."""
-REFUSAL = "Solr refuses its document"
 _NOT_IN_NAMES = re.compile(r"[^\w.]")
 _STATUS = re.compile(r"\(HTTP (\d+)\)")
 
@@ -36,7 +33,7 @@ class Document(NamedTuple):
         return sum(len(name) + len(str(value)) + 8 for name, value in self.fields.items())
 
 
-class SolrSink(Sink[SolrConfig]):
+class SolrSink(DocumentsSink[SolrConfig, Document]):
     """Makes each event a document of a Solr collection, exactly once: one that is delivered again replaces itself.
 
     The document's id is the event's, unless `documentId` makes another. An update is as durable as Solr's log of
@@ -48,6 +45,8 @@ class SolrSink(Sink[SolrConfig]):
     """
 
     type_name = "solr"
+    most_size = 4 << 20
+    refusal = "Solr refuses its document"
     libraries: ClassVar = {"pysolr": "solr", "requests": "solr"}
     aliases = (
         "morphline_solr",
@@ -56,10 +55,7 @@ class SolrSink(Sink[SolrConfig]):
 
     def __init__(self, config: SolrConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self.batch_size = config.batch_size
-        self.flush_interval = config.batch_duration / 1000
         self._templates = config.templates()
-        self._documents: list[Document] = []
         self._maker = DocumentMaker()
         self._url = config.url or ""
         self._id_field = config.id_field
@@ -201,17 +197,6 @@ class SolrSink(Sink[SolrConfig]):
         if failed:
             raise Rejected(failed)
 
-    def flush(self) -> None:
-        """Return when Solr has all documents."""
-        rejected = put(self._documents, self._put, most=MOST_DOCUMENTS, most_size=MOST_CHARACTERS, refusal=REFUSAL)
-        self._documents.clear()
-        if rejected:
-            raise Rejected(rejected)
-
-    def reset(self) -> None:
-        """Drop what was not flushed."""
-        self._documents.clear()
-
     def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
         """Send these; what a tolerant update chain refuses of them, and why. Raises Refused where none is there."""
         reasons = self._refusals(self._add([document.fields for document in documents]))
@@ -219,7 +204,7 @@ class SolrSink(Sink[SolrConfig]):
         if unknown := reasons.keys() - set(names):  # the schema's unique key is another field than idField
             raise Refused(reasons[unknown.pop()])
         return {
-            document.id: f"{REFUSAL}: {reasons[name]}"
+            document.id: f"{self.refusal}: {reasons[name]}"
             for document, name in zip(documents, names, strict=True)
             if name in reasons
         }
