@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from plugins import Batch, Event, Interceptor, agreement, option
+from plugins import Batch, Difference, Event, Interceptor, agreement, option
 from plugins.options import with_default
 from plugins.shared.morphline import BODY, Failed, Morphline, Record, text
-from plugins.shared.morphline.options import MorphlineConfig
+from plugins.shared.morphline.options import DIFFERENCES, MorphlineConfig
 
 
 class MorphlineInterceptorConfig(MorphlineConfig):
@@ -41,6 +41,14 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
     aliases = (
         "org.apache.flume.sink.solr.morphline.MorphlineInterceptor$Builder",
         "org.apache.flume.sink.solr.morphline.MorphlineInterceptor",
+    )
+    differences = (
+        Difference(
+            flume="a record that an event cannot hold (two values of a field, two records) stops the source",
+            here="the event goes on unchanged, counted as `MorphlineExceptionCount`; with `isProductionMode = true` "
+            "it is dropped, as in Flume",
+        ),
+        *DIFFERENCES,
     )
     counters = ("MorphlineFailedCount", "MorphlineExceptionCount")
     pure = False

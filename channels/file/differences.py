@@ -18,12 +18,6 @@ FILE = (
         here="it waits; the source waits with it",
     ),
     Difference(
-        flume="`checkpointInterval`, dual checkpoints, `use-fast-replay` and the like shorten a start that "
-        "reads everything again",
-        here="they are accepted and have no effect: a start reads the headers of what is not delivered. "
-        "Encryption is refused",
-    ),
-    Difference(
         flume="a damaged record keeps the channel from starting, until Flume's tool has removed it",
         here="what is whole is taken over; the file and the byte of each damage are in the log, events that are "
         "lost are counted (`EventLostCount`)",

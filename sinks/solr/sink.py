@@ -14,6 +14,7 @@ from plugins import Batch, Caution, EventId, FlafkaError, Rejected, Retry, requi
 from plugins.shared.morphline import Failed, Morphline
 from sinks.bulk import DocumentsSink, Refused
 from sinks.solr.config import SolrConfig
+from sinks.solr.differences import SOLR
 from sinks.solr.documents import DocumentMaker, live_address
 from sinks.templates import readable
 
@@ -45,6 +46,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
     """
 
     type_name = "solr"
+    differences = SOLR
     most_size = 4 << 20
     refusal = "Solr refuses its document"
     libraries: ClassVar = {"pysolr": "solr", "requests": "solr"}

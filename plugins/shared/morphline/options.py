@@ -10,11 +10,21 @@ from typing import Any
 
 from plugins.component import Component, require
 from plugins.errors import MissingExtra, Retry
-from plugins.options import Config, Problem, option
+from plugins.options import Config, Difference, Problem, option
 from plugins.shared.morphline import Morphline
 from plugins.shared.morphline.compiler import Process
 
 _ALWAYS = "a server that is away is always tried again; any other failure concerns the event alone"
+
+DIFFERENCES = (
+    Difference(
+        flume="names of months, days and zones in many languages; look-behind of any length",
+        here="English names (`inputLocale`, `outputLocale`), look-behind of a fixed length: others are errors with "
+        "their line",
+        option="morphlineFile",
+    ),
+)
+"""What a morphline does otherwise than Kite's library for Java."""
 
 
 class MorphlineConfig(Config):
