@@ -23,8 +23,8 @@ from plugins.shared.rpcevents import Events
 from plugins.shared.thriftrpc import PROTOCOLS, Frames, Kind, Status, frame
 from sources.thrift import ThriftSource, ThriftSourceConfig
 from tests.plugins.certificates import certificate
-from tests.sources import test_avro
-from tests.sources.test_avro import EVENTS
+from tests.sources import calling
+from tests.sources.calling import EVENTS, HELLO
 
 IDL = """
 struct ThriftFlumeEvent { 1: required map<string, string> headers, 2: required binary body }
@@ -37,11 +37,10 @@ service ThriftSourceProtocol {
 """
 FLUME = thriftpy2.load_fp(io.StringIO(IDL), "flume_thrift")
 LIBRARY = {"compact": TCompactProtocol, "binary": TBinaryProtocol}
-HELLO = Event(b"hello", {"k": "v"})
 both = pytest.mark.parametrize("name", sorted(PROTOCOLS))
 
 
-class Running(test_avro.Running):
+class Running(calling.Running):
     kind = ThriftSource
 
 
@@ -86,7 +85,7 @@ class Client:
         assert serial == self.serial
         return status
 
-    closed = test_avro.Client.closed
+    closed = calling.Client.closed
 
 
 @contextlib.contextmanager
