@@ -400,7 +400,7 @@ def test_an_answer_of_something_else_is_no_success(server: Server) -> None:
     answers: list[Any] = [{"items": []}, {}, [], "<html>login"]
     with opened(server) as sink:
         for given in answers:
-            server.answer = lambda _, given=given: (200, given)  # type: ignore[misc]
+            server.answer = lambda _, given=given: (200, given)
             sink.write(batch(Event(b"a")))
             with pytest.raises(Retry, match="is no Elasticsearch"):
                 sink.flush()
