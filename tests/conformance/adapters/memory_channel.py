@@ -54,7 +54,8 @@ class _Transactions:
             return {"error": "ChannelFullException"}
         self.puts.clear()
         if self.takes:
-            self.reader.commit({self.owner.claims[0]: self.takes[-1].end})
+            last = self.takes[-1]
+            self.reader.commit({self.owner.claims[last.partition]: last.end})
             self.takes.clear()
         return "ok"
 
