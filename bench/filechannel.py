@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -23,7 +22,7 @@ from rich.table import Table
 from agent.services.cluster import java_command
 from agent.services.java import find_java
 from channels.file import FileChannel
-from plugins import Batch, Event, PartitionClaim
+from plugins import Batch, Event, conformance
 from tests.interop.jvm import compiled
 
 BODY = "Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 id=000000000 " * 2
@@ -69,10 +68,10 @@ def main() -> None:
 
 def ours(directory: Path, batch: Batch, writers: int, puts: int) -> tuple[float, float]:
     """Seconds of the puts, and of the takes."""
-    config, _ = FileChannel.config_class.parse(
-        {"checkpointDir": str(directory / "c"), "dataDirs": str(directory / "d"), "capacity": "10000000"}
+    channel = conformance.make(
+        FileChannel,
+        {"checkpointDir": str(directory / "c"), "dataDirs": str(directory / "d"), "capacity": "10000000"},
     )
-    channel = FileChannel(config, "measured")  # type: ignore[arg-type]  # the options are right
     channel.open()
 
     def put(times: int) -> None:
@@ -96,7 +95,7 @@ def ours(directory: Path, batch: Batch, writers: int, puts: int) -> tuple[float,
 
 
 def _take(channel: FileChannel, all: int, batch: Batch) -> None:
-    owner = _Owner()
+    owner = conformance.ClaimsListener()
     reader = channel.reader(owner, group=None, member="sink")
     count = 0
     while count < all:
@@ -106,21 +105,6 @@ def _take(channel: FileChannel, all: int, batch: Batch) -> None:
         count += len(taken.batch)
         reader.commit({owner.claims[taken.partition]: taken.end})
     reader.close()
-
-
-class _Owner:
-    def __init__(self) -> None:
-        self.claims: dict[int, PartitionClaim] = {}
-
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
-        self.claims.update({claim.partition: claim for claim in committed})
-        return committed
-
-    def revoked(self, partitions: set[int]) -> None:
-        pass
-
-    def lost(self, partitions: set[int]) -> None:
-        pass
 
 
 def flumes(directory: Path, path: list[Path], batch: Batch, writers: int, puts: int) -> tuple[float, float]:

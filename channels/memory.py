@@ -58,7 +58,7 @@ class MemoryChannel(Channel[MemoryConfig]):
     """Holds events in the memory of the agent: nothing is lost while the agent lives, and all of them when it dies.
 
     A full channel blocks its sources instead of failing them. Sinks on it compete for its events. What a sink has
-    taken and not committed, such as `hdfs` for a large file, takes none of its room; of that it holds 256 MiB.
+    taken and not committed, such as `hdfs` for a large file, takes none of its room, but is committed at 256 MiB.
     """
 
     type_name = "memory"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from plugins import Batch, Event, Interceptor, agreement, option
+from plugins import Batch, Difference, Event, Interceptor, agreement, option
 from plugins.options import with_default
 from plugins.shared.morphline import BODY, Failed, Morphline, Record, text
-from plugins.shared.morphline.options import MorphlineConfig
+from plugins.shared.morphline.options import DIFFERENCES, MorphlineConfig
 
 
 class MorphlineInterceptorConfig(MorphlineConfig):
@@ -17,30 +17,38 @@ class MorphlineInterceptorConfig(MorphlineConfig):
     production: bool = option(
         False,
         name="isProductionMode",
-        description="Drop events with which the morphline cannot do its work; if false, they go on as they came, "
-        "where Flume's source sends them again for ever.",
+        description="Drop events with which a command raises an error. If false, they go on unchanged; in Flume, the "
+        "source sends them again for ever.",
     )
 
     @agreement("morphline_file", "morphline_id", "variables")
     def _check_morphline(self) -> None:
         morphline = self.checked()
         for place, _ in morphline.locators if morphline else ():
-            raise ValueError(f"{place}: Solr is known to the sink only: remove the command")
+            raise ValueError(f"{place}: only the sink solr can run commands of Solr: remove this one")
 
 
 class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
-    """Runs a morphline of Kite's commands; what comes out at its end is the event, its fields are the headers.
+    """Runs a morphline of Kite's commands on each event: the record at its end is the event.
 
-    An event of which nothing comes out is dropped, as is one with which a command does not succeed: it is counted as
-    `MorphlineFailedCount`. One of which more comes out than an event can hold, or with which a command cannot do its
-    work, goes on as it came, or is dropped with `isProductionMode = true`: it is counted as
-    `MorphlineExceptionCount`. Not pure: some commands give another result each time.
+    Fields become headers. An event is dropped if no record reaches the end; if that is because a command fails,
+    `MorphlineFailedCount` counts it. An event with which a command raises an error, or whose result is more than one
+    event can hold, goes on unchanged, or is dropped with `isProductionMode = true`; `MorphlineExceptionCount` counts
+    it. Not pure: some commands give another result each time.
     """
 
     type_name = "morphline"
     aliases = (
         "org.apache.flume.sink.solr.morphline.MorphlineInterceptor$Builder",
         "org.apache.flume.sink.solr.morphline.MorphlineInterceptor",
+    )
+    differences = (
+        Difference(
+            flume="a record that an event cannot hold (two values of a field, two records) stops the source",
+            here="the event goes on unchanged, counted as `MorphlineExceptionCount`; with `isProductionMode = true` "
+            "it is dropped, as in Flume",
+        ),
+        *DIFFERENCES,
     )
     counters = ("MorphlineFailedCount", "MorphlineExceptionCount")
     pure = False
@@ -78,16 +86,16 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
         try:
             if not self._morphline.process(record):
                 self.metrics.add("MorphlineFailedCount")
-                self.complain("failed", "a command of the morphline does not succeed with some events")
+                self.complain("failed", "a command of the morphline fails with some events")
             return self._made()
         except Failed as e:
             self.metrics.add("MorphlineExceptionCount")
-            self.complain("exception", "the morphline cannot do its work with some events: %s", e)
+            self.complain("exception", "a command of the morphline raises an error with some events: %s", e)
             return None if self.config.production else event
 
     def _made(self) -> Event | None:
         if len(self._out) > 1:
-            raise Failed(f"{len(self._out)} records come out of one event, which can be one only")
+            raise Failed(f"{len(self._out)} records come out of one event: an interceptor can make only one")
         if not self._out:
             return None
         (record,) = self._out
@@ -96,7 +104,7 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
         for name in record:
             value, *others = record[name]
             if others:
-                raise Failed(f"the field {name} has {1 + len(others)} values, and a header can have one only")
+                raise Failed(f"the field {name} has {1 + len(others)} values, and a header can have only one")
             if name != BODY:
                 headers[_encodable(name)] = _encodable(text(value))
             elif isinstance(value, bytes):

@@ -4,6 +4,10 @@ from collections.abc import Mapping
 
 from plugins.event import EventId
 
+ANY_FAILURE = (Exception, SystemExit)
+"""What code that is not the caller's may raise: a library that cannot go on may end the program, which only the user
+may. Whoever catches it tells it as a failure of that code, and keeps the rest running."""
+
 
 class FlafkaError(Exception):
     """An error whose text alone tells a user what is wrong and what to do; it is shown without a traceback."""

@@ -84,17 +84,17 @@ class OverflowConfig(Config):
     overflow: str | None = option(
         None,
         name="overflow",
-        description="Name of a channel `file` of this agent, of which no source and no sink makes use: while brokers "
-        "are away events go there, as safe as one disk, and from there into this channel, in their order, once they "
-        "are back. If unset, sources wait for the brokers.",
+        description="Name of a channel `file` of this agent that nothing else uses. While brokers are away, events "
+        "wait there, on one disk of this host; once the brokers are back, they go into this channel in their order. "
+        "If unset, sources wait for the brokers.",
     )
     overflow_timeout: int = option(
         5,
         name="overflowTimeout",
         unit="s",
         gt=0,
-        description="With `overflow`: how long a put may wait for brokers before the overflow begins, and how long "
-        "they must have acknowledged again before it ends.",
+        description="With `overflow`: time that a put may wait for brokers before the overflow begins, and time for "
+        "which brokers must have acknowledged everything before it ends.",
     )
 
 

@@ -11,7 +11,7 @@ import pluggy
 
 from plugins.channel import Channel
 from plugins.component import Component
-from plugins.errors import FlafkaError
+from plugins.errors import ANY_FAILURE, FlafkaError
 from plugins.installed import GROUP, Plugin, described, place_of, plugins, raised_at
 from plugins.interceptor import Interceptor
 from plugins.options import suggestion
@@ -73,7 +73,7 @@ class Components:
         for plugin in plugins() if entry_points else ():
             try:
                 module = plugin.entry.load()
-            except (Exception, SystemExit) as e:  # noqa: BLE001  # importing a plugin may raise whatever its author wrote
+            except ANY_FAILURE as e:  # importing a plugin may raise whatever its author wrote
                 file, line = raised_at(e)
                 message = f"{plugin} cannot be imported: {type(e).__name__}: {e}"
                 self._add_fault(message, (file or plugin.listed, line), whole=True)
@@ -96,7 +96,7 @@ class Components:
                 return
             listed = [hooks[0].function]
             brought = [*cast("Iterable[Any]", hooks[0].function())]
-        except (Exception, SystemExit) as e:  # noqa: BLE001  # and so may asking it for its components
+        except ANY_FAILURE as e:  # and so may asking it for its components
             found = raised_at(e)
             message = f"{called} cannot be used: components(): {type(e).__name__}: {e}"
             self._add_fault(message, found if found[0] else _of(listed, file), whole=True)

@@ -285,6 +285,10 @@ class Config(BaseModel):
         return _convert(cls.model_fields[info.field_name].annotation, value) if isinstance(value, str) else value
 
 
+ANY_CASE = pydantic.BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
+"""For `Annotated[Literal["none", "deflate"], ANY_CASE]`: capital letters are taken for small ones."""
+
+
 def _convert(annotation: Any, text: str) -> Any:
     kinds = set(typing.get_args(annotation)) if _is_union(annotation) else {annotation}
     if bool in kinds:

@@ -44,13 +44,14 @@ class RpcSinkConfig(TlsClientConfig):
     connect_timeout: int = option(
         DEFAULT_TIMEOUT,
         name="connect-timeout",
-        description="Maximum time for connecting and for the first request. Less than a second is the default.",
+        description="Maximum time for connecting and for the first request. A value below 1000 stands for the "
+        "default.",
         unit="ms",
     )
     request_timeout: int = option(
         DEFAULT_TIMEOUT,
         name="request-timeout",
-        description="Maximum time for each later request. Less than a second is the default.",
+        description="Maximum time for each later request. A value below 1000 stands for the default.",
         unit="ms",
     )
     reset_connection_interval: int = option(

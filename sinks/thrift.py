@@ -6,34 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import MappingProxyType
 
-import pydantic
-
-from plugins import Batch, option
+from plugins import Batch
 from plugins.shared.flumeevent import encode
-from plugins.shared.thriftrpc import PROTOCOLS, Frames, Protocol, ProtocolConfig, Status, frame
+from plugins.shared.thriftrpc import PROTOCOLS, Frames, Protocol, Status, ThriftConfig, frame
 from sinks.rpc import DIFFERENCES, MAX_ANSWER, RpcSink, RpcSinkConfig, Wire
 
 
-class ThriftSinkConfig(ProtocolConfig, RpcSinkConfig):
+class ThriftSinkConfig(ThriftConfig, RpcSinkConfig):
     """Options of the thrift sink."""
 
     ignored = MappingProxyType(
         {
-            "maxConnections": "one connection has all requests",
-            "connection-reset-interval": "Flume reads `reset-connection-interval`",
+            "maxConnections": "one connection carries all requests",
+            "connection-reset-interval": "Flume does not read it either: the option is `reset-connection-interval`",
             "client-principal": "Kerberos is not spoken",
             "client-keytab": "Kerberos is not spoken",
             "server-principal": "Kerberos is not spoken",
         }
     )
-    kerberos: bool = option(False, name="kerberos", description="Must be `false`: Kerberos is not spoken.")
-
-    @pydantic.field_validator("kerberos")
-    @classmethod
-    def _not_spoken(cls, value: bool) -> bool:
-        if value:
-            raise ValueError("is not built yet: use ssl = true")
-        return value
 
 
 class ThriftSink(RpcSink[ThriftSinkConfig]):

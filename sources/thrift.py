@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import MappingProxyType
 
-import pydantic
-
-from plugins import Difference, option
+from plugins import Difference
 from plugins.shared.rpcevents import Events
-from plugins.shared.thriftrpc import PROTOCOLS, UNKNOWN_METHOD, Frames, Protocol, ProtocolConfig, Status, frame
+from plugins.shared.thriftrpc import PROTOCOLS, UNKNOWN_METHOD, Frames, Protocol, Status, ThriftConfig, frame
 from sources.listening import Endpoint
-from sources.rpc import CALLS, DIFFERENCES, Call, RpcConfig, RpcSource, Server, Wire
+from sources.rpc import CALLS, Call, RpcSource, Server, Wire
+from sources.rpcconfig import DIFFERENCES, RpcConfig
 
 
-class ThriftConfig(ProtocolConfig, RpcConfig):
+class ThriftSourceConfig(ThriftConfig, RpcConfig):
     """Options of the thrift source."""
 
     ignored = MappingProxyType(
@@ -24,19 +23,9 @@ class ThriftConfig(ProtocolConfig, RpcConfig):
             "keymanager-type": "there is one kind",
         }
     )
-    kerberos: bool = option(
-        False, name="kerberos", description="Must be `false`: Kerberos is not spoken. TLS with `truststore` is."
-    )
-
-    @pydantic.field_validator("kerberos")
-    @classmethod
-    def _not_spoken(cls, value: bool) -> bool:
-        if value:
-            raise ValueError("is not built yet: let clients show certificates, with ssl = true and a truststore")
-        return value
 
 
-class ThriftSource(RpcSource[ThriftConfig]):
+class ThriftSource(RpcSource[ThriftSourceConfig]):
     """Receives events by Flume's Thrift RPC at least once: OK is answered when all required channels have them.
 
     A client that gets FAILED, or no answer, sends its events again; those stored already are then there twice.
@@ -53,7 +42,7 @@ class ThriftSource(RpcSource[ThriftConfig]):
         *DIFFERENCES,
     )
 
-    def _serve(self, endpoint: Endpoint) -> Server[ThriftConfig]:
+    def _serve(self, endpoint: Endpoint) -> Server[ThriftSourceConfig]:
         protocol, most = PROTOCOLS[self.config.protocol], self.config.max_request_bytes
         return Server(self, endpoint, lambda: ThriftWire(protocol, most))
 

@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SEED], config.stash[FIGURES] = seed, []
     settings.load_profile(examples.QUICK if config.getoption("--quick") else examples.FULL)
     if config.getoption("--quick"):
-        RunningAgent.__enter__ = _undeclared  # type: ignore[method-assign]
+        RunningAgent.__enter__ = _undeclared
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(seed)
 

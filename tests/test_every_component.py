@@ -26,7 +26,7 @@ from plugins.shared.avrorpc import array, frame, opening
 from plugins.shared.flumeevent import encode
 from plugins.shared.thriftrpc import PROTOCOLS
 from tests.fixtures.kit import ON_SERVERS
-from tests.sources.test_avro import Running
+from tests.sources.calling import Running
 from tests.sources.test_thrift import Running as RunningThrift
 
 REPOSITORY = Path(__file__).parents[1]

@@ -24,6 +24,7 @@ from agent.config.diagnostics import Severity
 from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
 from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
+from plugins.errors import ANY_FAILURE
 from plugins.shared.kafkaclient import stream_client
 
 CONNECT_SECONDS = 15.0
@@ -188,7 +189,7 @@ def _ask(component: ComponentSpec, spec: AgentSpec) -> list[str]:
         if isinstance(component, SinkSpec) and issubclass(component.cls, StreamingSink):
             found += _probe_outputs(component, spec.channel(component.channel))
         return found
-    except Exception as e:  # noqa: BLE001  # whatever a component's probe raises is an answer too
+    except ANY_FAILURE as e:  # whatever a component's probe raises is an answer too
         return [str(e) or type(e).__name__]
 
 

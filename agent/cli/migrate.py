@@ -21,7 +21,12 @@ from agent.config.migration import Line, Migration, Verdict
 from agent.config.migration import migrate as migrated
 from plugins import Components, FlafkaError
 
-COLOURS = {"needs porting": "red", "differs": "yellow", "runs": "green"}
+HEADINGS: dict[Verdict, tuple[str, str]] = {
+    "needs porting": ("Needs porting", "red"),
+    "differs": ("Differs from Flume", "yellow"),
+    "runs": ("Runs", "green"),
+}
+"""What stands above the lines of each verdict, and in which colour."""
 
 
 @click.command()
@@ -112,18 +117,18 @@ def _write(file: Path, target: Path, found: Migration, *, force: bool) -> str:
 
 
 def _show(file: Path, found: Migration, *, everything: bool) -> None:
-    for verdict, heading in (("needs porting", "Needs porting"), ("differs", "Differs from Flume")):
-        lines = found.of(verdict)  # type: ignore[arg-type]
-        if lines:
-            click.secho(f"{heading}:", fg=COLOURS[verdict], bold=True)
+    for verdict, (heading, colour) in HEADINGS.items():
+        lines = found.of(verdict)
+        if not lines or (verdict == "runs" and not everything):
+            continue
+        click.secho(f"{heading}:", fg=colour, bold=True)
+        if verdict == "runs":
+            for line in lines:
+                _item(f"{_at([line])}{line.name}")
+                for note in line.notes():
+                    _item(note.message, "    ")
+        else:
             _show_reasons(lines)
-    running = found.of("runs")
-    if everything and running:
-        click.secho("Runs:", fg=COLOURS["runs"], bold=True)
-        for line in running:
-            _item(f"{_at([line])}{line.name}")
-            for note in line.notes():
-                _item(note.message, "    ")
     click.secho(f"{file}, agent {found.agent}: {_counted(found)}", bold=True)
     if not everything and any(line.notes() for line in found.lines):
         click.echo("--all shows every line, and what else there is to know of it.")
@@ -172,7 +177,7 @@ def _on_a_terminal() -> bool:
 
 
 def _counted(found: Migration) -> str:
-    numbers: dict[Verdict, int] = {one: len(found.of(one)) for one in ("needs porting", "differs", "runs")}
+    numbers: dict[Verdict, int] = {one: len(found.of(one)) for one in HEADINGS}
     several = {"needs porting": "need porting", "differs": "differ", "runs": "run"}
     parts = [f"{n} lines {several[one]}" if n > 1 else f"1 line {one}" for one, n in numbers.items() if n]
     return ", ".join(parts) or "no lines"
@@ -195,7 +200,7 @@ def _as_json(file: Path, target: Path | None, found: Migration) -> dict[str, obj
         "agent": found.agent,
         "ok": found.ok,
         "output": str(target) if target and found.content is not None else None,
-        "counts": {verdict: len(found.of(verdict)) for verdict in ("needs porting", "differs", "runs")},
+        "counts": {verdict: len(found.of(verdict)) for verdict in HEADINGS},
         "lines": [
             {
                 "line": line.number,

@@ -21,7 +21,9 @@ class FlumeType(NamedTuple):
         return self.alias or self.java
 
 
-_LEGACY = "let its senders, agents of Flume 0.9, send to an `avro` source of Flume 1, and that to type = avro here"
+_LEGACY = (
+    "let its senders, agents of Flume 0.9, send to a Flume 1, and let an `avro` sink of that send to type = avro here"
+)
 _INSTEAD = {
     "org.apache.flume.source.jms.JMSSource": "carry the queue into a Kafka topic, with Kafka Connect for "
     "instance, and write type = kafka; or write a source in Python: `agent template source` prints one to start from",

@@ -14,6 +14,7 @@ from agent.config.parts import Part, unfinished
 from agent.config.properties import Property
 from agent.topology import ComponentSpec
 from plugins import Component, Components, Config, Problem, UnknownType, UnusableType
+from plugins.errors import ANY_FAILURE
 from plugins.installed import blamed, described
 from plugins.options import suggestion
 from plugins.shared.javaclass import cannot_run, is_java_class
@@ -65,7 +66,8 @@ class Reader:
             texts |= _found(config_class, part.properties)
             self._hide_secrets(config_class, part.properties)
             config, problems = config_class.parse(texts)
-        except (Exception, SystemExit) as e:  # noqa: BLE001  # a plugin's own check, which must not keep the rest from being checked
+            cautions = list(config.cautions()) if config is not None else []
+        except ANY_FAILURE as e:  # a plugin's own check, which must not keep the rest from being checked
             self._bug(part, cls, "its options cannot be checked", e)
             return None
         javas = tuple(f"{one.option}." for one in problems if "is a Java class" in one.message)
@@ -86,14 +88,13 @@ class Reader:
                 message = f"{module} is not installed: pip install 'flafka[{extra}]'"
                 self.report.warn(written.place, part.path, message)
                 break
-        cautions = list(config.cautions())
         for caution in cautions:
             self._caution(part, caution)
         self._tell_accepted(part, config_class, {caution.option for caution in cautions})
         spec = ComponentSpec(part.name, part.path, cls, config, texts, part.place)
         try:
             spec.make()
-        except (Exception, SystemExit) as e:  # noqa: BLE001  # a plugin's constructor may raise whatever its author wrote
+        except ANY_FAILURE as e:  # a plugin's constructor may raise whatever its author wrote
             self._bug(part, cls, "it cannot be made", e)
             return None
         return spec

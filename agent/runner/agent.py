@@ -325,7 +325,7 @@ class Agent:
             undone.append(f"sinks {', '.join(sinks)} (durable channels deliver again what is not committed)")
         volatile = [c for c in self.channels.values() if not c.channel.durable]
         if left := sum(c.metrics.get("ChannelSize") for c in volatile):
-            undone.append(f"{left} events in memory channels, which are lost")
+            undone.append(f"{left:.0f} events in memory channels, which are lost")
         return "; ".join(undone) or "nothing"
 
     def _keep_metrics(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from agent.runner.retries import Retries
 from plugins import Component
+from plugins.errors import ANY_FAILURE
 
 
 class Worker:
@@ -32,7 +33,7 @@ class Worker:
             try:
                 self.work()
                 return
-            except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever a component raises must not take the others down
+            except ANY_FAILURE as e:  # whatever a component raises must not take the others down
                 seconds = self.retries.failed(e)
             finally:
                 self.close()
@@ -51,5 +52,5 @@ def close(component: Component[Any], log: logging.Logger) -> None:
     """Close it; a failure of that is logged only."""
     try:
         component.close()
-    except (Exception, SystemExit) as e:  # noqa: BLE001  # it must not keep others from being closed
+    except ANY_FAILURE as e:  # it must not keep others from being closed
         log.warning("closing failed: %s", e)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import uuid
@@ -16,30 +15,24 @@ from channels.file import flume, positions
 from channels.file.config import FileChannelConfig as FileChannelConfig
 from channels.file.differences import FILE, FILES
 from channels.file.lock import Lock, room
-from channels.file.log import Entry, Log
+from channels.file.log import Log
+from channels.file.reader import FileReader
 from channels.file.takeover import TakeOver
 from plugins import (
     Batch,
     Caution,
     Channel,
     Difference,
-    EventId,
     FlafkaError,
-    Origin,
     PartitionClaim,
     Reader,
     RebalanceListener,
-    Record,
     Retry,
-    Taken,
-    Undecodable,
 )
 from plugins.shared.disk import existing, replace, sync_directory, writable
 
 ID = "flafka.channel"
 """The file with a channel's id, in each directory of events."""
-MERGE_EVENTS, MERGE_BYTES = 10_000, 16 << 20
-"""Small puts are handed out together, up to so many events or bytes."""
 PIECE_BYTES = 64 << 20
 """A larger batch is put in pieces."""
 
@@ -50,8 +43,8 @@ class FileChannel(Channel[FileChannelConfig]):
     It is as durable as the disk; a channel `kafka` has copies on several hosts. The sinks on it compete for its
     events, each put going to one of them, in turns, as long as they work; where one alone is left it gets all of
     them, and a sink alone gets them in order. A full channel, and a full disk, block its sources instead of failing
-    them. What a sink has taken and not committed, such as `hdfs` for a large file, takes none of `capacity`; where it
-    takes a disk's last room, it is committed at once.
+    them. What a sink has taken and not committed, such as `hdfs` for a large file, takes none of `capacity`; when it
+    fills the disk, it is committed at once.
 
     What a Flume that has ended left in the same directories is delivered first: each event that was put and not
     taken, once. Its files are moved into directories `flume-…` there, and may be deleted.
@@ -92,7 +85,7 @@ class FileChannel(Channel[FileChannelConfig]):
         self._short = False
         """Whether a disk has no room for what a source puts."""
         self._turn = 0
-        self._readers: list[_FileReader] = []
+        self._readers: list[FileReader] = []
 
     # --- life
 
@@ -257,7 +250,7 @@ class FileChannel(Channel[FileChannelConfig]):
         """Whether sources wait for room that what is taken has."""
         return self._short and bool(self._taken)
 
-    def taken(self, reader: _FileReader, partition: int, end: int, events: int) -> None:
+    def taken(self, reader: FileReader, partition: int, end: int, events: int) -> None:
         """So many more are taken by a reader, up to there."""
         with self._changed:
             reader.positions[partition] = end
@@ -290,12 +283,12 @@ class FileChannel(Channel[FileChannelConfig]):
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
         """A consumer; all compete."""
-        reader = _FileReader(self, self._log, owner, member)
+        reader = FileReader(self, self._log, owner, member)
         with self._changed:
             self._readers = sorted([*self._readers, reader], key=lambda one: one.member)
         return reader
 
-    def partitions(self, reader: _FileReader) -> set[int]:
+    def partitions(self, reader: FileReader) -> set[int]:
         """Those that are to be this reader's. The ones that nobody has are its own from now on."""
         with self._changed:
             readers = self._readers
@@ -304,7 +297,7 @@ class FileChannel(Channel[FileChannelConfig]):
             reader.held |= own.difference(*(one.held for one in readers if one is not reader))
             return own
 
-    def leave(self, reader: _FileReader) -> None:
+    def leave(self, reader: FileReader) -> None:
         """It takes nothing any more."""
         with self._changed:
             self._readers = [one for one in self._readers if one is not reader]
@@ -363,106 +356,3 @@ class FileChannel(Channel[FileChannelConfig]):
         """The number of the oldest entry that is not delivered."""
         firsts = [waiting[0][0] for waiting in self._waiting.values() if waiting]
         return min(firsts, default=self._log.stored)
-
-
-class _FileReader(Reader):
-    def __init__(self, channel: FileChannel, log: Log, owner: RebalanceListener, member: str) -> None:
-        self.member = member
-        self.positions: dict[int, int] = {}
-        """By partition of its own: the entry to be taken next."""
-        self.held: set[int] = set()
-        """Partitions that no other reader may have now: its own ones, and those that it is about to begin with."""
-        self._channel, self._log, self._owner = channel, log, owner
-        self._claims: dict[int, PartitionClaim] = {}
-        self._place = log.place(0)
-        self._pushed: tuple[Entry, memoryview] | None = None
-        """Read already, and to be taken next."""
-
-    def take(self, timeout: float) -> Taken | None:
-        self._rebalance()
-        gathered: list[tuple[Entry, memoryview]] = []
-        events = size = 0
-        while events < MERGE_EVENTS and size < MERGE_BYTES and (found := self._next()) is not None:
-            entry = found[0]
-            if gathered and entry.partition != gathered[0][0].partition:
-                self._pushed = found
-                break
-            gathered.append(found)
-            events, size = events + entry.events, size + entry.size
-        if not gathered:
-            self._log.wait(self._place, timeout)
-            return None
-        self._channel.metrics.add("EventTakeAttemptCount", events)
-        return self._decoded(gathered)
-
-    def _next(self) -> tuple[Entry, memoryview] | None:
-        """The next entry of its partitions that it has not taken."""
-        if (pushed := self._pushed) is not None:
-            self._pushed = None
-            return pushed
-        while self.positions:
-            expected, path = self._place.number, self._place.segment.path
-            found = self._log.read(self._place)
-            read = self._place.number if found is None else found[0].number
-            if read > expected:
-                self._channel.lost(path, expected, read)
-            if found is None or found[0].number >= self.positions.get(found[0].partition, sys.maxsize):
-                return found
-        return None
-
-    def _decoded(self, gathered: list[tuple[Entry, memoryview]]) -> Taken:
-        partition, start, end = gathered[0][0].partition, gathered[0][0].number, gathered[-1][0].number + 1
-        claim = self._claims[partition]
-        parts: list[Batch] = []
-        undecodable: list[Undecodable] = []
-        for entry, payload in gathered:
-            try:
-                batch = Batch.from_ipc(payload)
-            except ValueError as e:
-                record = Record(entry.number, entry.arrival, None, bytes(payload), [])
-                undecodable.append(Undecodable(EventId(claim.stem, partition, entry.number, 0), record, str(e)))
-                continue
-            origin = Origin.of_record(claim.topic, partition, entry.number, entry.arrival, len(batch), claim.stem)
-            parts.append(Batch(batch.records, origin))
-        self._channel.taken(self, partition, end, sum(entry.events for entry, _ in gathered))
-        if not parts:
-            parts.append(Batch.of([], Origin.of_records(claim.topic, partition, [], [], claim.stem)))
-        return Taken(partition, start, end, Batch.concat(parts), tuple(undecodable))
-
-    def _rebalance(self) -> None:
-        """Take the partitions that are this reader's now, and give up the others."""
-        own = self._channel.partitions(self)
-        if gone := self.positions.keys() - own:
-            self._owner.revoked(set(gone))
-            for partition in gone:
-                del self.positions[partition], self._claims[partition]
-            self.rewind({})
-        self.held &= own
-        if new := self.held - self.positions.keys():
-            committed = dict(map(self._channel.committed, new))
-            answer = self._owner.assigned({claim: position or None for claim, position in committed.items()})
-            starts = {claim: position or 0 for claim, position in answer.items()}
-            self._channel.commit(starts)
-            self._claims.update({claim.partition: claim for claim in starts})
-            self.rewind({claim.partition: position for claim, position in starts.items()})
-
-    def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
-        own = {claim: end for claim, end in positions.items() if claim.partition in self.positions}
-        self._claims.update({claim.partition: claim for claim in own})
-        self._channel.commit(own)
-
-    def rewind(self, positions: Mapping[int, int]) -> None:
-        self.positions.update(positions)
-        self._pushed = None
-        self._place = self._log.place(min(self.positions.values(), default=0))
-        self._channel.moved()
-
-    def pressed(self) -> bool:
-        return self._channel.pressed()
-
-    def lag(self) -> int | None:
-        return self._log.stored - self._place.number
-
-    def close(self) -> None:
-        self._channel.leave(self)
-        self.positions.clear()

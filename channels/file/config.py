@@ -33,7 +33,7 @@ class FileChannelConfig(BoundedConfig):
     checkpoint_dir: str = option(
         "~/.flume/file-channel/checkpoint",
         name="checkpointDir",
-        description="Directory for how far the sinks are. One channel alone can use it.",
+        description="Directory for the positions of the sinks. Each channel needs one of its own.",
     )
     data_dirs: str = option(
         "~/.flume/file-channel/data",
@@ -43,8 +43,8 @@ class FileChannelConfig(BoundedConfig):
     backup_checkpoint_dir: str = option(
         "",
         name="backupCheckpointDir",
-        description="Directory of the second checkpoint of Flume. When what Flume left is taken over, it is read "
-        "where the first one is damaged.",
+        description="Directory of Flume's second checkpoint. It is read when events that Flume left are taken over, "
+        "if the first checkpoint is damaged.",
     )
     capacity: int = with_default(BoundedConfig, "capacity", 1_000_000)
     max_file_size: int = option(

@@ -7,7 +7,7 @@ from plugins import Difference
 FILES = (
     Difference(
         flume="what waits in the channel is in files of Flume's own",
-        here="other files, in the same directories, which are locked so that a Flume keeps out. What Flume left "
+        here="other files, in the same directories; these are locked, so that no Flume can use them. What Flume left "
         "there is taken over at the start",
     ),
 )
@@ -16,12 +16,6 @@ FILE = (
     Difference(
         flume="a put fails when the channel is full, or the disk has less than `minimumRequiredSpace`",
         here="it waits; the source waits with it",
-    ),
-    Difference(
-        flume="`checkpointInterval`, dual checkpoints, `use-fast-replay` and the like shorten a start that "
-        "reads everything again",
-        here="they are accepted and have no effect: a start reads the headers of what is not delivered. "
-        "Encryption is refused",
     ),
     Difference(
         flume="a damaged record keeps the channel from starting, until Flume's tool has removed it",

@@ -23,13 +23,13 @@ import re
 import signal
 import struct
 import weakref
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from channels.file.messages import POINTER, Damaged, committed, delimited, event, fields, pointed, varint
 from plugins import Event, FlafkaError, Retry
 
 _LOG = re.compile(r"log-(\d+)")
@@ -41,8 +41,7 @@ _LENGTH = struct.Struct(">BI")
 _HEAD = struct.Struct("<BBiBqBq")
 """Length, and with their tags: kind, transaction, order."""
 _TAGS = (23, 0x0D, 0x11, 0x19)
-_POINTER = struct.Struct("<BBiBi")
-_SIZES = {_TAKE: _POINTER.size, _ROLLBACK: 1, _COMMIT: 6}
+_SIZES = {_TAKE: POINTER.size, _ROLLBACK: 1, _COMMIT: 6}
 _BEGIN = re.compile(rb"\x7f[\x00-\x7f].{3}\x17\x0d[\x01-\x04]\x00\x00\x00\x11", re.DOTALL)
 """How a record begins, but for the chance that a body has the same bytes."""
 _READ_BYTES = 1 << 16
@@ -50,10 +49,6 @@ _SENTENCES = 100
 """A file that is missing may have had a million events."""
 _VERSION, _ORDER, _OPEN, _SLOTS = 0, 1, 4, 1029
 """Places in a file of a checkpoint, in numbers of eight bytes."""
-
-
-class _Damaged(Exception):
-    """Something is not as Flume writes it."""
 
 
 class _Record(NamedTuple):
@@ -109,10 +104,6 @@ class FlumeChannel:
         self._logs = {log.number: log for log in map(_Log, logs(directories))}
         self._queue = self._replayed(self._checkpoint(checkpoints, backup))
 
-    def __len__(self) -> int:
-        """Events, those that cannot be read included."""
-        return len(self._queue)
-
     def events(self) -> Iterator[Event]:
         """All events in order. Raises OSError."""
         for pointer in self._queue:
@@ -123,8 +114,8 @@ class FlumeChannel:
             try:
                 found = log.record(offset)
                 if found is not None:
-                    yield _event(found.payload)
-            except (_Damaged, EOFError):
+                    yield event(found.payload)
+            except (Damaged, EOFError):
                 self._lose(f"{log.path} is damaged at byte {offset}: the event there is lost")
 
     def _lose(self, sentence: str) -> None:
@@ -134,10 +125,10 @@ class FlumeChannel:
 
     def _checkpoint(self, directory: Path, backup: Path | None) -> _Checkpoint:
         """As Flume chooses: the one that is complete, else the backup, else none."""
-        with contextlib.suppress(_Damaged, OSError):
+        with contextlib.suppress(Damaged, OSError):
             return _read_checkpoint(directory)
         if backup is not None and (backup / "backupComplete").exists():
-            with contextlib.suppress(_Damaged, OSError):
+            with contextlib.suppress(Damaged, OSError):
                 return _read_checkpoint(backup)
         return NOTHING
 
@@ -155,12 +146,12 @@ class FlumeChannel:
             if record.kind == _PUT:
                 done.setdefault(record.transaction, []).append(record.pointer)
             elif record.kind == _TAKE:
-                done.setdefault(record.transaction, []).append(_pointed(record.payload))
+                done.setdefault(record.transaction, []).append(pointed(record.payload))
             elif record.kind == _ROLLBACK:
                 done.pop(record.transaction, None)
             elif record.kind == _COMMIT:
                 pointers = done.pop(record.transaction, [])
-                if _committed(record.payload) == _TAKE:
+                if committed(record.payload) == _TAKE:
                     for pointer in (*pointers, *taken.pop(record.transaction, ())):
                         if pointer in queue:
                             del queue[pointer]
@@ -183,8 +174,8 @@ class _Log:
         self.size = os.fstat(self.descriptor).st_size
         beside = (path.with_name(path.name + end) for end in (".meta", ".meta.tmp", ".meta.old"))
         self.about: dict[int, list[int | bytes]] = {}
-        with contextlib.suppress(_Damaged, StopIteration):
-            self.about = _fields(_delimited(next(one for one in beside if one.exists()).read_bytes()))
+        with contextlib.suppress(Damaged, StopIteration):
+            self.about = fields(delimited(next(one for one in beside if one.exists()).read_bytes()))
         if 5 in self.about:
             raise FlafkaError(
                 f"{path} is encrypted, which only Flume can read: let Flume deliver what its channel holds, with no "
@@ -214,7 +205,7 @@ class _Log:
         return found
 
     def record(self, at: int) -> _Record | None:
-        """The record there; None where Flume's tool has taken it out. Raises _Damaged, and EOFError at the end."""
+        """The record there; None where Flume's tool has taken it out. Raises Damaged, and EOFError at the end."""
         return self._next(at)[0]
 
     def _next(self, at: int) -> tuple[_Record | None, int]:
@@ -223,20 +214,20 @@ class _Log:
         if not head or head[0] == _FILL:
             raise EOFError
         if len(head) < _LENGTH.size or head[0] not in (_RECORD, _SKIPPED):
-            raise _Damaged
+            raise Damaged
         length = _LENGTH.unpack(head)[1]
         end = at + _LENGTH.size + length
         if end > self.size:
-            raise _Damaged
+            raise Damaged
         if head[0] == _SKIPPED:
             return None, end
         whole = self._bytes(at + _LENGTH.size, length)
         if len(whole) <= _HEAD.size or whole[-1] != 0:  # the third message is empty
-            raise _Damaged
+            raise Damaged
         size, tag, kind, second, transaction, third, order = _HEAD.unpack_from(whole)
         payload = whole[_HEAD.size : -1]
         if (size, tag, second, third) != _TAGS or len(payload) != _SIZES.get(kind, len(payload)):
-            raise _Damaged
+            raise Damaged
         return _Record(order, self.number << 32 | at, kind, transaction, payload), end
 
     def records(self, since: int, damages: list[str]) -> Iterator[_Record]:
@@ -250,7 +241,7 @@ class _Log:
                     yield record
             except EOFError:
                 return
-            except _Damaged:
+            except Damaged:
                 if (whole := self._begin(at + 1)) is None:
                     damages.append(f"{self.path} ends at byte {at} in something that is no whole record")
                     return
@@ -272,7 +263,7 @@ class _Log:
         while at < self.size:
             piece = self._bytes(at, _READ_BYTES + 64)
             for match in _BEGIN.finditer(piece):
-                with contextlib.suppress(_Damaged, EOFError):
+                with contextlib.suppress(Damaged, EOFError):
                     self._next(at + match.start())
                     return at + match.start()
             at += _READ_BYTES
@@ -280,10 +271,10 @@ class _Log:
 
 
 def _read_checkpoint(directory: Path) -> _Checkpoint:
-    """Raises _Damaged where it is incomplete or damaged, and OSError."""
-    about = _fields(_delimited(_plain(directory / "checkpoint.meta")))
+    """Raises Damaged where it is incomplete or damaged, and OSError."""
+    about = fields(delimited(_plain(directory / "checkpoint.meta")))
     if not all(isinstance(about.get(field, [None])[0], int) for field in (1, 2, 3, 4)):
-        raise _Damaged
+        raise Damaged
     version, order, size, head = (int(about[field][0]) for field in (1, 2, 3, 4))
     data = _plain(directory / "checkpoint")
     slots = _numbers(data)
@@ -294,18 +285,18 @@ def _read_checkpoint(directory: Path) -> _Checkpoint:
         or (slots[_VERSION], slots[_ORDER], slots[_OPEN]) != (3, order, 0)
         or not (0 <= size <= capacity and 0 <= head < capacity)
     ):
-        raise _Damaged
+        raise Damaged
     queue = [slots[_SLOTS + (head + at) % capacity] for at in range(size)]
     return _Checkpoint(order, queue, _in_flight(directory / "inflightputs"), _in_flight(directory / "inflighttakes"))
 
 
 def _in_flight(path: Path) -> dict[int, list[int]]:
-    """Pointers by transaction. Raises _Damaged, and OSError."""
+    """Pointers by transaction. Raises Damaged, and OSError."""
     data = _plain(path)
     if not data:
         return {}
     if hashlib.md5(data[16:], usedforsecurity=False).digest() != data[:16]:
-        raise _Damaged
+        raise Damaged
     numbers = iter(_numbers(data[16:]))
     found: dict[int, list[int]] = {}
     for transaction in numbers:
@@ -317,7 +308,7 @@ def _in_flight(path: Path) -> dict[int, list[int]]:
 
 
 def _plain(path: Path) -> bytes:
-    """The file, or what its compressed copy holds. Raises _Damaged, and OSError."""
+    """The file, or what its compressed copy holds. Raises Damaged, and OSError."""
     packed = path.with_name(path.name + ".snappy")
     if path.exists() or not packed.exists():
         return path.read_bytes()
@@ -325,86 +316,12 @@ def _plain(path: Path) -> bytes:
     while at < len(data):
         piece = data[at + 4 : at + 4 + int.from_bytes(data[at : at + 4], "big")]
         try:
-            parts.append(pa.decompress(piece, _varint(piece, 0)[0], codec="snappy", asbytes=True))
+            parts.append(pa.decompress(piece, varint(piece, 0)[0], codec="snappy", asbytes=True))
         except (OSError, pa.ArrowException) as e:
-            raise _Damaged from e
+            raise Damaged from e
         at += 4 + len(piece)
     return b"".join(parts)
 
 
 def _numbers(data: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f">{len(data) // 8}q", data)
-
-
-# --- messages
-
-
-def _event(payload: bytes) -> Event:
-    """Raises _Damaged where the checksum is not the body's."""
-    put = _fields(_delimited(payload))
-    event = _fields(_message(put, 1))
-    body = _message(event, 2)
-    if put.get(2, [zlib.crc32(body)])[0] != zlib.crc32(body):
-        raise _Damaged
-    headers = {}
-    for one in event.get(1, ()):
-        header = _fields(one if isinstance(one, bytes) else b"")
-        headers[_message(header, 1).decode(errors="replace")] = _message(header, 2).decode(errors="replace")
-    return Event(body, headers)
-
-
-def _pointed(payload: bytes) -> int:
-    _, _, number, _, offset = _POINTER.unpack_from(payload)
-    return int(number << 32 | offset)
-
-
-def _committed(payload: bytes) -> int:
-    return int.from_bytes(payload[2:6], "little")
-
-
-def _message(fields: dict[int, list[int | bytes]], number: int) -> bytes:
-    found = fields.get(number, [b""])[0]
-    if not isinstance(found, bytes):
-        raise _Damaged
-    return found
-
-
-def _delimited(data: bytes) -> bytes:
-    length, at = _varint(data, 0)
-    if at + length > len(data):
-        raise _Damaged
-    return data[at : at + length]
-
-
-def _fields(data: bytes) -> dict[int, list[int | bytes]]:
-    """The fields of a message by their numbers. Raises _Damaged."""
-    found: dict[int, list[int | bytes]] = {}
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        if (width := {1: 8, 5: 4}.get(tag & 7)) is not None:
-            value: int | bytes = int.from_bytes(data[at : at + width], "little", signed=True)
-        elif tag & 7 == 2:
-            width, at = _varint(data, at)
-            value = data[at : at + width]
-        else:
-            raise _Damaged
-        if at + width > len(data):
-            raise _Damaged
-        at += width
-        found.setdefault(tag >> 3, []).append(value)
-    return found
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number there, and what follows it."""
-    value = 0
-    for shift in range(0, 64, 7):
-        if at >= len(data):
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise _Damaged

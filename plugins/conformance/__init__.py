@@ -12,7 +12,7 @@ Each check raises AssertionError with what is broken and why it matters. They ne
 component, and take a few seconds.
 """
 
-from plugins.conformance.channels import check_channel
+from plugins.conformance.channels import ClaimsListener, check_channel
 from plugins.conformance.components import check_component, make
 from plugins.conformance.interceptors import check_interceptor
 from plugins.conformance.samples import sample_events
@@ -20,6 +20,7 @@ from plugins.conformance.sinks import check_sink
 from plugins.conformance.sources import check_source
 
 __all__ = [
+    "ClaimsListener",
     "check_channel",
     "check_component",
     "check_interceptor",

@@ -20,7 +20,7 @@ def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
     channel = make(cls, properties)
     channel.open()
     try:
-        owner = _Owner()
+        owner = ClaimsListener()
         reader = channel.reader(owner, group=None, member="conformance")
         for events in ([], first[:1], first[1:]):
             channel.put(Batch.of(events))
@@ -48,21 +48,22 @@ def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
         channel.close()
 
 
-class _Owner:
-    """Lets every partition start where the group has committed."""
+class ClaimsListener:
+    """A `RebalanceListener` that starts every partition where the group has committed, and keeps the claims."""
 
     def __init__(self) -> None:
         self.claims: dict[int, PartitionClaim] = {}
+        """By partition."""
 
     def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+        """Start there."""
         self.claims.update({claim.partition: claim for claim in committed})
         return committed
 
     def revoked(self, partitions: set[int]) -> None:
-        pass
+        """Nothing is to be flushed."""
 
-    def lost(self, partitions: set[int]) -> None:
-        pass
+    lost = revoked
 
     def starts(self, ids: Iterable[EventId]) -> dict[int, int]:
         """The first offset of each partition."""

@@ -10,27 +10,20 @@ import enum
 import json
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import pydantic
-
-from plugins.options import Config, option
+from plugins.options import ANY_CASE, Config, option
 from plugins.shared.flumeevent import long_at, varint
 
 
 class CompressionConfig(Config):
     """The option of both ends of a connection that compresses."""
 
-    compression_type: Literal["none", "deflate"] = option(
+    compression_type: Annotated[Literal["none", "deflate"], ANY_CASE] = option(
         "none",
         name="compression-type",
         description="Compression of the connection. It must be the same for client and source.",
     )
-
-    @pydantic.field_validator("compression_type", mode="before")
-    @classmethod
-    def _any_case(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
 
 
 PROTOCOL_HASH = bytes.fromhex("86aadae2c45474c0fe93ffd0f2350a65")

@@ -494,12 +494,7 @@ class ProducerConfig(KafkaEndConfig):
     @pydantic.field_validator("producer")
     @classmethod
     def _producer_accepts(cls, properties: dict[str, str]) -> dict[str, str]:
-        try:
-            if properties:
-                Producer({**QUIET, **client_properties(properties, stores=False)})
-        except KafkaException as e:
-            raise ValueError(_refused(e, properties)) from None
-        return properties
+        return _accepted(properties, lambda client: Producer({**QUIET, **client}))
 
 
 class ConsumerConfig(KafkaEndConfig):
@@ -521,18 +516,22 @@ class ConsumerConfig(KafkaEndConfig):
     @pydantic.field_validator("consumer")
     @classmethod
     def _consumer_accepts(cls, properties: dict[str, str]) -> dict[str, str]:
-        try:
-            if properties:
-                client = client_properties(properties, stores=False)
-                Consumer({**CONSUMER, **QUIET, **client, "group.id": "none"}).close()
-        except KafkaException as e:
-            raise ValueError(_refused(e, properties)) from None
-        return properties
+        return _accepted(
+            properties, lambda client: Consumer({**CONSUMER, **QUIET, **client, "group.id": "none"}).close()
+        )
 
 
-def _refused(error: KafkaException, properties: Mapping[str, str]) -> str:
-    """What the client says of these properties, with the one it is about where that is known."""
-    text = str(error.args[0].str())
+def _accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], object]) -> dict[str, str]:
+    """These properties, if a client can be made with them. ValueError says what it says of them, and of which one."""
+    try:
+        if properties:
+            make(client_properties(properties, stores=False))
+    except KafkaException as e:
+        raise ValueError(_refused(str(e.args[0].str()), properties)) from None
+    return properties
+
+
+def _refused(text: str, properties: Mapping[str, str]) -> str:
     about = re.findall('property "([^"]+)"', text)
     if "GSSAPI" in text:
         about = ["sasl.mechanism", "sasl.mechanisms", "security.protocol"]

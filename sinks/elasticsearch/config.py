@@ -9,12 +9,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pydantic
-from pydantic import SecretStr
 
 from plugins import Problem, agreement, option
+from plugins.options import with_default
 from plugins.shared.javaclass import cannot_run, is_java_class
 from plugins.shared.tls import TlsClientConfig
 from sinks.bucketpath import BucketPath
+from sinks.bulk import DocumentsConfig
 from sinks.elasticsearch.documents import SERIALIZERS
 
 HTTP_PORT, TRANSPORT_PORT = 9200, 9300
@@ -23,7 +24,7 @@ _ESCAPES = re.compile(r"%(?:\{[^}]*\}|\[[^\]]*\]|.)")
 _NOT_IN_INDEX_NAMES = re.compile(r'[A-Z\\/*?"<>| ,#:]')
 
 
-class ElasticsearchConfig(TlsClientConfig):
+class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
     """Options of the Elasticsearch sink."""
 
     ignored = MappingProxyType(
@@ -71,19 +72,7 @@ class ElasticsearchConfig(TlsClientConfig):
         "header that is JSON and has a brace among its first 20 bytes is stored as JSON, all others as text, in "
         r"which a byte that is not UTF-8 becomes `\xff`. Flume's class names are accepted, too.",
     )
-    batch_size: int = option(
-        100, name="batchSize", unit="events", gt=0, description="Number of events after which they are sent."
-    )
-    batch_duration: int = option(
-        1000,
-        name="batchDurationMillis",
-        unit="ms",
-        gt=0,
-        description="Time after which events are sent, even if there are fewer.",
-    )
-    timeout: int = option(
-        30_000, name="timeout", unit="ms", ge=100, description="Maximum time that an answer may take."
-    )
+    batch_size: int = with_default(DocumentsConfig, "batch_size", 100)
     ttl: str | None = option(
         None,
         name="ttl",
@@ -91,8 +80,6 @@ class ElasticsearchConfig(TlsClientConfig):
         description="servers have removed it with Elasticsearch 5: their policies for the life of an index delete "
         "old documents",
     )
-    username: str | None = option(None, name="username", description="Name of the user, if the servers require one.")
-    password: SecretStr | None = option(None, name="password", description="Password of the user.")
 
     def hosts(self) -> list[dict[str, Any]]:
         """The servers, as the client wants them."""
@@ -170,11 +157,6 @@ class ElasticsearchConfig(TlsClientConfig):
     @classmethod
     def _check_serializer(cls, value: str) -> str:
         return _known("serializer", value, tuple(SERIALIZERS))
-
-    @agreement("username", "password")
-    def _check_password(self) -> None:
-        if (self.username is None) != (self.password is None):
-            raise ValueError("must be set together with password")
 
 
 def _split(hosts: str) -> list[str]:

@@ -11,20 +11,12 @@ ELASTICSEARCH = (
     ),
     Difference(
         flume="Java's transport protocol, port 9300; `client = rest` sends HTTP to port 80 unless another is written",
-        here="HTTP for both, port 9200, where 9300 or no port is written, with a note of `check` for 9300. "
+        here="HTTP for both, port 9200, where 9300 or no port is written, with a warning of `check` for 9300. "
         "`https://` or `ssl = true`, `truststore`, `username` and `password` are new",
-    ),
-    Difference(
-        flume="`indexType`, `ttl`, `clusterName`",
-        here="no effect: servers have no types and no `_ttl` any more, and HTTP needs no name of the cluster",
     ),
     Difference(
         flume="an event without the header `timestamp` goes to the index of the day on which it is sent",
         here="of the day on which the channel took it: the same when it is sent again",
-    ),
-    Difference(
-        flume="`indexNameBuilder.dateFormat` and `.timeZone` are documented, but never reach the builder",
-        here="they are named as ignored; `SimpleIndexNameBuilder` and `indexName = logs-%Y.%m` do that",
     ),
     Difference(
         flume="a body that begins with JSON is stored up to the end of that JSON; comments and names without "

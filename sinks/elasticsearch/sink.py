@@ -11,14 +11,13 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
-from plugins import Batch, EventId, FlafkaError, Rejected, Retry, Sink, require
+from plugins import Batch, EventId, FlafkaError, Rejected, Retry, require
 from sinks.bucketpath import BucketPath
+from sinks.bulk import DocumentsSink, Refused
 from sinks.elasticsearch.config import ElasticsearchConfig
 from sinks.elasticsearch.differences import ELASTICSEARCH
 from sinks.elasticsearch.documents import SERIALIZERS, time_of
 
-MOST_DOCUMENTS, MOST_BYTES = 1000, 5 << 20
-"""Of one request. Servers take 100 MB by default, proxies before them often less."""
 _DAY = 86_400_000
 _PASSING = {"cluster_block_exception", "index_closed_exception", "validation_exception"}
 """Errors with the status of a refusal that are about an index, which somebody can mend, and not about a document.
@@ -37,8 +36,13 @@ class Document(NamedTuple):
     lines: bytes
     """Of the request: what to do, and the document."""
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.lines)
 
-class ElasticsearchSink(Sink[ElasticsearchConfig]):
+
+class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
     """Makes each event a document of Elasticsearch or OpenSearch, exactly once: one that is delivered again replaces
     itself.
 
@@ -52,15 +56,14 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
     libraries: ClassVar = {"opensearchpy": "elasticsearch"}
     aliases = ("org.apache.flume.sink.elasticsearch.ElasticSearchSink",)
     differences = ELASTICSEARCH
+    most_size = 5 << 20  # servers take 100 MB by default, proxies before them often less
+    refusal = "Elasticsearch refuses its document"
 
     def __init__(self, config: ElasticsearchConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self.batch_size = config.batch_size
-        self.flush_interval = config.batch_duration / 1000
         self._index = BucketPath(config.index_name)
         self._daily = config.index_name_builder == "TimeBasedIndexNameBuilder"
         self._serialize = SERIALIZERS[config.serializer]
-        self._documents: list[Document] = []
         self._client: Any = None
         self._library: Any = None
 
@@ -71,14 +74,11 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
         self._library = require("opensearchpy", "elasticsearch")
         config = self.config
         context = config.context()
-        login = None
-        if config.username is not None and config.password is not None:
-            login = (config.username, config.password.get_secret_value())
         logging.getLogger("opensearch").setLevel(logging.CRITICAL)  # it logs a traceback for what is told in words
         hosts = config.hosts()
         self._client = self._library.OpenSearch(
             hosts,
-            http_auth=login,
+            http_auth=config.login,
             use_ssl=context is not None,
             ssl_context=context,
             timeout=config.timeout / 1000,
@@ -86,7 +86,7 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
         )
         try:
             answer = self._request("GET", "/")
-        except _Refused as e:
+        except Refused as e:
             raise Retry(f"{config.addresses} is no Elasticsearch: {e}") from e
         self._check_version(answer)
         self.metrics.add("ConnectionCreatedCount")
@@ -147,28 +147,9 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
         if rejected:
             raise Rejected(rejected)
 
-    def flush(self) -> None:
-        """Return when the servers have all documents."""
-        rejected: dict[EventId, str] = {}
-        for documents in _pieces(self._documents):
-            rejected |= self._put(documents)
-        self._documents.clear()
-        if rejected:
-            raise Rejected(rejected)
-
-    def reset(self) -> None:
-        """Drop what was not flushed."""
-        self._documents.clear()
-
     def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
-        """Send these; what of them is refused, and why. What makes a server refuse the request is found by halves."""
-        try:
-            answer = self._request("POST", "/_bulk", b"".join(document.lines for document in documents))
-        except _Refused as e:
-            if len(documents) == 1:
-                return {documents[0].id: f"Elasticsearch refuses its document: {e}"}
-            middle = len(documents) // 2
-            return self._put(documents[:middle]) | self._put(documents[middle:])
+        """Send these; what of them is refused, and why. Raises Refused for what a server refuses as a whole."""
+        answer = self._request("POST", "/_bulk", b"".join(document.lines for document in documents))
         items = answer.get("items") if isinstance(answer, dict) else None
         if not isinstance(items, list) or len(items) != len(documents):
             raise Retry(f"{self.config.addresses} is no Elasticsearch: it answers {str(answer)[:80]!r}")
@@ -187,7 +168,7 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
         return rejected
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> Any:
-        """The answer. Raises _Refused where the servers never accept this request, Retry for everything else."""
+        """The answer. Raises Refused where the servers never accept this request, Retry for everything else."""
         library = self._library
         try:
             return self._client.transport.perform_request(
@@ -203,7 +184,7 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
         except library.TransportError as e:
             why = _reason(e.info.get("error") if isinstance(e.info, dict) else e.info or e.error)
             if e.status_code in (400, 413):
-                raise _Refused("it is too large for a request" if e.status_code == 413 else why) from e
+                raise Refused("it is too large for a request" if e.status_code == 413 else why) from e
             raise Retry(self._trouble(e.status_code, why)) from e
         except library.SerializationError as e:
             raise Retry(f"{self.config.addresses} is no Elasticsearch: its answer is no JSON") from e
@@ -225,34 +206,16 @@ class ElasticsearchSink(Sink[ElasticsearchConfig]):
         return f"Elasticsearch at {names} answers {status}: {why}"
 
 
-class _Refused(Exception):
-    """The servers will never take this request."""
-
-
 @functools.lru_cache(1000)
 def _day(number: int) -> str:
     """What is added to the name of an index on that day after 1970."""
     return f"-{np.datetime64(number, 'D')}"
 
 
-def _pieces(documents: list[Document]) -> Iterator[list[Document]]:
-    """Runs of at most so many documents and bytes; a larger document is a run of its own."""
-    piece: list[Document] = []
-    size = 0
-    for document in documents:
-        if piece and (len(piece) == MOST_DOCUMENTS or size + len(document.lines) > MOST_BYTES):
-            yield piece
-            piece, size = [], 0
-        piece.append(document)
-        size += len(document.lines)
-    if piece:
-        yield piece
-
-
 def _refusal(kind: str | None, reason: str) -> str:
     if kind == "invalid_index_name_exception":  # told without the name, as each event may have another
         return f"Elasticsearch refuses its index: its name {reason.partition('], ')[2] or 'is invalid'}"
-    return f"Elasticsearch refuses its document: {reason}"
+    return f"{ElasticsearchSink.refusal}: {reason}"
 
 
 def _reason(error: Any) -> str:

@@ -7,9 +7,10 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import ClassVar, NamedTuple
 
 from plugins import Batch, EventId, FlafkaError, Rejected, Retry, Sink
+from sinks.bulk import put
 from sinks.hbase.config import HBaseConfig
 from sinks.hbase.differences import HBASE
-from sinks.hbase.thrift import Cells, HBase, Refused
+from sinks.hbase.thrift import Cells, HBase
 
 LONGEST_KEY = 32_767
 """Bytes of a row's key, in HBase."""
@@ -23,6 +24,11 @@ class Row(NamedTuple):
     id: EventId
     key: bytes
     cells: Cells
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.key) + sum(len(name) + len(value) for name, value in self.cells.items())
 
 
 class HBaseSink(Sink[HBaseConfig]):
@@ -176,23 +182,13 @@ class HBaseSink(Sink[HBaseConfig]):
         self._rows.clear()
 
     def _put_all(self, timestamp: int, rows: list[Row]) -> dict[EventId, str]:
-        rejected: dict[EventId, str] = {}
-        for some in _pieces(rows):
-            rejected |= self._put(timestamp, some)
-        return rejected
+        def send(some: Sequence[Row]) -> dict[EventId, str]:
+            assert self._hbase is not None
+            cells = [row[1:] for row in some]
+            self._hbase.put(self.config.table, timestamp, cells, wal=self.config.enable_wal)
+            return {}
 
-    def _put(self, timestamp: int, rows: Sequence[Row]) -> dict[EventId, str]:
-        """Write these rows; those that HBase refuses are found by halves, as it does not name them."""
-        assert self._hbase is not None
-        config = self.config
-        try:
-            self._hbase.put(config.table, timestamp, [row[1:] for row in rows], wal=config.enable_wal)
-        except Refused as e:
-            if len(rows) == 1:
-                return {rows[0].id: f"HBase refuses its row: {e}"}
-            middle = len(rows) // 2
-            return self._put(timestamp, rows[:middle]) | self._put(timestamp, rows[middle:])
-        return {}
+        return put(rows, send, most=MOST_ROWS, most_size=MOST_BYTES, refusal="HBase refuses its row")
 
     # --- cells
 
@@ -216,18 +212,3 @@ class HBaseSink(Sink[HBaseConfig]):
 
 _KEY = b""
 """Where the group that is a row's key stands among its cells."""
-
-
-def _pieces(rows: list[Row]) -> Iterator[list[Row]]:
-    """Runs of at most so many rows and bytes; a larger row is a run of its own."""
-    piece: list[Row] = []
-    size = 0
-    for row in rows:
-        length = len(row.key) + sum(len(name) + len(value) for name, value in row.cells.items())
-        if piece and (len(piece) == MOST_ROWS or size + length > MOST_BYTES):
-            yield piece
-            piece, size = [], 0
-        piece.append(row)
-        size += length
-    if piece:
-        yield piece

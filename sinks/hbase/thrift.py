@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from plugins import Metrics, Retry, require
+from sinks.bulk import Refused
 
 R = TypeVar("R")
 
@@ -22,10 +23,6 @@ TROUBLES = {
     "AccessDeniedException": "access is denied",
 }
 """Answers about the table rather than a row, by a name in them. Someone can mend these: nothing is rejected."""
-
-
-class Refused(Exception):
-    """HBase will never take one of these rows; it does not say which."""
 
 
 class HBase:

@@ -7,12 +7,12 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import pydantic
-from pydantic import SecretStr
 
 from plugins import Problem, agreement, option
 from plugins.shared.morphline import Morphline
 from plugins.shared.morphline.hocon import Scalar
 from plugins.shared.morphline.options import MorphlineConfig
+from sinks.bulk import DocumentsConfig
 from sinks.templates import Template
 
 _HANDLER = "org.apache.flume.sink.solr.morphline.MorphlineHandlerImpl"
@@ -20,17 +20,17 @@ _MADE_BY_MORPHLINE = ("id_field", "document_id", "body_field", "index_headers", 
 """Fields whose options say what a document holds where there is no morphline."""
 
 
-class SolrConfig(MorphlineConfig):
+class SolrConfig(MorphlineConfig, DocumentsConfig):
     """Options of the Solr sink."""
 
     ignored = MappingProxyType(
-        {"isProductionMode": "Has no effect: an event with which a morphline fails always becomes a dead letter."}
+        {"isProductionMode": "an event with which a morphline fails always becomes a dead letter"}
     )
     url: str | None = option(
         None,
         name="url",
         description="Address of the collection or core: `http://host:8983/solr/<collection>`, or with `https`. "
-        "Required, unless a morphline's `solrLocator` says it.",
+        "Required, unless the morphline's `solrLocator` names it.",
     )
     id_field: str = option(
         "id",
@@ -76,23 +76,8 @@ class SolrConfig(MorphlineConfig):
         description="Name of the update chain in Solr. If it has a TolerantUpdateProcessor, refused documents are "
         "found faster.",
     )
-    batch_size: int = option(
-        1000, name="batchSize", unit="events", gt=0, description="Number of events after which they are sent."
-    )
-    batch_duration: int = option(
-        1000,
-        name="batchDurationMillis",
-        unit="ms",
-        gt=0,
-        description="Time after which events are sent, even if there are fewer.",
-    )
-    timeout: int = option(
-        30_000, name="timeout", unit="ms", ge=100, description="Maximum time that an answer may take."
-    )
-    username: str | None = option(None, name="username", description="Name of the user, if Solr requires one.")
-    password: SecretStr | None = option(None, name="password", description="Password of the user.")
     handler_class: str = option(
-        _HANDLER, name="handlerClass", description="What runs the morphline: Flume's own class is the only one."
+        _HANDLER, name="handlerClass", description="What runs the morphline. Only Flume's own class is possible."
     )
 
     def locator(self, morphline: Morphline) -> dict[str, str]:
@@ -102,7 +87,7 @@ class SolrConfig(MorphlineConfig):
             one = {name: value.written for name, value in written.items() if isinstance(value, Scalar)}
             where = {name: one[name] for name in ("solrUrl", "zkHost", "collection") if one.get(name)}
             if found and where != found:
-                raise ValueError(f"{place}: names another collection than the command before: take a sink for each")
+                raise ValueError(f"{place}: names another collection than the command before: use a sink for each")
             found = where
             if self.url is None:
                 _check_locator(place, where)
@@ -165,11 +150,6 @@ class SolrConfig(MorphlineConfig):
             locator = self.locator(morphline)
             if self.url is None and not locator:
                 raise ValueError(f"{self.morphline_file}: has no loadSolr, so that nothing arrives in Solr: add it")
-
-    @agreement("username", "password")
-    def _check_password(self) -> None:
-        if (self.username is None) != (self.password is None):
-            raise ValueError("must be set together with password")
 
 
 def collection_address(value: str) -> str:

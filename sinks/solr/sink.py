@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from plugins import Batch, Caution, EventId, FlafkaError, Rejected, Retry, Sink, require
+from plugins import Batch, Caution, EventId, FlafkaError, Rejected, Retry, require
 from plugins.shared.morphline import Failed, Morphline
+from sinks.bulk import DocumentsSink, Refused
 from sinks.solr.config import SolrConfig
+from sinks.solr.differences import SOLR
 from sinks.solr.documents import DocumentMaker, live_address
 from sinks.templates import readable
 
-MOST_DOCUMENTS, MOST_CHARACTERS = 1000, 4 << 20
-"""Of one request."""
 _NOT_IN_NAMES = re.compile(r"[^\w.]")
 _STATUS = re.compile(r"\(HTTP (\d+)\)")
 
@@ -34,7 +34,7 @@ class Document(NamedTuple):
         return sum(len(name) + len(str(value)) + 8 for name, value in self.fields.items())
 
 
-class SolrSink(Sink[SolrConfig]):
+class SolrSink(DocumentsSink[SolrConfig, Document]):
     """Makes each event a document of a Solr collection, exactly once: one that is delivered again replaces itself.
 
     The document's id is the event's, unless `documentId` makes another. An update is as durable as Solr's log of
@@ -42,10 +42,13 @@ class SolrSink(Sink[SolrConfig]):
     field of numbers, are rejected; the others of their request are delivered.
 
     With `morphlineFile`, a morphline of Kite's commands makes the documents, any number of each event. Events with
-    which it fails are rejected; documents that an event's morphline made before it did not succeed are delivered.
+    which it fails are rejected; documents made of such an event before the failure are delivered.
     """
 
     type_name = "solr"
+    differences = SOLR
+    most_size = 4 << 20
+    refusal = "Solr refuses its document"
     libraries: ClassVar = {"pysolr": "solr", "requests": "solr"}
     aliases = (
         "morphline_solr",
@@ -54,10 +57,7 @@ class SolrSink(Sink[SolrConfig]):
 
     def __init__(self, config: SolrConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self.batch_size = config.batch_size
-        self.flush_interval = config.batch_duration / 1000
         self._templates = config.templates()
-        self._documents: list[Document] = []
         self._maker = DocumentMaker()
         self._url = config.url or ""
         self._id_field = config.id_field
@@ -79,14 +79,12 @@ class SolrSink(Sink[SolrConfig]):
         if self.config.morphline_file is not None:
             morphline = self.config.opened(lambda record: True, self)
             self._url = self._address(morphline)
-        login = None
-        if self.config.username is not None and self.config.password is not None:
-            login = (self.config.username, self.config.password.get_secret_value())
         self._errors = (pysolr.SolrError, requests.RequestException)
-        self._solr = pysolr.Solr(self._url, timeout=self.config.timeout / 1000, auth=login, session=session)
+        timeout, login = self.config.timeout / 1000, self.config.login
+        self._solr = pysolr.Solr(self._url, timeout=timeout, auth=login, session=session)
         try:
             self._add([])
-        except _Refused as e:
+        except Refused as e:
             raise Retry(f"{self._url} accepts no updates: {e}") from e
         if morphline is not None:
             schema = self._schema()
@@ -193,41 +191,22 @@ class SolrSink(Sink[SolrConfig]):
             try:
                 success, made = self._maker.documents(id, event)
             except Failed as e:
-                failed[id] = f"the morphline cannot do its work: {e}"
+                failed[id] = f"a command of the morphline raises an error: {e}"
                 continue
             self._documents += [Document(id, fields) for fields in made]
             if not success:
-                failed[id] = "a command of the morphline does not succeed with it"
+                failed[id] = "a command of the morphline fails with it"
         if failed:
             raise Rejected(failed)
 
-    def flush(self) -> None:
-        """Return when Solr has all documents."""
-        rejected: dict[EventId, str] = {}
-        for documents in _pieces(self._documents):
-            rejected |= self._put(documents)
-        self._documents.clear()
-        if rejected:
-            raise Rejected(rejected)
-
-    def reset(self) -> None:
-        """Drop what was not flushed."""
-        self._documents.clear()
-
     def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
-        """Send these; what Solr refuses is named by a tolerant update chain, or else found by halves."""
-        try:
-            reasons = self._refusals(self._add([document.fields for document in documents]))
-            names = [str(document.fields.get(self._id_field)) for document in documents]
-            if unknown := reasons.keys() - set(names):  # the schema's unique key is another field than idField
-                raise _Refused(reasons[unknown.pop()])
-        except _Refused as e:
-            if len(documents) == 1:
-                return {documents[0].id: f"Solr refuses its document: {e}"}
-            middle = len(documents) // 2
-            return self._put(documents[:middle]) | self._put(documents[middle:])
+        """Send these; what a tolerant update chain refuses of them, and why. Raises Refused where none is there."""
+        reasons = self._refusals(self._add([document.fields for document in documents]))
+        names = [str(document.fields.get(self._id_field)) for document in documents]
+        if unknown := reasons.keys() - set(names):  # the schema's unique key is another field than idField
+            raise Refused(reasons[unknown.pop()])
         return {
-            document.id: f"Solr refuses its document: {reasons[name]}"
+            document.id: f"{self.refusal}: {reasons[name]}"
             for document, name in zip(documents, names, strict=True)
             if name in reasons
         }
@@ -241,13 +220,13 @@ class SolrSink(Sink[SolrConfig]):
         return {error["id"]: _sentence(error["message"]) for error in errors}
 
     def _add(self, documents: list[dict[str, Any]]) -> str:
-        """One request. Raises _Refused where Solr cannot take one of the documents, Retry for everything else."""
+        """One request. Raises Refused where Solr cannot take one of the documents, Retry for everything else."""
         try:
             answer: str = self._solr.add(documents, commitWithin=self.config.commit_within)
         except self._errors as e:
             status = int(found[1]) if (found := _STATUS.search(str(e))) else 0
             if status in (400, 413):
-                raise _Refused(_sentence(str(e))) from e
+                raise Refused(_sentence(str(e))) from e
             if not status:
                 self.metrics.add("ConnectionFailedCount")
             raise Retry(self._trouble(status, str(e))) from e
@@ -266,25 +245,7 @@ class SolrSink(Sink[SolrConfig]):
         return f"Solr at {url} answers {status}: {_sentence(text)}"
 
 
-class _Refused(Exception):
-    """Solr will never take one of these documents."""
-
-
 def _sentence(text: str) -> str:
     """Solr's own words in an error of its, or of pysolr's."""
     reason = re.search(r"\[Reason: (.*)\]", text, re.DOTALL)
     return (reason[1] if reason else text).partition("\n")[0].removeprefix("ERROR: ")[:500]
-
-
-def _pieces(documents: list[Document]) -> Iterator[list[Document]]:
-    """Runs of at most so many documents and characters; a larger document is a run of its own."""
-    piece: list[Document] = []
-    size = 0
-    for document in documents:
-        if piece and (len(piece) == MOST_DOCUMENTS or size + document.size > MOST_CHARACTERS):
-            yield piece
-            piece, size = [], 0
-        piece.append(document)
-        size += document.size
-    if piece:
-        yield piece

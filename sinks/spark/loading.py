@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from plugins.errors import ANY_FAILURE
 from plugins.options import suggestion
 
 Processor = Callable[[Any, dict[str, str]], Any]
@@ -65,7 +66,7 @@ def _import(name: str, path: str | None) -> ModuleType:
             raise ValueError(f"there is no module {name} {where}Python's path{hint}") from None
         extra = "; pip install 'flafka[spark]'" if (e.name or "").split(".")[0] == "pyspark" else ""
         raise ValueError(f"module {name} cannot be imported: {e}{extra}") from None
-    except (Exception, SystemExit) as e:  # noqa: BLE001  # a module may raise anything
+    except ANY_FAILURE as e:  # a module may raise anything
         raise ValueError(
             f"module {name} cannot be imported: {type(e).__name__}: {e}{place_in(e, _spec_of(name))}"
         ) from None

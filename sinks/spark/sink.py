@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plugins import FlafkaError, KafkaStream, StreamingSink, require
+from plugins.errors import ANY_FAILURE
 from plugins.shared.kafkaclient import java_properties
 from sinks.spark.config import ConsoleOutput, KafkaOutput, ParquetOutput, SparkSinkConfig
 from sinks.spark.loading import load, place_in
@@ -51,7 +52,7 @@ class SparkSink(StreamingSink[SparkSinkConfig]):
         try:
             with telling_rows():
                 returned = function(events, dict(self.config.own_options))
-        except (Exception, SystemExit) as e:  # SystemExit would end this sink's thread, and nobody would hear of it
+        except ANY_FAILURE as e:  # SystemExit would end this sink's thread, and nobody would hear of it
             text = f"{type(e).__name__}: {e}".splitlines()[0]
             raise FlafkaError(f"processor {name} raised {text}{place_in(e, module)}") from e
         return checked(name, returned, outputs)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from plugins import agreement, option
 from plugins.shared.avrorpc import CompressionConfig
-from sources.rpc import RpcConfig
+from sources.rpcconfig import RpcConfig
 
 
 class AvroConfig(CompressionConfig, RpcConfig):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plugins import Difference
-from sources.rpc import DIFFERENCES
+from sources.rpcconfig import DIFFERENCES
 
 AVRO = (
     Difference(

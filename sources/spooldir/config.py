@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
 import pydantic
 
 from plugins import Config, Problem, agreement, option
-from plugins.options import suggestion
+from plugins.options import ANY_CASE, suggestion
 from plugins.shared.charsets import text_codec
 from plugins.shared.javaclass import cannot_run, is_java_class
 from sources.filenames import name_pattern
@@ -57,10 +57,10 @@ class SpooldirConfig(Config):
         min_length=1,
         pattern="^[^/]*$",
     )
-    delete_policy: Literal["never", "immediate"] = option(
+    delete_policy: Annotated[Literal["never", "immediate"], ANY_CASE] = option(
         "never", name="deletePolicy", description="`immediate`: delete files that have been read."
     )
-    tracking_policy: Literal["rename", "tracker_dir"] = option(
+    tracking_policy: Annotated[Literal["rename", "tracker_dir"], ANY_CASE] = option(
         "rename",
         name="trackingPolicy",
         description="How a file is marked that has been read. `rename`: by its suffix. `tracker_dir`: by an empty "
@@ -84,7 +84,7 @@ class SpooldirConfig(Config):
         description="Regular expression: a file whose whole name matches it is not read, and a directory is not "
         "searched. It counts more than `includePattern`.",
     )
-    consume_order: Literal["oldest", "youngest", "random"] = option(
+    consume_order: Annotated[Literal["oldest", "youngest", "random"], ANY_CASE] = option(
         "oldest",
         name="consumeOrder",
         description="Which file is read next, by its modification time and then by its name. `random`: in the order "
@@ -166,11 +166,6 @@ class SpooldirConfig(Config):
         unit="characters",
         ge=1,
     )
-
-    @pydantic.field_validator("delete_policy", "tracking_policy", "consume_order", mode="before")
-    @classmethod
-    def _lower(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
 
     @pydantic.field_validator("decode_error_policy", "schema_type", mode="before")
     @classmethod

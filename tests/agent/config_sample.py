@@ -18,6 +18,7 @@ from plugins import (
     Interceptor,
     KafkaBackedChannel,
     KafkaStream,
+    Problem,
     Sink,
     Source,
     hookimpl,
@@ -138,13 +139,22 @@ class Index(Sink[IndexConfig]):
             ANSWERED.wait()
         if self.config.url == "http://broken":
             raise RuntimeError("probe fell over")
+        if self.config.url == "http://ending":
+            raise SystemExit("there is no licence")
         yield from ()
 
 
 class BrokenConfig(Config):
+    later: bool = option(False, name="later", description="Break only when everything was read.")
+
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> Any:
+        if "later" in properties:
+            return super().parse(properties)
         raise TypeError("unhashable type")
+
+    def cautions(self) -> Iterator[Problem]:
+        raise TypeError("unhashable caution")
 
 
 class Broken(Sink[BrokenConfig]):

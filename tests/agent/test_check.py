@@ -211,13 +211,14 @@ def test_no_such_file_and_no_such_agent(run: Run) -> None:
 # --- --connect
 
 
-def test_connect_asks_every_component(run: Run) -> None:
-    Path("good.conf").write_text(changed("9 | a1.sinks.k1.url = http://broken"))
+@pytest.mark.parametrize(("url", "said"), [("broken", "probe fell over"), ("ending", "there is no licence")])
+def test_connect_asks_every_component(run: Run, url: str, said: str) -> None:
+    Path("good.conf").write_text(changed(f"9 | a1.sinks.k1.url = http://{url}"))
     result = run("check", "-c", "good.conf", "--connect", "-Dflume.monitoring.port=0")
     assert (result.exit_code, result.output) == (
         2,
         "good.conf:4: a1.sources.s1: the clock has stopped\n"
-        "good.conf:7: a1.sinks.k1: probe fell over\n"
+        f"good.conf:7: a1.sinks.k1: {said}\n"
         "2 errors: it would not start\n",
     )
     assert run("check", "-c", "good.conf").exit_code == 0

@@ -245,7 +245,7 @@ def test_a_write_or_a_sync_that_fails_stores_nothing_and_the_next_one_does(
 
             def fails(descriptor: int, *rest: object, real: object = real) -> int:
                 if rest:  # half of it is on the disk
-                    os.pwrite(descriptor, b"FLE1", rest[-1])  # type: ignore[arg-type]
+                    os.pwrite(descriptor, b"FLE1", rest[-1])
                 raise OSError(28, "No space left on device")
 
             patched.setattr(os, name, fails)

@@ -51,7 +51,6 @@ def delivered(of: FileChannel) -> list[bytes]:
 def test_what_was_put_and_not_taken_is_read(tmp_path: Path, name: str) -> None:
     bodies = left(tmp_path, name)
     found = read(tmp_path)
-    assert len(found) == len(bodies)
     got = [*found.events()]
     assert [plain(event.body) for event in got] == bodies
     assert [event.headers for event in got] == [{"n": body.decode(), "schön": "grüße 😀"} for body in bodies]

@@ -8,24 +8,12 @@ from hypothesis import strategies as st
 
 from channels.memory import MemoryChannel, MemoryConfig
 from plugins import Batch, Event, Retry
+from plugins.conformance import ClaimsListener
 from tests.fixtures.examples import examples
 
 
-class RebalanceListener:
-    def __init__(self):
-        self.claims = {}
-
-    def assigned(self, committed):
-        self.claims.update({claim.partition: claim for claim in committed})
-        return committed
-
-    def ends(self, *taken):
-        return {self.claims[one.partition]: one.end for one in taken}
-
-    def revoked(self, partitions):
-        pass
-
-    lost = revoked
+def ends(owner, *taken):
+    return {owner.claims[one.partition]: one.end for one in taken}
 
 
 def channel(**properties: str) -> MemoryChannel:
@@ -59,7 +47,7 @@ def test_what_is_put_is_taken_in_order():
     memory = channel()
     memory.put(events(1, 2))
     memory.put(events(3))
-    owner = RebalanceListener()
+    owner = ClaimsListener()
     reader = memory.reader(owner, group=None, member="k")
     assert bodies(reader.take(0)) == [b"1", b"2"]
     assert bodies(reader.take(0)) == [b"3"]
@@ -70,7 +58,7 @@ def test_rewind_offers_the_same_events_with_the_same_ids():
     memory = channel()
     memory.put(events(1, 2))
     memory.put(events(3))
-    owner = RebalanceListener()
+    owner = ClaimsListener()
     reader = memory.reader(owner, group=None, member="k")
     first, second = reader.take(0), reader.take(0)
     reader.rewind({first.partition: second.start})
@@ -82,7 +70,7 @@ def test_rewind_offers_the_same_events_with_the_same_ids():
 def test_a_full_channel_blocks_until_a_sink_takes_its_events():
     memory = channel(capacity="2", transactionCapacity="1")
     memory.put(events(1, 2))
-    reader = memory.reader(RebalanceListener(), group=None, member="k")
+    reader = memory.reader(ClaimsListener(), group=None, member="k")
     done = threading.Event()
     thread = threading.Thread(target=lambda: (memory.put(events(3)), done.set()))
     thread.start()
@@ -97,7 +85,7 @@ def test_a_full_channel_blocks_until_a_sink_takes_its_events():
 def test_only_what_waits_to_be_taken_has_room_taken(steps):
     memory = channel(capacity="10")
     memory.stopping.set()  # a put that finds no room raises
-    owner = RebalanceListener()
+    owner = ClaimsListener()
     reader = memory.reader(owner, group=None, member="k")
     taken, waits = [], 0
     for step in steps:
@@ -111,7 +99,7 @@ def test_only_what_waits_to_be_taken_has_room_taken(steps):
             taken.append(one)
             waits -= 1
         elif step == "commit" and taken:
-            reader.commit(owner.ends(taken.pop(0)))
+            reader.commit(ends(owner, taken.pop(0)))
         elif step == "rewind" and taken:
             reader.rewind({taken[0].partition: taken[0].start})
             waits, taken = waits + len(taken), []
@@ -132,7 +120,7 @@ def test_a_sink_that_holds_much_is_to_commit(monkeypatch):
     memory = channel()
     for _ in range(3):
         memory.put(Batch.of([Event(b"x" * 40)]))
-    owner = RebalanceListener()
+    owner = ClaimsListener()
     reader = memory.reader(owner, group=None, member="k")
     pressed = []
     while reader.take(0):
@@ -147,19 +135,19 @@ def test_a_reader_that_closes_gives_back_what_it_did_not_commit():
     memory = channel()
     for n in (1, 2, 3):
         memory.put(events(n))
-    owner = RebalanceListener()
+    owner = ClaimsListener()
     reader = memory.reader(owner, group=None, member="k")
     first = reader.take(0)
     reader.take(0)
-    reader.commit(owner.ends(first))
+    reader.commit(ends(owner, first))
     reader.close()
-    other = memory.reader(RebalanceListener(), group=None, member="k")
+    other = memory.reader(ClaimsListener(), group=None, member="k")
     assert [bodies(other.take(0)), bodies(other.take(0))] == [[b"2"], [b"3"]]
 
 
 def test_a_batch_larger_than_the_channel_goes_through_in_pieces():
     memory = channel(capacity="10")
-    owner = RebalanceListener()
+    owner = ClaimsListener()
     reader = memory.reader(owner, group=None, member="k")
     thread = threading.Thread(target=lambda: memory.put(events(*range(100))))
     thread.start()
@@ -167,7 +155,7 @@ def test_a_batch_larger_than_the_channel_goes_through_in_pieces():
     while len(got) < 100:
         taken = reader.take(60)
         got += bodies(taken)
-        reader.commit(owner.ends(taken))
+        reader.commit(ends(owner, taken))
     thread.join()
     assert got == [b"%d" % n for n in range(100)]
     assert memory.metrics.get("ChannelSize") == 0
@@ -185,7 +173,7 @@ def test_two_readers_compete_and_their_positions_do_not_mix():
     memory = channel()
     for n in range(4):
         memory.put(events(n))
-    one, two = (memory.reader(RebalanceListener(), group=None, member="k") for _ in range(2))
+    one, two = (memory.reader(ClaimsListener(), group=None, member="k") for _ in range(2))
     taken = [one.take(0), two.take(0), one.take(0), two.take(0)]
     assert sorted(b for t in taken for b in bodies(t)) == [b"0", b"1", b"2", b"3"]
     assert taken[0].partition != taken[1].partition

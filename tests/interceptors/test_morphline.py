@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,22 @@ def test_what_an_event_cannot_hold_goes_on_as_it_came(tmp_path: Path, commands: 
 
 
 def test_solr_is_for_the_sink(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r":1: Solr is known to the sink only"):
+    with pytest.raises(AssertionError, match=r"the sink solr can run commands of Solr"):
         made(tmp_path, '{ loadSolr { solrLocator { solrUrl : "http://h/solr/c" } } }')
+
+
+def test_a_library_that_is_not_installed_is_a_warning_about_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "morphline.conf"
+    file.write_text("morphlines : []")
+    monkeypatch.setitem(sys.modules, "hocon", None)
+    config, problems = MorphlineInterceptorConfig.parse({"morphlineFile": str(file)})
+    assert not problems
+    assert config is not None
+    (caution,) = config.cautions()
+    assert caution.message == "needs hocon, which is not installed: pip install 'flafka[morphlines]'"
+    assert caution.as_in_flume
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def record(program: FileChannels) -> None:
             opened = OPTIONS.format(place, data.format(place), options)
             for command in (" ".join(opened.split()), *commands.split(", ")):
                 # A checkpoint is refused while the copy of the one before is made.
-                until(lambda: not program.tell(command).startswith("failed"), command)  # noqa: B023
+                until(lambda: not program.tell(command).startswith("failed"), command)
             if "backup" in options.lower():
                 until((Path(place) / "backup/backupComplete").exists, "the copy of the checkpoint")
             to = DATA / name

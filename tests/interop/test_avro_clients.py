@@ -14,7 +14,7 @@ import pytest
 from agent.services.running import RunningAgent, free_port
 from plugins import Event
 from tests.interop.jvm import Application, interceptors, java_keystore
-from tests.sources.test_avro import Running
+from tests.sources.calling import Running
 
 LOG4J = Path(__file__).parents[2] / "conf" / "log4j"
 COUNT = 300

@@ -16,7 +16,7 @@ from sinks.avro import AvroSink
 from sinks.rpc import RpcSink
 from tests.interop.jvm import java_keystore
 from tests.interop.test_flume import RunningFlume, flume
-from tests.sources.test_avro import Running
+from tests.sources.calling import Running
 
 EVENTS = [Event(b"event %d \xff" % n, {"number": str(n), "grüße": "世界"} if n % 3 else {}) for n in range(2000)]
 

@@ -93,7 +93,7 @@ def test_what_arrives_is_the_same_before_and_after(tmp_path: Path) -> None:
         if who == "flume":
             with flume(directory, file):
                 until(lambda: post(port), "Flume to answer")
-                until(lambda: arrived(directory / "out").total() >= 100, "Flume to deliver")  # noqa: B023
+                until(lambda: arrived(directory / "out").total() >= 100, "Flume to deliver")
         else:
             if who == "new":
                 command = [sys.executable, "-m", "agent", "migrate", str(file), "-o", str(directory / "agent.conf")]
@@ -104,7 +104,7 @@ def test_what_arrives_is_the_same_before_and_after(tmp_path: Path) -> None:
                 file = directory / "agent.conf"
             with RunningAgent(directory, file, "-c", str(file), "-D", "flume.monitoring.port=0") as agent:
                 agent.until(lambda: post(port), "ours to answer")
-                agent.until(lambda: arrived(directory / "out").total() >= 100, "ours to deliver")  # noqa: B023
+                agent.until(lambda: arrived(directory / "out").total() >= 100, "ours to deliver")
                 assert agent.stop() == 0
                 assert ("SslContextFactory" in agent.log) == (who == "old"), "the new one needs no warning"
         out[who] = arrived(directory / "out")

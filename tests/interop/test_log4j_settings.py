@@ -16,7 +16,7 @@ from agent.services.running import RunningAgent, free_port
 from plugins import Event
 from tests.interop.encoders import Encoders
 from tests.interop.jvm import interceptors
-from tests.sources.test_avro import Running
+from tests.sources.calling import Running
 from tests.sources.test_log4j_encoders import CLASHING, TRACE, plain
 
 SETTINGS = Path(__file__).parents[2] / "conf" / "log4j"

@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.services.running import RunningAgent, free_port
 from plugins import Event
 from tests.interop.jvm import Application
-from tests.sources.test_avro import Running
+from tests.sources.calling import Running
 
 SETTINGS = Path(__file__).parents[2] / "conf" / "log4j"
 APIS = ("log4j2", "logback")

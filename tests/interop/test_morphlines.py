@@ -57,7 +57,7 @@ class Kite:
 def kite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kite]:
     running = Kite(tmp_path_factory.mktemp("kite"))
     yield running
-    running.process.stdin.close()  # type: ignore[union-attr]
+    running.process.stdin.close()
     assert running.process.wait(60) == 0
 
 

@@ -11,7 +11,7 @@ from tests.interop.jvm import Application, java_keystore
 from tests.interop.test_avro_clients import COUNT, configuration
 from tests.interop.test_avro_flume import EVENTS, hop, key, sent
 from tests.interop.test_flume import flume
-from tests.sources.test_avro import Running as Collector
+from tests.sources.calling import Running as Collector
 from tests.sources.test_thrift import Running
 
 

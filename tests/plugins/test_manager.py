@@ -194,7 +194,7 @@ def test_plugins_come_through_the_entry_point_group(monkeypatch: pytest.MonkeyPa
             return plugin
 
     class Distribution(importlib.metadata.Distribution):
-        metadata = {"Name": "x", "Version": "1"}  # noqa: RUF012
+        metadata = {"Name": "x", "Version": "1"}  # noqa: RUF012  # as importlib has it
         entry_points = importlib.metadata.EntryPoints(
             [Installed("x", "plugin_First", "flafka"), Installed("y", "nowhere", "another.group")]
         )

@@ -140,6 +140,26 @@ def test_an_optional_channel_may_fail_without_anyone_waiting():
     assert runner.metrics.get("OptionalChannelFail") == 1
 
 
+def test_an_optional_channel_goes_on_when_its_source_is_opened_again():
+    class Interrupted(Ten):
+        """Fails once, after its first batch."""
+
+        type_name = "interrupted"
+        failed = False
+
+        def batches(self):
+            for batch in super().batches():
+                yield batch
+                if not type(self).failed:
+                    type(self).failed = True
+                    raise Retry("away")
+
+    good, optional = Store(name="good"), Store(name="optional")
+    runner, _ = run(Interrupted, good, optional, optional=frozenset({"optional"}))
+    assert good.held == optional.held == [b"0", *NUMBERS]
+    assert runner.metrics.get("OptionalEventDropCount") == 0
+
+
 def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
     class Hanging(Store):
         """Takes what it is given once it may."""
@@ -193,6 +213,31 @@ def test_a_bug_in_an_interceptor_loses_nothing(caplog):
     run(Ten, store, interceptors=[Stumble])
     assert store.held == NUMBERS
     assert "a bug in an interceptor" in caplog.text
+
+
+@pytest.mark.parametrize("cls", [Ten, TenAtOnce])
+@pytest.mark.timeout(60)
+def test_code_that_ends_the_program_while_a_batch_is_stored_loses_nothing(cls):
+    class Ending(cls):
+        """Its library ends the program the first time that it is told."""
+
+        type_name = "ending"
+        ended = False
+
+        def stored(self, batch):
+            if not type(self).ended:
+                type(self).ended = True
+                raise SystemExit("a library ends the program")
+            super().stored(batch)
+
+    good, optional = Store(name="good"), Store(name="optional")
+    good.failures = [SystemExit("there is no licence")]
+    optional.failures = [SystemExit("there is no licence")]
+    runner, _ = run(Ending, good, optional, optional=frozenset({"optional"}))
+    assert set(good.held) == set(NUMBERS)
+    assert runner.source.told == NUMBERS
+    assert runner.metrics.get("ChannelWriteFail") == 1
+    assert runner.metrics.get("OptionalChannelFail") == 1
 
 
 def test_what_a_channel_cannot_hold_becomes_a_dead_letter():

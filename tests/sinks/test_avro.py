@@ -12,7 +12,7 @@ from plugins import Batch, Event, Origin, Retry
 from plugins.shared.avrorpc import Status, answer, complaint, frame
 from sinks.avro import AvroSink, AvroSinkConfig
 from tests.plugins.certificates import certificate
-from tests.sources.test_avro import Running
+from tests.sources.calling import Running
 
 EVENTS = [Event(b"line %d" % i, {"host": f"web-{i % 3}", "ü": "é"} if i % 2 else {}) for i in range(1050)]
 

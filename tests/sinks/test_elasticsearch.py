@@ -21,7 +21,6 @@ import pytest
 
 from plugins import Batch, Event, Origin, Rejected, Retry
 from sinks.elasticsearch import ElasticsearchConfig, ElasticsearchSink
-from sinks.elasticsearch.sink import MOST_BYTES
 from tests.plugins.certificates import certificate
 
 FLUME = Path(__file__).parents[1] / "data" / "flume_documents.jsonl"
@@ -369,7 +368,7 @@ def test_large_events_are_sent_in_requests_of_a_bounded_size(server: Server) -> 
     with opened(server) as sink:
         sink.write(batch(*[Event(b"x" * 1_000_000)] * 12))
         sink.flush()
-    assert (len(server.stored), len(server.sizes), max(server.sizes) <= MOST_BYTES) == (12, 3, True)
+    assert (len(server.stored), len(server.sizes), max(server.sizes) <= ElasticsearchSink.most_size) == (12, 3, True)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +400,7 @@ def test_an_answer_of_something_else_is_no_success(server: Server) -> None:
     answers: list[Any] = [{"items": []}, {}, [], "<html>login"]
     with opened(server) as sink:
         for given in answers:
-            server.answer = lambda _, given=given: (200, given)  # type: ignore[misc]
+            server.answer = lambda _, given=given: (200, given)
             sink.write(batch(Event(b"a")))
             with pytest.raises(Retry, match="is no Elasticsearch"):
                 sink.flush()

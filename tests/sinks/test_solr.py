@@ -142,7 +142,7 @@ def test_an_event_with_which_a_morphline_fails_is_rejected(tmp_path: Path) -> No
         sink.write(batch_of(b"INFO 1", b"INFO one", b"", b"INFO 2\nno"))
     assert {id.offset for id in rejected.value.reasons} == {1, 2, 3}
     assert [document.fields["n_i"] for document in sink._documents] == ["1", "2"]
-    assert set(rejected.value.reasons.values()) == {"a command of the morphline does not succeed with it"}
+    assert set(rejected.value.reasons.values()) == {"a command of the morphline fails with it"}
 
 
 def test_variables_come_before_the_files_own_values(tmp_path: Path) -> None:

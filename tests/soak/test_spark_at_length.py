@@ -128,7 +128,7 @@ a1.sinks.k3.group = {topic}-hdfs
                 else:
                     if fault.startswith("driver"):
                         before = staged()
-                        agent.until(lambda: staged() - before, "files on their way to HDFS", PATIENCE)  # noqa: B023
+                        agent.until(lambda: staged() - before, "files on their way to HDFS", PATIENCE)
                         process = driver_of(agent)
                     else:
                         agent.until(lambda: workers(driver_of(agent)), "workers", PATIENCE)
@@ -215,14 +215,14 @@ a1.sinks.k3.group = {topic}-hdfs
                 before = {sink: agent.count(sink, "EventDrainSuccessCount") for sink in ("SINK.k2", "SINK.k3")}
                 feed.wanted = feed.stored + 20 * BATCH
                 agent.until(
-                    lambda: all(agent.count(sink, "EventDrainSuccessCount") > n for sink, n in before.items()),  # noqa: B023
+                    lambda: all(agent.count(sink, "EventDrainSuccessCount") > n for sink, n in before.items()),
                     "both to deliver",
                     PATIENCE,
                 )
                 agent.until(lambda: len(executors(spark_cluster)) == 2, "both executors", PATIENCE)
                 uploaded = {*reader.walk(f"{root}/.flafka/tmp")}
                 agent.until(
-                    lambda: {*reader.walk(f"{root}/.flafka/tmp")} - uploaded,  # noqa: B023
+                    lambda: {*reader.walk(f"{root}/.flafka/tmp")} - uploaded,
                     "files on their way to HDFS",
                     PATIENCE,
                 )

@@ -17,17 +17,17 @@ from sources.http import HttpConfig, HttpSource, server
 from sources.http.handlers import HandlerError
 from sources.http.handlers import json as read_json
 from tests.plugins.certificates import certificate
+from tests.sources.calling import AtWork
 
 
-class Running:
+class Running(AtWork):
     """The source at work: `stored` is called at once, when the test says so, or when a channel has it."""
 
     def __init__(self, store=True, channel=None, **properties):
         config, problems = HttpConfig.parse({"bind": "127.0.0.1", "port": "0"} | properties)
         assert not problems
-        self.source = HttpSource(config)
+        super().__init__(HttpSource(config))
         self.store, self.channel, self.events = store, channel, []
-        self.thread = threading.Thread(target=self._run)
 
     def _run(self):
         for batch in self.source.batches():
@@ -39,17 +39,6 @@ class Running:
                 continue
             if self.store:
                 self.source.stored(batch)
-
-    def __enter__(self):
-        self.source.open()
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.source.stopping.set()
-        self.thread.join(60)
-        self.source.close()
-        assert not self.thread.is_alive()
 
     def connect(self):
         return socket.create_connection(("127.0.0.1", self.source.port), timeout=20)

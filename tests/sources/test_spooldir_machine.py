@@ -229,7 +229,7 @@ class Marking(Machine):
 
 @pytest.mark.parametrize("machine", [Machine, Deleting, Marking])
 def test_nothing_is_lost(machine: type[Machine]) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples(60),

@@ -21,10 +21,10 @@ from plugins import Batch, Event
 from plugins.shared.flumeevent import encode
 from plugins.shared.rpcevents import Events
 from plugins.shared.thriftrpc import PROTOCOLS, Frames, Kind, Status, frame
-from sources.thrift import ThriftConfig, ThriftSource
+from sources.thrift import ThriftSource, ThriftSourceConfig
 from tests.plugins.certificates import certificate
-from tests.sources import test_avro
-from tests.sources.test_avro import EVENTS
+from tests.sources import calling
+from tests.sources.calling import EVENTS, HELLO
 
 IDL = """
 struct ThriftFlumeEvent { 1: required map<string, string> headers, 2: required binary body }
@@ -37,11 +37,10 @@ service ThriftSourceProtocol {
 """
 FLUME = thriftpy2.load_fp(io.StringIO(IDL), "flume_thrift")
 LIBRARY = {"compact": TCompactProtocol, "binary": TBinaryProtocol}
-HELLO = Event(b"hello", {"k": "v"})
 both = pytest.mark.parametrize("name", sorted(PROTOCOLS))
 
 
-class Running(test_avro.Running):
+class Running(calling.Running):
     kind = ThriftSource
 
 
@@ -86,7 +85,7 @@ class Client:
         assert serial == self.serial
         return status
 
-    closed = test_avro.Client.closed
+    closed = calling.Client.closed
 
 
 @contextlib.contextmanager
@@ -321,7 +320,7 @@ def test_slow_and_crowding_clients_are_bounded(monkeypatch, caplog):
     ],
 )
 def test_wrong_options(properties, message):
-    config, problems = ThriftConfig.parse({"bind": "127.0.0.1", "port": "0"} | properties)
+    config, problems = ThriftSourceConfig.parse({"bind": "127.0.0.1", "port": "0"} | properties)
     assert config is None
     assert len(problems) == 1
     assert message in problems[0].message
@@ -329,7 +328,7 @@ def test_wrong_options(properties, message):
 
 def test_options_of_flumes_that_have_no_effect():
     flumes = {"threads": "8", "kerberos": "false", "keystore-type": "JKS", "keymanager-type": "SunX509"}
-    config, problems = ThriftConfig.parse({"bind": "127.0.0.1", "port": "0"} | flumes)
+    config, problems = ThriftSourceConfig.parse({"bind": "127.0.0.1", "port": "0"} | flumes)
     assert config is not None
     assert not [problem for problem in problems if problem.unknown]
 

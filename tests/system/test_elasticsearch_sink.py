@@ -7,17 +7,16 @@ import threading
 import urllib.request
 from typing import Any
 
-import numpy as np
 import pytest
 
 from agent.services.opensearch import OPENSEARCH, OpenSearchCluster
-from plugins import Batch, Event, Origin, Rejected, Retry, conformance
+from plugins import Event, Retry, conformance
 from plugins.conformance.samples import sample_events
 from sinks.elasticsearch import ElasticsearchConfig, ElasticsearchSink
 from tests.fixtures.kit import exercises
+from tests.system.delivering import batch, deliver
 from tests.system.running import unique
 
-TIME = 1_700_000_000_000
 DAY = "2023-11-14"
 
 
@@ -46,22 +45,6 @@ def documents(cluster: OpenSearchCluster, index: str) -> dict[str, dict[str, Any
     found = ask(cluster, "POST", f"{index}/_search", {"size": 10_000, "track_total_hits": True})["hits"]
     assert len(found["hits"]) == found["total"]["value"]
     return {hit["_id"]: {"_index": hit["_index"], **hit["_source"]} for hit in found["hits"]}
-
-
-def batch(*events: Event, offset: int = 0) -> Batch:
-    numbers = np.arange(offset, offset + len(events))
-    return Batch.of(events, Origin("app", 0, numbers, np.zeros(len(events), np.int32), TIME + numbers))
-
-
-def deliver(sink: ElasticsearchSink, *batches: Batch) -> dict[str, str]:
-    """Write and flush; what was rejected, by id."""
-    for some in batches:
-        sink.write(some)
-    try:
-        sink.flush()
-    except Rejected as e:
-        return {str(id): reason for id, reason in e.reasons.items()}
-    return {}
 
 
 @exercises("sink elasticsearch")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import happybase
-import numpy as np
 import pytest
 
 from agent.services.cluster import HOST, listening
@@ -17,12 +16,11 @@ from agent.services.jars import ensure
 from agent.services.java import find_java
 from agent.services.process import await_ready
 from agent.services.running import free_port, until
-from plugins import Batch, Event, Origin, Rejected, Retry, conformance
+from plugins import Batch, Event, Origin, Retry, conformance
 from sinks.hbase import HBaseConfig, HBaseSink
 from tests.fixtures.kit import exercises
+from tests.system.delivering import TIME, batch, deliver
 from tests.system.running import unique
-
-TIME = 1_700_000_000_000
 
 
 class Table:
@@ -75,31 +73,12 @@ def table(hbase_cluster: HBaseCluster) -> Iterator[Table]:
 
 
 def events(bodies: list[bytes], *, offset: int = 0, headers: dict[str, str] | None = None) -> Batch:
-    """One record for each event, each a millisecond later."""
-    numbers = np.arange(offset, offset + len(bodies))
-    origin = Origin("app", 0, numbers, np.zeros(len(bodies), np.int32), TIME + numbers)
-    return Batch.of([Event(body, headers or {}) for body in bodies], origin)
+    return batch(*(Event(body, headers or {}) for body in bodies), offset=offset)
 
 
 def record(bodies: list[bytes], offset: int = 0) -> Batch:
     """All events in one record."""
     return Batch.of([Event(body) for body in bodies], Origin.of_record("app", 0, offset, TIME, len(bodies)))
-
-
-def deliver(sink: HBaseSink, *batches: Batch) -> dict[str, str]:
-    """Write and flush; what was rejected, by id."""
-    rejected: dict[str, str] = {}
-
-    def reasons(call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Rejected as e:
-            rejected.update({str(id): reason for id, reason in e.reasons.items()})
-
-    for batch in batches:
-        reasons(lambda batch=batch: sink.write(batch))
-    reasons(sink.flush)
-    return rejected
 
 
 @exercises("sink hbase")

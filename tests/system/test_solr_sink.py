@@ -10,18 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from agent.services.running import RunningAgent
 from agent.services.solr import SOLR, SolrCluster
-from plugins import Batch, Event, Origin, Rejected, Retry, conformance
+from plugins import Event, Retry, conformance
 from plugins.conformance.samples import sample_events
 from sinks.solr import SolrConfig, SolrSink
 from tests.fixtures.kit import exercises
+from tests.system.delivering import batch, deliver
 from tests.system.running import unique
-
-TIME = 1_700_000_000_000
 
 
 def made(url: str, **options: str) -> SolrSink:
@@ -44,22 +42,6 @@ def documents(url: str) -> dict[str, dict[str, Any]]:
         found = json.load(answer)["response"]
     assert len(found["docs"]) == found["numFound"]
     return {document.pop("id"): document for document in found["docs"] if document.pop("_version_")}
-
-
-def batch(*events: Event, offset: int = 0) -> Batch:
-    numbers = np.arange(offset, offset + len(events))
-    return Batch.of(events, Origin("app", 0, numbers, np.zeros(len(events), np.int32), TIME + numbers))
-
-
-def deliver(sink: SolrSink, *batches: Batch) -> dict[str, str]:
-    """Write and flush; what was rejected, by id."""
-    for some in batches:
-        sink.write(some)
-    try:
-        sink.flush()
-    except Rejected as e:
-        return {str(id): reason for id, reason in e.reasons.items()}
-    return {}
 
 
 @pytest.fixture

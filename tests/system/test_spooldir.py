@@ -46,7 +46,7 @@ a1.sinks.k1.channel = c1
     for kill in range(KILLS):
         with RunningAgent(tmp_path, configuration) as agent:
             # At another place each time: at once, within the large file, and further on.
-            agent.until(lambda: agent.count("SOURCE.s1", "EventAcceptedCount") > 4_000 * kill, "events")  # noqa: B023
+            agent.until(lambda: agent.count("SOURCE.s1", "EventAcceptedCount") > 4_000 * kill, "events")
             agent.process.send_signal(signal.SIGKILL)
             agent.process.wait()
         files[f"later {kill}"] = put(spool, f"later {kill}", 50)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from functools import partial
 
 PATIENCE_SECONDS = 3.0
 """How long a put may take, as long as Flume's channels wait for room."""
@@ -19,7 +20,8 @@ class OptionalPuts:
     """
 
     def __init__(self, name: str, at_once: int) -> None:
-        self._pool = ThreadPoolExecutor(at_once, thread_name_prefix=f"{name}-optional")
+        self._begin = partial(ThreadPoolExecutor, at_once, thread_name_prefix=f"{name}-optional")
+        self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._late: set[Future[None]] = set()
 
@@ -28,6 +30,7 @@ class OptionalPuts:
         with self._lock:
             if self._late:
                 raise TimeoutError("it is still busy with a put that takes too long")
+            self._pool = self._pool or self._begin()
             under_way = self._pool.submit(put)
         try:
             under_way.result(PATIENCE_SECONDS)
@@ -39,8 +42,11 @@ class OptionalPuts:
             raise
 
     def close(self) -> None:
-        """End its threads, but for one that hangs in a put."""
-        self._pool.shutdown(wait=False)
+        """End its threads, but for one that hangs in a put; the next put begins others."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False)
+                self._pool = None
 
     def _ended(self, put: Future[None]) -> None:
         with self._lock:

@@ -16,6 +16,7 @@ from agent.runner.deadletters.letters import DeadLetters, letters_of_records
 from agent.runner.local.channels import ChannelRunner, wait_for
 from agent.runner.retries import Backoff, Retries, unforeseen
 from plugins import Batch, Channel, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken, Unreachable
+from plugins.errors import ANY_FAILURE
 
 MOST_PUTS = 1000
 """Threads for puts at once, made as they are needed: a source has its own bound."""
@@ -275,7 +276,7 @@ class OverflowingChannel(ChannelRunner):
                 return
             except _Ended:
                 return
-            except Exception as e:  # noqa: BLE001  # whatever it is: what the overflow holds must not stay there
+            except ANY_FAILURE as e:  # whatever it is: what the overflow holds must not stay there
                 seconds = self._forwarding.failed(e, what=f"{self.overflow.path} is not forwarded")
             finally:
                 self._open_gate()

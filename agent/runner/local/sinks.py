@@ -15,6 +15,7 @@ from agent.runner.local.sinkprocessors import sink_processor_of
 from agent.runner.retries import LONGEST_SECONDS, Retries
 from agent.topology import SinkGroupSpec, SinkSpec
 from plugins import Conflict, FlafkaError, PartitionClaim, Reader, Retry, Taken
+from plugins.errors import ANY_FAILURE
 
 TAKE_SECONDS = 0.1
 QUIET_SECONDS = 3.0
@@ -96,7 +97,7 @@ class SinkRunner:
             try:
                 self.work()
                 return
-            except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever it is, it must not take other sinks down
+            except ANY_FAILURE as e:  # whatever it is, it must not take other sinks down
                 self._all_failed = True
                 seconds = (self._current or self.members[0]).retries.failed(e)
             finally:
@@ -120,7 +121,7 @@ class SinkRunner:
         for member in self.members:
             try:
                 member.delivery.open()
-            except Exception as e:
+            except ANY_FAILURE as e:
                 if len(self.members) == 1:
                     raise
                 member.retries.failed(e, then="tried again when it is its turn")
@@ -153,7 +154,7 @@ class SinkRunner:
             self._step(self._current)
         except ReaderFailed:
             raise
-        except Exception as e:  # noqa: BLE001  # the next one gets it
+        except ANY_FAILURE as e:  # the next one gets it
             self._failed(self._current, e)
             self._current = None
         return True
@@ -202,7 +203,7 @@ class SinkRunner:
             self._show_lag(member)
         return taken
 
-    def _failed(self, member: Member, error: Exception) -> None:
+    def _failed(self, member: Member, error: BaseException) -> None:
         """Drop everything that is not committed: it is taken again, for whoever gets it then."""
         self._wait = member.retries.failed(error, then=ANOTHER if len(self.members) > 1 else "")
         if self._busy and not self.ranges.waiting():  # it did its part: the channel did not take the commit
@@ -212,7 +213,7 @@ class SinkRunner:
         self._busy = False
         try:
             self._start_over(member)
-        except Exception as e:
+        except ANY_FAILURE as e:
             if len(self.members) == 1:
                 raise
             member.retries.failed(e, then=ANOTHER)
@@ -365,12 +366,12 @@ class SinkRunner:
 
     def revoked(self, partitions: set[int]) -> None:
         """Deliver what was taken of them while they are still ours."""
-        failure: Exception | None = None
+        failure: BaseException | None = None
         member = self._current
         if member is not None:
             try:
                 self._flush(member, partitions)
-            except Exception as e:  # noqa: BLE001  # the next owner takes it again from the last commit
+            except ANY_FAILURE as e:  # the next owner takes it again from the last commit
                 failure = e
         self.lost(partitions)
         if member is not None and failure is not None:  # what it holds of other partitions is in doubt as well

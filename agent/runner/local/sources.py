@@ -17,6 +17,7 @@ from agent.runner.retries import Backoff
 from agent.runner.supervise import Worker, close
 from agent.topology import SourceSpec
 from plugins import Batch, Interceptor, Retry, Source
+from plugins.errors import ANY_FAILURE
 from plugins.installed import described
 
 MISTAKE_SECONDS = 60.0
@@ -99,7 +100,7 @@ class SourceRunner(Worker):
         """Deliver several batches at once; a thread of its own calls `stored`, in order, as soon as each is."""
         room = threading.Semaphore(most)
         under_way: queue.SimpleQueue[tuple[Batch, Future[bool]] | None] = queue.SimpleQueue()
-        failure: list[Exception | None] = []  # None: the agent gave a batch up
+        failure: list[BaseException | None] = []  # None: the agent gave a batch up
 
         def acknowledge() -> None:
             while (entry := under_way.get()) is not None:
@@ -110,7 +111,7 @@ class SourceRunner(Worker):
                     # Once one batch is lost no later one may be acknowledged: a position would pass over it.
                     if not failure:
                         self.source.stored(batch)
-                except Exception as e:  # noqa: BLE001  # carried to the source's thread below
+                except ANY_FAILURE as e:  # carried to the source's thread below
                     failure.append(e)
                 finally:
                     room.release()
@@ -153,7 +154,7 @@ class SourceRunner(Worker):
                 metrics.add("AppendBatchAcceptedCount")
                 self.retries.recovered()
                 return True
-            except Exception as e:  # noqa: BLE001  # a batch is given up only when the agent is: not for any error
+            except ANY_FAILURE as e:  # a batch is given up only when the agent is: not for any error
                 metrics.add("ChannelWriteFail")
                 seconds = self.retries.failed(e, backoff)
                 if self.give_up.wait(seconds):
@@ -174,7 +175,7 @@ class SourceRunner(Worker):
             return
         try:
             self.optional[name](lambda: self._store(batch, self.channels[name]))
-        except Exception as e:  # noqa: BLE001  # whatever it is, nobody waits for an optional channel
+        except ANY_FAILURE as e:  # whatever it is, nobody waits for an optional channel
             self.metrics.add("OptionalChannelFail")
             self.metrics.add("OptionalEventDropCount", len(batch))
             if name not in self.refusing:

@@ -10,7 +10,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from plugins.shared.morphline import flow, readers, solr, values  # noqa: F401  # they register their commands
+from plugins.shared.morphline import (  # noqa: F401  # they register their commands
+    extraction,
+    fields,
+    flow,
+    readers,
+    solr,
+    values,
+)
 from plugins.shared.morphline.compiler import Compiler, Process
 from plugins.shared.morphline.hocon import MorphlineFile
 from plugins.shared.morphline.record import BODY, Failed, Json, Record, text

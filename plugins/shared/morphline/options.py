@@ -8,13 +8,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from plugins.component import Component
+from plugins.component import Component, require
 from plugins.errors import MissingExtra, Retry
-from plugins.options import Config, Problem, option
+from plugins.options import Config, Difference, Problem, option
 from plugins.shared.morphline import Morphline
 from plugins.shared.morphline.compiler import Process
 
-_ALWAYS = "Has no effect: a server that is away is always tried again, and any other failure is one of the event."
+_ALWAYS = "a server that is away is always tried again; any other failure concerns the event alone"
+
+DIFFERENCES = (
+    Difference(
+        flume="names of months, days and zones in many languages; look-behind of any length",
+        here="English names (`inputLocale`, `outputLocale`), look-behind of a fixed length: others are errors with "
+        "their line",
+        option="morphlineFile",
+    ),
+)
+"""What a morphline does otherwise than Kite's library for Java."""
 
 
 class MorphlineConfig(Config):
@@ -33,26 +43,31 @@ class MorphlineConfig(Config):
     variables: dict[str, str] = option(
         {},
         name="morphlineVariable.",
-        description="`morphlineVariable.<path>` is a value that counts before the file's own of that path.",
+        description="`morphlineVariable.<path>` replaces the value at that path of the file.",
     )
 
     def cautions(self) -> Iterator[Problem]:
-        """A file that is not there yet."""
+        """A file, or the library that reads it, that is not there yet."""
         yield from super().cautions()
+        if self.morphline_file:
+            try:
+                require("hocon", "morphlines")
+            except MissingExtra as e:
+                # About this machine, not about what the file says: so nothing differs from Flume.
+                yield Problem("morphlineFile", f"needs {str(e).replace(' is', ', which is', 1)}", as_in_flume=True)
         if self.morphline_file and not Path(self.morphline_file).exists():
             yield Problem("morphlineFile", f"{self.morphline_file} does not exist: nothing runs until it does")
 
     def checked(self) -> Morphline | None:
-        """The morphline, for a check; None where there is no file yet. ValueError says what is wrong with it."""
+        """The morphline, for a check; None where there is no file yet, or nothing that reads it. ValueError says what
+        is wrong with it."""
         assert self.morphline_file is not None
         try:
             return self._read(lambda record: True, logging.getLogger(__name__))
-        except FileNotFoundError:
+        except (FileNotFoundError, MissingExtra):
             return None
         except (OSError, UnicodeDecodeError) as e:
             raise ValueError(f"{self.morphline_file} cannot be read: {e}") from None
-        except MissingExtra as e:
-            raise ValueError(str(e)) from None
 
     def opened(self, last: Process, component: Component[Any]) -> Morphline:
         """The morphline, to be run by this component. Raises Retry where it cannot be."""

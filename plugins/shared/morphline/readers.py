@@ -46,7 +46,7 @@ def _body(arguments: Arguments) -> Callable[[Record], bytes | None]:
                 return None
         body = record[BODY][0]
         if not isinstance(body, bytes):
-            raise Failed(f"{BODY} is no longer the body of bytes that came: it was read before")
+            raise Failed(f"{BODY} no longer holds the bytes of the body: a command before has replaced them")
         return body
 
     return read
@@ -147,33 +147,24 @@ def read_multi_line(arguments: Arguments, child: Process, compiler: Compiler) ->
 
 @command("readClob")
 def read_clob(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """The body as one text."""
-    decode = _text(arguments)
-    field = arguments.text("outputField", MESSAGE)
-
-    def process(record: Record) -> bool:
-        body = decode(record)
-        if body is None:
-            return False
-        copy = _template(record)
-        copy[field] = [body]
-        return child(copy)
-
-    return process
+    """The body as one text, in a record without the body."""
+    return _as_one(_text(arguments), arguments.text("outputField", MESSAGE), _template, child)
 
 
 @command("readBlob")
 def read_blob(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """The body as bytes."""
-    read = _body(arguments)
-    field = arguments.text("outputField", BODY)
+    """The body as bytes, in the record that has it."""
+    return _as_one(_body(arguments), arguments.text("outputField", BODY), lambda record: record, child)
 
+
+def _as_one(read: Callable[[Record], Any], field: str, target: Callable[[Record], Record], child: Process) -> Process:
     def process(record: Record) -> bool:
         body = read(record)
         if body is None:
             return False
-        record[field] = [body]
-        return child(record)
+        output = target(record)
+        output[field] = [body]
+        return child(output)
 
     return process
 
@@ -209,19 +200,25 @@ def _constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(parse_constant=_constant)
 
 
+def _past_space(source: str, position: int) -> int:
+    match = _SPACE.match(source, position)
+    assert match is not None  # no space is a match, too
+    return match.end()
+
+
 def _json_values(body: bytes) -> Iterator[Any]:
     try:
         source = body.decode(json.detect_encoding(body))
-        position = _SPACE.match(source).end()  # type: ignore[union-attr]
+        position = _past_space(source, 0)
         if source.startswith("[", position):
             # Not read value by value: what is wrong further on would then be seen only after the first went through.
             values, end = _DECODER.raw_decode(source, position)
             yield from values
-            position = _SPACE.match(source, end).end()  # type: ignore[union-attr]
+            position = _past_space(source, end)
         while position < len(source):
             value, position = _DECODER.raw_decode(source, position)
             yield value
-            position = _SPACE.match(source, position).end()  # type: ignore[union-attr]
+            position = _past_space(source, position)
     except (ValueError, RecursionError) as e:
         raise Failed(f"the body is no JSON: {e}") from None
 
@@ -240,7 +237,7 @@ def read_csv(arguments: Arguments, child: Process, compiler: Compiler) -> Proces
     most = arguments.whole("maxCharactersPerRecord", 1_000_000)
     throws = arguments.one_of("onMaxCharactersPerRecord", "throwException", "ignoreRecord") == "throwException"
     if quote == separator:
-        raise ValueError("has a quoteChar that is its separator")
+        raise ValueError("has the same character as quoteChar and as separator")
 
     def too_long(length: int) -> bool:
         if length > most and throws:

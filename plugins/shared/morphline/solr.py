@@ -29,7 +29,7 @@ def load_solr(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
         if named := next((name for name in _LOADERS_OWN if name in record), None):
             raise Failed(f"the record has a field {named}, and loadSolr only adds documents here")
         if compiler.load is None:
-            raise Failed("loadSolr works in the sink only")
+            raise Failed("loadSolr works only in the sink solr")
         compiler.load(record)
         return child(record)
 

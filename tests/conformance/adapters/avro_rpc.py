@@ -10,7 +10,7 @@ from typing import Any
 from plugins import Batch, Event
 from plugins.shared.avrorpc import PROTOCOL_HASH
 from sinks.avro import AvroSink, AvroSinkConfig
-from tests.sources.test_avro import Running
+from tests.sources.calling import Running
 
 HEADERS = {"k": "v"}
 

@@ -6,28 +6,17 @@ that is full makes a put wait; told to stop, it says Retry instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from channels.memory import MemoryChannel, MemoryConfig
-from plugins import Batch, Event, PartitionClaim, Retry, Taken
-
-
-class _Owner:
-    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
-        (self.claim,) = committed
-        return committed
-
-    def revoked(self, partitions: set[int]) -> None:
-        pass
-
-    lost = revoked
+from plugins import Batch, Event, Retry, Taken
+from plugins.conformance import ClaimsListener
 
 
 class _Transactions:
     def __init__(self, channel: MemoryChannel) -> None:
         self.channel = channel
-        self.owner = _Owner()
+        self.owner = ClaimsListener()
         self.reader = channel.reader(self.owner, group=None, member="case")
         self.puts: list[Event] = []
         self.takes: list[Taken] = []
@@ -65,7 +54,8 @@ class _Transactions:
             return {"error": "ChannelFullException"}
         self.puts.clear()
         if self.takes:
-            self.reader.commit({self.owner.claim: self.takes[-1].end})
+            last = self.takes[-1]
+            self.reader.commit({self.owner.claims[last.partition]: last.end})
             self.takes.clear()
         return "ok"
 

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from agent.config import catalogue
+from agent.graph import Graph
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
+from agent.monitoring.view import View
+from agent.monitoring.watch import KafkaWatch
 from plugins import Component, Metrics, UnknownType
 from tests.conformance.adapters import components
 
@@ -46,7 +49,9 @@ def _shown(kind: str, cls: type[Component[Any]]) -> Any:
 
 
 def _answer(method: str, path: str) -> Any:
-    server = MetricsServer(Registry("a1"), "127.0.0.1", 0)
+    registry = Registry("a1")
+    page = View(Graph("a1", "agent.conf", (), (), ()), registry, KafkaWatch({}, {}), {})
+    server = MetricsServer(registry, "127.0.0.1", 0, page)
     server.start()
     try:
         with urllib.request.urlopen(

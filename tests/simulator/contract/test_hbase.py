@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from plugins import Metrics, Retry
+from sinks.bulk import Refused
 from sinks.hbase import thrift
-from sinks.hbase.thrift import Cells, HBase, Refused
+from sinks.hbase.thrift import Cells, HBase
 from tests.simulator import stores
 from tests.simulator.running import replaced
 from tests.simulator.world import World

@@ -11,9 +11,10 @@ import pysolr
 import pytest
 
 from agent.audit.reconciliation import solr_documents
+from sinks.bulk import Refused
 from sinks.solr import sink as sink_module
 from sinks.solr.config import SolrConfig
-from sinks.solr.sink import SolrSink, _Refused
+from sinks.solr.sink import SolrSink
 from tests.simulator import http
 from tests.simulator.running import replaced
 from tests.simulator.stores import Solr
@@ -40,7 +41,7 @@ class Core:
         """Send these in one request; what Solr says of one that it refuses."""
         try:
             self.sink._add(list(documents))
-        except _Refused as e:
+        except Refused as e:
             return str(e)
         return ""
 

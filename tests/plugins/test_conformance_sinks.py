@@ -1,0 +1,197 @@
+"""The conformance kit passes honest sinks, and says of each broken one what is broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugins import (
+    Batch,
+    CommittingSink,
+    Config,
+    Conflict,
+    PartitionClaim,
+    Receipt,
+    Resumed,
+    Sink,
+    conformance,
+    option,
+)
+
+
+class DirectoryConfig(Config):
+    directory: str = option(name="directory", description="where it works")
+
+
+class Files(Sink[DirectoryConfig]):
+    """Writes each flush to a file, at least once."""
+
+    type_name = "files"
+
+    def open(self) -> None:
+        self.buffer: list[bytes] = []
+
+    def write(self, batch: Batch) -> None:
+        self.buffer += batch.bodies.to_pylist()
+
+    def flush(self) -> None:
+        if self.buffer:
+            directory = Path(self.config.directory)
+            number = len(list(directory.iterdir()))
+            (directory / str(number)).write_text(json.dumps([body.hex() for body in self.buffer]))
+            self.buffer = []
+
+    def reset(self) -> None:
+        self.buffer = []
+
+
+def check_files(cls: type[Sink[Any]], directory: Path) -> None:
+    def delivered() -> Iterator[bytes]:
+        for file in directory.iterdir():
+            if not file.name.startswith("."):
+                content = json.loads(file.read_text())
+                yield from map(bytes.fromhex, content["bodies"] if isinstance(content, dict) else content)
+
+    conformance.check_sink(cls, {"directory": str(directory)}, delivered)
+
+
+def _end(file: Path) -> int:
+    return int(file.name.split("-")[1])
+
+
+class Once(CommittingSink[DirectoryConfig]):
+    """Writes each commit to a file named by its start, exactly once."""
+
+    type_name = "once"
+
+    def open(self) -> None:
+        self.directory = Path(self.config.directory)
+        self.buffer: list[bytes] = []
+        self.next = 0
+
+    def write(self, batch: Batch) -> None:
+        self.buffer += batch.bodies.to_pylist()
+
+    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
+        newest = self._newest()
+        if newest is None:
+            return Resumed(claim, committed)
+        notes = [note] if (note := bytes.fromhex(json.loads(newest.read_text())["note"])) else []
+        return Resumed(claim, _end(newest), tuple(notes))
+
+    def _newest(self) -> Path | None:
+        found = [file for file in self.directory.iterdir() if file.name[0] != "."]
+        return max(found, key=_end, default=None)
+
+    def noted(self, claim: PartitionClaim) -> None:
+        if (newest := self._newest()) is not None:
+            newest.write_text(json.dumps({**json.loads(newest.read_text()), "note": ""}))
+
+    def due(self) -> set[int]:
+        return set()
+
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
+        self.next += 1
+        staged = self.directory / f".{id(self)}-{self.next}"
+        staged.write_text(json.dumps({"bodies": [body.hex() for body in self.buffer], "note": note.hex()}))
+        receipt = Receipt(claim, start, end, len(self.buffer), str(staged))
+        self.buffer = []
+        return receipt
+
+    def commit(self, receipt: Receipt) -> None:
+        if (self.resume(receipt.claim, None).position or 0) != receipt.start:
+            raise Conflict("another was faster")
+        Path(receipt.staged).rename(self.directory / f"{receipt.start}-{receipt.end}")
+
+    def reset(self, partition: int | None = None) -> None:
+        self.buffer = []
+
+
+@pytest.mark.parametrize("cls", [Files, Once])
+def test_an_honest_sink_passes(cls: type[Sink[Any]], tmp_path: Path) -> None:
+    check_files(cls, tmp_path)
+
+
+class Buffering(Files):
+    """Flushes later; at least once."""
+
+    def flush(self) -> None:
+        if len(self.buffer) > 200:
+            super().flush()
+
+
+class Garbling(Files):
+    """Writes text, at least once."""
+
+    def write(self, batch: Batch) -> None:
+        self.buffer += [body.decode("latin-1").encode() for body in batch.bodies.to_pylist()]
+
+
+class Twice(Once):
+    """Exactly once, but for what was dropped."""
+
+    def reset(self, partition: int | None = None) -> None:
+        pass
+
+
+class NoRecord(Once):
+    """Exactly once, while it lives."""
+
+    def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
+        return Resumed(claim, committed)
+
+
+class NoNotes(Once):
+    """Exactly once; but what it rejected before a crash is nowhere."""
+
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
+        return super().stage(claim, start, end)
+
+
+class OldNotes(Once):
+    """Exactly once; hands out again what is taken care of."""
+
+    def noted(self, claim: PartitionClaim) -> None:
+        pass
+
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
+        return super().stage(claim, start, end, b"a note")
+
+
+class NoGuard(Once):
+    """Exactly once, while it is alone."""
+
+    def commit(self, receipt: Receipt) -> None:
+        Path(receipt.staged).rename(self.directory / f"{receipt.start}-{receipt.end}")
+
+
+class Careless2(Once):
+    """Exactly once; forgets what it is asked to stage."""
+
+    def stage(self, claim: PartitionClaim, start: int, end: int, note: bytes = b"") -> Receipt:
+        receipt = super().stage(claim, start, end, note)
+        return Receipt(claim, start, start, receipt.events, receipt.staged)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("cls", "says"),
+    [
+        (Buffering, "Buffering lost"),
+        (Garbling, r"Garbling lost 1 events, such as b'caf\xe9 \xff\xfe \xc3'"),
+        (Twice, "Twice.stage gives a receipt of something else"),
+        (NoRecord, "NoRecord.resume answers 0 where it should go on at 2"),
+        (NoNotes, "NoNotes.resume hands out (), not the note of the newest commit"),
+        (OldNotes, "OldNotes.resume hands out (b'a note',) of a commit without a note"),
+        (NoGuard, "NoGuard lets two owners commit the same records"),
+        (Careless2, "Careless2.stage gives a receipt of something else"),
+    ],
+)
+def test_a_broken_sink_is_found(cls: type[Sink[Any]], says: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError) as e:
+        check_files(cls, tmp_path)
+    assert says in str(e.value)
