@@ -16,6 +16,7 @@ import pytest
 from agent.services.running import RunningAgent, free_port, until
 from tests.system.running import agent_command
 
+
 def configuration(home: Path, port: int, round_: int, *more: str) -> str:
     """Each round changes a part: an interceptor of a source, a sink, a channel with all that uses it, or nothing."""
     change = [f"x{(round_ - part) // 4}" for part in range(3)]
