@@ -90,8 +90,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """All tests in these directories need servers: a quick run need not even import them."""
-    quick = config.getoption("--quick") and collection_path in (HERE / "system", HERE / "interop")
+    """All tests in these directories need servers or are long: a quick run need not even import them."""
+    quick = config.getoption("--quick") and collection_path in (HERE / "system", HERE / "interop", HERE / "soak")
     return True if quick else None
 
 
@@ -111,6 +111,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:  # xdist looks for groups r
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.collect()
+    gc.freeze()  # what is imported stays: each look for garbage would go through all of it
     if hasattr(session.config, "workerinput"):
         grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
         assert all("@" in item.nodeid for item in grouped), "this pytest-xdist sees no groups in this pytest"
