@@ -15,7 +15,12 @@ from hypothesis import settings
 from agent.services.running import RunningAgent
 from tests.fixtures import examples
 
-pytest_plugins = ["tests.fixtures.brokers", "tests.fixtures.processes", "tests.fixtures.servers"]
+pytest_plugins = [
+    "tests.fixtures.brokers",
+    "tests.fixtures.processes",
+    "tests.fixtures.servers",
+    "tests.fixtures.waits",
+]
 
 HERE = Path(__file__).parent
 SEED = pytest.StashKey[int]()

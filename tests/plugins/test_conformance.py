@@ -40,7 +40,7 @@ class DirectoryConfig(Config):
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def impatient(brisk: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("plugins.conformance.sources.STOP_SECONDS", 0.5)
     monkeypatch.setattr("plugins.conformance.sources.PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr("plugins.conformance.channels.PATIENCE_SECONDS", 0.5)
