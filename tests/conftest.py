@@ -145,7 +145,7 @@ def _group(item: pytest.Item) -> str | None:
 def _turn(item: pytest.Item) -> int:
     """The largest group first, and last what fills up the time of the worker that is done with its groups."""
     marker = item.get_closest_marker("xdist_group")
-    return 0 if marker and marker.args == ("stores",) else 1 if _needs_servers(item) else 2
+    return 0 if marker and marker.args == ("stores",) else 1 if marker or _needs_servers(item) else 2
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
