@@ -9,9 +9,11 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, PydanticUndefined
 
 REQUIRED: Any = PydanticUndefined
@@ -222,21 +224,9 @@ class Config(BaseModel):
     @classmethod
     def options(cls) -> Iterator[Option]:
         """Every option, in the order of declaration."""
-        for field, info in cls.model_fields.items():
-            extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-            bounds = ", ".join(_bounds(info.metadata))
-            yield Option(
-                name=info.alias or field,
-                field=field,
-                kind=_kind(info.annotation),
-                default=info.get_default(call_default_factory=True),
-                unit=str(extra.get("unit", "")),
-                bounds=bounds,
-                description=info.description or "",
-                secret=SecretStr in (info.annotation, *typing.get_args(info.annotation)),
-                ignored=bool(extra.get("ignored")),
-                file=bool(extra.get("file")),
-            )
+        if cls not in _OPTIONS:
+            _OPTIONS[cls] = tuple(_option(field, info) for field, info in cls.model_fields.items())
+        return iter(_OPTIONS[cls])
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -248,12 +238,15 @@ class Config(BaseModel):
     @pydantic.model_validator(mode="after")
     def _agrees(self) -> Self:
         """Make every `agreement`; before model validators of subclasses, which see a whole config only."""
-        names = {
-            name for base in type(self).__mro__ for name, one in vars(base).items() if hasattr(one, "_agreement")
-        }
+        cls = type(self)
+        if cls not in _AGREEMENTS:
+            declared = (vars(base).items() for base in cls.__mro__)
+            _AGREEMENTS[cls] = sorted(
+                {name for names in declared for name, one in names if hasattr(one, "_agreement")}
+            )
         found = []
-        for name in sorted(names):
-            fields = getattr(type(self), name)._agreement
+        for name in _AGREEMENTS[cls]:
+            fields = getattr(cls, name)._agreement
             if self._wrong.isdisjoint(fields):
                 try:
                     getattr(self, name)()
@@ -383,6 +376,27 @@ def _kind(annotation: Any) -> str:
         return "properties"
     names = {str: "text", int: "integer", float: "number", bool: "true or false", SecretStr: "secret"}
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+_OPTIONS: WeakKeyDictionary[type[Config], tuple[Option, ...]] = WeakKeyDictionary()
+_AGREEMENTS: WeakKeyDictionary[type[Config], list[str]] = WeakKeyDictionary()
+"""What each class declares: it is looked for once, as a configuration is parsed many times."""
+
+
+def _option(field: str, info: FieldInfo) -> Option:
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    return Option(
+        name=info.alias or field,
+        field=field,
+        kind=_kind(info.annotation),
+        default=info.get_default(call_default_factory=True),
+        unit=str(extra.get("unit", "")),
+        bounds=", ".join(_bounds(info.metadata)),
+        description=info.description or "",
+        secret=SecretStr in (info.annotation, *typing.get_args(info.annotation)),
+        ignored=bool(extra.get("ignored")),
+        file=bool(extra.get("file")),
+    )
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:

@@ -15,7 +15,12 @@ from hypothesis import settings
 from agent.services.running import RunningAgent
 from tests.fixtures import examples
 
-pytest_plugins = ["tests.fixtures.brokers", "tests.fixtures.processes", "tests.fixtures.servers"]
+pytest_plugins = [
+    "tests.fixtures.brokers",
+    "tests.fixtures.processes",
+    "tests.fixtures.servers",
+    "tests.fixtures.waits",
+]
 
 HERE = Path(__file__).parent
 SEED = pytest.StashKey[int]()
@@ -90,8 +95,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """All tests in these directories need servers: a quick run need not even import them."""
-    quick = config.getoption("--quick") and collection_path in (HERE / "system", HERE / "interop")
+    """All tests in these directories need servers or are long: a quick run need not even import them."""
+    quick = config.getoption("--quick") and collection_path in (HERE / "system", HERE / "interop", HERE / "soak")
     return True if quick else None
 
 
@@ -111,6 +116,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:  # xdist looks for groups r
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.collect()
+    gc.freeze()  # what is imported stays: each look for garbage would go through all of it
     if hasattr(session.config, "workerinput"):
         grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
         assert all("@" in item.nodeid for item in grouped), "this pytest-xdist sees no groups in this pytest"
@@ -138,7 +145,7 @@ def _group(item: pytest.Item) -> str | None:
 def _turn(item: pytest.Item) -> int:
     """The largest group first, and last what fills up the time of the worker that is done with its groups."""
     marker = item.get_closest_marker("xdist_group")
-    return 0 if marker and marker.args == ("stores",) else 1 if _needs_servers(item) else 2
+    return 0 if marker and marker.args == ("stores",) else 1 if marker or _needs_servers(item) else 2
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

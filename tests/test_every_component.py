@@ -216,7 +216,8 @@ def spooldir(cls: type[Any], directory: Path) -> None:
         written.write_bytes(b"".join(body + b"\n" for body in bodies))
         written.rename(spool / str(next(numbers)))
 
-    properties = {"spoolDir": str(spool), "inputCharset": "latin-1", "deserializer.outputCharset": "latin-1"}
+    charsets = {"inputCharset": "latin-1", "deserializer.outputCharset": "latin-1"}
+    properties = {"spoolDir": str(spool), "pollDelay": "20", **charsets}
     failing = properties | {"spoolDir": str(directory / "nowhere")}
     conformance.check_source(cls, properties, send, repeats=True, failing=failing)
 
@@ -310,6 +311,7 @@ MARKED = (
 """Modules of tests with `exercises`."""
 
 
+@pytest.mark.usefixtures("brisk")
 @pytest.mark.parametrize("name", sorted(HERE))
 def test_conformance(name: str, tmp_path: Path) -> None:
     HERE[name](built_in()[name], tmp_path)

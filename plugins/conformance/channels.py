@@ -12,6 +12,9 @@ from plugins.conformance.components import Properties, check_component, make
 from plugins.conformance.samples import PATIENCE_SECONDS, sample_events
 from plugins.event import Event, EventId
 
+QUIET_SECONDS = 0.2
+"""A channel that hands out nothing for so long is taken to hold nothing more."""
+
 
 def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
     """A channel: gives back what was put, again until it is committed, and if it is durable, after a restart."""
@@ -79,7 +82,7 @@ def _take(reader: Reader, events: list[Event]) -> list[EventId]:
     got: list[tuple[EventId, Event]] = []
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        taken = reader.take(0.2)
+        taken = reader.take(QUIET_SECONDS)
         if taken is not None:
             assert not taken.undecodable, f"the channel cannot decode what was put: {taken.undecodable}"
             ids = taken.batch.ids()

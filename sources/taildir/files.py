@@ -69,7 +69,7 @@ class Files:
         self._most_open = 4096 if most == resource.RLIM_INFINITY else max(16, min(most // 2, 4096))
         self.ledger = Ledger()
         self._file_header = file_header
-        self._idle = idle
+        self.idle_seconds = idle
         self._room = room
         self._stopping = stopping
         self._troubles = troubles
@@ -462,7 +462,7 @@ class Files:
 
     def idle(self, tail: Tail, now: float) -> bool:
         """Whether it has not grown for so long that it probably will not."""
-        return tail.unpacked or now - tail.changed_at >= self._idle
+        return tail.unpacked or now - tail.changed_at >= self.idle_seconds
 
     def _may_return(self, tail: Tail) -> bool:
         """Whether its directory is missing, or is on another file system than it was: not mounted yet, perhaps."""

@@ -20,7 +20,7 @@ from channels.file import FileChannel
 from plugins import Batch, Config, Event, EventId, KafkaBackedChannel, Rejected, Retry, Unreachable
 
 SOURCE, OTHER = "a.sources.s", "a.sources.t"
-SECONDS = 0.3
+SECONDS = 0.1
 """Brokers have so long for a put."""
 
 
@@ -50,7 +50,7 @@ class Topic(KafkaBackedChannel[Config]):
     def put(self, batch: Batch) -> None:
         texts = [body.decode() for body in batch.bodies.to_pylist()]
         assert not batch.header_names
-        while not self.there.wait(0.05):
+        while not self.there.wait(0.01):
             if self.stopping.is_set():
                 raise Retry("the agent stops")
         for text in texts:
@@ -288,7 +288,7 @@ def test_brokers_that_refuse_an_agent_at_its_start_are_waited_for(tmp_path: Path
     pair.disk.start()
     pair.channel.start()
     until(lambda: pair.channel.metrics.last_error, "word of it", 20)
-    assert not _within(1.0, lambda: pair.channel.wait_until_it_takes_events(stopping))
+    assert not _within(0.3, lambda: pair.channel.wait_until_it_takes_events(stopping))
     with pytest.raises(Retry, match="Cluster authorization failed"):
         pair.put("a")
     assert pair.registry.failing() == {"CHANNEL.c1": "Cluster authorization failed"}

@@ -10,6 +10,11 @@ from agent.runner.retries import RETRY, Backoff, Retries
 from plugins import Metrics, Retry
 
 
+@pytest.fixture(autouse=True)
+def soon() -> None:
+    """Here waits are as long as users see them."""
+
+
 def test_a_failure_is_told_once_with_its_attempt_and_the_next_try(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
     retries = Retries("a1.sinks.k1", metrics)

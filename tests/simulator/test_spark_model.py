@@ -99,6 +99,9 @@ class Positions(KafkaChannel):
         known = {claim.partition: end for claim, end in positions.items() if end is not None}
         world().models["positions"].update(known)
 
+    def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
+        raise Retry("the group has members")
+
 
 class Letters:
     def put(self, letters: Any) -> None:

@@ -16,11 +16,9 @@ from pathlib import Path
 import pytest
 
 from agent.services.running import RunningAgent, free_ports
-from sources.syslog import MultiportSyslogTcp, SyslogTcp
-from tests.conformance.adapters.syslog_driven import received, source_of
-from tests.fixtures.examples import examples
 from tests.plugins.certificates import certificate
 from tests.soak.hostile import SHARED, Frames, Healthy, Watch, broken_handshakes, mutated, slow
+from tests.sources.test_syslog_cut import same_events_wherever_cut
 
 pytestmark = pytest.mark.skipif(not SHARED.exists(), reason="without the corpora frames are mutated from")
 CONFIGURATION = """
@@ -150,24 +148,6 @@ def campaign(plan: Plan, home: Path, seed: int) -> tuple[str, float]:
         f"{delays[-1] * 1000:.0f} ms; memory {memory[0]} to {max(memory)} MiB"
     )
     return line, p99
-
-
-def same_events_wherever_cut(streams: int, points: int, seed: int) -> None:
-    frames, choose = Frames(seed), random.Random(seed)
-    for n in range(streams):
-        stream = frames.stream(8)
-        cls, options = (MultiportSyslogTcp, {"ports": "0"}) if n % 2 else (SyslogTcp, {"port": 0})
-        size = choose.choice((10, 100, 2500))
-        source = source_of(cls, {"eventSize": size, "now": 1_800_000_000_000, **options})
-        whole, _ = received(source, [stream], event_size=size)
-        for _ in range(points):
-            place = choose.randrange(len(stream) + 1)
-            events, _ = received(source, [stream[:place], stream[place:]], event_size=size)
-            assert events == whole, (stream, place)
-
-
-def test_the_same_events_wherever_a_stream_is_cut(seed: int) -> None:
-    same_events_wherever_cut(10, examples(100), seed)
 
 
 @pytest.mark.usefixtures("lengthy")

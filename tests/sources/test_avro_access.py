@@ -84,12 +84,12 @@ def test_tls_versions_and_ciphers(server_certificate):
     properties = {"ssl": "true", "keystore": str(server_certificate / "server.pem")}
     restricted = properties | {
         "include-protocols": "TLSv1.2",
-        "include-cipher-suites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-        "exclude-cipher-suites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        "include-cipher-suites": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+        "exclude-cipher-suites": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
     }
     context = ssl.create_default_context(cafile=server_certificate / "server.crt")
     with Running(**restricted) as running, Client(running, tls=context) as client:
-        assert client.socket.cipher()[:2] == ("ECDHE-RSA-AES128-GCM-SHA256", "TLSv1.2")
+        assert client.socket.cipher()[:2] == ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2")
         assert client.append(HELLO) == Status.OK
     with (
         Running(**properties | {"exclude-protocols": "SSLv3 TLSv1.3"}) as running,

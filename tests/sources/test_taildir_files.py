@@ -114,7 +114,7 @@ def test_the_first_lines_survive_a_kill_and_a_rename_before_they_were_stored(log
 def test_a_deleted_file_is_read_to_its_end_and_then_closed(logs: Path, tmp_path: Path) -> None:
     log = logs / "log"
     log.write_bytes(b"1\n")
-    source = start(tmp_path, idleTimeout="5000")
+    source = start(tmp_path, idleTimeout="600000")
     assert bodies(source) == [b"1"]
     with log.open("ab") as writer:
         writer.write(b"2\n")
@@ -123,6 +123,7 @@ def test_a_deleted_file_is_read_to_its_end_and_then_closed(logs: Path, tmp_path:
         writer.write(b"3\n")
         writer.flush()
         assert bodies(source) == [b"2", b"3"]
+    source._files.idle_seconds = 0.2
     while [path for path in open_files(tmp_path) if "/logs/" in path]:
         assert bodies(source) == []
     assert positions(tmp_path) == {}

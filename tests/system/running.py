@@ -47,12 +47,17 @@ def unique(name: str) -> str:
 
 
 def kafka_channel(servers: str, topic: str, *, name: str = "c1", partitions: int = 3) -> str:
-    """Lines of a Kafka channel of agent `a1`, with a group of its own."""
+    """Lines of a Kafka channel of agent `a1`, with a group of its own.
+
+    Its members are missed within six seconds, the shortest time that brokers allow: that much is waited after a kill.
+    """
     return f"""
 a1.channels.{name}.type = kafka
 a1.channels.{name}.kafka.bootstrap.servers = {servers}
 a1.channels.{name}.kafka.topic = {topic}
 a1.channels.{name}.kafka.consumer.group.id = {topic}
+a1.channels.{name}.kafka.consumer.session.timeout.ms = 6000
+a1.channels.{name}.kafka.consumer.heartbeat.interval.ms = 1000
 a1.channels.{name}.partitions = {partitions}
 """
 

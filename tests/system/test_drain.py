@@ -133,7 +133,8 @@ def test_it_ends_with_1_and_names_who_holds_what_is_left(
     monkeypatch.setattr(drain, "STUCK_SECONDS", 5.0)
     servers, out = kafka_cluster.bootstrap_servers, tmp_path / "out"
     first, second = (configuration(servers, topic, out / name, name=name) for name in ("a1", "a2"))
-    second += "a2.channels.c1.kafka.consumer.session.timeout.ms = 300000\n"
+    second = second.replace("session.timeout.ms = 6000", "session.timeout.ms = 300000")
+    assert "300000" in second
     with both(tmp_path, first, second) as (one, other):
         assert one.stop() == 0
         other.process.send_signal(signal.SIGSTOP)  # it goes on having its partition

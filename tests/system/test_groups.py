@@ -36,8 +36,6 @@ a1.channels = c1
 {kafka_channel(kafka.bootstrap_servers, name)}
 a1.channels.c1.format = raw
 a1.channels.c1.parseAsFlumeEvent = false
-a1.channels.c1.kafka.consumer.session.timeout.ms = 6000
-a1.channels.c1.kafka.consumer.heartbeat.interval.ms = 1000
 a1.sinks = k1
 {sink}
 """

@@ -116,7 +116,6 @@ a1.channels = c1
 a1.sinks = k1
 {kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=1)}
 a1.channels.c1.parseAsFlumeEvent = false
-a1.channels.c1.kafka.consumer.session.timeout.ms = 6000
 a1.sinks.k1.type = file_roll
 a1.sinks.k1.channel = c1
 a1.sinks.k1.sink.directory = {directory}
