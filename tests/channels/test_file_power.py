@@ -18,7 +18,8 @@ from channels.file import FileChannel
 from channels.file.lock import Lock
 from plugins import Batch, Event, FlafkaError, PartitionClaim
 from tests.channels.test_file import Owner, channel
-from tests.fixtures.power import Disk, Moment, Said, Tree
+from tests.channels.test_file_flume import left, plain
+from tests.fixtures.power import Disk, Said, Tree, losses
 
 SEGMENT_BYTES = 6000
 STEPS = 25
@@ -192,18 +193,15 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> int:
         with disk:
             live(home, disk, known.after([]), chances)
         assert disk.sites.keys() <= {*SITES, *NOT_ALONE}
-        moment, end = Moment(disk.begin), chances.randrange(len(disk.done))
-        for number, done in enumerate(disk.done):
-            moment.follow(done)
-            if number == end:
-                tree, known_then = moment.left(chances), known.after(disk.done[: number + 1])
-            if not isinstance(done, Said) and chances.random() < LOOKED_AT:
-                states += 1
-                place = directory / f"{life}-{number}"
-                moment.left(chances).write(place)
-                check(place, known.after(disk.done[: number + 1]))
-                shutil.rmtree(place)
-        known = known_then
+        before = known
+        for count, (remains, done) in enumerate(losses(disk, chances, LOOKED_AT), 1):
+            if chances.random() < 1 / count:
+                tree, known = remains, before.after(done)  # the next life begins with one of them
+            place = directory / f"{life}-{count}"
+            remains.write(place)
+            check(place, before.after(done))
+            shutil.rmtree(place)
+            states += 1
     return states
 
 
@@ -227,3 +225,22 @@ def test_each_sync_is_needed(tmp_path: Path, site: str) -> None:
             print(site, seed, str(e).splitlines()[0])
             return
     raise AssertionError("that sync can be left out")
+
+
+def test_a_take_over_from_flume_survives_a_loss_of_power(tmp_path: Path) -> None:
+    for seed in range(3):
+        print(f"seed {seed}")
+        chances = random.Random(seed)
+        live_in = tmp_path / str(seed) / "live"
+        bodies = left(live_in, "checkpoint")
+        with Disk(live_in) as disk:
+            for _ in range(2):
+                with disk.killing(chances.randrange(100)), running(live_in) as files:
+                    disk.say(("open", ()))
+            with running(live_in):
+                pass
+        for count, (tree, _) in enumerate(losses(disk, chances, 0.5)):
+            place = live_in.parent / str(count)
+            tree.write(place)
+            with running(place) as files:
+                assert sorted(map(plain, Sink(files, Known()).take_all())) == sorted(bodies)
