@@ -34,4 +34,4 @@ def birth(file: str | int, inode: int) -> int:
     if failed or not told & _BIRTH or found != inode:
         return 0
     seconds, nanoseconds = _TIME.unpack_from(buffer, _BIRTH_AT)
-    return seconds * 1_000_000_000 + nanoseconds
+    return int(seconds * 1_000_000_000 + nanoseconds)
