@@ -36,6 +36,7 @@ _RETRY_SECONDS = 1.0
 
 class SpooldirSource(Source[SpooldirConfig]):
     """Reads files that are put into a directory, at least once: a kill repeats at most the one batch not yet stored.
+    A loss of power may also take back the marks of the last seconds; such files are read again as a whole.
 
     A file is put there whole, and does not change then: write it elsewhere on the same disk, or under a name that
     `ignorePattern` matches, and rename it. A file that has changed, that cannot be decoded or unpacked, or
