@@ -24,7 +24,7 @@ from tests.fixtures.power import Disk, Said, Tree, losses
 SEGMENT_BYTES = 6000
 STEPS = 25
 LIVES = 3
-SEEDS = int(os.environ.get("FLAFKA_POWER_SEEDS", "4"))
+SEEDS = 2
 LOOKED_AT = 0.25
 """Share of the moments at which a loss of power is looked at."""
 SITES = (
