@@ -16,7 +16,7 @@ import pyarrow as pa
 import pydantic
 
 from plugins import Batch, Config, EventId, Problem, Rejected, Retry, Sink, agreement, option
-from plugins.shared.disk import sync_directory, writable
+from plugins.shared.disk import make_directory, sync_directory, writable
 from sinks import serializers
 from sinks.serializers import options as declared
 from sinks.serializers.differences import SERIALIZERS
@@ -118,7 +118,7 @@ class FileRollSink(Sink[FileRollConfig]):
         """Make the directory; files are begun when there are events."""
         self._series, self._number = str(int(self.clock() * 1000)), 0
         with self._in_words():
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory)
 
     def write(self, batch: Batch) -> None:
         """Append these events to the file, or to a new one where it is old enough or of another kind."""

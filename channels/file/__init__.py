@@ -29,7 +29,7 @@ from plugins import (
     RebalanceListener,
     Retry,
 )
-from plugins.shared.disk import existing, replace, sync_directory, writable
+from plugins.shared.disk import existing, make_directory, replace, sync_directory, writable
 
 ID = "flafka.channel"
 """The file with a channel's id, in each directory of events."""
@@ -94,10 +94,7 @@ class FileChannel(Channel[FileChannelConfig]):
         config = self.config
         try:
             for directory in self.exclusive():
-                made = [one for one in (directory, *directory.parents) if not one.exists()]
-                directory.mkdir(parents=True, exist_ok=True)
-                for one in made:
-                    sync_directory(one.parent)
+                make_directory(directory)
                 self._locks.append(Lock(directory, self.name))
             self.id = self._identify()
             take_over = TakeOver(self._directories, config.checkpoints, config.backup)
@@ -106,6 +103,8 @@ class FileChannel(Channel[FileChannelConfig]):
             for torn in self._log.open():
                 self.log.warning("%s", torn)
             self._claims = positions.read(config.checkpoints / positions.NAME, self.id, config.data_dirs, self.log)
+            for directory in self.exclusive():
+                sync_directory(directory)  # an agent that was killed may have named files and not come to this
             # What was delivered had numbers, which nothing else may get: also where a loss of power took it away.
             self._log.skip_to(max([take_over.first or 0, *(position for _, position in self._claims.values())]))
             if take_over.run(self._log, self._append):
@@ -314,10 +313,11 @@ class FileChannel(Channel[FileChannelConfig]):
             claims = {**self._claims, **{claim.partition: (claim, end) for claim, end in ends.items()}}
             path = self.config.checkpoints / positions.NAME
             try:
+                self._log.skip_to(max(ends.values(), default=0))  # a sink may have what the disk has lost
                 positions.write(path, claims)
             except OSError as e:
                 self.metrics.add("CheckpointWriteErrorCount")
-                raise Retry(f"{path} cannot be written: {e.strerror}") from e
+                raise Retry(f"{e.filename or path} cannot be written: {e.strerror}") from e
             self._claims = claims
             with self._changed:
                 for claim, end in ends.items():

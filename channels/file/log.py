@@ -133,8 +133,8 @@ class Log:
             torn = newest.size - end
             yield f"{newest.path} ends in {torn} bytes of a put that nobody was told is stored: cut off"
             os.ftruncate(newest.descriptor, end)
-            os.fsync(newest.descriptor)
             newest.size = end
+        os.fdatasync(newest.descriptor)  # who wrote it may have been killed before
         self._next = self.stored = number
         self._stored_bytes = end
 
@@ -153,9 +153,11 @@ class Log:
 
     def skip_to(self, number: int) -> None:
         """Give the entries that come next this number, and larger ones. Raises OSError."""
-        if number > self._next:
-            self._next = self.stored = number
-            self._begin_segment(number)
+        with self._changed:
+            if number > self._next:
+                self._sync_now()
+                self._begin_segment(number)
+                self._next = self.stored = number
 
     def begin(self) -> int:
         """Let what comes next begin a segment; its number. Raises OSError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -15,6 +16,20 @@ def writable(directory: Path) -> bool:
     """Whether files can be created there, the directory itself included."""
     found = existing(directory)
     return found.is_dir() and os.access(found, os.W_OK | os.X_OK)
+
+
+def make_directory(directory: Path) -> None:
+    """Make it, and what is missing above it, durably. Raises OSError.
+
+    Who made one that is there already may have been killed before its name was durable: it is made so again.
+    """
+    made = [one for one in (directory, *directory.parents) if not one.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for one in (directory, *directory.parents):
+        if one.is_mount():
+            break
+        with contextlib.suppress(*[] if one in made else [OSError]):  # one that is not ours need not be readable
+            sync_directory(one.parent)
 
 
 def replace(path: Path, data: bytes) -> int:

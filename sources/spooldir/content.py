@@ -32,7 +32,7 @@ class Content:
         """Open it. Raises OSError."""
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            self.state = State.of(os.fstat(self._fd))
+            self.state = State.at(self._fd)
             self.packed = unpack and os.pread(self._fd, 16, 0).startswith(COMPRESSED)
         except BaseException:
             os.close(self._fd)
@@ -111,7 +111,7 @@ class Content:
 
     def check(self) -> None:
         """Raises Skip where it has changed since it was opened."""
-        if State.of(os.fstat(self._fd)) != self.state:
+        if not self.state.unchanged(State.of(os.fstat(self._fd))):
             raise Skip("has changed since it was put there")
 
     def _let_go(self) -> None:

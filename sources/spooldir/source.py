@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from plugins import Batch, FlafkaError, Retry, Source, require
+from plugins.shared.disk import make_directory
 from sources import columns
 from sources.spooldir.config import SpooldirConfig
 from sources.spooldir.content import Skip
@@ -35,6 +36,7 @@ _RETRY_SECONDS = 1.0
 
 class SpooldirSource(Source[SpooldirConfig]):
     """Reads files that are put into a directory, at least once: a kill repeats at most the one batch not yet stored.
+    A loss of power may also take back the marks of the last seconds; such files are read again as a whole.
 
     A file is put there whole, and does not change then: write it elsewhere on the same disk, or under a name that
     `ignorePattern` matches, and rename it. A file that has changed, that cannot be decoded or unpacked, or
@@ -60,7 +62,7 @@ class SpooldirSource(Source[SpooldirConfig]):
             raise Retry(trouble)
         trackers = config.tracker_directory
         try:
-            trackers.mkdir(parents=True, exist_ok=True)
+            make_directory(trackers)
             self._lock(trackers)
             self._left = Leftovers(trackers)
             self._left.read()
@@ -201,7 +203,7 @@ class SpooldirSource(Source[SpooldirConfig]):
             except FileNotFoundError:
                 continue  # somebody has removed it in between
             except Skip as e:
-                self._leave(path, candidate.state, str(e))
+                self._leave(path, candidate.state.with_birth(path), str(e))
             except OSError as e:
                 self._troubles.report(path, f"{path} cannot be read, it is tried again: {e.strerror or e}")
             else:
@@ -250,7 +252,7 @@ class SpooldirSource(Source[SpooldirConfig]):
         if not now.same_file(state):
             self.log.warning("%s was replaced while it was read; what has come in its place is read, too", path)
             self._forget(path)
-        elif now != state:
+        elif not now.unchanged(state):
             self._leave(path, state, "has changed since it was put there")
         elif reason := self._mark(path):
             self._leave(path, state, reason, done=True)
@@ -294,7 +296,7 @@ class SpooldirSource(Source[SpooldirConfig]):
                 continue
             if not now.same_file(left.state):
                 self._left.remove(path)
-            elif left.done and now == left.state and not self._mark(path):
+            elif left.done and now.unchanged(left.state) and not self._mark(path):
                 self.log.info("%s is marked as read now", path)
                 self._left.remove(path)
         self._save()

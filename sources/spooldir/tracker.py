@@ -12,6 +12,7 @@ import msgspec
 
 from plugins.shared.disk import replace
 from plugins.shared.flumeevent import varint
+from sources.spooldir.birth import birth
 
 NAME = ".flumespool-main.meta"
 """Flume's file, in `trackerDir`."""
@@ -35,6 +36,8 @@ class State(msgspec.Struct, frozen=True):
     size: int
     modified: int
     """Nanoseconds."""
+    born: int = 0
+    """When it was created, in nanoseconds; 0 where that was not asked for, or the file system does not tell."""
 
     @classmethod
     def of(cls, status: os.stat_result) -> State:
@@ -42,13 +45,22 @@ class State(msgspec.Struct, frozen=True):
         return cls(status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns)
 
     @classmethod
-    def at(cls, path: str) -> State:
-        """The state of the file of that name. Raises OSError."""
-        return cls.of(os.stat(path))  # noqa: PTH116  (no object for each of thousands)
+    def at(cls, path: str | int) -> State:
+        """The state of the file of that name, or of that descriptor, and when it was born. Raises OSError."""
+        return cls.of(os.stat(path)).with_birth(path)  # noqa: PTH116  (no object for each of thousands)
+
+    def with_birth(self, path: str | int) -> State:
+        """It, and when the file of that name, or of that descriptor, was born."""
+        return msgspec.structs.replace(self, born=birth(path, self.inode))
 
     def same_file(self, other: State) -> bool:
-        """Whether it is the same file, changed or not."""
-        return (self.inode, self.device) == (other.inode, other.device)
+        """Whether it is the same file, changed or not: another one may have got the number of one that is gone."""
+        born = self.born == other.born or not (self.born and other.born)
+        return born and (self.inode, self.device) == (other.inode, other.device)
+
+    def unchanged(self, other: State) -> bool:
+        """Whether it is the same file, and holds the same."""
+        return self.same_file(other) and self.same_content(other)
 
     def same_content(self, other: State) -> bool:
         """Whether it holds the same, though it may have been moved to another disk and back."""
@@ -235,7 +247,7 @@ class Leftovers:
     def holds(self, path: str, state: State) -> bool:
         """Whether that file is one of them: it may have changed since."""
         left = self._files.get(path)
-        return left is not None and left.state.same_file(state)
+        return left is not None and left.state.same_file(state) and left.state.same_file(state.with_birth(path))
 
     def add(self, path: str, left: Left) -> None:
         """One more; not yet durable."""

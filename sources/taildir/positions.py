@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from plugins import FlafkaError, Retry
-from plugins.shared.disk import replace
+from plugins.shared.disk import make_directory, replace
 from sources.taildir.tail import Mark, Tail
 
 _HEADER = '{"journal":2}\n'
@@ -112,7 +112,7 @@ class PositionFile:
         Raises Retry where another source has it or it cannot be written, FlafkaError where it makes no sense.
         """
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self.path.parent)
             if self.path.exists() and not os.access(self.path, os.W_OK, effective_ids=True):
                 raise PermissionError("it is read-only")
             lock = self.path.with_name(self.path.name + ".lock")
@@ -128,6 +128,11 @@ class PositionFile:
         """The files it names, without locking it. FlafkaError where it makes no sense."""
         data = _content(self.path)
         entries = self._read_journal()
+        if entries and _is_wiped(data):
+            self.notes.append(
+                f"{self.path} holds zeros, as a loss of power leaves them: {self._journal_path} is used"
+            )
+            return [entry.tail() for entry in entries]
         try:
             # Flume leaves an empty file where nothing matches. The standard library reads names that are not UTF-8.
             positions = msgspec.convert(json.loads(data), list[_Position]) if data.strip() else []
@@ -155,7 +160,11 @@ class PositionFile:
         return tails
 
     def _read_journal(self) -> list[_Entry]:
-        lines = _content(self._journal_path).splitlines(keepends=True)
+        data = _content(self._journal_path)
+        lines = data.splitlines(keepends=True)
+        if _is_wiped(data):
+            self.notes.append(f"{self._journal_path} holds zeros, as a loss of power leaves them: it is begun anew")
+            return []
         if not lines:
             return []
         header = lines.pop(0)
@@ -305,6 +314,11 @@ def _content(path: Path) -> bytes:
         return b""
     except OSError as e:
         raise Retry(f"{path} cannot be read: {e.strerror}") from e
+
+
+def _is_wiped(data: bytes) -> bool:
+    """Whether a file system has kept its size and lost its content."""
+    return bool(data) and not data.strip(b"\0")
 
 
 def _senseless(path: Path, reason: str) -> FlafkaError:

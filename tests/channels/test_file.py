@@ -395,6 +395,18 @@ def test_a_sinks_own_record_moves_the_position_and_is_kept_with_it(tmp_path: Pat
     files.close()
 
 
+def test_a_sinks_own_record_is_ahead_of_what_the_disk_has_kept(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    files.put(events(0))
+    owner = consumer(files)
+    owner.answer = {0: 3}
+    assert owner.take_all() == []
+    files.put(events(3))
+    assert owner.take_all() == [b"3"]
+    assert owner.got[0].start == 3
+    files.close()
+
+
 def probed(directory: Path) -> tuple[list[str], str]:
     """What another process is told of the channel in that directory: by a check, and at its start."""
     made = channel(directory)
@@ -421,18 +433,6 @@ def test_directories_of_several_channels_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b" / "flafka.channel").write_text("another")
     with pytest.raises(FlafkaError, match="files of several channels"):
         channel(tmp_path).open()
-
-
-def test_directories_that_are_made_are_on_the_disk_before_events_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[Path] = []
-    monkeypatch.setattr("channels.file.sync_directory", synced.append)
-    files = opened(tmp_path / "x")
-    assert {tmp_path, tmp_path / "x"} <= set(synced)
-    assert files.metrics.get("Open") == 1
-    files.close()
-    assert files.metrics.get("Open") == 0
 
 
 def test_a_capacity_of_nothing_is_the_default_as_in_flume() -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyhdfs
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.audit.reconciliation import HdfsReader
 from agent.services import ServiceError
@@ -158,8 +159,12 @@ class Tiers:
         relay = AVRO_SOURCE + CHANNEL + "a1.sinks = k1\n" + self._sinks(("k1", end))
         store = HDFS.format(rpc=self.hdfs.rpc, root=self.root, webhdfs=self.hdfs.webhdfs)
         if self.kafka:
-            held = "a1.channels = c1\n" + kafka_channel(self.kafka.bootstrap_servers, unique("tiers"))
+            servers, topic = self.kafka.bootstrap_servers, unique("tiers")
+            held = "a1.channels = c1\n" + kafka_channel(servers, topic)
             held = held.replace("type = kafka", "type = org.apache.flume.channel.kafka.KafkaChannel")
+            held += "a1.channels.c1.kafka.consumer.auto.offset.reset = earliest\n"
+            admin = AdminClient({"bootstrap.servers": servers})
+            admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(30)  # Flume makes none
         else:
             held = CHANNEL
         self._add("tails", tail, 0)

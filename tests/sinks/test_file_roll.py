@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from plugins import Batch, Event, Origin, Rejected, Retry, conformance
 from sinks.file_roll import FileRollConfig, FileRollSink
+from tests.fixtures.power import Disk, Said, losses
 
 
 def make(directory: Path, **options: str) -> FileRollSink:
@@ -60,6 +62,7 @@ def test_a_flush_is_an_fsync_of_file_and_directory(tmp_path: Path, monkeypatch: 
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(str(Path(f"/proc/self/fd/{number}").readlink())))
     sink = make(tmp_path)
+    synced.clear()
     sink.write(batch(b"one"))
     assert synced == [str(tmp_path)]
     sink.flush()
@@ -163,3 +166,33 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
     wrong = {"sink.pathManager": "mine", "sink.serializer": "parquet", "sink.rollInterval": "-1"}
     _, problems = FileRollConfig.parse(wrong)
     assert {p.option for p in problems} == {"sink.directory", *wrong}
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        "",
+        "FileRollSink.flush",
+        "sync_directory < FileRollSink._begin",
+        "sync_directory < make_directory < FileRollSink.open",
+    ],
+)
+def test_what_was_flushed_survives_a_loss_of_power_by_each_sync(tmp_path: Path, site: str) -> None:
+    """Without one of them something is missing."""
+    chances = random.Random(1)
+    (tmp_path / "live").mkdir()
+    with Disk(tmp_path / "live", site) as disk:
+        for life in range(4):
+            with disk.killing(chances.randrange(30)):
+                sink = make(tmp_path / "live" / "out")
+                for number in range(4):
+                    sink.write(batch(b"%d %d" % (life, number)))
+                    sink.flush()
+                    disk.say(b"%d %d" % (life, number))
+    assert disk.sites.keys() > {site} if site else len(disk.sites) == 3
+    missing = 0
+    for count, (tree, done) in enumerate(losses(disk, chances)):
+        tree.write(tmp_path / str(count))
+        found = {line for path in (tmp_path / str(count)).glob("out/*") for line in path.read_bytes().split(b"\n")}
+        missing += len({one.what for one in done if isinstance(one, Said)} - found)
+    assert bool(missing) == bool(site)

@@ -2,11 +2,12 @@
 
 import socket
 import threading
+from random import Random
 
 import pytest
 
-from plugins import Event
-from sources.netcatudp import NetcatUdpConfig, NetcatUdpSource
+from plugins import Batch, Event
+from sources.netcatudp import MAX_EVENTS, NetcatUdpConfig, NetcatUdpSource
 from sources.stress import StressConfig, StressSource
 
 
@@ -26,6 +27,26 @@ def test_each_line_of_a_datagram_is_an_event_with_its_senders_address() -> None:
     source.close()
     assert [event.body for event in got] == [b"one", b"two", b"three", b"", b"four", b"", b"\xff" * 60_000]
     assert {event.headers["REMOTE_ADDRESS"] for event in got} == {f"/127.0.0.1:{port}"}
+
+
+def test_nothing_that_comes_makes_it_raise_or_hold_more_than_a_batch() -> None:
+    config, _ = NetcatUdpConfig.parse({"bind": "127.0.0.1", "port": "0"})
+    assert config is not None
+    source = NetcatUdpSource(config)
+    source.open()
+    random = Random(1)
+    largest = 65_507
+    datagrams = [b"\n" * largest, b"\0" * largest, b"\r\n" * 100, b"\xed\xa0\x80\n\xff", random.randbytes(largest)]
+    source.stopping.set()
+    batches: list[Batch] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for data in datagrams:  # the kernel holds two of the largest
+            sender.sendto(data, ("127.0.0.1", source.port))
+            batches += source.batches()
+    source.close()
+    got = [event.body for batch in batches for event in batch]
+    assert got == [line for data in datagrams for line in data.removesuffix(b"\n").split(b"\n")]
+    assert max(map(len, batches)) < MAX_EVENTS + largest + 1
 
 
 @pytest.mark.parametrize(

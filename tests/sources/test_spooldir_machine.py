@@ -24,6 +24,7 @@ from sources.spooldir import directory as directory_module
 from sources.spooldir import tracker as tracker_module
 from tests.fixtures.examples import examples
 from tests.sources.test_spooldir import open_files, start
+from tests.sources.test_spooldir_reuse import later
 
 
 class Killed(BaseException):
@@ -86,7 +87,7 @@ class Machine(RuleBasedStateMachine):
         self.seen: list[bytes] = []
         self.repeated: Counter[bytes] = Counter()
         self.number = 0
-        self.files = self.former = 0
+        self.files = 0
         self.clock = 1_700_000_000
 
     def begin(self) -> SpooldirSource:
@@ -166,9 +167,8 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), how=st.sampled_from(["remove", "grow", "take the name", "replace", "copy"]))
     def interfere(self, data: st.DataObject, how: str) -> None:
         path = data.draw(st.sampled_from(self.present()))
-        # Its inode is not given to another file: one of the same name would count as the file that was left alone.
-        self.former += 1
-        os.link(path, self.home / f"former{self.former}")
+        # Its inode may be given to another file, which tells them apart by the time at which each was created.
+        later()
         if how == "remove":
             self.excused.update(self.written.pop(path.name))
             path.unlink()

@@ -54,9 +54,13 @@ class Sender:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        """Send no more."""
         self._over.set()
         self._thread.join()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 def overflow(directory: Path, kafka: KafkaCluster, seconds: float) -> str:

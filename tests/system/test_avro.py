@@ -1,4 +1,4 @@
-"""The avro source of a real agent on a real Kafka channel: what was answered OK is stored, whatever is killed."""
+"""Sources of RPCs of a real agent on a real Kafka channel: what was answered OK is stored, whatever is killed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
+
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_port
 from plugins import Batch, Event, Retry
 from sinks.avro import AvroSink, AvroSinkConfig
+from sinks.thrift import ThriftSink, ThriftSinkConfig
 from tests.system.running import in_topic, kafka_channel, unique
 
 CLIENTS = 4
@@ -19,11 +22,18 @@ KILLS = 3
 class Sender(threading.Thread):
     """An application that goes on sending, and knows what was acknowledged."""
 
-    def __init__(self, name: str, port: int) -> None:
+    def __init__(self, name: str, port: int, kind: str) -> None:
         super().__init__(name=name, daemon=True)
-        config, problems = AvroSinkConfig.parse({"hostname": "127.0.0.1", "port": str(port), "batch-size": "20"})
-        assert config is not None, problems
-        self.sink = AvroSink(config)
+        options = {"hostname": "127.0.0.1", "port": str(port), "batch-size": "20"}
+        self.sink: AvroSink | ThriftSink
+        if kind == "avro":
+            avro, problems = AvroSinkConfig.parse(options)
+            assert avro is not None, problems
+            self.sink = AvroSink(avro)
+        else:
+            thrift, problems = ThriftSinkConfig.parse(options)
+            assert thrift is not None, problems
+            self.sink = ThriftSink(thrift)
         self.acknowledged: list[bytes] = []
         self.failures = 0
         self.enough = threading.Event()
@@ -45,12 +55,13 @@ class Sender(threading.Thread):
         self.sink.close()
 
 
-def test_what_was_answered_ok_survives_a_kill(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
-    topic, port = unique("avro"), free_port()
+@pytest.mark.parametrize("kind", ["avro", "thrift"])
+def test_what_was_answered_ok_survives_a_kill(tmp_path: Path, kafka_cluster: KafkaCluster, kind: str) -> None:
+    topic, port = unique(kind), free_port()
     configuration = f"""
 a1.sources = s1
 a1.channels = c1
-a1.sources.s1.type = avro
+a1.sources.s1.type = {kind}
 a1.sources.s1.bind = 127.0.0.1
 a1.sources.s1.port = {port}
 a1.sources.s1.channels = c1
@@ -59,7 +70,7 @@ a1.sinks.k1.type = null
 a1.sinks.k1.channel = c1
 {kafka_channel(kafka_cluster.bootstrap_servers, topic)}
 """
-    senders = [Sender(f"sender{n}", port) for n in range(CLIENTS)]
+    senders = [Sender(f"sender{n}", port, kind) for n in range(CLIENTS)]
 
     def acknowledged() -> int:
         return sum(len(sender.acknowledged) for sender in senders)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import threading
 import urllib.request
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.services.opensearch import OPENSEARCH, OpenSearchCluster
+from agent.services.running import RunningAgent, free_port
 from plugins import Event, Retry, conformance
 from plugins.conformance.samples import sample_events
 from sinks.elasticsearch import ElasticsearchConfig, ElasticsearchSink
 from tests.fixtures.kit import exercises
 from tests.system.delivering import batch, deliver
+from tests.system.overflow import Sender
 from tests.system.running import unique
 
 DAY = "2023-11-14"
@@ -199,3 +203,48 @@ def test_a_server_killed_under_load_has_everything_once(opensearch_cluster: Open
         f"app-0-{n}-0": str(n) for n in range(6000)
     }
     sink.close()
+
+
+def test_an_agent_killed_under_load_stores_each_event_once(
+    tmp_path: Path, opensearch_cluster: OpenSearchCluster
+) -> None:
+    index, port = unique("a"), free_port()
+    configuration = f"""
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = netcat
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = {port}
+a1.sources.s1.channels = c1
+a1.channels.c1.type = file
+a1.channels.c1.checkpointDir = {tmp_path}/checkpoint
+a1.channels.c1.dataDirs = {tmp_path}/data
+a1.sinks.k1.type = elasticsearch
+a1.sinks.k1.channel = c1
+a1.sinks.k1.hostNames = {opensearch_cluster.address}
+a1.sinks.k1.indexName = {index}
+a1.sinks.k1.batchSize = 20
+"""
+    sender = Sender("n", port)
+    with sender:
+        for kill in (True, True, False):
+            with RunningAgent(tmp_path, configuration) as agent:
+                before = len(sender.acknowledged)
+                agent.until(
+                    lambda before=before: (
+                        len(sender.acknowledged) > before + 300
+                        and agent.count("SINK.k1", "EventDrainSuccessCount") > 100
+                    ),
+                    "events to be stored",
+                )
+                if kill:
+                    agent.process.kill()
+                    agent.ended()
+                    continue
+                sender.end()
+                agent.until(lambda: not agent.count("CHANNEL.c1", "ChannelSize"), "all events to be stored")
+                assert agent.stop() == 0
+    found = Counter(document["@message"] for document in documents(opensearch_cluster, f"{index}-*").values())
+    assert {f"n {number}" for number in sender.acknowledged} <= found.keys()
+    assert [message for message, times in found.items() if times > 1] == []

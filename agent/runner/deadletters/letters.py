@@ -23,6 +23,7 @@ from agent.options import AgentOptions
 from agent.state import state_directory
 from agent.topology import ChannelSpec
 from plugins import Batch, Channel, Event, EventId, KafkaBackedChannel, KafkaStream, PartitionClaim, Retry, Taken
+from plugins.shared.disk import make_directory, sync_directory
 from plugins.shared.kafkaclient import BROKEN, create_topic, reason, stream_client
 
 PART_BYTES = 900_000
@@ -66,6 +67,8 @@ class FileDeadLetters:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._named = False
+        """Whether its name is on the disk for sure, unless it was removed."""
 
     def put(self, letters: Iterable[DeadLetter]) -> None:
         """Append, and sync."""
@@ -79,7 +82,9 @@ class FileDeadLetters:
         data = b"".join(lines)
         try:
             with self._lock:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                known = self._named and self.path.exists()
+                if not known:
+                    make_directory(self.path.parent)
                 with self.path.open("ab+") as file:
                     fcntl.flock(file, fcntl.LOCK_EX)  # an agent and a replay may both write
                     if file.seek(0, os.SEEK_END) and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
@@ -87,6 +92,9 @@ class FileDeadLetters:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
+                    if not known:
+                        sync_directory(self.path.parent)
+                        self._named = True
         except OSError as e:
             raise Retry(f"dead letters cannot be written to {self.path}: {e.strerror}") from e
 

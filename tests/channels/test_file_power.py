@@ -1,0 +1,246 @@
+"""The file channel on a disk whose power fails: what it has acknowledged is there, once, in order, with its ids."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from channels.file import FileChannel
+from channels.file.lock import Lock
+from plugins import Batch, Event, FlafkaError, PartitionClaim
+from tests.channels.test_file import Owner, channel
+from tests.channels.test_file_flume import left, plain
+from tests.fixtures.power import Disk, Said, Tree, losses
+
+SEGMENT_BYTES = 6000
+STEPS = 25
+LIVES = 3
+SEEDS = 2
+LOOKED_AT = 0.25
+"""Share of the moments at which a loss of power is looked at."""
+SITES = (
+    "Log.open",
+    "Log.sync",
+    "replace < FileChannel._identify",
+    "replace < write",
+    "sync_directory < FileChannel.open",
+    "sync_directory < Log._begin_segment",
+    "sync_directory < make_directory < FileChannel.open",
+    "sync_directory < replace < write",
+)
+"""Who syncs."""
+NOT_ALONE = ("sync_directory < replace < FileChannel._identify",)
+"""Who does it once more than is needed, as what they use always does."""
+
+
+class Known:
+    """What sources and sinks know of a channel, over all its lives."""
+
+    def __init__(self) -> None:
+        self.offered: list[tuple[bytes, ...]] = []
+        """All puts, in their order."""
+        self.stored: set[bytes] = set()
+        """Events of puts that have returned."""
+        self.begun: set[bytes] = set()
+        """Events of commits that have begun."""
+        self.committed: set[bytes] = set()
+        """Events of commits that have returned, or that the sink's own record has."""
+        self.record = ("", 0)
+        """The sink's own record: of which channel, and up to where."""
+        self.ids: dict[str, bytes] = {}
+        """Whose each id was that a sink was given."""
+
+    def follow(self, what: str, given: Any) -> None:
+        """This has happened."""
+        match what:
+            case "put":
+                self.offered.append(given)
+            case "stored":
+                self.stored |= {*given}
+            case "taken":
+                for id, body in given.items():
+                    assert self.ids.setdefault(id, body) == body, f"{id} was given to two events"
+            case "begun":
+                self.begun |= {*given}
+            case "recorded":
+                self.record, bodies = given
+                self.begun |= {*bodies}
+                self.committed |= {*bodies}
+            case "committed":
+                self.committed |= {*given}
+
+    def after(self, done: Collection[Any]) -> Known:
+        """It, and what was said amid what was done."""
+        known = Known()
+        known.offered, known.record = [*self.offered], self.record
+        known.stored, known.begun, known.committed = {*self.stored}, {*self.begun}, {*self.committed}
+        known.ids = {**self.ids}
+        for one in done:
+            if isinstance(one, Said):
+                known.follow(*one.what)
+        return known
+
+
+class Sink(Owner):
+    """Has a record of its own, at times, of how far it has come, as `hdfs` has."""
+
+    def __init__(self, files: FileChannel, known: Known) -> None:
+        super().__init__()
+        self.known = known
+        self.reader = files.reader(self, group=None, member="k")
+
+    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+        of, end = self.known.record
+        self.claims.update({claim.partition: claim for claim in committed})
+        return {claim: max(end, at or 0) if claim.topic_id == of else at for claim, at in committed.items()}
+
+    def taken(self) -> dict[str, bytes]:
+        """The ids of what is taken and not committed, and the bodies."""
+        batches = [taken.batch for taken in self.got]
+        return {str(id): event.body for one in batches for id, event in zip(one.ids(), one, strict=True)}
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[FileChannel]:
+    """The channel until its process is gone: it closes nothing."""
+    files = channel(directory)
+    files.config = files.config.model_copy(update={"max_file_size": SEGMENT_BYTES})
+    with mock.patch.object(Lock, "_held", {}):
+        files.open()
+        yield files
+
+
+def live(directory: Path, disk: Disk, known: Known, chances: random.Random) -> None:
+    """Put, take, commit, and be killed now and then, while the disk records it."""
+
+    def say(what: str, given: Any) -> None:
+        known.follow(what, given)
+        disk.say((what, given))
+
+    left = STEPS
+    while left:
+        with disk.killing(chances.randrange(40)), running(directory) as files:
+            sink = Sink(files, known)
+            while left:
+                left -= 1
+                match chances.choice(["put", "put", "take", "commit"]):
+                    case "put":
+                        first = sum(map(len, known.offered))
+                        bodies = tuple(b"%d " % n for n in range(first, first + chances.randrange(1, 4)))
+                        say("put", bodies)
+                        size = chances.choice([0, 2000])
+                        files.put(Batch.of([Event(body, {"filler": "x" * size}) for body in bodies]))
+                        say("stored", bodies)
+                    case "take":
+                        sink.take_all()
+                        say("taken", sink.taken())
+                    case "commit" if sink.got:
+                        bodies = tuple(sink.taken().values())
+                        say("begun", bodies)
+                        if chances.random() < 0.5:
+                            say("recorded", ((files.id, sink.got[-1].end), bodies))
+                        sink.commit()
+                        say("committed", bodies)
+
+
+def check(directory: Path, known: Known) -> None:
+    """All that is known is there after a start, and the channel goes on."""
+    with running(directory) as files:
+        sink = Sink(files, known)
+        got = sink.take_all()
+        known.follow("taken", sink.taken())
+        assert len(got) == len({*got}), "some are there twice"
+        places = {body: number for number, put in enumerate(known.offered) for body in put}
+        assert got == sorted(got, key=int), "they are not in order"
+        for number in {places[body] for body in got}:
+            rest = {*known.offered[number]} - known.committed
+            assert {*got} >= rest, "a put is there in part"
+        assert {*got} >= known.stored - known.begun, "what was stored is lost"
+        assert not {*got} & known.committed, "what was committed comes again"
+        given = {body: id for id, body in known.ids.items()}
+        assert len(given) == len(known.ids), "an event has two ids"
+        if sink.got:
+            sink.commit()
+        files.put(Batch.of([Event(b"more")]))
+        assert sink.take_all() == [b"more"], "what is put next is lost"
+        known.follow("taken", sink.taken())
+
+
+@pytest.fixture(autouse=True)
+def _quick() -> Iterator[None]:
+    with mock.patch.multiple(os, fsync=lambda _: None, fdatasync=lambda _: None):  # the real power stays
+        yield
+
+
+def campaign(directory: Path, seed: int, ignored: str = "") -> int:
+    """Lives, each of which a loss of power ends; how many states of the disk were looked at."""
+    chances = random.Random(seed)
+    states = 0
+    tree, known = Tree(), Known()
+    for life in range(LIVES):
+        home = directory / str(life)
+        tree.write(home)
+        disk = Disk(home, ignored)
+        with disk:
+            live(home, disk, known.after([]), chances)
+        assert disk.sites.keys() <= {*SITES, *NOT_ALONE}
+        before = known
+        for count, (remains, done) in enumerate(losses(disk, chances, LOOKED_AT), 1):
+            if chances.random() < 1 / count:
+                tree, known = remains, before.after(done)  # the next life begins with one of them
+            place = directory / f"{life}-{count}"
+            remains.write(place)
+            check(place, before.after(done))
+            shutil.rmtree(place)
+            states += 1
+    return states
+
+
+def test_what_a_source_was_told_is_stored_survives_a_loss_of_power(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    states = 0
+    for seed in range(SEEDS):
+        print(f"seed {seed}")
+        states += campaign(tmp_path / str(seed), seed)
+    assert states > 50 * SEEDS
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_each_sync_is_needed(tmp_path: Path, site: str) -> None:
+    for seed in range(30):
+        try:
+            campaign(tmp_path / str(seed), seed, ignored=site)
+        except (AssertionError, FlafkaError) as e:
+            print(site, seed, str(e).splitlines()[0])
+            return
+    raise AssertionError("that sync can be left out")
+
+
+def test_a_take_over_from_flume_survives_a_loss_of_power(tmp_path: Path) -> None:
+    for seed in range(3):
+        print(f"seed {seed}")
+        chances = random.Random(seed)
+        live_in = tmp_path / str(seed) / "live"
+        bodies = left(live_in, "checkpoint")
+        with Disk(live_in) as disk:
+            for _ in range(2):
+                with disk.killing(chances.randrange(100)), running(live_in) as files:
+                    disk.say(("open", ()))
+            with running(live_in):
+                pass
+        for count, (tree, _) in enumerate(losses(disk, chances, 0.5)):
+            place = live_in.parent / str(count)
+            tree.write(place)
+            with running(place) as files:
+                assert sorted(map(plain, Sink(files, Known()).take_all())) == sorted(bodies)

@@ -1,0 +1,34 @@
+"""The long version of tests/channels/test_file_power.py: `./dev soak`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.channels.test_file_power import campaign
+
+SEEDS = int(os.environ.get("FLAFKA_SOAK_POWER", "100"))
+
+
+@pytest.fixture(autouse=True)
+def _quick() -> Iterator[None]:
+    with mock.patch.multiple(os, fsync=lambda _: None, fdatasync=lambda _: None):  # the real power stays
+        yield
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_file_channel_survives_losses_of_power(tmp_path: Path, figures: list[str]) -> None:
+    states = 0
+    for seed in range(1000, 1000 + SEEDS):
+        print(f"seed {seed}")
+        states += campaign(tmp_path / str(seed), seed)
+        shutil.rmtree(tmp_path / str(seed))
+    figures.append(
+        f"channel file: {SEEDS} disks, each of which lost its power three times, looked at in {states} states"
+    )

@@ -1,0 +1,113 @@
+"""The positions of `taildir` on a disk whose power fails: lines may come again, none is passed over."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from plugins import FlafkaError
+from sources.taildir import TaildirSource
+from sources.taildir import positions as positions_module
+from tests.fixtures.power import Disk, Said, losses
+from tests.sources.taildir_running import append, bodies, make, start
+
+SITES = (
+    "PositionFile._append",
+    "replace < PositionFile._rewrite",
+    "replace < PositionFile.save",
+    "sync_directory < make_directory < PositionFile.open",
+    "sync_directory < replace < PositionFile._rewrite",
+    "sync_directory < replace < PositionFile.save",
+)
+NOT_ALONE = (
+    "replace < PositionFile.save",
+    "sync_directory < replace < PositionFile._rewrite",
+    "sync_directory < replace < PositionFile.save",
+)
+"""Without one of these the other, or the journal, has the positions."""
+SEEDS = 5
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions_module, "_SMALL", 200)  # the journal is written anew now and then
+
+
+def let_go(source: TaildirSource) -> None:
+    """The end of a process: it saves nothing."""
+    source._positions.save = lambda *_, **__: None  # type: ignore[method-assign]
+    source.close()
+
+
+def campaign(directory: Path, seed: int, ignored: str = "") -> None:
+    chances = random.Random(seed)
+    logs, home, number = directory / "logs", directory / "state", 0
+    logs.mkdir(parents=True)
+    home.mkdir()
+    options = {"batchSize": "2", "positionFile": str(home / "a" / "taildir.json")}
+    options["writePosInterval"] = "100000" if seed % 2 else "0"
+    with Disk(home, ignored) as disk:
+        for _ in range(4):
+            source = make(directory, **options)
+            with disk.killing(chances.randrange(60)):
+                source.open()
+                for _ in range(6):
+                    for _ in range(chances.randrange(4)):
+                        number += 1
+                        append(logs / f"log.{chances.randrange(2)}", b"%04d\n" % number)
+                    for batch in source.look():
+                        lines = batch.bodies.to_pylist()
+                        disk.say(("in the channel", lines))
+                        source.stored(batch)
+                        disk.say(("saved", lines))
+            let_go(source)
+    assert disk.sites.keys() <= {*SITES}
+    wanted = {line for path in logs.iterdir() for line in path.read_bytes().splitlines()}
+    for count, (tree, done) in enumerate(losses(disk, chances, 0.15)):
+        place = directory / f"state-{count}"
+        tree.write(place)
+        said = [one.what for one in done if isinstance(one, Said)]
+        seen = {line for what, lines in said if what == "in the channel" for line in lines}
+        saved = {line for what, lines in said if what == "saved" for line in lines}
+        source = start(directory, **{**options, "positionFile": str(place / "a" / "taildir.json")})
+        again = bodies(source)
+        source.close()
+        assert {*again} >= wanted - seen, "lines are lost"
+        assert not {*again} & saved, "lines come again though their position was saved"
+        assert len(again) == len({*again})
+        shutil.rmtree(place)
+
+
+def test_positions_survive_a_loss_of_power(tmp_path: Path) -> None:
+    for seed in range(SEEDS):
+        print(f"seed {seed}")
+        campaign(tmp_path / str(seed), seed)
+
+
+@pytest.mark.parametrize("site", [site for site in SITES if site not in NOT_ALONE])
+def test_each_sync_is_needed(tmp_path: Path, site: str) -> None:
+    for seed in range(SEEDS):
+        try:
+            campaign(tmp_path / str(seed), seed, site)
+        except (AssertionError, FlafkaError):
+            return
+    raise AssertionError("that sync can be left out")
+
+
+@pytest.mark.parametrize("which", ["", ".journal"])
+def test_a_file_of_zeros_is_told_of(tmp_path: Path, which: str, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "logs").mkdir()
+    append(tmp_path / "logs" / "log.1", b"1\n2\n")
+    source = start(tmp_path)
+    assert bodies(source) == [b"1", b"2"]
+    source.close()
+    path = tmp_path / "positions" / f"taildir.json{which}"
+    path.write_bytes(bytes(path.stat().st_size))
+    append(tmp_path / "logs" / "log.1", b"3\n")
+    source = start(tmp_path)
+    assert bodies(source) == [b"3"]
+    source.close()
+    assert f"{path} holds zeros, as a loss of power leaves them" in caplog.text
