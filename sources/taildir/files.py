@@ -302,20 +302,24 @@ class Files:
             sure = tail.path == path and tail.device in (None, device)
             # What was opened already is compared already.
             if tail.is_in(fd, path) if fd is not None else sure or _is_in(tail, path):
-                if tail.mark is None and tail.path != path and tail.position:
-                    self._log.warning(
-                        "%s is read from byte %d on: the position file has that for its inode, under the name %s;"
-                        " nothing else proves that it is the same file",
-                        path,
-                        tail.position,
-                        tail.path,
-                    )
+                self._tell_unproved(tail, path)
                 known.remove(tail)
                 tail.device = device
                 if tail.path != path:
                     tail.move(path)
                 return tail
         return None
+
+    def _tell_unproved(self, tail: Tail, path: str) -> None:
+        """The inode, and a line that ends at the position, are all that says that it has that name now."""
+        if tail.mark is None and tail.path != path and tail.position:
+            self._log.warning(
+                "%s is read from byte %d on: the position file has that for its inode, under the name %s;"
+                " nothing else proves that it is the same file",
+                path,
+                tail.position,
+                tail.path,
+            )
 
     def _find_renamed(self, where: set[str], found: Found) -> None:
         """Those not found by a matching name: by any other name where they were, or by none."""
@@ -352,6 +356,7 @@ class Files:
             places = (place for home in homes for place in names(home).items())
             for key, path in places:
                 if key[1] == tail.inode and key not in self._tails and _is_in(tail, path):
+                    self._tell_unproved(tail, path)
                     self._move_to(tail, key, path)
                     self._follow(key, tail, found)
                     break
@@ -369,17 +374,17 @@ class Files:
             found.changed.add(tail)
 
     def _missing(self) -> list[Tail]:
-        """Files that are gone, with the rest of what they held."""
-        saved = (tail for tails in self._saved.values() for tail in tails)
-        lost = [tail for tail in saved if tail.provable and (not tail.inode or tail.deleted)]
-        return lost + [t for t in self._tails.values() if t.fd is None and t.deleted and t.provable]
+        """Files that are gone, with the rest of what they held, and whose copies can be told by their bytes."""
+        saved = (tail for tails in self._saved.values() for tail in tails if not tail.inode or tail.deleted)
+        known = (tail for tail in self._tails.values() if tail.fd is None and tail.deleted)
+        return [tail for tail in (*saved, *known) if tail.provable and tail.mark is not None]
 
     def _find_copies(self, where: set[str], found: Found) -> None:
         """What the files held that are gone: in a copy under a rotated name, compressed or not."""
         listed: dict[str, list[os.DirEntry[str]]] = {}
         for tail in self._missing():
             home = os.path.dirname(tail.real)
-            if tail.mark is None or not where & {home, os.path.dirname(tail.name)}:
+            if not where & {home, os.path.dirname(tail.name)}:
                 continue
             if home not in listed:
                 listed[home] = _files(home)
