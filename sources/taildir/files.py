@@ -58,7 +58,7 @@ class Files:
             self._saved.setdefault(tail.inode, []).append(tail)
         self._by_path: dict[str, Tail] = {}
         self._away: list[Tail] = []
-        """Closed files that had no name any more at the latest look everywhere."""
+        """Files that were gone, and read to their end as far as known, at the latest look everywhere."""
         self._written: set[Tail] = set()
         """Closed files that were written to, as far as known."""
         self.unsaved: set[Tail] = set()
@@ -457,10 +457,9 @@ class Files:
             elif self._tails.get((tail.device or 0, tail.inode)) is not tail:
                 if not self._may_return(tail):
                     gone.append(tail)
-            elif tail.fd is None and tail not in self._away:
-                away.append(tail)  # the kernel's word that it had grown may be under way
             elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.position:
-                gone.append(tail)
+                # The kernel may have said more of it: that it has grown, or was renamed before it was deleted.
+                (gone if tail in self._away else away).append(tail)
         self._away = away
         for tail in gone:
             self.forget(tail)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.simulator.files import FilePlan, FileRun
@@ -57,3 +59,12 @@ def test_a_position_without_proof_is_not_that_of_another_file_in_which_a_line_ha
     before, after = (log.lines for log in run.all)
     assert len(b"\n".join(before[:7])) == len(b"\n".join(after[:2])), "the story does not show it any more"
     assert PERHAPS in said
+
+
+@pytest.mark.parametrize("seed", [3, 9, 15, 21])
+def test_a_file_that_was_read_and_deleted_before_the_agent_slept_and_woke_is_not_read_again(seed: int) -> None:
+    fate = (Step(1, "rotate", (True,)), Step(0.1, "delete"))
+    run, _ = told(
+        *fate, first=(*AWAKE, Step(5, "remove"), Step(1, "write", (3,)), Step(1, "pause", (70.0,))), seed=seed
+    )
+    assert not [line for line, count in Counter(run._arrived()).items() if count > 1]
