@@ -448,7 +448,8 @@ class Files:
 
     def rest(self, now: float) -> None:
         """Close what has been idle, forget what is gone and was read to its end."""
-        gone, away = [], []
+        gone: list[Tail] = []
+        away: list[Tail] = []
         for tail in self:
             if not self.idle(tail, now) or tail.held or (tail.fd is not None and tail.seen is None):
                 continue
