@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 
 from tests.simulator.files import FilePlan, FileRun
+from tests.simulator.plans import Step
 from tests.simulator.program import installed
-from tests.simulator.stories import Step, attempt
+from tests.simulator.stories import attempt
 
 CLOSED_SOON = 3
 """A seed with which idle files are closed after 5 s; renamed ones do not match."""

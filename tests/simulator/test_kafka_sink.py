@@ -8,9 +8,9 @@ import pytest
 
 from plugins import Batch, Event, Origin, PartitionClaim, Retry
 from tests.simulator.kafka import Brokers
+from tests.simulator.plans import CHANNEL, GROUP, OUT, SINKS, TOPIC
 from tests.simulator.program import configured, installed
 from tests.simulator.running import run_in
-from tests.simulator.stories import CHANNEL, GROUP, OUT, SINKS, TOPIC
 from tests.simulator.world import Process, World, simulation
 
 HEADERS = {"to": "0"}

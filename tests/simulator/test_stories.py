@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulator.plans import OLD_METADATA, Plan, Step
 from tests.simulator.program import installed
-from tests.simulator.stories import OLD_METADATA, UNDONE, Plan, Run, Step, attempt
+from tests.simulator.stories import UNDONE, Run, attempt
 from tests.simulator.world import Fault, Kind
 
 
@@ -317,3 +318,12 @@ def test_letters_of_a_commit_are_kept_though_its_owner_was_killed_and_its_path_c
     )  # fmt: skip
     assert run.world.faults
     assert sorted(run.letters.values()) == [1, 1]
+
+
+def test_what_an_open_transaction_hid_when_its_topic_was_deleted_had_been_in_the_channel() -> None:
+    run = told(
+        "solr", Step(0, "start", ("h1",)), Step(5, "put", (2, 1)), Step(20, "replay", ("h1",)),
+        Step(1, "put", (4, 0)), Step(2, "put", (4, 0)), Step(3, "recreate", (0, 0)),
+        faults=(Fault("replay", "kafka.commit_transaction", 1, Kind.KILLED, 0),),
+    )  # fmt: skip
+    assert run.world.faults
