@@ -83,6 +83,7 @@ MUTANTS = (
         CHAIN,
         "if self.sealed or (self.position or 0) > manifest.start:",
         "if (self.position or 0) > manifest.start:",
+        "tests/sinks/test_hdfs_epochs.py::test_an_owner_that_sleeps_while_the_group_is_reset_commits_no_more",
     ),
     Mutant(
         "commit-gap",
