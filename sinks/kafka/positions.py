@@ -67,16 +67,29 @@ class Positions:
         return Position(epoch, offset, b"".join(base64.b64decode(found[f"{key}/{n}"]) for n in range(pieces)))
 
     def _records(self, partition: int) -> Iterator[tuple[str, Any]]:
-        consumer = Consumer({**CONSUMER, **self._client, "group.id": "flafka-positions"})
+        consumer = self._consumer()
         at = TopicPartition(self.name, partition, OFFSET_BEGINNING)
         try:
-            _, high = consumer.get_watermark_offsets(at, timeout=CONNECT_SECONDS)
+            high = self._high_watermark(at)
             for message in read_up_to(consumer, at, high, READ_SECONDS, wait=True):
                 yield (message.key() or b"").decode(errors="replace"), json.loads(message.value() or b"null")
         except KafkaException as e:
             raise Retry(f"topic {self.name} cannot be read: {reason(e)}") from e
         finally:
             consumer.close()
+
+    def _high_watermark(self, at: TopicPartition) -> int:
+        """The end of all that is there, in open transactions, too: who reads what is committed sees none of those."""
+        consumer = self._consumer(isolation="read_uncommitted")
+        try:
+            _, high = consumer.get_watermark_offsets(at, timeout=CONNECT_SECONDS)
+            return int(high)
+        finally:
+            consumer.close()
+
+    def _consumer(self, isolation: str = "read_committed") -> Consumer:
+        properties = {"group.id": "flafka-positions", "isolation.level": isolation}
+        return Consumer({**CONSUMER, **self._client, **properties})
 
     def _partition(self, claim: PartitionClaim) -> int:
         return claim.partition % self._partitions

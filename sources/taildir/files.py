@@ -58,7 +58,7 @@ class Files:
             self._saved.setdefault(tail.inode, []).append(tail)
         self._by_path: dict[str, Tail] = {}
         self._away: list[Tail] = []
-        """Closed files that had no name any more at the latest look everywhere."""
+        """Files that were gone, and read to their end as far as known, at the latest look everywhere."""
         self._written: set[Tail] = set()
         """Closed files that were written to, as far as known."""
         self.unsaved: set[Tail] = set()
@@ -302,20 +302,24 @@ class Files:
             sure = tail.path == path and tail.device in (None, device)
             # What was opened already is compared already.
             if tail.is_in(fd, path) if fd is not None else sure or _is_in(tail, path):
-                if tail.mark is None and tail.path != path and tail.position:
-                    self._log.warning(
-                        "%s is read from byte %d on: the position file has that for its inode, under the name %s;"
-                        " nothing else proves that it is the same file",
-                        path,
-                        tail.position,
-                        tail.path,
-                    )
+                self._tell_unproved(tail, path)
                 known.remove(tail)
                 tail.device = device
                 if tail.path != path:
                     tail.move(path)
                 return tail
         return None
+
+    def _tell_unproved(self, tail: Tail, path: str) -> None:
+        """The inode, and a line that ends at the position, are all that says that it has that name now."""
+        if tail.mark is None and tail.path != path and tail.position:
+            self._log.warning(
+                "%s is read from byte %d on: the position file has that for its inode, under the name %s;"
+                " nothing else proves that it is the same file",
+                path,
+                tail.position,
+                tail.path,
+            )
 
     def _find_renamed(self, where: set[str], found: Found) -> None:
         """Those not found by a matching name: by any other name where they were, or by none."""
@@ -352,6 +356,7 @@ class Files:
             places = (place for home in homes for place in names(home).items())
             for key, path in places:
                 if key[1] == tail.inode and key not in self._tails and _is_in(tail, path):
+                    self._tell_unproved(tail, path)
                     self._move_to(tail, key, path)
                     self._follow(key, tail, found)
                     break
@@ -369,17 +374,17 @@ class Files:
             found.changed.add(tail)
 
     def _missing(self) -> list[Tail]:
-        """Files that are gone, with the rest of what they held."""
-        saved = (tail for tails in self._saved.values() for tail in tails)
-        lost = [tail for tail in saved if tail.provable and (not tail.inode or tail.deleted)]
-        return lost + [t for t in self._tails.values() if t.fd is None and t.deleted and t.provable]
+        """Files that are gone, with the rest of what they held, and whose copies can be told by their bytes."""
+        saved = (tail for tails in self._saved.values() for tail in tails if not tail.inode or tail.deleted)
+        known = (tail for tail in self._tails.values() if tail.fd is None and tail.deleted)
+        return [tail for tail in (*saved, *known) if tail.provable and tail.mark is not None]
 
     def _find_copies(self, where: set[str], found: Found) -> None:
         """What the files held that are gone: in a copy under a rotated name, compressed or not."""
         listed: dict[str, list[os.DirEntry[str]]] = {}
         for tail in self._missing():
             home = os.path.dirname(tail.real)
-            if tail.mark is None or not where & {home, os.path.dirname(tail.name)}:
+            if not where & {home, os.path.dirname(tail.name)}:
                 continue
             if home not in listed:
                 listed[home] = _files(home)
@@ -443,7 +448,8 @@ class Files:
 
     def rest(self, now: float) -> None:
         """Close what has been idle, forget what is gone and was read to its end."""
-        gone, away = [], []
+        gone: list[Tail] = []
+        away: list[Tail] = []
         for tail in self:
             if not self.idle(tail, now) or tail.held or (tail.fd is not None and tail.seen is None):
                 continue
@@ -452,10 +458,9 @@ class Files:
             elif self._tails.get((tail.device or 0, tail.inode)) is not tail:
                 if not self._may_return(tail):
                     gone.append(tail)
-            elif tail.fd is None and tail not in self._away:
-                away.append(tail)  # the kernel's word that it had grown may be under way
             elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.position:
-                gone.append(tail)
+                # The kernel may have said more of it: that it has grown, or was renamed before it was deleted.
+                (gone if tail in self._away else away).append(tail)
         self._away = away
         for tail in gone:
             self.forget(tail)

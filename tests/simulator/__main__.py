@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.simulator import files, mutants, overflow
+from tests.simulator.plans import KINDS, SINKS, Plan, plan_of
 from tests.simulator.program import installed
-from tests.simulator.stories import KINDS, SINKS, Plan, attempt, plan_of
+from tests.simulator.stories import attempt
 
 PLANS = {"taildir": files.plan_of, "overflow": overflow.plan_of}
 

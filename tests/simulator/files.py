@@ -26,8 +26,10 @@ from typing import Any
 from greenlet import GreenletExit
 
 from tests.simulator.kafka import Brokers
+from tests.simulator.outcomes import Failure
+from tests.simulator.plans import Plan, Step
 from tests.simulator.program import AgentProcess, configured, logged, seeded
-from tests.simulator.stories import Failure, Plan, Step, carry_out
+from tests.simulator.steps import carry_out
 from tests.simulator.world import START_OF_TIME, Chances, Process, Signal, World, simulation, world
 
 ROOM = Path("/dev/shm/flafka-simulated")

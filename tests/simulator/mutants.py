@@ -36,7 +36,7 @@ class Mutant(NamedTuple):
     new: str
     story: str = ""
     """The test that finds it, of `test_stories.py` where no file is named: where it takes more to coincide than comes
-    about by chance, or other sinks than there are here."""
+    about by chance, or what schedules do not have: other sinks, another cluster, an owner that sleeps for days."""
 
 
 class Outdated(Exception):
@@ -74,6 +74,7 @@ MUTANTS = (
         CHAIN,
         "if self.sealed or (self.position or 0) > manifest.start:",
         "if self.sealed:",
+        "tests/sinks/test_hdfs_commits.py::test_a_start_within_a_committed_range_is_a_conflict",
     ),
     Mutant(
         "commit-sealed",
@@ -82,6 +83,7 @@ MUTANTS = (
         CHAIN,
         "if self.sealed or (self.position or 0) > manifest.start:",
         "if (self.position or 0) > manifest.start:",
+        "tests/sinks/test_hdfs_epochs.py::test_an_owner_that_sleeps_while_the_group_is_reset_commits_no_more",
     ),
     Mutant(
         "commit-gap",
@@ -90,6 +92,7 @@ MUTANTS = (
         CHAIN,
         "            manifest = msgspec.structs.replace(manifest, start=self.last.end)\n",
         "            pass\n",
+        "tests/sinks/test_hdfs_commits.py::test_offsets_that_hold_no_records_are_passed_over",
     ),
     Mutant(
         "finish-commit",
@@ -130,6 +133,7 @@ MUTANTS = (
         CHAIN,
         "end=end, note=note))",
         "end=end))",
+        "test_letters_of_a_commit_are_kept_though_its_owner_was_killed_and_its_path_changed",
     ),
     Mutant(
         "later-epoch",
@@ -147,6 +151,7 @@ MUTANTS = (
         HDFS_SINK,
         "                earlier.seal(successor)\n",
         "                earlier.look()\n",
+        "test_an_owner_that_sleeps_in_a_commit_while_its_group_is_reset_does_not_end_it",
     ),
     Mutant(
         "other-epoch",
@@ -174,6 +179,7 @@ MUTANTS = (
         "                committed = max(committed or 0, end)\n"
         "            if before.successor() != chain.as_successor():\n",
         "            if False:\n",
+        "test_an_owner_that_sleeps_in_a_commit_while_its_path_is_changed_does_not_end_it",
     ),
     Mutant(
         "one-successor",
@@ -357,6 +363,7 @@ MUTANTS = (
         READER,
         "if partition not in self._queues or partition in self._seeks:",
         "if partition not in self._queues:",
+        "test_what_arrives_between_a_failure_and_the_seek_is_not_delivered_before_what_failed",
     ),
     Mutant(
         "queued-before-seek",
@@ -408,6 +415,7 @@ MUTANTS = (
         "sinks/kafka/writers.py",
         "            self._producer.send_offsets_to_transaction([at], group_metadata, ANSWER_SECONDS)\n",
         "            pass\n",
+        "tests/simulator/test_kafka_sink.py::test_a_transaction_moves_the_group_with_its_records",
     ),
     Mutant(
         "kafka-member",
@@ -449,14 +457,16 @@ MUTANTS = (
         "sinks/kafka/positions.py",
         "high, READ_SECONDS, wait=True)",
         "high, READ_SECONDS)",
+        "tests/simulator/test_kafka_sink.py::test_a_record_is_not_taken_for_the_newest_while_what_is_behind_it_is_hidden_by_a_transaction",
     ),
     Mutant(
         "kafka-settled",
-        "records are stored before their transaction is committed",
+        "records are stored before the channel is committed",
         KAFKA,
         KAFKA_SINK,
         "            writer.settle()\n",
         "            pass\n",
+        "tests/simulator/test_kafka_sink.py::test_records_for_another_cluster_are_stored_when_their_stage_returns",
     ),
     Mutant(
         "kafka-other-epoch",

@@ -15,8 +15,10 @@ from typing import Any
 
 from plugins import Batch, Channel, Event, Origin, PartitionClaim, Reader, Retry, Taken
 from tests.simulator.kafka import Brokers
+from tests.simulator.outcomes import Failure, Feed
+from tests.simulator.plans import Plan, Step
 from tests.simulator.program import AgentProcess, configured, logged, seeded
-from tests.simulator.stories import Failure, Feed, Plan, Step, carry_out
+from tests.simulator.steps import carry_out
 from tests.simulator.world import Chances, Kind, Signal, World, simulation, world
 
 TOPIC, HOST = "t", "h1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import getpass
 import importlib
 import logging
 import pkgutil
@@ -106,6 +107,7 @@ def installed() -> Iterator[None]:
     asked_again = (Batch, "from_ipc"), (OffsetMetadata, "parse"), (sys.modules["pyhdfs"], "url_quote")
     for place, name in asked_again:
         change(place, name, _known(getattr(place, name)))
+    change(getpass, "getuser", cache(getpass.getuser))
     for module in (sys.modules["sinks.hdfs.chain"], sys.modules["sinks.hdfs.sink"]):
         change(module, "safe_name", _known(module.safe_name))
     change(logging.Logger, "setLevel", _set_level)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.simulator.driver import Popen, of_process
-from tests.simulator.stories import SINKS, Plan, Run
+from tests.simulator.plans import SINKS, Plan
+from tests.simulator.stories import Run
 
 KINDS = {"kill-driver": 2, "pause-driver": 3, "kill-executor": 1, "pause-executor": 2, "context": 1, "switch": 2}
 """What, by how often."""

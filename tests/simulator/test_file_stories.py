@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.simulator.files import FilePlan, FileRun
+from tests.simulator.plans import Step
 from tests.simulator.program import installed
-from tests.simulator.stories import Step, attempt
+from tests.simulator.stories import attempt
 
 CLOSED_SOON = 3
 """A seed with which idle files are closed after 5 s; renamed ones do not match."""
 AWAKE = (Step(0, "write", (3,)), Step(0, "start"))
+MATCHING = 6
+"""Another one, with which renamed files match."""
 REST = (*AWAKE, Step(15, "pause", (20.0,)))
 MISSED = "files were gone before they could be opened"
 PERHAPS = "was not found again: what was written to it after byte"
 
 
-def told(*steps: Step, first: tuple[Step, ...] = REST) -> tuple[FileRun, str]:
+def told(*steps: Step, first: tuple[Step, ...] = REST, seed: int = CLOSED_SOON) -> tuple[FileRun, str]:
     """What came of it, which has to be well, and what was said."""
     with installed():
-        run, error = attempt(FilePlan(CLOSED_SOON, "taildir", [*first, *steps], faults=[]))
+        run, error = attempt(FilePlan(seed, "taildir", [*first, *steps], faults=[]))
     if error is not None:
         raise error
     return run, "\n".join(run.world.story)
@@ -46,3 +51,21 @@ def test_a_closed_file_that_was_deleted_as_it_was_is_not_spoken_of() -> None:
 def test_what_is_written_to_a_file_in_the_place_of_a_closed_one_does_not_count_as_lost() -> None:
     run, _ = told(Step(15, "remove"), Step(0, "write", (5,)), first=AWAKE)  # the write is heard of first
     assert run._metric("FileMissedCount") == 0
+
+
+def test_a_position_without_proof_is_not_that_of_another_file_in_which_a_line_happens_to_end_there() -> None:
+    stopped = (Step(0, "write", (7,)), Step(0, "start"), Step(5, "stop"), Step(0, "damage", ("empty", 0.5)))
+    gone = (Step(0, "write", (38,)), Step(0, "remove"))
+    run, said = told(*gone, Step(0, "write", (3,)), Step(0, "rotate", (True,)), first=stopped, seed=MATCHING)
+    before, after = (log.lines for log in run.all)
+    assert len(b"\n".join(before[:7])) == len(b"\n".join(after[:2])), "the story does not show it any more"
+    assert PERHAPS in said
+
+
+@pytest.mark.parametrize("seed", [3, 9, 15, 21])
+def test_a_file_that_was_read_and_deleted_before_the_agent_slept_and_woke_is_not_read_again(seed: int) -> None:
+    fate = (Step(1, "rotate", (True,)), Step(0.1, "delete"))
+    run, _ = told(
+        *fate, first=(*AWAKE, Step(5, "remove"), Step(1, "write", (3,)), Step(1, "pause", (70.0,))), seed=seed
+    )
+    assert not [line for line, count in Counter(run._arrived()).items() if count > 1]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulator.plans import OLD_METADATA, Plan, Step
 from tests.simulator.program import installed
-from tests.simulator.stories import OLD_METADATA, UNDONE, Plan, Run, Step, attempt
+from tests.simulator.stories import UNDONE, Run, attempt
 from tests.simulator.world import Fault, Kind
 
 
@@ -276,3 +277,53 @@ def test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_as
         faults=(Fault("driver-2", "hdfs.read", 1, Kind.PAUSED_AFTER, 40.0),),  # it knows the record as it was before
     )  # fmt: skip
     assert "another sink of group g takes it over: asking again" in "\n".join(run.world.story)
+
+
+def test_what_arrives_between_a_failure_and_the_seek_is_not_delivered_before_what_failed() -> None:
+    run = told(
+        "hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (3, 0)),
+        Step(0, "stream", (60, 0.1)), Step(30, "put", (1, 0)),
+        faults=(Fault("h1", "hdfs.upload", 2, Kind.REFUSED, 0),), seed=15,
+    )  # fmt: skip
+    assert run.world.faults
+
+
+COMMIT = 4
+"""Which of an agent's renames makes its second commit, behind the beginning, the first one and its file."""
+
+
+def test_an_owner_that_sleeps_in_a_commit_while_its_group_is_reset_does_not_end_it() -> None:
+    run = told(
+        "hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (3, 0)), Step(10, "put", (2, 0)),
+        Step(40, "reset", ("earliest",)), Step(0, "start", ("h2",)), Step(120, "put", (1, 0)),
+        faults=(Fault("h1", "hdfs.rename", COMMIT, Kind.PAUSED, 120.0),),
+    )  # fmt: skip
+    assert run.world.faults
+
+
+def test_an_owner_that_sleeps_in_a_commit_while_its_path_is_changed_does_not_end_it() -> None:
+    run = told(
+        "hdfs", Step(0, "topic", (1,)), Step(0, "root", ("h2",)), Step(0, "start", ("h1",)), Step(5, "put", (3, 0)),
+        Step(10, "put", (2, 0)), Step(40, "start", ("h2",)), Step(120, "put", (1, 0)),
+        faults=(Fault("h1", "hdfs.rename", COMMIT, Kind.PAUSED, 120.0),),
+    )  # fmt: skip
+    assert sorted(run.delivered.values()) == [1] * 6
+
+
+def test_letters_of_a_commit_are_kept_though_its_owner_was_killed_and_its_path_changed() -> None:
+    run = told(
+        "hdfs", Step(0, "topic", (1,)), Step(0, "root", ("h2",)), Step(0, "start", ("h1",)), Step(5, "put", (3, 0)),
+        Step(10, "put", (2, 1)), Step(40, "start", ("h2",)),
+        faults=(Fault("h1", "hdfs.rename", COMMIT, Kind.KILLED_AFTER, 0),),
+    )  # fmt: skip
+    assert run.world.faults
+    assert sorted(run.letters.values()) == [1, 1]
+
+
+def test_what_an_open_transaction_hid_when_its_topic_was_deleted_had_been_in_the_channel() -> None:
+    run = told(
+        "solr", Step(0, "start", ("h1",)), Step(5, "put", (2, 1)), Step(20, "replay", ("h1",)),
+        Step(1, "put", (4, 0)), Step(2, "put", (4, 0)), Step(3, "recreate", (0, 0)),
+        faults=(Fault("replay", "kafka.commit_transaction", 1, Kind.KILLED, 0),),
+    )  # fmt: skip
+    assert run.world.faults

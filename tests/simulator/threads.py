@@ -90,9 +90,9 @@ class RLock(Lock):
         self._depth = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        me = getcurrent()
-        if self._owner is not me:
-            if not super().acquire(blocking, timeout):
+        me, owner = getcurrent(), self._owner
+        if owner is not me:
+            if owner is not None and not super().acquire(blocking, timeout):
                 return False
             self._owner = me
         self._depth += 1
@@ -101,10 +101,11 @@ class RLock(Lock):
     def release(self) -> None:
         self._depth -= 1
         if not self._depth:
-            super().release()
+            self._owner = None
+            if self._freed.waiting:
+                self._freed.fire()
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:
         self.release()
@@ -120,10 +121,10 @@ class Condition:
         self.acquire, self.release = self._lock.acquire, self._lock.release
 
     def __enter__(self) -> bool:
-        return self.acquire()
+        return self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
         return self._wait(timeout, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,6 +16,9 @@ DATANODES = ("datanode-1", "datanode-2")
 WRITES = {"CREATE", "MKDIRS", "RENAME", "DELETE"}
 SIGNED = bytes(n ^ 128 for n in range(256))
 BLOCK = 1 << 20
+CACHED = 1000
+"""Paths whose parents and names are known: the same ones come again and again."""
+_parent, _unquoted = lru_cache(CACHED)(posixpath.dirname), lru_cache(CACHED)(unquote)
 
 
 class Tree:
@@ -37,7 +41,7 @@ class Tree:
 
     def write(self, path: str, data: bytes) -> None:
         """A file of that content, with the directories above it, whatever was there."""
-        self.make_directories(posixpath.dirname(path))
+        self.make_directories(_parent(path))
         self.files[path] = data
         self._touch(path)
 
@@ -49,7 +53,7 @@ class Tree:
             self.files.pop(gone, None)
             self.changed.pop(gone, None)
             self.directories.discard(gone)
-        self.changed[posixpath.dirname(path)] = self.clock()
+        self.changed[_parent(path)] = self.clock()
         return True
 
     def rename(self, source: str, target: str) -> bool:
@@ -62,7 +66,7 @@ class Tree:
             return True
         if target in self.files or target in self.directories or target.startswith(f"{source}/"):
             return False
-        if posixpath.dirname(target) not in self.directories:
+        if _parent(target) not in self.directories:
             return False
         for path in self._below(source):
             moved = target + path[len(source) :]
@@ -72,7 +76,7 @@ class Tree:
                 self.directories.discard(path)
                 self.directories.add(moved)
             self.changed[moved] = self.changed.pop(path, 0)
-        self.changed[posixpath.dirname(source)] = self.changed[posixpath.dirname(target)] = self.clock()
+        self.changed[_parent(source)] = self.changed[_parent(target)] = self.clock()
         return True
 
     def make_directories(self, path: str) -> None:
@@ -80,10 +84,10 @@ class Tree:
         while path not in self.directories:
             self.directories.add(path)
             self._touch(path)
-            path = posixpath.dirname(path)
+            path = _parent(path)
 
     def _touch(self, path: str) -> None:
-        self.changed[path] = self.changed[posixpath.dirname(path)] = self.clock()
+        self.changed[path] = self.changed[_parent(path)] = self.clock()
 
     def _below(self, path: str) -> list[str]:
         """It and all in it."""
@@ -93,11 +97,11 @@ class Tree:
         return [p for p in (*self.files, *self.directories) if p == path or p.startswith(within)]
 
     def _file_above(self, path: str) -> str | None:
-        above = posixpath.dirname(path)
+        above = _parent(path)
         while above not in self.directories:
             if above in self.files:
                 return above
-            above = posixpath.dirname(above)
+            above = _parent(above)
         return None
 
     def _status(self, path: str, suffix: str) -> dict[str, Any]:
@@ -212,7 +216,7 @@ class Hdfs:
         """What a session of `requests` is answered."""
         server, _, rest = url.partition(PREFIX)
         quoted, _, query = rest.partition("?")
-        path = unquote(quoted) or "/"
+        path = _unquoted(quoted) or "/"
         if len(path) > 1:
             path = path.rstrip("/")
         if query:

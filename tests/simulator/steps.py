@@ -1,0 +1,403 @@
+"""What users, operators and accidents do to agents in a simulation: a method for each kind of step."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import confluent_kafka
+
+from plugins.shared.offsets import OffsetMetadata
+from tests.simulator.outcomes import Failure, Outcomes
+from tests.simulator.plans import CALLS, GROUP, MENDED, OLD_METADATA, TOPIC, step_of
+from tests.simulator.program import AgentProcess, command, in_process
+from tests.simulator.world import Kind
+
+ASLEEP_SECONDS = 70.0
+"""So long an agent sleeps that was caught."""
+GOOD = {"place": "x", "to": "0", "row": "r", "number": "1"}
+"""Headers of an event that can be delivered."""
+
+
+def carry_out(run: Any) -> None:
+    """Do what the plan of that run says, step by step, each by a method `do_…` of the run."""
+    for step in run.plan.steps:
+        run.world.sleep(step.after)
+        run.world.told(f"--- {step}")
+        getattr(run, f"do_{step.what.replace('-', '_')}")(*step.arguments)
+
+
+class Steps(Outcomes):
+    """What happens."""
+
+    def do_start(self, host: str) -> None:
+        there = self.agents.get(host)
+        if there is None or not there.running:
+            self.agents[host] = AgentProcess(self.world, host, self.spec(host), feeding=True)
+
+    def do_kill(self, host: str) -> None:
+        if host in self.agents:
+            self.agents[host].process.kill()
+
+    def do_stop(self, host: str) -> None:
+        if host in self.agents and self.agents[host].running:
+            self.agents[host].stop()
+
+    def do_pause(self, host: str, seconds: float) -> None:
+        if host in self.agents and self.agents[host].running:
+            self.agents[host].process.pause(seconds)
+
+    def do_caught(self, host: str, call: int, how: str, meanwhile: str) -> None:
+        """An agent falls asleep, or is killed, at its next call of that kind; something happens until it is back."""
+        self.do_start(host)
+        what, then = CALLS[self.sink][call % len(CALLS[self.sink])], self.world.random
+        process = self._delivering(host)
+        kinds = (Kind.PAUSED, Kind.PAUSED_AFTER) if how == "asleep" else (Kind.KILLED, Kind.KILLED_AFTER)
+        self.world.armed[process, what] = (then.choice(kinds), ASLEEP_SECONDS)
+        self.do_put(2, 0)
+        self.do_put(1, 1)
+        self.world.sleep(8)
+        if meanwhile in ("reset", "delete-group", "foreign"):
+            self._ended(self._other(host))
+        self.world.sleep(16)  # its session is over
+        self.world.armed.pop((process, what), None)
+        if meanwhile != "start":
+            self.world.told(f"--- {(step := step_of(meanwhile, then))}")
+            getattr(self, f"do_{meanwhile.replace('-', '_')}")(*step.arguments)
+        if meanwhile == "start" or then.random() < 0.5:  # else the one that was caught finds what it left
+            self.do_start(self._other(host))
+
+    def _delivering(self, host: str) -> str:
+        """The process that commits for that host's agent."""
+        return host
+
+    def do_mend(self, host: str) -> None:
+        """The operator changes all configurations so that what was rejected can be delivered, or back again."""
+        if self.sink not in MENDED or self.plan.sink == "spark-kafka":
+            return
+        self.mended, self.was_mended = not self.mended, True
+        for name, agent in self.agents.items():
+            if agent.running:
+                self._ended(name)
+                self.do_start(name)
+
+    def do_stream(self, events: int, seconds: float) -> None:
+        """Events keep coming while something else happens."""
+
+        def put() -> None:
+            for _ in range(events):
+                self.do_put(1, 0)
+                self.world.sleep(seconds)
+
+        self.world.spawn(put, "stream", self.world.outside)
+
+    def do_clock(self, seconds: float) -> None:
+        self.world.skew += seconds
+
+    def do_topic(self, partitions: int) -> None:
+        self.brokers.create_topic(TOPIC, partitions)
+
+    def do_in_flight(self, most: int) -> None:
+        self.feed.in_flight = most
+
+    def do_inherit(self, metadata: int, position: int) -> None:
+        """The group has positions from before the first agent starts."""
+        if TOPIC not in self.brokers.topics:
+            self.brokers.create_topic(TOPIC, 2)
+        self.inherited = True
+        self.was_reset_before = OffsetMetadata.parse(OLD_METADATA[metadata]).epoch > 0
+        self._produced(4 * self.brokers.count(TOPIC))
+        self._read_log()
+        for partition in range(self.brokers.count(TOPIC)):
+            at = min(position, self.brokers.end_offset(TOPIC, partition))
+            self.brokers.commit_as_foreigner(GROUP, TOPIC, partition, at, OLD_METADATA[metadata])
+            self._delivered_by_others(partition, at)
+
+    def do_swap(self, host: str, after: float) -> None:
+        """One agent begins, and the other dies while the group is about to share its partitions anew."""
+        self.do_start(host)
+        self.world.sleep(after)
+        self.do_kill(self._other(host))
+
+    def do_away(self, what: str, seconds: float) -> None:
+        """Servers are unreachable for a while."""
+        if what == "kafka":
+            self.brokers.away(seconds)
+            return
+        store: Any = {"hdfs": self.hdfs}.get(self.plan.sink) or getattr(self, self.plan.sink, None)
+        if store is not None and not store.away:
+            self.world.told(f"{self.plan.sink} is away for {seconds:.0f} s")
+            store.away = True
+            self.world.late(seconds, lambda: setattr(store, "away", False))
+
+    def do_root(self, host: str) -> None:
+        """The operator writes another hdfs.path, and starts the agent anew if it runs."""
+        # What was left in the old place cannot be found then; nor may it be changed soon after an upgrade.
+        if self.lost_metadata or self.inherited or self.sink != "hdfs":
+            return
+        self.moved = True
+        self.roots[host] = "data" if self.roots[host] != "data" else f"data-{host}"
+        if host in self.agents and self.agents[host].running:
+            self._ended(host)
+            self.do_start(host)
+
+    @staticmethod
+    def _other(host: str) -> str:
+        return "h2" if host == "h1" else "h1"
+
+    def _ended(self, *hosts: str) -> None:
+        """Stop these agents, in the end by force."""
+        for host in hosts:
+            self.do_stop(host)
+        deadline = self.world.now + 200
+        while any(self.agents[host].running for host in hosts if host in self.agents):
+            if self.world.now > deadline:
+                for host in hosts:
+                    self.do_kill(host)
+            self.world.sleep(1)
+
+    def do_drain(self, host: str, other: str, events: int) -> None:
+        """A host is to be given up: its agent is stopped, and what the channel holds is delivered."""
+        self._ended(host)
+        if not self.brokers.count(TOPIC):
+            return
+        if other == "stops":
+            self._ended(self._other(host))
+        self._produced(events)
+        if other == "dies":
+            self.do_kill(self._other(host))
+        self._drain(host)
+
+    def _drain(self, host: str) -> AgentProcess:
+        self._read_log()
+        topic, began = self._topic_id(), self.world.now
+        wanted = {
+            body: [place for place in places if (topic, *place) not in self.removed | self.unclean]
+            for body, places in self.logs[topic].items()
+            if body not in self.foreign
+        }
+        agent = self.agents[host] = AgentProcess(self.world, host, self.spec(host), feeding=False, drain=True)
+
+        def watch() -> None:
+            while agent.running:
+                agent.main.finished.wait(5)
+            self.watching -= 1
+            self.world.told(f"the drain on {host} ended with {agent.code}: {agent.complaint or 'no complaint'}")
+            if agent.code == 1 and agent.complaint:
+                if self.world.now - began < 60:
+                    raise Failure(f"a drain was given up after {self.world.now - began:.0f} s: {agent.complaint}")
+                if not re.search("held by|cannot be looked at", agent.complaint):
+                    raise Failure(f"a drain does not say what holds it up: {agent.complaint}")
+            if agent.code == 0 and not agent.told_to_stop and TOPIC in self.brokers.topics:
+                self._check_drained(topic, wanted)
+
+        self.watching += 1
+        self.world.spawn(watch, f"drain on {host}", self.world.outside)
+        return agent
+
+    def _check_drained(self, topic: str, wanted: dict[bytes, list[tuple[int, int]]]) -> None:
+        while self._hidden():
+            self.world.sleep(5)
+        if TOPIC not in self.brokers.topics or topic != self._topic_id():
+            return
+        had = self._outcome() + self._letters()
+        for body, places in wanted.items():
+            kept = [place for place in places if (topic, *place) not in self.removed | self.unclean]
+            # The letter of a bad one may still be with its commit, and its owner asleep.
+            if kept and self.bodies[body] and body not in self.foreign and had[body] < len(kept):
+                raise Failure(f"a drain ended with 0, and {body!r}, at {kept} since it began, was not delivered")
+
+    def do_partitions(self, total: int) -> None:
+        if self.brokers.count(TOPIC):
+            self.brokers.add_partitions(TOPIC, max(total, self.brokers.count(TOPIC)))
+
+    def do_retention(self, partition: int, kept: int, readers: str) -> None:
+        """All but the last records of a partition are removed, whoever has not read them."""
+        if partition >= self.brokers.count(TOPIC):
+            return
+        if readers == "stopped":
+            self._ended(*self.agents)
+        elif readers == "asleep":
+            for host in self.agents:
+                self.do_pause(host, 30.0)
+        elif readers == "slow":
+            self.do_away("store", 60.0)
+        if readers:
+            self._produced(2 * self.brokers.count(TOPIC))
+            self.world.sleep(2)
+        if partition >= self.brokers.count(TOPIC):
+            return
+        self._read_log()
+        low = max(0, self.brokers.end_offset(TOPIC, partition) - kept)
+        self.brokers.advance_low_watermark(TOPIC, partition, low)
+        self._gone(self.removed, partition, 0, low)
+
+    def do_truncate(self, partition: int, lost: int) -> None:
+        """A replica that lacks the last records becomes leader."""
+        if partition >= self.brokers.count(TOPIC):
+            return
+        self._read_log()
+        end = self.brokers.end_offset(TOPIC, partition)
+        self.brokers.truncate(TOPIC, partition, max(0, end - lost))
+        self._gone(self.unclean, partition, max(0, end - lost), end)
+
+    def _gone(self, which: set[tuple[str, int, int]], partition: int, start: int, end: int) -> None:
+        topic = self._topic_id()
+        which |= {(topic, partition, offset) for offset in range(start, end)}
+
+    def do_abandon(self, how: str, kept: int, overtaken: bool) -> None:
+        """Nobody reads for long: the group's offsets expire, or somebody deletes it; retention may take records."""
+        if self.moved or not self.brokers.count(TOPIC):
+            return
+        self._ended(*self.agents)
+        self.world.sleep(60)
+        if self.brokers.groups.get(GROUP) is None:
+            return
+        if how == "expire":
+            self.brokers.expire_offsets(GROUP)
+        else:
+            self.do_delete_group("")
+        if GROUP not in self.brokers.groups:
+            self.world.told("the group's offsets are gone")
+            self.lost_metadata = True
+            self.epochs.clear()
+        if overtaken:
+            for partition in range(self.brokers.count(TOPIC)):
+                self.do_retention(partition, kept, "")
+
+    def do_put(self, events: int, bad: int) -> None:
+        from plugins import Event
+
+        batch = []
+        for _ in range(events):
+            self.number += 1
+            body = b"event %d%s" % (self.number, b" bad" * bad)
+            self.bodies[body] = not bad
+            # No directory on HDFS, no partition of the topic, no number for Solr, no key of a row.
+            headers = {"place": "a:b", "to": "77", "number": "large"} if bad else GOOD
+            batch.append(Event(body, headers))
+        self.feed.waiting.append(batch)
+        self.feed.changed.fire()
+
+    def do_reset(self, to: str) -> None:
+        committed = {p: self.brokers.committed(GROUP, TOPIC, p) for p in range(self.brokers.count(TOPIC))}
+        positions = {  # as `agent group describe` shows them
+            p: at.offset
+            for p, at in committed.items()
+            if at is not None
+            and at.offset >= 0
+            and OffsetMetadata.parse(at.metadata).topic_id in ("", self._topic_id())
+        }
+        if not positions:
+            return
+        self._read_log()
+        where = {p: {"earliest": 0, "same": at, "middle": at // 2}[to] for p, at in positions.items()}
+        for partition, position in where.items():
+            try:
+                arguments = ("--topic", f"{TOPIC}:{partition}", "--to", str(position), "--yes")
+                in_process(
+                    self.world,
+                    "operator",
+                    lambda a=arguments: command("group", "reset", GROUP, *a, "--bootstrap-server", "sim:9092"),
+                )
+            except RuntimeError as e:
+                self.world.told(str(e.__cause__ or e).splitlines()[0])
+                return
+            self.resets.append((self._topic_id(), {partition: position}))
+        self.epochs = {self._topic_id(): self._epochs()}
+
+    def do_delete_group(self, host: str) -> None:
+        if self.moved:
+            return
+        try:
+            self.brokers.delete_group(GROUP)
+            self.lost_metadata = True
+            self.epochs.clear()  # nobody knows of a reset any more
+        except Exception as e:
+            self.world.told(f"the group stays: {e}")
+
+    def do_foreign(self, partition: int, ahead: int) -> None:
+        """Another program, such as a Flume, commits for the group."""
+        if partition >= self.brokers.count(TOPIC) or self.moved:
+            return
+        self.lost_metadata = True
+        at, end = self.brokers.committed(GROUP, TOPIC, partition), self.brokers.end_offset(TOPIC, partition)
+        position = max(0, min(end, (at.offset if at is not None and at.offset >= 0 else 0) + ahead))
+        self._read_log()
+        try:
+            self.brokers.commit_as_foreigner(GROUP, TOPIC, partition, position)
+        except Exception as e:
+            self.world.told(f"another program may not commit: {e}")
+            return
+        self.epochs.clear()  # its commit says nothing of a reset
+        self._delivered_by_others(partition, position)
+
+    def _delivered_by_others(self, partition: int, position: int) -> None:
+        log = self.logs[self._topic_id()]
+        self.foreign |= {
+            body for body, places in log.items() if any(p == partition and o < position for p, o in places)
+        }
+
+    def do_recreate(self, first: int, events: int) -> None:
+        """The topic is deleted and made again, and written to by another program's agent."""
+        if not self.brokers.count(TOPIC):
+            return
+        self._read_log(hidden=True)  # what was acknowledged goes with it, read or not
+        partitions = self.brokers.count(TOPIC)
+        self.brokers.delete_topic(TOPIC)
+        self.world.sleep(1.0)
+        if TOPIC in self.brokers.topics:  # an agent that was just starting has made it
+            return
+        self.brokers.create_topic(TOPIC, partitions)
+        self._produced(events)
+
+    def _produced(self, events: int) -> None:
+        """Agents elsewhere write so many records into the topic."""
+        from channels.kafka.records import ARROW, FORMAT, encode
+        from plugins import Batch, Event
+
+        if self.brokers.away_until > self.world.now:
+            return
+        values = []
+        for _ in range(events):
+            self.number += 1
+            body = b"event %d" % self.number
+            self.bodies[body] = True
+            values.append((self.number % self.brokers.count(TOPIC), encode(Batch.of([Event(body, GOOD)]))))
+
+        def produce() -> None:
+            producer = confluent_kafka.Producer({"bootstrap.servers": "sim:9092"})
+            for partition, value in values:
+                producer.produce(TOPIC, value, None, partition, headers=[(FORMAT, ARROW)])
+            producer.flush(10)
+
+        if values:
+            in_process(self.world, "another agent", produce)
+
+    def do_obstacle(self, seconds: float) -> None:
+        """A file lies where a directory belongs, for a while."""
+        for root in {*self.roots.values()}:
+            path = f"/{root}/x"
+            if path not in self.hdfs.tree.directories:
+                self.hdfs.put(path, b"in the way")
+                self.world.later(seconds, lambda p=path: self.hdfs.remove(p) if p in self.hdfs.tree.files else None)
+
+    def do_replay(self, host: str) -> None:
+        """`agent dlq replay` of all that was not replayed yet."""
+        try:
+            in_process(self.world, "replay", self._replay)
+        except Exception as e:
+            if not type(e).__module__.startswith("plugins"):
+                raise
+            self.world.told(f"replay: {e}")
+
+    def _replay(self) -> None:
+        from agent.runner.deadletters.replay import replay, replayer_of
+        from agent.runner.deadletters.stored import read
+
+        spec = self.spec("h1")
+        replayer = replayer_of(spec, spec.channels[0])
+        names = {kept.letter for kept in read(replayer.letters) if not kept.replayed and replayer.destination(kept)}
+        if names:
+            replay(replayer, names, again=False)
+            self.replayed |= names

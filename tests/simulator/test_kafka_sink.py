@@ -1,0 +1,88 @@
+"""The Kafka sink alone, on the model of Kafka: what each of its steps has done by the time it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from plugins import Batch, Event, Origin, PartitionClaim, Retry
+from tests.simulator.kafka import Brokers
+from tests.simulator.plans import CHANNEL, GROUP, OUT, SINKS, TOPIC
+from tests.simulator.program import configured, installed
+from tests.simulator.running import run_in
+from tests.simulator.world import Process, World, simulation
+
+HEADERS = {"to": "0"}
+
+
+def on_brokers(body: Callable[[Brokers], None]) -> None:
+    """Run that, in a process of its own, where there are the channel's topic, of one partition, and the sink's."""
+    with installed(), simulation(World(1)) as world:
+        brokers = world.models["kafka"] = Brokers(world)
+        for topic in (TOPIC, OUT):
+            brokers.create_topic(topic, 1)
+        run_in(world, Process(world, "p"), lambda: body(brokers))
+
+
+def opened():  # type: ignore[no-untyped-def]  # its module is imported in a simulation alone
+    """The sink of the stories."""
+    sink = configured(CHANNEL + SINKS["kafka"]).sinks[0].make()
+    sink.open()
+    return sink
+
+
+def claim_of(brokers: Brokers, cluster: str, partition: int = 0) -> PartitionClaim:
+    return PartitionClaim(cluster, TOPIC, str(brokers.topics[TOPIC].id), GROUP, epoch=0, partition=partition)
+
+
+def event(offset: int, partition: int = 0) -> Batch:
+    one = Batch.of([Event(b"event", HEADERS)])
+    return Batch(one.records, Origin.of_record(TOPIC, partition, offset, 0, 1))
+
+
+def test_records_for_another_cluster_are_stored_when_their_stage_returns() -> None:
+    def body(brokers: Brokers) -> None:
+        sink = opened()
+        claim = sink.resume(claim_of(brokers, "another"), 0).claim
+        sink.write(event(0))
+        sink.stage(claim, 0, 1)
+        assert [entry.value for entry in brokers.records(OUT, 0)] == [b"event"]
+
+    on_brokers(body)
+
+
+def test_a_transaction_moves_the_group_with_its_records() -> None:
+    def body(brokers: Brokers) -> None:
+        sink = opened()
+        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
+        sink.write(event(0))
+        sink.commit(sink.stage(claim, 0, 1))
+        at = brokers.committed(GROUP, TOPIC, 0)
+        assert at is not None
+        assert at.offset == 1
+
+    on_brokers(body)
+
+
+def test_a_record_is_not_taken_for_the_newest_while_what_is_behind_it_is_hidden_by_a_transaction() -> None:
+    def body(brokers: Brokers) -> None:
+        sink, other = opened(), opened()
+        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
+        brokers.add_partitions(TOPIC, 2)  # the record of those that are added is in partitions that it has already
+        theirs = other.resume(claim_of(brokers, sink._cluster_id, 1), 0).claim
+        sink.write(event(0))
+        sink.commit(sink.stage(claim, 0, 1))
+        other.write(event(0, 1))
+        waiting = other.stage(theirs, 0, 1)
+        sink.write(event(1))
+        sink.commit(sink.stage(claim, 1, 2))
+        sink.close()
+        brokers.expire_offsets(GROUP)
+        successor = opened()
+        with pytest.raises(Retry, match="a transaction may be open in it"):
+            successor.resume(claim, None)
+        other.commit(waiting)
+        assert successor.resume(claim, None).position == 2
+
+    on_brokers(body)
