@@ -60,6 +60,12 @@ class SearchReplaceInterceptor(Interceptor[SearchReplaceConfig]):
             flume=r"bytes that are not UTF-8 become `\ufffd`",
             here="they stay as they are",
         ),
+        Difference(
+            flume="a replacement that ends in `$` or names a group there is none of fails each batch with a match, for "
+            "ever",
+            here="an error of `check`",
+            option="replaceString",
+        ),
     )
 
     def __init__(self, config: SearchReplaceConfig, name: str = "") -> None:

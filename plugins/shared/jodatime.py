@@ -15,6 +15,9 @@ _FIELDS = {
 }  # fmt: skip
 _LEAST = {"month": 1, "day": 1, "day_of_year": 1}
 _MOST = {"month": 12, "day": 31, "day_of_year": 366, "hour": 24, "half_hour": 12, "minute": 59, "second": 59}
+_OFFSET = (
+    "[+-](?:[01][0-9]|2[0-3])(?::[0-5][0-9](?::[0-5][0-9])?|[0-5][0-9](?:[0-5][0-9])?)?"
+)
 _REMEMBERED = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -105,10 +108,12 @@ class TimePattern:
         if offset is None:
             local = at.replace(tzinfo=self._zone) if self._zone else at.astimezone()
             return (local - _EPOCH) // timedelta(milliseconds=1)
-        minutes = 0
+        ahead = 0
         if offset not in "zZ":
-            minutes = (int(offset[1:3]) * 60 + int(offset[-2:])) * (-1 if offset[0] == "-" else 1)
-        return (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) - minutes * 60_000
+            for unit, digits in zip((3600, 60, 1), re.findall("[0-9]{2}", offset), strict=False):
+                ahead += unit * int(digits)
+            ahead *= -1 if offset[0] == "-" else 1
+        return (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) - ahead * 1000
 
     def _part(self, pattern: str, letters: str, digits_follow: bool) -> str:
         letter, count = letters[0], len(letters)
@@ -129,7 +134,7 @@ class TimePattern:
             case "E":
                 return _any_of(_DAYS)
             case "Z" if count < 3:
-                return "(?P<offset>z|[+-][0-9]{2}:?[0-9]{2})"
+                return f"(?P<offset>z|{_OFFSET})"
         built = "y M d D E a H k h K m s S Z"
         raise ValueError(f"the time {pattern!r} has {letters!r}, which is not built; built are: {built}")
 

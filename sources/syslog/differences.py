@@ -44,6 +44,19 @@ PORTS = (
         flume="a message of whose head only the priority can be read has no status",
         here="it is Invalid, as in `multiport_syslogtcp`, and counted",
     ),
+    Difference(
+        flume="bytes that are not UTF-8 become U+FFFD in what could be read",
+        here="the body has the bytes that were sent",
+    ),
+    Difference(
+        flume="a host or a timestamp that is `-` is `null` in a body that keeps it",
+        here="it is `-` there, as it was sent",
+        option="keepFields",
+    ),
+    Difference(
+        flume="a year before 1583 is one of the Julian calendar",
+        here="of the Gregorian, as ISO 8601 has it",
+    ),
 )
 
 STREAMS = (
@@ -63,6 +76,10 @@ DATAGRAMS = (
         flume="empty lines before the message in a datagram are skipped",
         here="the datagram is one message, Invalid as it begins so",
     ),
+    Difference(
+        flume="a datagram that ends within `<13` is dropped",
+        here="it is one message, Invalid",
+    ),
 )
 
 MULTIPORT = (
@@ -79,5 +96,11 @@ MULTIPORT = (
     Difference(
         flume="a timestamp without a zone makes the event Invalid",
         here="it is read in `timeZone`, as in `syslogtcp`",
+    ),
+    Difference(
+        flume="an empty line, one that begins with a NUL, or a timestamp that is no time makes the source lose what "
+        "was read with it; a message ends at a NUL",
+        here="nothing is lost: an empty line is no message, the others are Invalid, and a NUL is a byte like any "
+        "other",
     ),
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pydantic
 
 from agent.config.diagnostics import Report
@@ -22,7 +24,7 @@ from plugins import option
 from tests.conformance.adapters import cases
 from tests.conformance.adapters import config as conformance
 from tests.interop.differential.drawing import mutated, sometimes
-from tests.interop.differential.search import Answers, Operation, Settings, shrunk
+from tests.interop.differential.search import Answers, Known, Operation, Settings, shrunk
 
 _ODD = (" ", "\t", ".", "=", ":", "\\", "\n", "#", "!", ",", "a1", "\\u00e4", "\u00e4", "\\\n", "c1", "k1", "r1", "..", "type", "\f", "${x}")
 SOURCES = ("seq", "netcat", "exec", "avro", "syslogtcp", "TAILDIR", "spooldir", "http", "org.x.Own", "bogus", "OTHER", "Netcat", "multiport_syslogtcp")
@@ -139,6 +141,9 @@ class Config(Operation):
         for name, agent in answer["agents"].items():
             agents[name] = agent and {kind: sorted(names) for kind, names in agent.items() if kind != "contexts"}
             for part, context in (agent or {}).get("contexts", {}).items():
+                kind, _, one = part.partition(".")
+                if one not in agent[kind]:
+                    continue
                 if context.get("type", "").upper() in ("LOGGER", "OTHER") or context.get("config", "").upper() == "OTHER":
                     continue
                 if part.startswith("sources.") and "channels" in context:
@@ -147,19 +152,36 @@ class Config(Operation):
         return [agents, sorted(answer["errors"])]
 
 
+_BEFORE = """a1.channels = c
+a1.channels.c.type = memory
+a1.sources = r
+a1.sources.r.type = org.x.Own
+a1.sources.r.channels = c
+"""
+
+
+def _named(text: str) -> set[str]:
+    """The properties of that file."""
+    return {prop.name for prop in parse(_BEFORE + text, "case", Report("lenient"))}
+
+
 class Resolve(Operation):
     """`${…}`: properties, system properties, the environment, defaults, and config filters."""
 
     name = "resolve"
+    known = (
+        Known("properties that name each other end Flume", lambda case: case.theirs == "error" and "${" in case.item),
+        Known(
+            "`${name}` of another property is resolved only where",
+            lambda case: any(f"${{{name}" in json.dumps(case.theirs) for name in _named(case.item)),
+        ),
+    )
 
     def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
-        return {}, [self.file(draw) for _ in range(50)]
+        return {"before": _BEFORE}, [self.file(draw) for _ in range(50)]
 
     def file(self, draw: random.Random) -> str:
-        lines = ["a1.channels = c", "a1.channels.c.type = memory", "a1.sources = r", "a1.sources.r.type = org.x.Own", "a1.sources.r.channels = c"]
-        lines += [f"{name} = {self.value(draw)}" for name in draw.sample(["x", "y.z", "A_B", "a1.own"], draw.randrange(4))]
-        if sometimes(draw, 0.3):
-            lines += ["a1.configfilters = f1", "a1.configfilters.f1.type = env"]
+        lines = [f"{name} = {self.value(draw)}" for name in draw.sample(["x", "y.z", "A_B", "a1.own"], draw.randrange(4))]
         lines += [f"a1.sources.r.{key} = {self.value(draw)}" for key in ("one", "two", "three")[: draw.randrange(1, 4)]]
         return "\n".join(lines) + "\n"
 
@@ -171,7 +193,7 @@ class Resolve(Operation):
         return mutated(draw, text, ("$", "{", "}", ":", "-", "${", "x")) if sometimes(draw, 0.2) else text
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        return [self._one(item) for item in items]
+        return [self._one(settings["before"] + item) for item in items]
 
     def _one(self, text: str) -> Any:
         report, environment = Report("lenient"), dict(os.environ)
@@ -210,6 +232,22 @@ class ContextValue(Operation):
     """`Context`: one property as a component reads it."""
 
     name = "context"
+    known = (
+        Known(
+            "A switch set to anything but true or false",
+            lambda case: case.item["get"] == "boolean" and (case.theirs, case.ours) == (False, "error"),
+        ),
+        Known(
+            "Numbers may have digits of any script",
+            lambda case: case.ours == "error"
+            and case.item["get"] in ("int", "long", "float", "double")
+            and not re.fullmatch(r"[+-]?[0-9]+|[+-]?[0-9.]+([eE][+-]?[0-9]+)?[fFdD]?", case.item["params"]["key"]),
+        ),
+        Known(
+            "a name that ends in a dot is an option without a name",
+            lambda case: case.item["get"] == "sub" and {k: v for k, v in case.theirs.items() if k} == case.ours,
+        ),
+    )
 
     def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
         return {}, [self.item(draw) for _ in range(100)]
@@ -246,4 +284,6 @@ class ContextValue(Operation):
         if isinstance(answer, dict) and "error" in answer:
             return "error"
         value = answer[0] if isinstance(answer, list) else answer
+        if item["get"] == "float" and value is not None:
+            return str(numpy.float32(value))
         return str(float(value)) if item["get"] in ("float", "double") and value is not None and value != "null" else None if value == "null" else value

@@ -114,10 +114,17 @@ def _stale(case: Case) -> bool:
 
 STREAMS = (
     Known("of a line that ends within `<13` TCP waits", lambda case: re.search(rb"(^|\n)<\d{0,3}\n", case.item)),
-    Known("empty lines before the message in a datagram", lambda case: case.item.startswith(b"\n")),
+    Known(
+        "a datagram that ends within `<13` is dropped",
+        lambda case: case.settings.get("udp") and case.theirs == "error" and re.fullmatch(rb"\n*<\d*\n?", case.item),
+    ),
 )
 """Where not even the number of events is the same."""
 SINGLE = (
+    Known(
+        "of a datagram only the first line is taken",
+        lambda case: case.settings.get("udp") and b"\n" in case.item.removesuffix(b"\n"),
+    ),
     Known(
         "a priority above 191 is accepted",
         lambda case: re.match(rb"<(19[2-9]|[2-9]\d\d)>", case.item) and _STATUS in _says(case, "ours"),
@@ -134,6 +141,17 @@ SINGLE = (
             not _HOST.fullmatch(_says(case, "ours").get("host", "-"))
             or (found := _FRACTION.match(case.item)) and len(found[1]) > 6
         ),
+    ),
+    Known(
+        "a host or a timestamp that is `-` is `null`",
+        lambda case: case.settings["keepFields"] not in ("none", "false")
+        and "null " in case.theirs[1]
+        and len(case.theirs[1]) - case.theirs[1].count("null ") * 3 == len(case.ours[1])
+        and case.theirs[1].replace("null ", "- ") == case.ours[1]
+    ),
+    Known(
+        "a year before 1583 is one of the Julian calendar",
+        lambda case: re.match(rb"<\d+>\d?\s?(0\d\d\d|1[0-4]\d\d|15[0-7]\d|158[0-2])-", case.item) and _timestamp_alone(case),
     ),
     Known("a message of whose head only the priority can be read has no status", _invalid_here),
     Known("an Invalid event has the headers of the one before", _stale),
@@ -160,10 +178,19 @@ class Syslog(Operation):
         said = None
         for line, theirs, ours in zip(lines, case.theirs, case.ours, strict=True):
             if theirs != ours:
-                said = super().explained(Case(case.settings, line, theirs, ours))
+                said, ours = self.as_text(theirs, ours)
+                if theirs != ours:
+                    said = super().explained(Case(case.settings, line, theirs, ours))
                 if said is None:
                     return None
         return said
+
+    def as_text(self, theirs: Any, ours: Any) -> tuple[str, Any]:
+        """Ours with a body that is text, as Flume's is where it could read the message."""
+        if "\xef\xbf\xbd" not in theirs[1]:
+            return "", ours
+        text = ours[1].encode("latin-1").decode("utf-8", "replace").encode().decode("latin-1")
+        return "bytes that are not UTF-8 become U+FFFD in what could be read", [ours[0], text]
 
     def settings(self, draw: random.Random) -> Settings:
         udp = sometimes(draw, 0.4)
@@ -201,11 +228,46 @@ def _some(events: Any, count: int) -> list[Any]:
     return [next(events) for _ in range(count)]
 
 
+_WELL_FORMED = re.compile(
+    rb"<(\d{1,2}|0\d\d|1[0-8]\d|19[01])>(1 )?(-|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"
+    rb"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) [!-~]+ "
+)
+"""A head that both read."""
+MULTIPORT_STREAMS = (
+    Known(
+        "an empty line, one that begins with a NUL, or a timestamp that is no time",
+        lambda case: case.theirs == "error"
+        and (re.search(rb"(^|\n)(\n|\0)", case.item) or any(_STATUS in headers for headers, _ in case.ours)),
+    ),
+)
+MULTIPORT = (
+    Known(
+        "a priority above 191 is accepted",
+        lambda case: re.match(rb"<(19[2-9]|[2-9]\d\d)>", case.item) and _says(case, "ours") == {_STATUS: "Invalid"},
+    ),
+    Known("a message ends at a NUL", lambda case: b"\0" in case.item and len(case.theirs[1]) < len(case.item)),
+    Known(
+        "any letter is taken for a zone",
+        lambda case: _says(case, "ours") == {_STATUS: "Invalid"} and not _WELL_FORMED.match(case.item),
+    ),
+    Known(
+        "dates without a year are put into 1999 or 2001",
+        lambda case: re.match(rb"<\d+>(1 )?[A-Z][a-z]{2} ", case.item) and _timestamp_alone(case),
+    ),
+    Known(
+        "a timestamp without a zone makes the event Invalid",
+        lambda case: _says(case, "theirs") == {_STATUS: "Invalid"}
+        and re.match(rb"<\d+>(1 )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)? ", case.item),
+    ),
+)
+
+
 class Multiport(Syslog):
     """`multiport_syslogtcp`."""
 
     name = "multiport"
-    known = ()
+    known = MULTIPORT
+    streams = MULTIPORT_STREAMS
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
         """With the time of reading as what it is: Flume takes it from the machine's clock."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from plugins import Batch, Event
 from plugins.shared.jodatime import TimePattern
 from sinks.bucketpath import BucketPath, zone
 from tests.interop.differential.drawing import header, headers, mutated, sometimes
-from tests.interop.differential.search import Answers, Operation, Settings, shrunk
+from tests.interop.differential.search import Answers, Known, Operation, Settings, shrunk
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Apia",
          "America/St_Johns", "Africa/Casablanca", "Europe/Dublin")  # fmt: skip
@@ -58,6 +59,12 @@ class Time(Operation):
     """`RegexExtractorInterceptorMillisSerializer`: a time in a pattern of Joda-Time."""
 
     name = "time"
+    known = (
+        Known(
+            "years before 1 and after 9999 are read",
+            lambda case: case.ours == "error" and not -62_135_683_200_000 < int(case.theirs) < 253_402_387_200_000,
+        ),
+    )
 
     def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
         pattern = draw.choice(PATTERNS)
@@ -71,6 +78,7 @@ class Time(Operation):
         return [{"error": "no time"} if one is None else str(one) for one in millis]
 
 
+_ESCAPES = re.compile(r"%[aAbBcdeDHIjklmMnpsStyYz%]|%\{[\w.-]+\}|%\[(localhost|IP|FQDN)\]", re.ASCII)
 LETTERS = "aAbBcdeDHIjklmMnpsStyYz"
 
 
@@ -78,6 +86,12 @@ class Path(Operation):
     """`BucketPath`: the escapes of paths, file names and topics."""
 
     name = "path"
+    known = (
+        Known(
+            "what begins like an escape and is none",
+            lambda case: case.ours == "error" and "%" in _ESCAPES.sub("", case.settings["pattern"]),
+        ),
+    )
 
     def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
         settings = {

@@ -128,7 +128,7 @@ public class Differences {
       case "config":
         return item -> configuration(item.asText(), false);
       case "resolve":
-        return item -> configuration(item.asText(), true);
+        return item -> configuration(settings.get("before").asText() + item.asText(), true);
       case "syslog":
         return item -> syslog(settings, bytes(item));
       case "multiport":
