@@ -28,8 +28,8 @@ SYSLOG = (
 
 PORTS = (
     Difference(
-        flume="the zone of a timestamp with a fraction is ignored, `.1` is 1 ms",
-        here="zones count, `.1` is 100 ms",
+        flume="the zone of a timestamp with a fraction is ignored, and one that cannot be, `-07:90`; `.1` is 1 ms",
+        here="zones count as they are written, `.1` is 100 ms",
     ),
     Difference(
         flume="a line that ends in CR LF matches no pattern; of a datagram only the first line is taken",
@@ -52,6 +52,15 @@ PORTS = (
         flume="a host or a timestamp that is `-` is `null` in a body that keeps it",
         here="it is `-` there, as it was sent",
         option="keepFields",
+    ),
+    Difference(
+        flume="a date without a year gets one by counting months, for which 29, 30 and 31 may be the same day; 29 "
+        "February is another day where it was first put into a year that has none",
+        here="the year that puts it between 11 months ago and a month ahead",
+    ),
+    Difference(
+        flume="a date with other blanks in it than spaces is no timestamp",
+        here="it is read",
     ),
     Difference(
         flume="a year before 1583 is one of the Julian calendar",
@@ -94,7 +103,8 @@ MULTIPORT = (
         " 7` is a date",
     ),
     Difference(
-        flume="a timestamp without a zone makes the event Invalid",
+        flume="a timestamp without a zone makes the event Invalid, and one with a fraction loses what was read with "
+        "it",
         here="it is read in `timeZone`, as in `syslogtcp`",
     ),
     Difference(

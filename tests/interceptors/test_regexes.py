@@ -112,6 +112,7 @@ def test_remove_header_is_what_each_event_says(events: list[Event]) -> None:
         ({"searchPattern": "(a)(b)?", "replaceString": "[$1$2]"}, b"ab a", b"[ab] [a]"),
         ({"searchPattern": "a"}, b"banana", b"bnn"),
         ({"searchPattern": "é", "replaceString": "ü€", "charset": "ISO-8859-1"}, b"\xe9t\xe9", b"\xfc?t\xfc?"),
+        ({"searchPattern": "x", "replaceString": "é", "charset": "US-ASCII"}, b"x\xc3", b"??"),
         ({"searchPattern": "x", "charset": "ISO-8859-1"}, b"\xe9\xff", b"\xe9\xff"),
         ({"searchPattern": "é", "charset": "UTF-16LE"}, "xé".encode("utf-16le"), b"x\0"),
         ({"searchPattern": r"(\w)\1", "replaceString": "$1", "allowBacktracking": "true"}, b"aabbc", b"abc"),

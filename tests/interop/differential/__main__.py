@@ -23,7 +23,10 @@ def main() -> None:
         for name in given.operations:
             started, cpu = time.monotonic(), time.process_time()
             print(search(flumes, OPERATIONS[name], given.seed, given.inputs))
-            print(f"  {time.monotonic() - started:.1f} s, {time.process_time() - cpu:.1f} s of our processor time", flush=True)
+            print(
+                f"  {time.monotonic() - started:.1f} s, {time.process_time() - cpu:.1f} s of our processor time",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

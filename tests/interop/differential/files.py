@@ -1,14 +1,15 @@
+# ruff: noqa: E501  # a list of what is drawn, or a reason, reads best in one line
 """Events written to files and read from them, to Kafka and from it, and out of JSON."""
 
 from __future__ import annotations
 
 import codecs
 import io
+import itertools
 import json
 import random
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from sources.http.handlers import json as json_handler
 from sources.spooldir import SpooldirConfig
 from sources.spooldir.content import Content, Skip
 from sources.spooldir.deserializers import deserializer
-from tests.interop.differential.drawing import as_bytes, event, header, headers, line, mutated, sometimes
-from tests.interop.differential.search import Answers, Case, Known, Operation, Settings, shrunk
+from tests.interop.differential.drawing import event, header, headers, line, mutated, sometimes
+from tests.interop.differential.search import Answers, Case, Known, Operation, Settings
 
 
 class Serialize(Operation):
@@ -36,16 +37,20 @@ class Serialize(Operation):
         kind, config = draw.choice(["text", "header_and_text", "header_and_text", "avro_event"]), {}
         if kind == "avro_event":
             if sometimes(draw, 0.5):
-                config["compressionCodec"] = draw.choice(["null", "deflate", "bzip2", "snappy", "xz"])
+                config["compressionCodec"] = draw.choice(["null", "deflate", "deflate", "snappy", "snappy", "bzip2"])
             if sometimes(draw, 0.3):
                 config["syncIntervalBytes"] = draw.choice(["100", "2048000"])
         elif sometimes(draw, 0.5):
             config["appendNewline"] = draw.choice(["true", "false", "TRUE"])
-        return {"type": kind, "config": config}, [[event(draw) for _ in range(draw.choice([0, 1, 1, 2, 5]))] for _ in range(40)]
+        return {"type": kind, "config": config}, [
+            [event(draw) for _ in range(draw.choice([0, 1, 1, 2, 5]))] for _ in range(40)
+        ]
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
         options = {f"sink.serializer.{name}": value for name, value in settings["config"].items()}
-        config, problems = FileRollConfig.parse({"sink.directory": ".", "sink.serializer": settings["type"], **options})
+        config, problems = FileRollConfig.parse(
+            {"sink.directory": ".", "sink.serializer": settings["type"], **options}
+        )
         if config is None:
             return {"error": str(problems)}
         return [self._file(serializers.make(config), item) for item in items]
@@ -66,31 +71,34 @@ class Serialize(Operation):
             records = [[one["headers"], one["body"].decode("latin-1")] for one in file]
             return [json.loads((file.metadata or {})["avro.schema"]), file.codec, records]
         if settings["type"] == "header_and_text":
-            for headers, _ in item:
-                for order in ({**headers}, dict(reversed(headers.items())), dict(sorted(headers.items()))):
-                    del order
             return _unordered(data, item)
         return answer
 
 
 def _unordered(data: bytes, item: list[Any]) -> str:
-    """The text with every event's headers in the order of their names, where they are all there."""
+    """The text with every event's headers in the order of their names."""
     text = data.decode("utf-8", "surrogateescape")
-    for given, body in item:
-        names = [re.escape(f"{name}={value}") for name, value in given.items()]
-        if len(names) > 1:
-            any_order = "|".join(names)
-            written = ", ".join(sorted(f"{name}={value}" for name, value in given.items()))
-            pattern = rf"\{{(?:{any_order})(?:, (?:{any_order})){{{len(names) - 1}}}\}} "
-            text = re.sub(pattern, lambda found: found[0] if len(found[0]) != len(written) + 3 else f"{{{written}}} ", text)  # noqa: B023
+    for given, _ in item:
+        pairs = sorted(f"{name}={value}" for name, value in given.items())
+        for order in itertools.permutations(pairs):
+            text = text.replace(f"{{{', '.join(order)}}} ", f"{{{', '.join(pairs)}}} ")
     return text
 
 
 def _unfinished(case: Case) -> bool:
-    """Whether there is no difference without a byte or some at the end, or Flume stopped at what is no UTF-8."""
+    """Whether the file ends within a character, or with a byte that Java takes for the beginning of one."""
     codec = codecs.getincrementaldecoder(case.settings["charset"])("replace")
     codec.decode(case.item.encode("latin-1"))
-    return bool(codec.getstate()[0])
+    odd = case.settings["charset"] == "Shift_JIS" and case.item[-1:] in "\x80\xa0\xfd\xfe\xff"
+    return bool(codec.getstate()[0]) or odd
+
+
+def _malformed(case: Case) -> bool:
+    try:
+        case.item.encode("latin-1").decode(case.settings["charset"])
+    except UnicodeError:
+        return True
+    return False
 
 
 class Deserialize(Operation):
@@ -100,12 +108,24 @@ class Deserialize(Operation):
     known = (
         Known(
             "`deserializer.maxLineLength` divides characters beyond U+FFFF",
-            lambda case: "maxLineLength" in case.settings["config"]
-            and case.theirs != "error"
-            and re.search("[\xf0-\xf4]|[\xd8-\xdf]", case.item)
-            and "?" in json.dumps(case.theirs),
+            lambda case: (
+                "maxLineLength" in case.settings["config"]
+                and case.theirs != "error"
+                and re.search("[\xf0-\xf4]|[\xd8-\xdf]", case.item)
+                and re.search("\\?|\xff\xfd|\xfd\xff", str(case.theirs))
+            ),
         ),
         Known("bytes at the end of a file that begin a character", _unfinished),
+        Known(
+            "in UTF-16 and the charsets of East Asia, what is malformed",
+            lambda case: case.settings["charset"].startswith(("UTF-16", "GBK", "Shift")) and _malformed(case),
+        ),
+        Known(
+            "some bytes that are no UTF-8 end a file early",
+            lambda case: (
+                case.settings["charset"] == "UTF-8" and case.settings["policy"] != "FAIL" and _malformed(case)
+            ),
+        ),
     )
 
     def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
@@ -117,7 +137,20 @@ class Deserialize(Operation):
         settings = {
             "type": "LINE",
             "config": config,
-            "charset": draw.choice(["UTF-8", "UTF-8", "UTF-8", "ISO-8859-1", "UTF-16BE", "UTF-16LE", "US-ASCII", "windows-1252", "GBK", "Shift_JIS"]),
+            "charset": draw.choice(
+                [
+                    "UTF-8",
+                    "UTF-8",
+                    "UTF-8",
+                    "ISO-8859-1",
+                    "UTF-16BE",
+                    "UTF-16LE",
+                    "US-ASCII",
+                    "windows-1252",
+                    "GBK",
+                    "Shift_JIS",
+                ]
+            ),
             "policy": draw.choice(["FAIL", "REPLACE", "IGNORE"]),
             "buffer": draw.choice([16384, 16384, 8]),
         }
@@ -126,16 +159,30 @@ class Deserialize(Operation):
     def content(self, draw: random.Random, charset: str) -> str:
         pieces = [line(draw, 40) for _ in range(draw.choice([0, 1, 2, 3]))]
         text = "".join(piece + draw.choice(["\n", "\n", "\n", "\r\n", "\r", "", "\n\n"]) for piece in pieces)
-        text = mutated(draw, text, ("\n", "\r", "ä", "\u20ac", "\U0001f600", "\0", "\u2028", "\x85", "\ufeff", "日")) if sometimes(draw, 0.5) else text
+        text = (
+            mutated(draw, text, ("\n", "\r", "ä", "\u20ac", "\U0001f600", "\0", "\u2028", "\x85", "\ufeff", "日"))
+            if sometimes(draw, 0.5)
+            else text
+        )
         data = text.encode(charset.replace("windows-", "cp"), "replace").decode("latin-1")
         if sometimes(draw, 0.2):
             at = draw.randrange(len(data) + 1)
-            data = data[:at] + draw.choice(["\xff", "\xc3", "\xe2\x82", "\xf0\x9f\x98", "\xed\xa0\x80", "\xd8\x00", "\x80", "\xc0\x80"]) + data[at:]
+            data = (
+                data[:at]
+                + draw.choice(
+                    ["\xff", "\xc3", "\xe2\x82", "\xf0\x9f\x98", "\xed\xa0\x80", "\xd8\x00", "\x80", "\xc0\x80"]
+                )
+                + data[at:]
+            )
         return data
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
         properties = {f"deserializer.{name}": value for name, value in settings["config"].items()}
-        properties |= {"inputCharset": settings["charset"], "decodeErrorPolicy": settings["policy"], "deserializer": settings["type"]}
+        properties |= {
+            "inputCharset": settings["charset"],
+            "decodeErrorPolicy": settings["policy"],
+            "deserializer": settings["type"],
+        }
         config, problems = SpooldirConfig.parse({"spoolDir": "/", **properties})
         if config is None:
             return {"error": str(problems)}
@@ -154,6 +201,11 @@ class Deserialize(Operation):
         finally:
             content.close()
         return [[{}, body.decode("latin-1")] for body in bodies]
+
+
+def _whole(text: str) -> str:
+    """As Java writes it in UTF-8."""
+    return re.sub("[\ud800-\udfff]", "?", text)
 
 
 class JsonHandler(Operation):
@@ -187,7 +239,11 @@ class JsonHandler(Operation):
             if sometimes(draw, 0.2):
                 given["headers"]["odd"] = draw.choice([1, 1.5, True, None, -0.0, 10**20, 1e300])
         if sometimes(draw, 0.9):
-            given["body"] = draw.choice([line(draw, 30), "", header(draw), "a\"b\\c\n", 5, True, None] if sometimes(draw, 0.3) else [line(draw, 30)])
+            given["body"] = draw.choice(
+                [line(draw, 30), "", header(draw), 'a"b\\c\n', 5, True, None]
+                if sometimes(draw, 0.3)
+                else [line(draw, 30)]
+            )
         if sometimes(draw, 0.1):
             given["more"] = draw.choice([1, [], {"a": [1, {}]}, None, "x"])
         return given
@@ -206,7 +262,10 @@ class JsonHandler(Operation):
         """The status that Flume's source answers; a header that is null for Flume is none here."""
         if isinstance(answer, dict):
             return answer.get("status") or (400 if answer["error"].startswith("HTTPBadRequestException") else 500)
-        return [[{name: text for name, text in given.items() if text is not None}, body] for given, body in answer]
+        return [
+            [{_whole(name): _whole(text) for name, text in given.items() if text is not None}, body]
+            for given, body in answer
+        ]
 
 
 class Wire(Operation):
@@ -231,7 +290,10 @@ _SCHEMA = fastavro.parse_schema(
     {
         "type": "record",
         "name": "AvroFlumeEvent",
-        "fields": [{"name": "headers", "type": {"type": "map", "values": "string"}}, {"name": "body", "type": "bytes"}],
+        "fields": [
+            {"name": "headers", "type": {"type": "map", "values": "string"}},
+            {"name": "body", "type": "bytes"},
+        ],
     }
 )
 
@@ -246,6 +308,13 @@ def _behind(value: str) -> bool:
     return data.tell() < len(value)
 
 
+def _headers(value: str) -> int:
+    try:
+        return abs(flumeevent.long_at(value.encode("latin-1"), 0)[0])
+    except (ValueError, IndexError):
+        return 0
+
+
 class Unwire(Operation):
     """The values of a Kafka channel's records to events."""
 
@@ -254,6 +323,10 @@ class Unwire(Operation):
         Known(
             "A record with bytes behind its event is a dead letter",
             lambda case: case.ours == "error" and case.theirs != "error" and _behind(case.item),
+        ),
+        Known(
+            "bytes behind an event are dropped",
+            lambda case: case.ours == "error" and "\\ufffd" in json.dumps(case.theirs[0]),
         ),
     )
 
@@ -264,7 +337,8 @@ class Unwire(Operation):
         given, body = event(draw)
         value: str = flumeevent.encode_event(Event(str(body).encode("latin-1"), given)).decode("latin-1")  # type: ignore[arg-type]  # as drawn
         if sometimes(draw, 0.4):
-            value = mutated(draw, value, ("\0", "\1", "\2", "\4", "\x80", "\xff", "a", "\x10", "\x7f"))
+            other = mutated(draw, value, ("\0", "\1", "\2", "\4", "\x80", "\xff", "a", "\x10", "\x7f"))
+            return other if _headers(other) < 100_000 else value  # Flume makes room for so many, and dies of it
         return value
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:

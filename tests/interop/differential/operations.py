@@ -7,5 +7,20 @@ from tests.interop.differential.search import Operation
 from tests.interop.differential.syslog import Multiport, Syslog
 from tests.interop.differential.times import Path, Time
 
-_ALL = (Config, Resolve, ContextValue, Syslog, Multiport, Time, Path, Intercept, Select, Serialize, Deserialize, JsonHandler, Wire, Unwire)
+_ALL = (
+    Config,
+    Resolve,
+    ContextValue,
+    Syslog,
+    Multiport,
+    Time,
+    Path,
+    Intercept,
+    Select,
+    Serialize,
+    Deserialize,
+    JsonHandler,
+    Wire,
+    Unwire,
+)
 OPERATIONS: dict[str, Operation] = {operation.name: operation() for operation in _ALL}  # type: ignore[abstract]  # none is

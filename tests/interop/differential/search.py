@@ -33,12 +33,14 @@ class Flumes(Application):
     jars = "flume"
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, scratch=directory / "scratch", log4j2_level="OFF")
+        settings = {"scratch": directory / "scratch", "log4j2.level": "OFF"}
+        settings["org.apache.avro.limits.bytes.maxLength"] = "100000"  # of a length that is none
+        super().__init__(directory, **settings)
 
     def ask(self, op: str, settings: Settings, items: Sequence[Any]) -> Answers:
         """What Flume's class makes of each item."""
         found: dict[str, Any] = json.loads(self.tell(json.dumps({"op": op, **settings, "items": items})))
-        return found["results"] if "results" in found else found
+        return found.get("results", found)
 
 
 class Case(NamedTuple):

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # a list of what is drawn, or a reason, reads best in one line
 """Syslog: what the three sources make of the bytes that one sender sends."""
 
 from __future__ import annotations
@@ -21,7 +22,31 @@ ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/
 KEEP = ("none", "none", "none", "false", "true", "all", "priority", "version", "timestamp", "hostname",
         "priority version", "timestamp hostname", "priority timestamp", "priority version timestamp hostname",
         "version hostname", "hostname,priority")  # fmt: skip
-_ODD = (" ", "  ", "<", ">", "-", "1", "9", ":", "T", "Z", ".", "\t", "\r", "\0", "\xff", "ä", "<13>", "[", "]", "A", "f", "\x0b", "\xa0")
+_ODD = (
+    " ",
+    "  ",
+    "<",
+    ">",
+    "-",
+    "1",
+    "9",
+    ":",
+    "T",
+    "Z",
+    ".",
+    "\t",
+    "\r",
+    "\0",
+    "\xff",
+    "ä",
+    "<13>",
+    "[",
+    "]",
+    "A",
+    "f",
+    "\x0b",
+    "\xa0",
+)
 _FAR = 31 * 86_400_000
 
 
@@ -52,8 +77,27 @@ def message(draw: random.Random) -> str:
     priority = draw.choice([draw.randrange(192), draw.randrange(192), draw.randrange(192), "013", "00", 192, 999, 0])
     version = draw.choice(["", "", "", "1 ", "1 ", "1", "2 ", "1  ", "0 "])
     stamp = draw.choice([stamp_3164, stamp_5424, stamp_5424, lambda draw: "-"])(draw)
-    host = draw.choice(["host", "web-01", "10.0.0.1", "a.b.c", "-", "h@x", "fe80::1", "h\xf4te", "su:", "x_y", "[::1]", "_", "2024", "a"])
-    text = draw.choice([line(draw, 60), line(draw, 60), "", " ", "app 1 id - text", "su: 'su root' failed", "-", "\xef\xbb\xbftext"])
+    host = draw.choice(
+        [
+            "host",
+            "web-01",
+            "10.0.0.1",
+            "a.b.c",
+            "-",
+            "h@x",
+            "fe80::1",
+            "h\xf4te",
+            "su:",
+            "x_y",
+            "[::1]",
+            "_",
+            "2024",
+            "a",
+        ]
+    )
+    text = draw.choice(
+        [line(draw, 60), line(draw, 60), "", " ", "app 1 id - text", "su: 'su root' failed", "-", "\xef\xbb\xbftext"]
+    )
     whole = f"<{priority}>{version}{stamp} {host} {text}"
     return mutated(draw, whole, _ODD) if sometimes(draw, 0.3) else whole
 
@@ -76,6 +120,7 @@ def by_line(settings: Settings, data: bytes) -> list[bytes]:
 
 _STATUS = "flume.syslog.status"
 _HOST = re.compile(r"[\w][\w.@-]*|-", re.ASCII)
+_NO_ZONE = rb"<\d{1,3}>\d?\s?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-](\d\d:[6-9]\d|(2[4-9]|[3-9]\d):)"
 _FRACTION = re.compile(rb"<\d{1,3}>\d?\s?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(\d+)")
 
 
@@ -92,7 +137,7 @@ def _more_than_priority(headers: dict[str, str]) -> bool:
 def _only_read_here(case: Case) -> bool:
     """We read the head of the message, and Flume its priority at most."""
     theirs, ours = _says(case, "theirs"), _says(case, "ours")
-    return _more_than_priority(ours) and theirs.get("host") != ours.get("host")
+    return "priority" in ours and not _more_than_priority(theirs)
 
 
 def _timestamp_alone(case: Case) -> bool:
@@ -113,7 +158,7 @@ def _stale(case: Case) -> bool:
 
 
 STREAMS = (
-    Known("of a line that ends within `<13` TCP waits", lambda case: re.search(rb"(^|\n)<\d{0,3}\n", case.item)),
+    Known("of a line that ends within `<13` TCP waits", lambda case: re.search(rb"<\d{0,3}(\n|$)", case.item)),
     Known(
         "a datagram that ends within `<13` is dropped",
         lambda case: case.settings.get("udp") and case.theirs == "error" and re.fullmatch(rb"\n*<\d*\n?", case.item),
@@ -131,27 +176,44 @@ SINGLE = (
     ),
     Known(
         "the zone of a timestamp with a fraction is ignored",
-        lambda case: _FRACTION.match(case.item) and _timestamp_alone(case),
+        lambda case: (_FRACTION.match(case.item) or re.match(_NO_ZONE, case.item)) and _timestamp_alone(case),
     ),
     Known("a line that ends in CR LF matches no pattern", lambda case: b"\r" in case.item and _only_read_here(case)),
     Known(
         "an IPv6 address, a name beyond ASCII",
-        lambda case: _only_read_here(case)
-        and (
-            not _HOST.fullmatch(_says(case, "ours").get("host", "-"))
-            or (found := _FRACTION.match(case.item)) and len(found[1]) > 6
+        lambda case: (
+            _only_read_here(case)
+            and (
+                not _HOST.fullmatch(_says(case, "ours").get("host", "-"))
+                or ((found := _FRACTION.match(case.item)) and len(found[1]) > 6)
+            )
         ),
     ),
     Known(
         "a host or a timestamp that is `-` is `null`",
-        lambda case: case.settings["keepFields"] not in ("none", "false")
-        and "null " in case.theirs[1]
-        and len(case.theirs[1]) - case.theirs[1].count("null ") * 3 == len(case.ours[1])
-        and case.theirs[1].replace("null ", "- ") == case.ours[1]
+        lambda case: (
+            case.settings["keepFields"] not in ("none", "false")
+            and "null " in case.theirs[1]
+            and len(case.theirs[1]) - case.theirs[1].count("null ") * 3 == len(case.ours[1])
+            and case.theirs[1].replace("null ", "- ") == case.ours[1]
+        ),
+    ),
+    Known(
+        "a date without a year gets one by counting months",
+        lambda case: re.match(rb"<\d+>\d?\s?[A-Z][a-z]{2}\s+(29|[3-9]\d)", case.item) and _timestamp_alone(case),
+    ),
+    Known(
+        "a date with other blanks in it than spaces",
+        lambda case: (
+            re.match(rb"<\d+>\d?\s?(?=.{0,10}[\t\x0b\f\r])[A-Z][a-z]{2}\s", case.item)
+            and "timestamp" not in _says(case, "theirs")
+        ),
     ),
     Known(
         "a year before 1583 is one of the Julian calendar",
-        lambda case: re.match(rb"<\d+>\d?\s?(0\d\d\d|1[0-4]\d\d|15[0-7]\d|158[0-2])-", case.item) and _timestamp_alone(case),
+        lambda case: (
+            re.match(rb"<\d+>\d?\s?(0\d\d\d|1[0-4]\d\d|15[0-7]\d|158[0-2])-", case.item) and _timestamp_alone(case)
+        ),
     ),
     Known("a message of whose head only the priority can be read has no status", _invalid_here),
     Known("an Invalid event has the headers of the one before", _stale),
@@ -167,7 +229,10 @@ class Syslog(Operation):
 
     def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
         settings = self.settings(draw)
-        return settings, [stream(draw, settings.get("udp", False)).encode("latin-1", "replace").decode("latin-1") for _ in range(200)]
+        return settings, [
+            stream(draw, settings.get("udp", False)).encode("latin-1", "replace").decode("latin-1")
+            for _ in range(200)
+        ]
 
     def explained(self, case: Case) -> str | None:
         """Every event that differs has its reason; told is the last."""
@@ -176,11 +241,11 @@ class Syslog(Operation):
             whole = case._replace(item=case.item.encode("latin-1"))
             return next((known.said for known in self.streams if known.holds(whole)), None)
         said = None
-        for line, theirs, ours in zip(lines, case.theirs, case.ours, strict=True):
+        for frame, theirs, ours in zip(lines, case.theirs, case.ours, strict=True):
             if theirs != ours:
                 said, ours = self.as_text(theirs, ours)
                 if theirs != ours:
-                    said = super().explained(Case(case.settings, line, theirs, ours))
+                    said = super().explained(Case(case.settings, frame, theirs, ours))
                 if said is None:
                     return None
         return said
@@ -233,11 +298,18 @@ _WELL_FORMED = re.compile(
     rb"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) [!-~]+ "
 )
 """A head that both read."""
+_WITHOUT_ZONE = rb"<\d+>(1 )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)? "
 MULTIPORT_STREAMS = (
     Known(
         "an empty line, one that begins with a NUL, or a timestamp that is no time",
-        lambda case: case.theirs == "error"
-        and (re.search(rb"(^|\n)(\n|\0)", case.item) or any(_STATUS in headers for headers, _ in case.ours)),
+        lambda case: (
+            case.theirs == "error"
+            and (re.search(rb"(^|\n)(\n|\0)", case.item) or any(_STATUS in headers for headers, _ in case.ours))
+        ),
+    ),
+    Known(
+        "a timestamp without a zone makes the event Invalid",
+        lambda case: case.theirs == "error" and re.search(_WITHOUT_ZONE, case.item),
     ),
 )
 MULTIPORT = (
@@ -256,8 +328,13 @@ MULTIPORT = (
     ),
     Known(
         "a timestamp without a zone makes the event Invalid",
-        lambda case: _says(case, "theirs") == {_STATUS: "Invalid"}
-        and re.match(rb"<\d+>(1 )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)? ", case.item),
+        lambda case: _says(case, "theirs") == {_STATUS: "Invalid"} and re.match(_WITHOUT_ZONE, case.item),
+    ),
+    Known(
+        "any letter is taken for a zone",  # and a day with one blank and digit, or two and two
+        lambda case: (
+            re.match(rb"<\d+>(1 )?[A-Z][a-z]{2} (\d |  ?\d\d )", case.item) and not _WELL_FORMED.match(case.item)
+        ),
     ),
 )
 
@@ -276,7 +353,7 @@ class Multiport(Syslog):
         now = str(settings["now"])
         for headers, _ in answer:
             stamp = headers.get("timestamp", "")
-            if stamp == now or stamp.isdigit() and abs(int(stamp) / 1000 - time.time()) < 3600:
+            if stamp == now or (stamp.isdigit() and abs(int(stamp) / 1000 - time.time()) < 3600):
                 headers["timestamp"] = "now"
         return answer
 
