@@ -197,9 +197,13 @@ class Config(Operation):
     name = "config"
     known = (
         Known(
+            "an escaped blank at the end of a name makes another name",
+            lambda case: re.search(r"\\[ \t\f]", case.item) and case.theirs[0] == case.ours[0],
+        ),
+        Known(
             "a backslash at the end of a file a property without one",
             lambda case: (
-                case.item.endswith("\\")
+                case.item.rstrip("\n").endswith("\\")
                 and case.theirs[1] == sorted([*case.ours[1], "ERROR PROPERTY_VALUE_NULL component= key="])
             ),
         ),
