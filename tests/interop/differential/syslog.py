@@ -333,7 +333,7 @@ MULTIPORT = (
     Known(
         "any letter is taken for a zone",  # and a day with one blank and digit, or two and two
         lambda case: (
-            re.match(rb"<\d+>(1 )?[A-Z][a-z]{2} (\d |  ?\d\d )", case.item) and not _WELL_FORMED.match(case.item)
+            re.match(rb"<\d+>(1 )?[A-Z][a-z]{2}\s(\d\s|\s?\d\d\s)", case.item) and not _WELL_FORMED.match(case.item)
         ),
     ),
 )
