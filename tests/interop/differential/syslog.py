@@ -161,7 +161,9 @@ STREAMS = (
     Known("of a line that ends within `<13` TCP waits", lambda case: re.search(rb"<\d{0,3}(\n|$)", case.item)),
     Known(
         "a datagram that ends within `<13` is dropped",
-        lambda case: case.settings.get("udp") and case.theirs == "error" and re.fullmatch(rb"\n*<\d*\n?", case.item),
+        lambda case: (
+            case.settings.get("udp") and case.theirs == "error" and re.fullmatch(rb"\n*(<\d*)?\n?", case.item)
+        ),
     ),
 )
 """Where not even the number of events is the same."""
@@ -200,7 +202,7 @@ SINGLE = (
     ),
     Known(
         "a date without a year gets one by counting months",
-        lambda case: re.match(rb"<\d+>\d?\s?[A-Z][a-z]{2}\s+(29|[3-9]\d)", case.item) and _timestamp_alone(case),
+        lambda case: re.match(rb"<\d+>\d?\s?[A-Z][a-z]{2}\s+(0|29|[3-9]\d)", case.item) and _timestamp_alone(case),
     ),
     Known(
         "a date with other blanks in it than spaces",
@@ -217,6 +219,15 @@ SINGLE = (
     ),
     Known("a message of whose head only the priority can be read has no status", _invalid_here),
     Known("an Invalid event has the headers of the one before", _stale),
+    Known("of a line that ends within `<13` TCP waits", lambda case: re.fullmatch(rb"<\d{0,3}\n?", case.item)),
+    Known(
+        "What follows a cut line is Invalid and has no headers",
+        lambda case: (
+            case.settings["eventSize"] < 100
+            and re.match(rb"<\d{1,3}>", case.item)
+            and _says(case, "ours") == {"Facility": "0", "Severity": "0", _STATUS: "Invalid"}
+        ),
+    ),
 )
 
 
