@@ -36,6 +36,7 @@ REGEX = (
         here="RE2: the same spelling, without look-around and back-references; `allowBacktracking = true` "
         "brings them back. `$` is the very end of the body and `.` takes all but a newline: where lines "
         r"end in CR LF, write `\r?$`; `\b` is the edge of a word of ASCII letters; "
+        "an empty match right behind another is not replaced; "
         "some patterns that Java refuses are taken, such as `{`",
     ),
 )
