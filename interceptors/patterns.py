@@ -34,8 +34,10 @@ REGEX = (
     Difference(
         flume="regular expressions are Java's, which some texts can hang",
         here="RE2: the same spelling, without look-around and back-references; `allowBacktracking = true` "
-        "brings them back. `$` is the very end of the body and `.` takes a carriage return: where lines "
-        r"end in CR LF, write `\r?$`",
+        "brings them back. `$` is the very end of the body and `.` takes all but a newline: where lines "
+        r"end in CR LF, write `\r?$`; `\b` is the edge of a word of ASCII letters; "
+        "an empty match right behind another is not replaced; "
+        "some patterns that Java refuses are taken, such as `{`",
     ),
 )
 """What the interceptors with patterns do otherwise than Flume's."""

@@ -280,6 +280,8 @@ class Config(BaseModel):
 
 ANY_CASE = pydantic.BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
 """For `Annotated[Literal["none", "deflate"], ANY_CASE]`: capital letters are taken for small ones."""
+_NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
+"""A number as Java reads it; what follows it says in how many bits Java is to keep it."""
 
 
 def _convert(annotation: Any, text: str) -> Any:
@@ -290,6 +292,11 @@ def _convert(annotation: Any, text: str) -> Any:
         return text.lower() == "true"
     if int in kinds and float not in kinds and not re.fullmatch(r"[+-]?[0-9]+", text):
         raise ValueError(f"must be a whole number, not {text!r}")
+    if float in kinds:
+        found = _NUMBER.fullmatch(text)
+        if found is None:
+            raise ValueError(f"must be a number, not {text!r}")
+        return found[1]
     if any(typing.get_origin(kind) in (list, tuple) for kind in kinds):
         return text.split()
     return text

@@ -12,6 +12,7 @@ shell's, such as `${file%.log}`, stays as it is.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -260,9 +261,14 @@ def _java_properties() -> dict[str, str]:
         here = str(Path.cwd())
     except FileNotFoundError:  # deleted under the process
         here = ""
+    try:  # as a JVM does, whatever the environment says
+        user = pwd.getpwuid(os.getuid())
+        name, home = user.pw_name, user.pw_dir
+    except KeyError:  # a number that nobody has, as containers like them
+        name, home = os.environ.get("USER") or str(os.getuid()), os.environ.get("HOME", "/")
     return {
-        "user.home": os.environ.get("HOME", "/"),
-        "user.name": os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid()),
+        "user.home": home,
+        "user.name": name,
         "user.dir": here,
         "java.io.tmpdir": "/tmp",  # noqa: S108  # what a JVM says on Linux, whatever TMPDIR is
         "os.name": uname.sysname,

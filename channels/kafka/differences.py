@@ -10,7 +10,8 @@ KAFKA = (
         here="it goes to the dead letters, with its bytes and the reason",
     ),
     Difference(
-        flume="bytes behind an event are dropped, so another kind of Avro is read as empty events",
+        flume="bytes behind an event are dropped, so another kind of Avro is read as empty events; a header that is "
+        "not UTF-8 is read with U+FFFD in it",
         here="such a record goes to the dead letters",
     ),
     Difference(

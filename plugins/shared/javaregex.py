@@ -198,6 +198,10 @@ class JavaPattern:
     def _letter(self, letter: str, in_class: bool) -> str:
         if letter in "123456789" and not in_class:
             self._needs_backtracking(f"the back-reference \\{letter}")
+        elif letter == "s" and not self.backtracking:  # RE2 leaves the vertical tab out
+            return r"\s\x0b" if in_class else r"[\s\x0b]"
+        elif letter == "S" and not self.backtracking and not in_class:
+            return r"[^\s\x0b]"
         elif letter in "hHvV":
             return self._set(_SPACES[letter.lower()], letter.isupper(), in_class, f"\\{letter}")
         elif letter == "R" and not in_class:

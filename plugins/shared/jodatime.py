@@ -10,11 +10,19 @@ _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+|'")
 _MONTHS = {name.lower(): n for names in (calendar.month_name, calendar.month_abbr) for n, name in enumerate(names)}
 _DAYS = [name.lower() for names in (calendar.day_name, calendar.day_abbr) for name in names]
 _FIELDS = {
-    "M": ("month", 2), "d": ("day", 2), "D": ("day_of_year", 3), "H": ("hour", 2), "k": ("hour", 2),
-    "h": ("half_hour", 2), "K": ("half_hour", 2), "m": ("minute", 2), "s": ("second", 2),
+    "M": ("month", 2), "d": ("day", 2), "D": ("day_of_year", 3), "H": ("hour", 2), "k": ("clock_hour", 2),
+    "h": ("clock_half", 2), "K": ("half_hour", 2), "m": ("minute", 2), "s": ("second", 2),
 }  # fmt: skip
-_LEAST = {"month": 1, "day": 1, "day_of_year": 1}
-_MOST = {"month": 12, "day": 31, "day_of_year": 366, "hour": 24, "half_hour": 12, "minute": 59, "second": 59}
+_LEAST = {"month": 1, "day": 1, "day_of_year": 1, "clock_hour": 1, "clock_half": 1}
+_MOST = {
+    "month": 12, "day": 31, "day_of_year": 366, "hour": 23, "clock_hour": 24, "half_hour": 11, "clock_half": 12,
+    "minute": 59, "second": 59,
+}  # fmt: skip
+_OFFSET = (
+    "[+-](?:[01][0-9]|2[0-3])(?::[0-5][0-9](?::[0-5][0-9](?:[.,][0-9]{1,3})?)?"
+    "|[0-5][0-9](?:[0-5][0-9](?:[0-9]{1,3})?)?)?"
+)
+"""Hours, and minutes, seconds and a fraction where there are some."""
 _REMEMBERED = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -23,16 +31,15 @@ class TimePattern:
     """A pattern that reads times. Raises ValueError, in words for the user, for one that is not built.
 
     Letters: `y` `Y` year, `M` month (`MMM` its name), `d` day of the month, `D` day of the year, `E` day of the week
-    (read, not checked), `a` half of the day, `H` `k` hour, `h` `K` hour of the half, `m` minute, `s` second, `S`
-    fraction of the second, `Z` offset such as +0100; `'…'` is literal. Names are English. A time that names no offset
-    is one of `zone`; None: of this machine. What is not in the pattern is as on 1970-01-01T00:00, but the year is
-    2000 where there is a month or a day.
+    (where it is not that of the date, the time is on that day of the same week), `a` half of the day, `H` `k` hour,
+    `h` `K` hour of the half, `m` minute, `s` second, `S` fraction of the second, `Z` offset such as +0100; `'…'` is
+    literal. Names are English. A time that names no offset is one of `zone`; None: of this machine. What is not in
+    the pattern is as on 1970-01-01T00:00, but the year is 2000 where there is a month or a day.
     """
 
     def __init__(self, pattern: str, zone: tzinfo | None = None) -> None:
         self._zone = zone
         self._yy = False
-        self._clock: set[str] = set()
         tokens = list(_TOKEN.finditer(pattern))
         parts = []
         for number, token in enumerate(tokens):
@@ -50,6 +57,9 @@ class TimePattern:
             self._regex = re.compile("".join(parts), re.ASCII | re.IGNORECASE)
         except re.error:
             raise ValueError(f"the time {pattern!r} names a part of it twice") from None
+        named = self._regex.groupindex.keys()
+        if {"hour", "clock_hour"} <= named or {"half_hour", "clock_half"} <= named:
+            raise ValueError(f"the time {pattern!r} names the hour twice")
         self._fraction = self._regex.groupindex.get("fraction", 0)
         self._seconds: dict[tuple[str, ...], int | None] = {}
         """Times read before, without their fraction: lines of a log come many in a second."""
@@ -89,11 +99,10 @@ class TimePattern:
             pivot = datetime.now(UTC).year - 30
             year += (pivot + 49 - year) // 100 * 100
         month = numbers.get("month") or _MONTHS[found["month"].lower()] if "month" in found else 1
-        hour = numbers.get("hour", 0)
-        if hour == 24 and "k" not in self._clock:
-            raise ValueError("hour")
-        if "half_hour" in numbers:
-            hour = numbers["half_hour"] % 12 + 12 * (found.get("half", "").lower() == "pm")
+        hour = numbers.get("hour", numbers.get("clock_hour", 0))
+        half = numbers.get("half_hour", numbers.get("clock_half"))
+        if half is not None:
+            hour = half % 12 + 12 * (found.get("half", "").lower() == "pm")
         at = datetime(
             year, month, numbers.get("day", 1), hour % 24, numbers.get("minute", 0), numbers.get("second", 0)
         )
@@ -101,25 +110,28 @@ class TimePattern:
             at = datetime(year, 1, 1, at.hour, at.minute, at.second) + timedelta(numbers["day_of_year"] - 1)
             if at.year != year:
                 raise ValueError("day of the year")
+        if "weekday" in found:  # as Joda-Time has it: that day of the week in which the others are
+            at += timedelta(_DAYS.index(found["weekday"].lower()) % 7 - at.weekday())
         offset = found.get("offset")
         if offset is None:
             local = at.replace(tzinfo=self._zone) if self._zone else at.astimezone()
             return (local - _EPOCH) // timedelta(milliseconds=1)
-        minutes = 0
+        ahead = 0
         if offset not in "zZ":
-            minutes = (int(offset[1:3]) * 60 + int(offset[-2:])) * (-1 if offset[0] == "-" else 1)
-        return (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) - minutes * 60_000
+            digits = re.sub("[^0-9]", "", offset).ljust(9, "0")
+            ahead = ((int(digits[:2]) * 60 + int(digits[2:4])) * 60 + int(digits[4:6])) * 1000 + int(digits[6:])
+        millis = (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+        return millis + ahead if offset[0] == "-" else millis - ahead
 
     def _part(self, pattern: str, letters: str, digits_follow: bool) -> str:
         letter, count = letters[0], len(letters)
         if letter in "yY":
             self._yy = count == 2
-            return rf"(?P<year>[0-9]{{{count}}})" if digits_follow else "(?P<year>-?[0-9]{1,9})"
+            return rf"(?P<year>[0-9]{{{count}}})" if digits_follow else "(?P<year>[+-]?[0-9]{1,9})"
         if letter == "M" and count > 2:
             return f"(?P<month>{_any_of(_MONTHS)})"
         if letter in _FIELDS:
             name, most = _FIELDS[letter]
-            self._clock.add(letter)
             return rf"(?P<{name}>[0-9]{{{f'{min(count, most)}' if digits_follow else f'1,{most}'}}})"
         match letter:
             case "S":
@@ -127,9 +139,9 @@ class TimePattern:
             case "a":
                 return "(?P<half>am|pm)"
             case "E":
-                return _any_of(_DAYS)
+                return f"(?P<weekday>{_any_of(_DAYS)})"
             case "Z" if count < 3:
-                return "(?P<offset>z|[+-][0-9]{2}:?[0-9]{2})"
+                return f"(?P<offset>z|{_OFFSET})"
         built = "y M d D E a H k h K m s S Z"
         raise ValueError(f"the time {pattern!r} has {letters!r}, which is not built; built are: {built}")
 

@@ -26,6 +26,10 @@ HDFS = (
         here="an error of `check` at its line; a percent sign is `%%`, which needs no timestamp",
     ),
     Difference(
+        flume="times before 15 October 1582 are told in the Julian calendar",
+        here="such an event goes to the dead letters",
+    ),
+    Difference(
         flume="a header that nothing sets leaves its place in a path empty",
         here="the same, with a warning of `check` where sources and interceptors are known not to set it; a "
         "time that no event can have is an error",

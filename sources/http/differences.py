@@ -10,6 +10,10 @@ HTTP = (
         here="it is absent",
     ),
     Difference(
+        flume="some requests that are no JSON are answered 500, a wrong `\\u` escape for instance",
+        here="400, as all others that are none",
+    ),
+    Difference(
         flume="a request of any size is read",
         here="one too large is answered 413",
     ),

@@ -13,6 +13,10 @@ _BARE = re.compile(r"[^/\\;#={}\[\]:, \t\f\r\n]+")
 _QUOTED = {quote: re.compile(rf"(?:[^{quote}\\]|\\.)*", re.DOTALL) for quote in "\"'"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _NAMED = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f", "\n": "\n", "'": "'", '"': '"', "\\": "\\", "/": "/"}
+HALF = re.compile("[\ud800-\udfff]")
+"""Half of a pair of UTF-16, which is no character."""
+_PREFIX = ")]}'\n"
+"""What some servers write before JSON, so that no browser runs it."""
 DEEPEST = 200
 
 
@@ -20,6 +24,9 @@ def read_events(text: str) -> list[Parsed | None] | None:
     """The events of an array, null ones as None; None for no array at all. ValueError where it is something else."""
     reader = _Reader(text)
     reader.space()
+    if text.startswith(_PREFIX, reader.at):
+        reader.at += len(_PREFIX)
+        reader.space()
     if reader.at == len(text):
         return None
     if reader.peek() != "[":
@@ -44,7 +51,7 @@ def _event(reader: _Reader) -> Parsed | None:
     body: str | None = None
     for name in reader.members():
         if name == "body":
-            body = text if (text := reader.scalar()) is None else _text(text)
+            body = text if (text := reader.scalar()) is None else _paired(text)
         elif name == "headers" and reader.peek() == "{":
             headers = {}
             for header in reader.members():
@@ -126,6 +133,8 @@ class _Reader:
             if mark not in ":=":
                 raise ValueError(f"expected : at character {self.at}")
             self.at += 2 if self.text.startswith("=>", self.at) else 1
+            if self.peek() in ",;]":
+                raise ValueError(f"expected a value at character {self.at}")
             yield name
             mark = self.peek()
             self.at += 1
@@ -183,5 +192,10 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Without halves of pairs of UTF-16, which no UTF-8 can hold; whole ones are joined."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    """With a question mark for half of a pair of UTF-16, as Java writes it in UTF-8."""
+    return HALF.sub("?", _paired(text))
+
+
+def _paired(text: str) -> str:
+    """With pairs of UTF-16 joined."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")

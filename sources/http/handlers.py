@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from plugins import Event
-from sources.http.gson import read_events
+from sources.http.gson import HALF, read_events
 from sources.log4j.framing import Framer
 from sources.log4j.reading import Reader
 
@@ -115,8 +115,8 @@ def _decoded(content: bytes, charset: str) -> str:
 
 
 def _encoded(text: str, charset: str) -> bytes:
-    """As Java writes it: UTF-16 with a mark, UTF-32 without."""
+    """As Java writes it: UTF-16 with a mark, UTF-32 without; half of a pair becomes what the charset has for it."""
     if charset == "utf-8":
         return text.encode("utf-8", "replace")
-    data = text.encode(f"{charset}-be", "replace")
+    data = HALF.sub("\ufffd", text).encode(f"{charset}-be")
     return b"\xfe\xff" + data if charset == "utf-16" and text else data

@@ -28,8 +28,8 @@ SYSLOG = (
 
 PORTS = (
     Difference(
-        flume="the zone of a timestamp with a fraction is ignored, `.1` is 1 ms",
-        here="zones count, `.1` is 100 ms",
+        flume="the zone of a timestamp with a fraction is ignored, and one that cannot be, `-07:90`; `.1` is 1 ms",
+        here="zones count as they are written, `.1` is 100 ms",
     ),
     Difference(
         flume="a line that ends in CR LF matches no pattern; of a datagram only the first line is taken",
@@ -43,6 +43,28 @@ PORTS = (
     Difference(
         flume="a message of whose head only the priority can be read has no status",
         here="it is Invalid, as in `multiport_syslogtcp`, and counted",
+    ),
+    Difference(
+        flume="bytes that are not UTF-8 become U+FFFD in what could be read",
+        here="the body has the bytes that were sent",
+    ),
+    Difference(
+        flume="a host or a timestamp that is `-` is `null` in a body that keeps it",
+        here="it is `-` there, as it was sent",
+        option="keepFields",
+    ),
+    Difference(
+        flume="a date without a year gets one by counting months, for which 29, 30 and 31 may be the same day; 29 "
+        "February is another day where it was first put into a year that has none",
+        here="the year that puts it between 11 months ago and a month ahead",
+    ),
+    Difference(
+        flume="a date with other blanks in it than spaces is no timestamp",
+        here="it is read",
+    ),
+    Difference(
+        flume="a year before 1583 is one of the Julian calendar",
+        here="of the Gregorian, as ISO 8601 has it",
     ),
 )
 
@@ -63,6 +85,10 @@ DATAGRAMS = (
         flume="empty lines before the message in a datagram are skipped",
         here="the datagram is one message, Invalid as it begins so",
     ),
+    Difference(
+        flume="a datagram that ends within `<13` is dropped",
+        here="it is one message, Invalid",
+    ),
 )
 
 MULTIPORT = (
@@ -77,7 +103,14 @@ MULTIPORT = (
         " 7` is a date",
     ),
     Difference(
-        flume="a timestamp without a zone makes the event Invalid",
+        flume="a timestamp without a zone makes the event Invalid, and one with a fraction loses what was read with "
+        "it",
         here="it is read in `timeZone`, as in `syslogtcp`",
+    ),
+    Difference(
+        flume="an empty line, one that begins with a NUL, or a timestamp that is no time makes the source lose what "
+        "was read with it; a message ends at a NUL",
+        here="nothing is lost: an empty line is no message, the others are Invalid, and a NUL is a byte like any "
+        "other",
     ),
 )

@@ -37,7 +37,9 @@ _DAY = (
     rf"|02-(?:0[1-9]|1\d|2[0-8]))|{_LEAP_YEAR}-02-29)"
 )
 _STAMP_STRICT = rf"{_DAY}T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[+-]\d\d:\d\d|Z)?"
-_STAMP_3164 = r"[A-Z][a-z][a-z]\s{1,2}\d{1,2}\s\d\d:\d\d:\d\d"
+_S = r"[\s\x0b]"
+"""A blank as Java has it; RE2 leaves the vertical tab out."""
+_STAMP_3164 = rf"[A-Z][a-z][a-z]{_S}{{1,2}}\d{{1,2}}{_S}\d\d:\d\d:\d\d"
 _BEYOND_ASCII = (
     r"(?:[\xc2-\xdf]|(?:\xe0[\xa0-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]|\xed[\x80-\x9f]"
     r"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf]))[\x80-\xbf]"
@@ -48,8 +50,8 @@ _HOST = rf"(?:(?:\w|{_BEYOND_ASCII})(?:[\w.@-]|{_BEYOND_ASCII})*|{_IPV6})"
 """Where there may be none: what ends in a colon or a bracket is not a host but the name of a program."""
 _HOST_5424 = rf"(?:[!-~]|{_BEYOND_ASCII})+"
 _HEAD = (
-    rf"^<\d{{1,3}}>(?:\d?\s?(?:(?:{_STAMP_5424}|-)\s(?:{_HOST}|-)|{_STAMP_3164}\s{_HOST})"
-    rf"|\d\s(?:{_STAMP_5424}|-)\s{_HOST_5424})\s"
+    rf"^<\d{{1,3}}>(?:\d?{_S}?(?:(?:{_STAMP_5424}|-){_S}(?:{_HOST}|-)|{_STAMP_3164}{_S}{_HOST})"
+    rf"|\d{_S}(?:{_STAMP_5424}|-){_S}{_HOST_5424}){_S}"
 )
 _HEAD_STRICT = rf"^<\d{{1,3}}>(?:1 )?(?:{_STAMP_STRICT}|{_STAMP_3164}|-) [^\x00-\x20]+ "
 _STAMP = 40
@@ -318,7 +320,7 @@ def _with_fields(
 ) -> Array:
     """Bodies that begin with the fields to keep, put together as Flume does: `<34>1 2024-05-01T10:00:00Z h text`.
 
-    Where `whole`, the body is the frame.
+    Where `whole`, and where nothing else is left, the body is the frame.
     """
     parts = []
     if "priority" in keep:
@@ -331,7 +333,8 @@ def _with_fields(
     if "hostname" in keep:
         parts.append(pc.binary_join_element_wise(hosts, b"", b" "))
     kept = pc.binary_join_element_wise(*(part.cast(pa.binary()) for part in parts), slices(data, text, ends), b"")
-    return pc.if_else(pa.array(whole), slices(data, np.where(whole, starts, text), ends), kept)
+    empty = pc.equal(pc.binary_length(kept), 0).fill_null(True)
+    return pc.if_else(pc.or_(pa.array(whole), empty), slices(data, starts, ends), kept)
 
 
 # --- time

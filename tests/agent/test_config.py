@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,15 @@ def test_values_from_elsewhere(tmp_path: Path) -> None:
         "${date:'it is' yy}": "it is " + __import__("datetime").datetime.now().strftime("%y"),
     }.items():
         assert url(written, tmp_path, *lines, **more) == (value or "http://localhost")
+
+
+def test_the_user_is_the_one_a_jvm_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "USER", "LOGNAME"):
+        monkeypatch.setenv(name, "/other")
+    user = pwd.getpwuid(os.getuid())
+    assert url("${sys:user.name}:${sys:user.home}", tmp_path) == f"{user.pw_name}:{user.pw_dir}"
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    assert url("${sys:user.name}:${sys:user.home}", tmp_path) == "/other:/other"
 
 
 def test_a_property_of_the_agent_may_be_a_variable_and_an_option_stays_one(tmp_path: Path) -> None:

@@ -141,6 +141,16 @@ def test_what_is_wrong_is_said_in_the_words_of_the_file(
     assert problems(**properties) == [Problem(option_name, message)]
 
 
+@pytest.mark.parametrize(("text", "number"), [("2.", 2.0), (".5", 0.5), ("1e1", 10.0), ("+1.5f", 1.5), ("3D", 3.0)])
+def test_numbers_are_spelled_as_in_java(text: str, number: float) -> None:
+    assert parse(rate=text).rate == number
+
+
+@pytest.mark.parametrize("text", ["1_0", "inf", "nan", "Infinity", "0x1p3", "\u0663", "1 0", "f", "1e"])
+def test_what_is_no_number_in_digits_is_refused(text: str) -> None:
+    assert problems(rate=text) == [Problem("rate", f"must be a number, not {text!r}")]
+
+
 def test_everything_wrong_is_said_at_once() -> None:
     config, found = Everything.parse({"batchSize": "x", "flag": "1", "bathcSize": "3", "kind": "z", "zzz": ""})
     assert config is None

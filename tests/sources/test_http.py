@@ -188,11 +188,28 @@ def test_whatever_is_sent_is_answered(content):
     [
         "[{'headers': {n: 1.50, t: TRUE}, body: 'it\\'s'}]",
         '[{"headers" => {"n" = 1.50; "t": true}; "body": "it\'s",}]'.replace(",}", "}"),
+        ')]}\'\n[{"headers": {"n": "1.50", "t": "true"}, "body": "it\'s"}]',
         '/* one */ [{"x": [1, {"y": []}], "headers": {"n": 1.50, "t": true, "z": null}, # two\n "body": "it\'s"}]',
     ],
 )
 def test_what_gson_forgives_is_forgiven(written):
     assert read_json(written.encode(), None) == [Event(b"it's", {"n": "1.50", "t": "true"})]
+
+
+@pytest.mark.parametrize("event", ['{"body":,}', '{"x":;"body": "b"}', '{"headers": {"a":]}}', '{"x":'])
+def test_a_member_without_a_value_is_refused(event):
+    with pytest.raises(HandlerError, match="invalid JSON") as refused:
+        read_json(f"[{event}]".encode(), None)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("charset", "body"),
+    [("utf-8", b"a?b"), ("utf-16", b"\xfe\xff\0a\xff\xfd\0b"), ("utf-32", b"\0\0\0a\0\0\xff\xfd\0\0\0b")],
+)
+def test_half_a_pair_of_utf_16_is_what_java_makes_of_it(charset, body):
+    content = r'[{"headers": {"h": "\ud83d"}, "body": "a\ud83db"}]'.encode(charset)
+    assert read_json(content, charset) == [Event(body, {"h": "?"})]
 
 
 @pytest.mark.parametrize("body", ["x", 'a \\" quote', "C:\\\\"])

@@ -22,7 +22,7 @@ UTC_READING = Reading.of("none", ZoneInfo("UTC"))
 
 # --- the plain parser, from the grammar as Flume documents it
 
-SPACE = rb"[ \t\n\f\r]"
+SPACE = rb"[ \t\n\x0b\f\r]"
 PRIORITY = re.compile(rb"<(\d{1,3})>")
 ISO = rb"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:[+-]\d{2}:\d{2}|Z)?"
 RFC5424 = re.compile(
@@ -169,6 +169,9 @@ LINES = [
     b"<13>1 2012-04-13T11:11:11+08:00 - x",
     b"<13>1 - - x",
     b"<13>- h x",
+    b"<13>- h ",
+    b"<13>\x0b-\x0bh\x0bx",
+    b"<13>Oct\x0b11\x0b22:14:15\x0bh x",
     b"<13>1- h x",
     b"<13>2024-02-29T12:34:56.789Z localhost.localdomain test",
     b"<13>12024-02-29T12:34:56.78 h test",

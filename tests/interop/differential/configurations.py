@@ -1,0 +1,475 @@
+# ruff: noqa: E501  # a list of what is drawn, or a reason, reads best in one line
+"""Configurations: what survives Flume's checks, what `${…}` stands for, and single values."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pydantic
+
+from agent.config.diagnostics import Report
+from agent.config.filters import config_filters
+from agent.config.parts import sort
+from agent.config.properties import BLANKS, last_wins, parse, words
+from agent.config.substitution import Resolver
+from plugins import Config as ComponentConfig
+from plugins import option
+from tests.conformance.adapters import cases
+from tests.conformance.adapters import config as conformance
+from tests.interop.differential.drawing import mutated, sometimes
+from tests.interop.differential.search import Answers, Case, Known, Operation, Settings, shrunk
+
+_ODD = (
+    " ",
+    "\t",
+    ".",
+    "=",
+    ":",
+    "\\",
+    "\n",
+    "#",
+    "!",
+    ",",
+    "a1",
+    "\\u00e4",
+    "\u00e4",
+    "\\\n",
+    "c1",
+    "k1",
+    "r1",
+    "..",
+    "type",
+    "\f",
+    "${x}",
+)
+SOURCES = (
+    "seq",
+    "netcat",
+    "exec",
+    "avro",
+    "syslogtcp",
+    "TAILDIR",
+    "spooldir",
+    "http",
+    "org.x.Own",
+    "bogus",
+    "OTHER",
+    "Netcat",
+    "multiport_syslogtcp",
+)
+CHANNELS = (
+    "memory",
+    "file",
+    "MEMORY",
+    "org.apache.flume.channel.kafka.KafkaChannel",
+    "jdbc",
+    "bogus",
+    "OTHER",
+    "SPILLABLEMEMORY",
+)
+SINKS = (
+    "logger",
+    "null",
+    "hdfs",
+    "avro",
+    "file_roll",
+    "org.x.Own",
+    "NULL",
+    "bogus",
+    "OTHER",
+    "hive",
+    "org.apache.flume.sink.kafka.KafkaSink",
+)
+
+
+@cache
+def samples() -> tuple[str, ...]:
+    """Files that people really have, and those of Flume's guide, where they are at hand."""
+    found = [file.read_text("utf-8") for file in sorted(cases().glob("userguide*/*.conf"))]
+    for suite in ("config", "real_files"):
+        if (file := cases() / f"{suite}.json").exists():
+            given = [case["input"] for case in json.loads(file.read_text("utf-8"))["cases"]]
+            found += [one["properties"] for one in given if len(one.get("properties", "")) < 4000]
+    return tuple(one for one in found if one)
+
+
+def drawn(draw: random.Random) -> str:
+    """A file with an agent or two."""
+    lines: list[str] = []
+    for agent in ["a1"] if sometimes(draw, 0.9) else ["a1", "agent"]:
+        lines += _agent(draw, agent)
+    if sometimes(draw, 0.2):
+        draw.shuffle(lines)
+    if sometimes(draw, 0.3):
+        lines.insert(
+            draw.randrange(len(lines) + 1),
+            draw.choice(
+                [
+                    "# a comment",
+                    "! another",
+                    "",
+                    "x",
+                    "a1",
+                    "a1.",
+                    ".sources = r1",
+                    "a1. = 1",
+                    "a1.x = ",
+                    "a1.bogus.r1.type = seq",
+                ]
+            ),
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _agent(draw: random.Random, agent: str) -> list[str]:
+    lines: list[str] = []
+
+    def put(key: str, value: str) -> None:
+        if sometimes(draw, 0.96):
+            lines.append(f"{agent}.{key}{draw.choice([' = ', ' = ', '=', ' : ', ' '])}{value}")
+
+    channels = draw.sample(["c1", "c2", "ch.3", "c4"], draw.choice([1, 1, 2, 3]))
+    sources = draw.sample(["r1", "r2", "src"], draw.choice([0, 1, 1, 2]))
+    sinks = draw.sample(["k1", "k2", "k3", "k4"], draw.choice([0, 1, 1, 2, 3, 4]))
+    between = draw.choice([" ", " ", "  ", "\t", ", "])
+    for kind, names in ("channels", channels), ("sources", sources), ("sinks", sinks):
+        put(kind, between.join(names + names[: sometimes(draw, 0.05)]))
+    for name in channels:
+        put(f"channels.{name}.type", draw.choice(CHANNELS[:3] if sometimes(draw, 0.8) else CHANNELS))
+        if sometimes(draw, 0.3):
+            put(
+                f"channels.{name}.{draw.choice(['capacity', 'transactionCapacity', 'config', 'keep-alive'])}",
+                draw.choice(["100", "OTHER", "memory", "x"]),
+            )
+    for name in sources:
+        put(f"sources.{name}.type", draw.choice(SOURCES))
+        put(
+            f"sources.{name}.channels",
+            " ".join(draw.sample([*channels, "c9"], draw.choice([1, 1, min(2, len(channels) + 1)]))),
+        )
+        if sometimes(draw, 0.4):
+            put(
+                f"sources.{name}.selector.type",
+                draw.choice(["replicating", "multiplexing", "load_balancing", "bogus", "OTHER", "Multiplexing"]),
+            )
+            put(f"sources.{name}.selector.mapping.X", draw.choice([*channels, "c9"]))
+        if sometimes(draw, 0.4):
+            put(f"sources.{name}.interceptors", draw.choice(["i1", "i1 i2", "i2"]))
+            put(f"sources.{name}.interceptors.i1.type", draw.choice(["host", "timestamp", "bogus"]))
+        if sometimes(draw, 0.1):
+            put(f"sources.{name}.config", draw.choice(["OTHER", "seq", "bogus"]))
+    for name in sinks:
+        put(f"sinks.{name}.type", draw.choice(SINKS))
+        put(f"sinks.{name}.channel", draw.choice([*channels, *channels, "c9", " ".join(channels)]))
+        if sometimes(draw, 0.3):
+            put(
+                f"sinks.{name}.{draw.choice(['hostname', 'config', 'sink.directory', 'hdfs.path'])}",
+                draw.choice(["x", "OTHER", "null", "/a b"]),
+            )
+    if sinks and sometimes(draw, 0.5):
+        groups = draw.choice([["g1"], ["g1", "g2"], ["g1", "g1"]])
+        put("sinkgroups", draw.choice([" ", " ", "  ", "\t"]).join(groups))
+        for name in dict.fromkeys(groups):
+            lines.append(
+                f"{agent}.sinkgroups.{name}.sinks = {' '.join(draw.sample([*sinks, 'k9'], draw.randrange(1, len(sinks) + 1)))}"
+            )
+            put(
+                f"sinkgroups.{name}.processor.type",
+                draw.choice(["failover", "load_balance", "default", "bogus", "OTHER", "FAILOVER"]),
+            )
+    if sometimes(draw, 0.2):
+        put("configfilters", draw.choice(["f1", "f1 f2"]))
+        put("configfilters.f1.type", draw.choice(["env", "bogus", "ENV", "external"]))
+    return lines
+
+
+class Config(Operation):
+    """`FlumeConfiguration`: which components survive, with which properties, and what it complains about."""
+
+    name = "config"
+    known = (
+        Known(
+            "an escaped blank at the end of a name makes another name",
+            lambda case: re.search(r"\\[ \t\f]", case.item) and case.theirs[0] == case.ours[0],
+        ),
+        Known(
+            "a backslash at the end of a file a property without one",
+            lambda case: (
+                case.item.rstrip("\n").endswith("\\")
+                and case.theirs[1] == sorted([*case.ours[1], "ERROR PROPERTY_VALUE_NULL component= key="])
+            ),
+        ),
+    )
+
+    def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
+        return {}, [self.file(draw) for _ in range(40)]
+
+    def file(self, draw: random.Random) -> str:
+        text = draw.choice(samples()) if samples() and sometimes(draw, 0.3) else drawn(draw)
+        return mutated(draw, text, _ODD) if sometimes(draw, 0.5) else text
+
+    def ours(self, settings: Settings, items: list[Any]) -> Answers:
+        return [self._one(item) for item in items]
+
+    def _one(self, text: str) -> Any:
+        answer = conformance.op_config({"properties": text})
+        if "error" in answer:
+            return answer
+        report = Report("lenient")
+        properties = last_wins(parse(text, "case", report), report)
+        for name, agent in answer["agents"].items():
+            own = {
+                key.removeprefix(f"{name}."): prop for key, prop in properties.items() if key.startswith(f"{name}.")
+            }
+            if agent is not None:
+                written = sort(name, {key: prop for key, prop in own.items() if key and prop.value}, report)
+                agent["contexts"] = {
+                    f"{kind}.{one}": {key: prop.value for key, prop in written.components[kind].get(one, {}).items()}
+                    for kind in ("sources", "channels", "sinks")
+                    for one in agent[kind]
+                }
+        return answer
+
+    def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
+        """In any order, and of a source the channels there are; a sink or channel whose class Flume knows is kept
+        as an object, which has no properties to compare."""
+        if "error" in answer:
+            return answer["error"].partition(":")[0]
+        agents = {}
+        for name, agent in answer["agents"].items():
+            agents[name] = agent and {kind: sorted(names) for kind, names in agent.items() if kind != "contexts"}
+            for part, context in (agent or {}).get("contexts", {}).items():
+                kind, _, one = part.partition(".")
+                if one not in agent[kind]:
+                    continue
+                if (
+                    context.get("type", "").upper() in ("LOGGER", "OTHER")
+                    or context.get("config", "").upper() == "OTHER"
+                ):
+                    continue
+                if part.startswith("sources.") and "channels" in context:
+                    context["channels"] = " ".join(sorted({*words(context["channels"])} & {*agent["channels"]}))
+                agents[name][part] = context
+        return [agents, sorted(answer["errors"])]
+
+
+_BEFORE = """a1.channels = c
+a1.channels.c.type = memory
+a1.sources = r
+a1.sources.r.type = org.x.Own
+a1.sources.r.channels = c
+"""
+
+
+def _unseen(case: Case) -> bool:
+    """Whether Flume's answer is ours where some properties are not there yet."""
+    lines = case.item.split("\n")
+    seen: set[str] = set()
+    others = [row for row, text in enumerate(lines) if not text.startswith("a1.sources")]
+    for hidden in range(1, 1 << min(len(others), 6)):
+        left = [text for row, text in enumerate(lines) if row not in others or not hidden >> others.index(row) & 1]
+        for before in (case.settings["before"], case.settings["before"].replace("a1.channels =", "a1.chan =")):
+            answer = Resolve().ours({"before": before}, ["\n".join(left)])[0]
+            seen |= {key for key in ("one", "two", "three") if answer.get(key) == case.theirs.get(key)}
+    return len(seen) == 3
+
+
+class Resolve(Operation):
+    """`${…}`: properties, system properties, the environment and defaults."""
+
+    name = "resolve"
+    known = (
+        Known("properties that name each other end Flume", lambda case: case.theirs == "error" and "${" in case.item),
+        Known(
+            "`${name}` of another property is resolved only where",
+            lambda case: _unseen(case) or re.search(r"\$\$|\$$| $", case.item, re.MULTILINE),
+        ),
+    )
+
+    def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
+        return {"before": _BEFORE}, [self.file(draw) for _ in range(50)]
+
+    def file(self, draw: random.Random) -> str:
+        lines = [
+            f"{name} = {self.value(draw)}" for name in draw.sample(["x", "y.z", "A_B", "a1.own"], draw.randrange(4))
+        ]
+        lines += [
+            f"a1.sources.r.{key} = {self.value(draw)}" for key in ("one", "two", "three")[: draw.randrange(1, 4)]
+        ]
+        return "\n".join(lines) + "\n"
+
+    def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
+        lines = item.split("\n")
+        for row, text in enumerate(lines):
+            yield settings, "\n".join(lines[:row] + lines[row + 1 :])
+            name, between, value = text.partition(" = ")
+            for less in shrunk(value):
+                yield settings, "\n".join([*lines[:row], name + between + less, *lines[row + 1 :]])
+
+    def value(self, draw: random.Random) -> str:
+        pieces = ["text", "/a/b", " ", "$", "{", "}", ":-", "%{a}", "${x}", "${y.z}", "${A_B}", "${env:HOME}", "${env:NONE_SUCH}", "${env:NONE_SUCH:-dflt}",
+                  "${sys:user.name}", "${sys:none.such}", "${none}", "${none:-d}", "$${x}", "${${x}}", "${env:${A_B}}", "${f1['HOME']}", "${f1[\"PATH\"]}", "${f1[NONE]}",
+                  "${f9['HOME']}", "${x:-${y.z}}", "${file%.log}", "${none:-}", "${ x }", "${}", "${a1.channels}", "${const:x}", "${base64Encoder:abc}"]  # fmt: skip
+        text = "".join(draw.choice(pieces) for _ in range(draw.choice([1, 1, 2, 3])))
+        return mutated(draw, text, ("$", "{", "}", ":", "-", "${", "x")) if sometimes(draw, 0.2) else text
+
+    def ours(self, settings: Settings, items: list[Any]) -> Answers:
+        return [self._one(settings["before"] + item) for item in items]
+
+    def _one(self, text: str) -> Any:
+        report, environment = Report("lenient"), dict(os.environ)
+        properties = last_wins(parse(text, "case", report), report)
+        if report.failed:
+            return {"error": "IllegalArgumentException"}
+        own = {name.removeprefix("a1."): prop for name, prop in properties.items() if name.startswith("a1.")}
+        filters = config_filters("a1", own, environment, report)
+        resolver = Resolver(
+            properties, report, directory=Path.cwd(), system={}, environment=environment, filters=filters
+        )
+        found = {
+            key.removeprefix("sources.r."): resolver.resolve(prop.name).value
+            for key, prop in own.items()
+            if key.startswith("sources.r.")
+        }
+        return {key: found[key] for key in ("one", "two", "three") if found.get(key)}
+
+    def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
+        """The properties of the source."""
+        if "agents" in answer:
+            answer = (answer["agents"].get("a1") or {}).get("contexts", {}).get("sources.r", {})
+            answer = {key: answer[key] for key in ("one", "two", "three") if key in answer}
+        return super().comparable(settings, item, answer)
+
+
+INT, LONG = {"ge": -(2**31), "le": 2**31 - 1}, {"ge": -(2**63), "le": 2**63 - 1}
+KINDS: dict[str, tuple[Any, dict[str, int]]] = {
+    "string": (str, {}), "boolean": (bool, {}), "int": (int, INT), "long": (int, LONG), "float": (float, {}),
+    "double": (float, {}), "sub": (dict[str, str], {}),
+}  # fmt: skip
+
+
+@cache
+def _class(get: str, key: str) -> Any:
+    kind, bounds = KINDS[get]
+    declared = option({} if get == "sub" else None, name=key, description="", **bounds)
+    return pydantic.create_model("Case", __base__=ComponentConfig, value=(kind | None, declared))
+
+
+class ContextValue(Operation):
+    """`Context`: one property as a component reads it."""
+
+    name = "context"
+    known = (
+        Known(
+            "A switch set to anything but true or false",
+            lambda case: case.item["get"] == "boolean" and (case.theirs, case.ours) == (False, "error"),
+        ),
+        Known(
+            "Numbers may have digits of any script",
+            lambda case: (
+                case.ours == "error"
+                and case.item["get"] in ("int", "long", "float", "double")
+                and not re.fullmatch(r"[+-]?[0-9]+|[+-]?[0-9.]+([eE][+-]?[0-9]+)?[fFdD]?", case.item["params"]["key"])
+            ),
+        ),
+        Known(
+            "a name that ends in a dot is an option without a name",
+            lambda case: case.item["get"] == "sub" and {k: v for k, v in case.theirs.items() if k} == case.ours,
+        ),
+    )
+
+    def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
+        return {}, [self.item(draw) for _ in range(100)]
+
+    def item(self, draw: random.Random) -> dict[str, Any]:
+        get = draw.choice([*KINDS])
+        number = draw.choice(
+            [0, 1, -1, 7, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63 - 1, 2**63, draw.randrange(10**6)]
+        )
+        values = {
+            "boolean": ("true", "false", "TRUE", "False", "yes", "on", "1", "0", "t", " true", "truE"),
+            "float": (
+                "1.5",
+                "-0.5",
+                ".5",
+                "5.",
+                "1e3",
+                "1E-3",
+                "0x10",
+                "1f",
+                "2d",
+                "NaN",
+                "Infinity",
+                "-Infinity",
+                "inf",
+                "1_000",
+                "1,5",
+                "+1",
+                "1e400",
+                "nan",
+            ),
+        }
+        some = values.get(
+            "float" if get == "double" else get,
+            (
+                str(number),
+                f"+{number}",
+                f"0{number}",
+                f"{number}.0",
+                f"{number}L",
+                "1e3",
+                "0x10",
+                "1_000",
+                "",
+                "--1",
+                "\u0663",
+                "\u00bd",
+                "-",
+            ),
+        )
+        value = draw.choice(some)
+        value = (
+            mutated(draw, value, (" ", "0", "-", "+", ".", "_", "e", "\u00a0", "\u0661", "x"))
+            if sometimes(draw, 0.2)
+            else value
+        )
+        key = "sub." if get == "sub" else "key"
+        params = {key: value.strip(BLANKS)}
+        if get == "sub":
+            params |= {f"sub.{name}": name for name in draw.sample(["a", "b.c", "", "sub.x"], 2)} | {"subx": "1"}
+        return {"get": get, "key": key, "params": {name: text for name, text in params.items() if text}}
+
+    def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
+        for less in shrunk(item["params"]):
+            yield settings, {**item, "params": less}
+
+    def ours(self, settings: Settings, items: list[Any]) -> Answers:
+        return [self._one(item) for item in items]
+
+    def _one(self, item: dict[str, Any]) -> Any:
+        config, problems = _class(item["get"], item["key"]).parse(item["params"])
+        return {"error": str(problems)} if config is None else [config.value]
+
+    def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
+        """Numbers as numbers."""
+        if isinstance(answer, dict) and "error" in answer:
+            return "error"
+        value = answer[0] if isinstance(answer, list) else answer
+        if item["get"] == "float" and value is not None:
+            with numpy.errstate(over="ignore"):
+                return str(numpy.float32(value))
+        return (
+            str(float(value))
+            if item["get"] in ("float", "double") and value is not None and value != "null"
+            else None
+            if value == "null"
+            else value
+        )

@@ -1,0 +1,277 @@
+# ruff: noqa: E501  # a list of what is drawn, or a reason, reads best in one line
+"""Events through chains of interceptors, and to the channels that selectors choose."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from agent.config.diagnostics import Report
+from agent.config.parts import Part
+from agent.config.properties import BLANKS, Property
+from agent.config.selectors import SelectorReader
+from agent.runner.local.selectors import Selector
+from agent.topology import Place
+from plugins import Batch, Event, Origin
+from plugins.shared.regex import Regex
+from tests.conformance.adapters import components
+from tests.interop.differential.drawing import event, header, mutated, sometimes
+from tests.interop.differential.search import Answers, Case, Known, Operation, Settings, shrunk
+
+_ATOMS = ("a", "e", "o", "[a-z]+", r"\d+", r"\d{1,3}", r"\w+", r"\s+", r"\S+", ".", ".*", ".+?", "[^ ]*", r"\[", r"\.", ":", " ",
+          r"\b", "^", "$", "(?i)INFO", "error|fail", r"\d{4}-\d\d-\d\d", r"[A-Z]\w*", r"\p{Alpha}+", r"\h", "[0-9a-f]{2,}", "x?", "ä", "é")  # fmt: skip
+_SWITCHES = ("true", "false", "TRUE", "False", "true")
+
+
+def regex(draw: random.Random, groups: int = 0) -> str:
+    """A regular expression, with that many groups at least."""
+    atoms = [draw.choice(_ATOMS) for _ in range(draw.randrange(1, 4))]
+    for _ in range(groups):
+        inner = draw.choice(_ATOMS) + draw.choice(["", draw.choice(_ATOMS)])
+        atoms.insert(draw.randrange(len(atoms) + 1), f"({inner}){draw.choice(['', '', '', '?'])}")
+    if sometimes(draw, 0.1):
+        atoms.append(f"(?:{draw.choice(_ATOMS)}|{draw.choice(_ATOMS)})*")
+    text = "".join(atoms)
+    return (
+        mutated(draw, text, ("(", ")", "[", "]", "\\", "*", "+", "?", "{", "}", "|", "(?=a)", r"\1", "&&"))
+        if sometimes(draw, 0.05)
+        else text
+    )
+
+
+def _switch(draw: random.Random, config: dict[str, str], name: str) -> None:
+    if sometimes(draw, 0.4):
+        config[name] = draw.choice(_SWITCHES)
+
+
+def link(draw: random.Random) -> dict[str, Any]:
+    """One interceptor."""
+    kind = draw.choice(["static", "timestamp", "host", "regex_filter", "regex_filter", "regex_extractor",
+                        "regex_extractor", "search_replace", "search_replace", "remove_header"])  # fmt: skip
+    config: dict[str, str] = {}
+    name = draw.choice(["a", "b", "host", "key", "timestamp", "new"])
+    match kind:
+        case "static":
+            _switch(draw, config, "preserveExisting")
+            if sometimes(draw, 0.9):
+                config["key"], config["value"] = name, header(draw).strip(BLANKS) or "v"
+        case "timestamp":
+            _switch(draw, config, "preserveExisting")
+            if sometimes(draw, 0.5):
+                config[draw.choice(["headerName", "headerName", "header"])] = name
+        case "host":
+            _switch(draw, config, "preserveExisting")
+            if sometimes(draw, 0.5):
+                config["hostHeader"] = name
+        case "regex_filter":
+            config["regex"] = regex(draw)
+            _switch(draw, config, "excludeEvents")
+        case "regex_extractor":
+            groups = draw.choice([1, 1, 2, 3])
+            config["regex"] = regex(draw, groups)
+            names = [f"s{n}" for n in range(draw.choice([groups, groups, 1, groups + 1]))]
+            config["serializers"] = draw.choice([" ", "  "]).join(names)
+            config |= {f"serializers.{one}.name": draw.choice(["a", "new", f"h{one}"]) for one in names}
+        case "search_replace":
+            groups = draw.choice([0, 1, 2])
+            config["searchPattern"] = regex(draw, groups)
+            config["replaceString"] = draw.choice(
+                ["", "X", "$1", "<$0>", "$2-$1", r"\$", "a$1b", "$10", "$", "é", r"\\", "${n}"]
+            )
+            if sometimes(draw, 0.1):
+                config["charset"] = draw.choice(["UTF-8", "ISO-8859-1", "US-ASCII"])
+        case _:
+            if sometimes(draw, 0.4):
+                config["withName"] = name
+            if sometimes(draw, 0.4):
+                config["fromList"] = draw.choice(["a,b", "a , host", "key", "a b", ",a", "a,,b", "x.y,Key"])
+            if sometimes(draw, 0.1):
+                config["fromListSeparator"] = draw.choice([" ", ",", r"\s+", ";", ""])
+            if sometimes(draw, 0.4):
+                config["matching"] = draw.choice(["a", "[ab]", ".*", "k.*", "x.y", "(?i)key", "h"])
+    return {"type": kind, "config": {k: v.strip(BLANKS) for k, v in config.items() if v.strip(BLANKS)}}
+
+
+def complaint(case: Case) -> str:
+    """Why we take no such chain."""
+    answers = Intercept().ours(case.settings, [case.item])
+    return answers["error"] if isinstance(answers, dict) else ""
+
+
+def _is_no_text(body: str, charset: str) -> bool:
+    try:
+        body.encode("latin-1").decode(charset)
+    except (UnicodeError, LookupError):
+        return True
+    return False
+
+
+def _empty(case: Case) -> bool:
+    """Whether a pattern to replace may match nothing."""
+    patterns = [link["config"].get("searchPattern") for link in case.settings["chain"]]
+    nothing = pa.array([b""], pa.binary())
+    return "error" not in (case.theirs, case.ours) and any(
+        Regex(pattern).matches(nothing)[0].as_py() for pattern in patterns if pattern
+    )
+
+
+class Intercept(Operation):
+    """Interceptors, one or some in a chain."""
+
+    name = "intercept"
+    known = (
+        Known(
+            "a replacement that ends in `$` or names a group there is none of",
+            lambda case: case.ours == "error" and re.search("the replacement .* (has a|names|uses)", complaint(case)),
+        ),
+        Known(
+            "regular expressions are Java's, which some texts can hang",
+            lambda case: case.ours == "error" and re.search("linear time", complaint(case)),
+        ),
+        Known(
+            r"`\b` is the edge of a word of ASCII letters",
+            lambda case: (
+                any(r"\b" in text for link in case.settings["chain"] for text in link["config"].values())
+                and not (case.item[1] + json.dumps(case.settings, ensure_ascii=False)).isascii()
+            ),
+        ),
+        Known("an empty match right behind another is not replaced", _empty),
+        Known(
+            "some patterns that Java refuses are taken",
+            lambda case: case.theirs == "error" and case.ours != "error" and "{" in json.dumps(case.settings),
+        ),
+        Known("`.` takes all but a newline", lambda case: re.search("\r|\xc2\x85|\xe2\x80[\xa8\xa9]", case.item[1])),
+        Known(
+            r"bytes that are no text of `charset` become `\ufffd`",
+            lambda case: any(
+                _is_no_text(case.item[1], link["config"].get("charset", "utf-8")) for link in case.settings["chain"]
+            ),
+        ),
+    )
+
+    def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
+        chain = [link(draw) for _ in range(draw.choice([1, 1, 1, 2, 3]))]
+        return {"chain": chain}, [event(draw) for _ in range(100)]
+
+    def ours(self, settings: Settings, items: list[Any]) -> Answers:
+        origin = Origin.of_record("t", 0, 0, 0, len(items))
+        batch = Batch.of((Event(body.encode("latin-1"), headers) for headers, body in items), origin)
+        chain = []
+        for given in settings["chain"]:
+            cls = components().get("interceptor", given["type"])
+            config, problems = cls.config_class.parse(given["config"])
+            if config is None:
+                return {"error": str(problems)}
+            chain.append(cls(config))
+        for interceptor in chain:
+            interceptor.open()
+            batch = interceptor.intercept(batch)
+            interceptor.close()
+        left = {
+            id.index: [one.headers, one.body.decode("latin-1")] for id, one in zip(batch.ids(), batch, strict=True)
+        }
+        return [left.get(row) for row in range(len(items))]
+
+    def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
+        """A header that is null for Flume is none here, and the time of reading is the time of reading."""
+        answer = super().comparable(settings, item, answer)
+        if isinstance(answer, list):
+            there = {name: _now(value) for name, value in answer[0].items() if value is not None}
+            return [there, answer[1]]
+        return answer
+
+    def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
+        chain = settings["chain"]
+        for at in range(len(chain)):
+            if len(chain) > 1:
+                yield {"chain": chain[:at] + chain[at + 1 :]}, item
+            for name, value in chain[at]["config"].items():
+                for less in shrunk(value):
+                    if less.strip(BLANKS):
+                        smaller = {**chain[at], "config": {**chain[at]["config"], name: less}}
+                        yield {"chain": [*chain[:at], smaller, *chain[at + 1 :]]}, item
+        for less in shrunk(item):
+            yield settings, less
+
+
+def _now(value: str) -> str:
+    return "now" if len(value) == 13 and value.isdigit() and abs(int(value) / 1000 - time.time()) < 600 else value
+
+
+class Select(Operation):
+    """Channel selectors."""
+
+    name = "select"
+    known = (
+        Known(
+            "multiplexing lists are split at single blanks",
+            lambda case: any(
+                "  " in value or "\t" in value or len({*value.split()}) < len(value.split())
+                for name, value in case.settings["config"].items()
+                if name not in ("type", "header")
+            ),
+        ),
+        Known(
+            "An optional channel that the source does not have",
+            lambda case: case.ours == "error" and case.theirs != "error" and None in case.theirs["optional"],
+        ),
+    )
+
+    def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
+        channels = draw.sample(["c1", "c2", "c3", "c4"], draw.randrange(1, 5))
+        config = {"type": draw.choice(["multiplexing", "multiplexing", "multiplexing", "replicating", "REPLICATING"])}
+        if config["type"] != "multiplexing":
+            if sometimes(draw, 0.5):
+                config["optional"] = self.names(draw, channels)
+        else:
+            if sometimes(draw, 0.9):
+                config["header"] = draw.choice(["state", "a", "x.y"])
+            for value in draw.sample(["CZ", "US", "1", "Ä", "a.b", "cz", "default"], draw.randrange(4)):
+                config[f"mapping.{value}"] = self.names(draw, channels)
+            for value in draw.sample(["CZ", "US", "XX", "1"], draw.choice([0, 0, 1, 2])):
+                config[f"optional.{value}"] = self.names(draw, channels)
+            if sometimes(draw, 0.6):
+                config["default"] = self.names(draw, channels)
+        return {"channels": channels, "config": config}, [self.headers(draw, config) for _ in range(20)]
+
+    def names(self, draw: random.Random, channels: list[str]) -> str:
+        some = draw.choices([*channels, *channels, *channels, *channels, "c9"], k=draw.choice([1, 1, 2, 3]))
+        return draw.choice([" ", " ", " ", "  ", "\t"]).join(dict.fromkeys(some) if sometimes(draw, 0.9) else some)
+
+    def headers(self, draw: random.Random, config: dict[str, str]) -> dict[str, str]:
+        name = config.get("header", "flume.selector.header")
+        value = draw.choice(["CZ", "US", "1", "Ä", "a.b", "cz", "XX", "", " CZ", "default"])
+        return {name: value} if sometimes(draw, 0.9) else {}
+
+    def ours(self, settings: Settings, items: list[Any]) -> Answers:
+        place, report = Place("case", 1), Report("normal")
+        part = Part("source", "s", "a.sources.s", place, {}, "a.sources.s")
+        lines = {name: Property(f"a.sources.s.selector.{name}", v, place) for name, v in settings["config"].items()}
+        spec = SelectorReader(part, lines, tuple(settings["channels"]), report).read()
+        if report.failed:
+            return {"error": " ".join(map(str, report.diagnostics()))}
+        origin = Origin.of_record("t", 0, 0, 0, len(items))
+        answers: list[Any] = [{"required": [], "optional": []} for _ in items]
+        for channel, batch, required in Selector(spec).route(Batch.of((Event(b"", item) for item in items), origin)):
+            for id in batch.ids():
+                answers[id.index]["required" if required else "optional"].append(channel)
+        return answers
+
+    def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
+        """The order of channels means nothing here."""
+        if "error" in answer:
+            return "error"
+        return {kind: sorted(names, key=str) for kind, names in answer.items()}
+
+    def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
+        for name in settings["config"]:
+            if name != "type":
+                yield {**settings, "config": {n: v for n, v in settings["config"].items() if n != name}}, item
+        for less in shrunk(item):
+            yield settings, less

@@ -1,0 +1,26 @@
+"""All operations, by name."""
+
+from tests.interop.differential.configurations import Config, ContextValue, Resolve
+from tests.interop.differential.events import Intercept, Select
+from tests.interop.differential.files import Deserialize, JsonHandler, Serialize, Unwire, Wire
+from tests.interop.differential.search import Operation
+from tests.interop.differential.syslog import Multiport, Syslog
+from tests.interop.differential.times import Path, Time
+
+_ALL = (
+    Config,
+    Resolve,
+    ContextValue,
+    Syslog,
+    Multiport,
+    Time,
+    Path,
+    Intercept,
+    Select,
+    Serialize,
+    Deserialize,
+    JsonHandler,
+    Wire,
+    Unwire,
+)
+OPERATIONS: dict[str, Operation] = {operation.name: operation() for operation in _ALL}  # type: ignore[abstract]  # none is

@@ -1,0 +1,34 @@
+"""A few inputs of each operation through Flume's own classes and through ours: nothing differs that is not known.
+
+The inputs are always the same: what differs once in 100,000 is looked for in `tests/soak`, not in whoever's run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.differential.operations import OPERATIONS
+from tests.interop.differential.search import Flumes, search, texts
+
+INPUTS, SEED = 1_000, 1
+
+
+@pytest.fixture(scope="module")
+def flumes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flumes]:
+    with Flumes(tmp_path_factory.mktemp("flumes")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_nothing_differs_that_is_not_known(flumes: Flumes, name: str) -> None:
+    found = search(flumes, OPERATIONS[name], SEED, INPUTS)
+    assert not found.differ, str(found)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_users_are_told_of_what_is_known(name: str) -> None:
+    operation = OPERATIONS[name]
+    for known in [*operation.known, *getattr(operation, "streams", ())]:
+        assert known.said in texts(), known.said

@@ -1,0 +1,27 @@
+"""As `tests/interop/test_differences.py`, with many inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import FIGURES, SEED
+from tests.interop.differential.operations import OPERATIONS
+from tests.interop.differential.search import Flumes, search
+
+pytestmark = pytest.mark.soak
+INPUTS = 100_000
+
+
+@pytest.fixture(scope="module")
+def flumes(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flumes]:
+    with Flumes(tmp_path_factory.mktemp("flumes")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_nothing_differs_that_is_not_known(flumes: Flumes, name: str, pytestconfig: pytest.Config) -> None:
+    found = search(flumes, OPERATIONS[name], pytestconfig.stash[SEED], INPUTS)
+    pytestconfig.stash[FIGURES].append(str(found))
+    assert not found.differ, str(found)
