@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import socket
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,15 +30,20 @@ from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.opensearch import OpenSearchCluster
-from agent.services.running import RunningAgent, free_port, until
+from agent.services.running import RunningAgent, until
 from agent.topology import AgentSpec, ComponentSpec, SourceSpec
 from plugins import Batch, Event
 from sinks.avro import AvroSink, AvroSinkConfig
+from tests.conformance import real_files
 
 EVENTS = 1100
 """Each kind of line is sent so often: more than most channels hold."""
 SHOWN = 8
 """So many of them lie in a file before `tail` begins, which shows no more than ten of what was there."""
+WHOLE = {"file_roll", "hdfs", "kafka"}
+"""Sinks in whose output a line stands as it was sent: `logger` shows its beginning, others write it as JSON."""
+DATAGRAMS = 100
+"""So many are sent before those are awaited."""
 LINES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 """By file and channels: what is sent, where not every line goes to every channel of its source."""
 
@@ -108,6 +112,8 @@ class Run:
     home: Path
     """Everything that the file calls by a path lies below it."""
     servers: Servers
+    lines: Sequence[bytes] = ()
+    """What the events are of, in turns, where the file lets them be anything; else of a few words."""
     settings: dict[str, str] = field(default_factory=dict)
     """What replaces the file's own, by its full key."""
     expected: dict[str, set[bytes]] = field(default_factory=dict)
@@ -120,6 +126,8 @@ class Run:
     """By sink: all that it has written, once the agent has ended."""
     environment: dict[str, str | None] = field(default_factory=dict)
     log: str = ""
+    sent: dict[bytes, bytes] = field(default_factory=dict)
+    """By id: the whole line."""
 
     def __post_init__(self) -> None:
         self.home.mkdir(parents=True)
@@ -137,7 +145,11 @@ class Run:
         for channels, line in kinds.items():
             kind = chr(ord("a") + 8 * number + list(kinds).index(channels))
             ids = [f"{self.id[5:13]}-{kind}{event:04}" for event in range(EVENTS)]
-            lines += [line.format(id=id).encode() for id in ids]
+            made = [line.format(id=id).encode() for id in ids]
+            if self.lines and self.id not in LINES:
+                made = [b"%b %b" % (id.encode(), self.lines[n % len(self.lines)]) for n, id in enumerate(ids)]
+            self.sent.update(zip((id.encode() for id in ids), made, strict=True))
+            lines += made
             for channel in channels.split():
                 self.expected.setdefault(channel, set()).update(id.encode() for id in ids)
         return lines
@@ -159,8 +171,10 @@ class Run:
         lines = [text, *(f"{key} = {value}" for key, value in self.settings.items())]
         file = self.home / "agent.conf"
         file.write_text("\n".join([*lines, f"{self.spec.name}.monitoring.port = 0", ""]), "utf-8")
-        arguments = ("-c", str(file), "-n", self.spec.name)
-        with RunningAgent(self.home, file, *arguments, environment=self.environment) as agent:
+        given = [f"-D{name}={value}" for name, value in real_files.system(self.id).items()]
+        arguments = ("-c", str(file), "-n", self.spec.name, *given)
+        environment = {**real_files.environment(self.id), **self.environment}
+        with RunningAgent(self.home, file, *arguments, environment=environment) as agent:
             for send_to in self.after:
                 send_to(agent)
             agent.until(lambda: not self.waits_for(agent.metrics()), f"the events of {self.id}")
@@ -194,6 +208,16 @@ class Run:
             expected = Counter(self.expected.get(channel.name, set()))
             told += [f"{channel.name}: {id.decode()} is missing" for id in expected - arrived]
             told += [f"{channel.name}: {id.decode()} came unexpected" for id in arrived - expected]
+        return told
+
+    def altered(self) -> list[str]:
+        """Lines that have arrived other than they were sent, of sinks that write them as they are."""
+        told = []
+        for sink in self.spec.sinks:
+            if sink.cls.type_name in WHOLE:
+                found = self.found[sink.name]()
+                arrived = [id for id in _ID.findall(found) if self._ours(id)]
+                told += [f"{sink.name}: {id.decode()} is altered" for id in arrived if self.sent[id] not in found]
         return told
 
     def _ours(self, id: bytes) -> bool:
@@ -251,24 +275,21 @@ def _write_lines(file: Path, lines: Sequence[bytes]) -> None:
         appended.write(b"".join(line + b"\n" for line in lines))
 
 
-def _listening(send: Callable[[int, Sequence[bytes]], None]) -> Callable[[Run, ComponentSpec, Sequence[bytes]], None]:
-    """A source that clients send to: it gets an address of this machine."""
+def _listening(
+    send: Callable[[int, Sequence[bytes], Callable[[], int]], None],
+) -> Callable[[Run, ComponentSpec, Sequence[bytes]], None]:
+    """A source that clients send to: it gets an address of this machine. `send` may ask how much was received."""
 
     def local(run: Run, source: ComponentSpec, lines: Sequence[bytes]) -> None:
-        port = free_port()
         run.put(source, "host" if "syslog" in source.cls.type_name else "bind", "127.0.0.1")
-        run.put(source, "port", port)
-
-        def send_to(agent: RunningAgent) -> None:
-            agent.port(source.name)
-            send(port, lines)
-
-        run.after.append(send_to)
+        run.put(source, "port", 0)
+        seen = f"SOURCE.{source.name}", "EventReceivedCount"
+        run.after.append(lambda agent: send(agent.port(source.name), lines, lambda: agent.count(*seen)))
 
     return local
 
 
-def _send_lines(port: int, lines: Sequence[bytes]) -> None:
+def _send_lines(port: int, lines: Sequence[bytes], _: Callable[[], int]) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"".join(line + b"\n" for line in lines))
         connection.shutdown(socket.SHUT_WR)
@@ -276,15 +297,18 @@ def _send_lines(port: int, lines: Sequence[bytes]) -> None:
             pass
 
 
-def _send_datagrams(port: int, lines: Sequence[bytes]) -> None:
+def _send_datagrams(port: int, lines: Sequence[bytes], received: Callable[[], int]) -> None:
+    """No more under way than the system holds, however busy the machine is."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        for number, line in enumerate(lines):
-            client.sendto(b"<13>Nov 23 10:00:00 host program: " + line, ("127.0.0.1", port))
-            if number % 50 == 49:  # as many as the system holds while the source does something else
-                time.sleep(0.1)
+        for begin in range(0, len(lines), DATAGRAMS):
+            some = lines[begin : begin + DATAGRAMS]
+            for line in some:
+                client.sendto(b"<13>Nov 23 10:00:00 host program: " + line, ("127.0.0.1", port))
+            sent = begin + len(some)
+            until(lambda sent=sent: received() >= sent, f"{sent} datagrams to be received")  # type: ignore[misc]
 
 
-def _send_avro(port: int, lines: Sequence[bytes]) -> None:
+def _send_avro(port: int, lines: Sequence[bytes], _: Callable[[], int]) -> None:
     config, _ = AvroSinkConfig.parse({"hostname": "127.0.0.1", "port": str(port)})
     assert config is not None
     sink = AvroSink(config)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,21 +66,36 @@ def agents() -> list[tuple[dict[str, Any], AgentSpec]]:
             file = Path(directory, f"{case['id']}.conf")
             file.write_text(case["input"]["properties"], "utf-8", newline="")
             for name, kept in case["expected"]["agents"].items():
-                spec = load(file, name, components=components, environment={}, system={})[0] if kept else None
+                given = {"environment": real_files.environment(case["id"]), "system": real_files.system(case["id"])}
+                spec = load(file, name, components=components, **given)[0] if kept else None
                 found += [(case, spec)] if spec else []
     return found
 
 
-def told_of(every: list[tuple[dict[str, Any], AgentSpec]], shared: Shared, home: Path) -> dict[str, object]:
-    """Run them one after the other; by file and agent, what did not arrive, or why nothing could."""
-    told: dict[str, object] = {}
-    for case, spec in every:
-        run = Run(case["id"], spec, home / f"{case['id']}-{spec.name}", shared)
-        try:
-            run.execute(case["input"]["properties"])
-            differences: object = run.differences()
-        except (AssertionError, ServiceError) as e:
-            differences = str(e)
-        if differences:
-            told[f"{case['id']} {spec.name}"] = differences
-    return told
+def told_of(
+    every: Sequence[tuple[dict[str, Any], AgentSpec]],
+    shared: Shared,
+    home: Path,
+    *,
+    at_once: int = 1,
+    lines: Sequence[bytes] = (),
+) -> dict[str, object]:
+    """Run them, so many at a time; by file and agent, what did not arrive, or why nothing could.
+
+    `lines` are put into the events, where a file lets them be anything.
+    """
+    runs = {}
+    for case, spec in every:  # made one by one, as this starts the servers
+        run = Run(case["id"], spec, home / f"{case['id']}-{spec.name}", shared, lines)
+        runs[f"{case['id']} {spec.name}"] = run, case["input"]["properties"]
+    with ThreadPoolExecutor(at_once) as pool:
+        found = pool.map(lambda one: _told(*one), runs.values())
+        return {name: told for name, told in zip(runs, found, strict=True) if told}
+
+
+def _told(run: Run, text: str) -> object:
+    try:
+        run.execute(text)
+        return run.differences() or (run.altered() if run.lines else [])
+    except (AssertionError, ServiceError) as e:
+        return str(e)
