@@ -34,8 +34,9 @@ _INSTEAD = {
     "org.apache.flume.source.thriftLegacy.ThriftLegacySource": _LEGACY,
     "org.apache.flume.channel.jdbc.JdbcChannel": "write type = file, which is as durable on one disk, or kafka",
     "org.apache.flume.sink.irc.IRCSink": "write a sink in Python: `agent template sink` prints one to start from",
-    "org.apache.flume.sink.hive.HiveSink": "write type = hdfs with hdfs.fileType = DataStream and "
-    "serializer = PARQUET or AVRO_BODY, and make an external table in Hive over hdfs.path",
+    "org.apache.flume.sink.hive.HiveSink": "write type = hdfs with hdfs.fileType = DataStream, and make an "
+    "external table in Hive over hdfs.path: with ROW FORMAT DELIMITED it reads what serializer = DELIMITED is for, "
+    "with a JSON SerDe what serializer = JSON is for; escapes in hdfs.path take the place of those in hive.partition",
     "org.apache.kudu.flume.sink.KuduSink": "write a sink in Python with the client of Kudu: `agent template sink` "
     "prints one to start from",
     "org.apache.flume.configfilter.HadoopCredentialStoreConfigFilter": "keep its passwords in files of their own and "
