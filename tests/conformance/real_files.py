@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.config import Diagnostic, catalogue, load
+from agent.topology import AgentSpec
 from plugins import Components
 from tests.conformance import adapters
 
@@ -57,6 +58,13 @@ def system(id: str) -> dict[str, str]:
     return FROM_ENVIRONMENT if environment(id) else {}
 
 
+def loaded(
+    id: str, file: Path, name: str | None, components: Components
+) -> tuple[AgentSpec | None, list[Diagnostic]]:
+    """What that file, or what was made of it, is here."""
+    return load(file, name, components=components, environment=environment(id), system=system(id))
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What becomes of one file."""
@@ -89,8 +97,7 @@ def judge(case: dict[str, Any], components: Components) -> Verdict:
         file = Path(directory, "flume.conf")
         file.write_text(text, "utf-8", newline="")
         for name in [name for name, kept in agents.items() if kept] or [None]:
-            variables, properties = environment(case["id"]), system(case["id"])
-            spec, found = load(file, name, components=components, environment=variables, system=properties)
+            spec, found = loaded(case["id"], file, name, components)
             errors += [one for one in found if one.severity == "error"]
             if spec is not None and name is not None and (kept := agents[name]) is not None:
                 ours = {"sources": spec.sources, "channels": spec.channels, "sinks": spec.sinks}

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.conformance import real_files
-from tests.system.arrivals import Shared, agents, shared, told_of
+from tests.conformance.arrival import LINES
+from tests.system.arrivals import Real, Shared, agents, shared, told_of
+from tests.system.running import ROOT
 
 __all__ = ["shared"]
 
-DRAWN = 30
-"""All of them are run by `./dev soak`."""
+DRAWN, REAL_DATA = 30, 12
+"""So many files; so many of them with lines of real logs as their events."""
 AT_ONCE = 5
 """Most of a run is waiting: for a pause of the sinks, for brokers, for files to be closed."""
+LOGS = ROOT.parent / "shared" / "data" / "loghub"
+LONGEST = 400
+"""Bytes of such a line: `netcat` cuts longer ones, as Flume does."""
 
 pytestmark = [
     pytest.mark.skipif(not real_files.files(), reason="no collection of real files (set FLUME_CASES)"),
@@ -24,7 +30,26 @@ pytestmark = [
 ]
 
 
-def test_what_is_sent_to_the_sources_of_drawn_files_arrives(shared: Shared, seed: int, tmp_path: Path) -> None:
-    every = agents()
-    drawn = random.Random(seed).sample(every, min(DRAWN, len(every)))
-    assert not told_of(drawn, shared, tmp_path, at_once=AT_ONCE)
+@pytest.fixture(scope="module")
+def every() -> list[Real]:
+    return agents()
+
+
+def real_lines(chance: random.Random) -> Sequence[bytes]:
+    """Of real logs, where there are some."""
+    lines = {line.rstrip() for log in sorted(LOGS.glob("*.log")) for line in log.read_bytes().splitlines()}
+    usable = sorted(line for line in lines if 0 < len(line) <= LONGEST)
+    return chance.sample(usable, 1000) if usable else []
+
+
+def test_what_is_sent_to_the_sources_of_drawn_files_arrives(
+    every: list[Real], shared: Shared, seed: int, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    lines = real_lines(chance)
+    left, runs = REAL_DATA if lines else 0, []
+    for real in chance.sample(every, min(DRAWN, len(every))):
+        take_any = left > 0 and real.id not in LINES
+        left -= take_any
+        runs.append(real.run(tmp_path, shared, lines=lines if take_any else ()))
+    assert not told_of(runs, at_once=AT_ONCE)
