@@ -28,7 +28,6 @@ from plugins.shared.thriftrpc import PROTOCOLS
 from tests.fixtures.kit import ON_SERVERS
 from tests.sinks.test_http import Server as HttpServer
 from tests.sources.calling import Running
-from tests.sources.test_avro import Running
 from tests.sources.test_thrift import Running as RunningThrift
 
 REPOSITORY = Path(__file__).parents[1]
