@@ -62,7 +62,7 @@ class MemoryChannel(Channel[MemoryConfig]):
     """
 
     type_name = "memory"
-    aliases = ("org.apache.flume.channel.MemoryChannel",)
+    aliases = ("org.apache.flume.channel.MemoryChannel", "org.apache.flume.channel.PseudoTxnMemoryChannel")
     differences = (
         Difference(
             flume="capacity 100 by default",

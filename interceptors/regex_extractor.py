@@ -12,6 +12,7 @@ from interceptors.patterns import REGEX, PatternConfig
 from plugins import Batch, Difference, Interceptor, agreement, option
 from plugins.batch import Array
 from plugins.options import suggestion
+from plugins.shared.javaclass import cannot_run, is_java_class
 from plugins.shared.jodatime import TimePattern
 
 _PACKAGE = "org.apache.flume.interceptor."
@@ -66,6 +67,8 @@ def _group(name: str, properties: dict[str, str]) -> Group:
         raise ValueError(f"{name}.name: is required: the header that its group goes to")
     if kind and kind != _MILLIS and kind not in _AS_IT_IS:
         near = suggestion(kind, [*_AS_IT_IS, _MILLIS])
+        if is_java_class(kind) and not near:
+            raise ValueError(f"{name}.type: {cannot_run('serializer of regex_extractor', kind)}")
         raise ValueError(f"{name}.type: {kind!r} cannot run here{near or f'; built are: {_AS_IT_IS[0]}, {_MILLIS}'}")
     if kind != _MILLIS:
         return Group(header, None)

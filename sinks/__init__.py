@@ -11,6 +11,7 @@ def components() -> list[type[Component]]:
     from sinks.file_roll import FileRollSink
     from sinks.hbase import HBaseSink
     from sinks.hdfs import HdfsSink
+    from sinks.http import HttpSink
     from sinks.kafka import KafkaSink
     from sinks.logger import LoggerSink
     from sinks.null import NullSink
@@ -24,6 +25,7 @@ def components() -> list[type[Component]]:
         FileRollSink,
         HBaseSink,
         HdfsSink,
+        HttpSink,
         KafkaSink,
         LoggerSink,
         NullSink,

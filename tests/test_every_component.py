@@ -26,6 +26,7 @@ from plugins.shared.avrorpc import array, frame, opening
 from plugins.shared.flumeevent import encode
 from plugins.shared.thriftrpc import PROTOCOLS
 from tests.fixtures.kit import ON_SERVERS
+from tests.sinks.test_http import Server as HttpServer
 from tests.sources.calling import Running
 from tests.sources.test_thrift import Running as RunningThrift
 
@@ -147,6 +148,12 @@ def rpc_sink(source: type[Running]) -> Check:
             conformance.check_sink(cls, there, lambda: [event.body for event in running.events], failing=missing)
 
     return check
+
+
+def http_sink(cls: type[Any], _: Path) -> None:
+    with HttpServer() as server:
+        failing = {"endpoint": "https://127.0.0.1:1/", "truststore": "/none"}
+        conformance.check_sink(cls, {"endpoint": server.url}, lambda: server.bodies, failing=failing)
 
 
 def exec_source(cls: type[Any], directory: Path) -> None:
@@ -294,6 +301,7 @@ HERE: dict[str, Check] = {
     "sink avro": rpc_sink(Running),
     "sink thrift": rpc_sink(RunningThrift),
     "sink file_roll": file_roll,
+    "sink http": http_sink,
     "sink logger": logger,
     "sink spark": spark,
     "sink null": lambda cls, _: conformance.check_sink(cls, {}),

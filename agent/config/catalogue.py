@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import NamedTuple
 
 
@@ -32,12 +33,10 @@ _INSTEAD = {
     "org.apache.flume.source.avroLegacy.AvroLegacySource": _LEGACY,
     "org.apache.flume.source.thriftLegacy.ThriftLegacySource": _LEGACY,
     "org.apache.flume.channel.jdbc.JdbcChannel": "write type = file, which is as durable on one disk, or kafka",
-    "org.apache.flume.channel.PseudoTxnMemoryChannel": "write type = memory",
     "org.apache.flume.sink.irc.IRCSink": "write a sink in Python: `agent template sink` prints one to start from",
-    "org.apache.flume.sink.hive.HiveSink": "write type = hdfs with hdfs.fileType = DataStream and "
-    "serializer = PARQUET or AVRO_BODY, and make an external table in Hive over hdfs.path",
-    "org.apache.flume.sink.http.HttpSink": "write a sink in Python that posts the events: `agent template "
-    "sink` prints one to start from",
+    "org.apache.flume.sink.hive.HiveSink": "write type = hdfs with hdfs.fileType = DataStream, and make an "
+    "external table in Hive over hdfs.path: with ROW FORMAT DELIMITED it reads what serializer = DELIMITED is for, "
+    "with a JSON SerDe what serializer = JSON is for; escapes in hdfs.path take the place of those in hive.partition",
     "org.apache.kudu.flume.sink.KuduSink": "write a sink in Python with the client of Kudu: `agent template sink` "
     "prints one to start from",
     "org.apache.flume.configfilter.HadoopCredentialStoreConfigFilter": "keep its passwords in files of their own and "
@@ -169,6 +168,13 @@ FLUME: dict[str, list[FlumeType]] = {
         hadoop="HadoopCredentialStoreConfigFilter",
     ),
 }
+
+
+def near(kind: str, written: str) -> str:
+    """`, did you mean 'x'?` where one of Flume's own classes is written with a slip; else nothing."""
+    known = [one.java for one in FLUME[kind]]
+    found = difflib.get_close_matches(written, known, n=1, cutoff=0.95) if written.startswith("org.apache.") else []
+    return f", did you mean {found[0]!r}?" if found else ""
 
 
 def find(kind: str, written: str) -> FlumeType | None:

@@ -119,10 +119,11 @@ class Reader:
                 message = cannot_run(part.kind, flume.java)
             self.report.fatal(written.place, part.path, message, drops=part.owner)
             return None
-        if is_java_class(written.value):
+        near = catalogue.near(part.kind, written.value)
+        if is_java_class(written.value) and not near:
             message = cannot_run(part.kind, written.value)
         else:
-            message = unknown if unknown.endswith("?") else f"{unknown}; {built}"
+            message = unknown if unknown.endswith("?") else f"{unknown}{near or f'; {built}'}"
         if any(fault.whole for fault in self.components.faults):
             message += " (it may be of a plugin that cannot be used: see the warnings)"
         if part.kind == "interceptor":

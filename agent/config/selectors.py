@@ -10,6 +10,7 @@ from agent.config.parts import Part, names_in
 from agent.config.properties import Property
 from agent.topology import Policy, Route, SelectorKind, SelectorSpec
 from plugins.options import suggestion
+from plugins.shared.javaclass import cannot_run, is_java_class
 
 KINDS: dict[str, list[str]] = {
     "replicating": ["type", "optional"],
@@ -50,6 +51,9 @@ class SelectorReader:
             return "replicating"
         if flume := catalogue.find("selector", written.value):
             return cast(SelectorKind, flume.alias)
+        if is_java_class(written.value):
+            self._wrong(written, cannot_run("channel selector", written.value))
+            return None
         near = suggestion(written.value, list(KINDS)) or f"; built are: {', '.join(KINDS)}"
         self._wrong(written, f"unknown selector type {written.value!r}{near}")
         return None

@@ -13,6 +13,7 @@ from agent.config.properties import Property
 from agent.topology import Policy, SinkGroupSpec, SinkProcessorKind, SinkProcessorSpec, SinkSpec
 from plugins import CommittingSink, Config, option
 from plugins.options import suggestion
+from plugins.shared.javaclass import cannot_run, is_java_class
 
 
 class FailoverOptions(Config):
@@ -139,7 +140,9 @@ class SinkGroupReader:
             return cast(SinkProcessorKind, flume.alias)
         if not unfinished(written, self._report):
             near = suggestion(written.value, list(OPTIONS)) or f"; built are: {', '.join(OPTIONS)}"
-            self._wrong(written, f"unknown sink processor {written.value!r}{near}")
+            message = f"unknown sink processor {written.value!r}{near}"
+            java = is_java_class(written.value)
+            self._wrong(written, cannot_run("sink processor", written.value) if java else message)
         return None
 
     def _processor(self, kind: SinkProcessorKind, options: Mapping[str, Property]) -> SinkProcessorSpec | None:
@@ -152,10 +155,11 @@ class SinkGroupReader:
         if isinstance(config, LoadBalanceOptions):
             policy = config.selector.lower()
             if policy not in ("round_robin", "random"):
-                message = f"processor.selector must be round_robin or random, not {config.selector!r}"
-                if "." in config.selector:
-                    message += ": Java classes cannot run here"
-                self._wrong(options["selector"], message + suggestion(policy, ["round_robin", "random"]))
+                near = suggestion(policy, ["round_robin", "random"])
+                message = f"processor.selector must be round_robin or random, not {config.selector!r}{near}"
+                if is_java_class(config.selector):
+                    message = cannot_run("selector of a load_balance processor", config.selector)
+                self._wrong(options["selector"], message)
                 return None
             # Flume takes 0 as not set.
             longest = (config.longest_penalty or 30_000) / 1000

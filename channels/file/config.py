@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
+import pydantic
+
 from channels.bounded import BoundedConfig
 from plugins import agreement, option
 from plugins.options import with_default
 
 SYNCED = "each put is on the disk before it returns; puts at the same time share one sync"
+LEAST = 1 << 20
+"""Bytes of a file, and of room on a disk; Flume has the same bound for the second."""
 CHECKPOINTS = "there is nothing to be written at intervals: a restart reads the log's headers"
 
 
@@ -51,21 +55,25 @@ class FileChannelConfig(BoundedConfig):
         128 << 20,
         name="maxFileSize",
         unit="bytes",
-        ge=1 << 20,
-        description="A file of events is closed at this size, and deleted once all of it is delivered.",
+        description="A file of events is closed at this size, and deleted once all of it is delivered. Less than 1 "
+        "MiB is 1 MiB.",
     )
     minimum_required_space: int = option(
         500 << 20,
         name="minimumRequiredSpace",
         unit="bytes",
-        ge=1 << 20,
-        description="Sources wait while a disk of dataDirs has less room than this.",
+        description="Sources wait while a disk of dataDirs has less room than this. Less than 1 MiB is 1 MiB.",
     )
     encryption: dict[str, str] = option(
         {},
         name="encryption.",
         description="Not supported: with any of these options the agent does not start. Encrypt the disk instead.",
     )
+
+    @pydantic.field_validator("max_file_size", "minimum_required_space")
+    @classmethod
+    def _at_least(cls, value: int) -> int:
+        return max(value, LEAST)
 
     @agreement("encryption")
     def _not_encrypted(self) -> None:

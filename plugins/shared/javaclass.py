@@ -59,7 +59,7 @@ FAMILIES = (
     Family(
         "SQL: `org.keedio.flume.source.SQLSource`, `com.stratio.ingestion.sink.jdbc.JDBCSink`, "
         "`com.citic.source.canal.CanalSource`",
-        r"\bsql\w*source|jdbc|canal",
+        r"\b\w*(sql|oracle|mariadb)\w*(source|sink)|jdbc|canal",
         "take a source or sink with `SQLAlchemy`: keep the last key in a file in `stored`, insert by "
         "`batch.id(row)` in "
         "`flush`; to follow a database's changes: Debezium into a topic, and the source `kafka`",
@@ -91,6 +91,17 @@ FAMILIES = (
         "sink `kafka`, and Kafka Connect",
     ),
     Family(
+        "Spark: `org.apache.spark.streaming.flume.sink.SparkSink`",
+        r"\.spark\.",
+        "Spark 3 has removed its end of that: write type = spark, with a processor, or type = kafka, from which "
+        "Spark reads",
+    ),
+    Family(
+        "Redis: `com.flumeng.plugins.sink.RedisSink`",
+        r"redis",
+        "take a source or sink with `redis`: `XADD` in `flush`, `XREADGROUP` and `XACK` in `stored`",
+    ),
+    Family(
         "REST: `com.stratio.ingestion.source.rest.RestSource`",
         r"restsource",
         "take a source with `requests`, or `exec` with `curl` in a loop",
@@ -107,11 +118,14 @@ def is_java_class(name: str) -> bool:
 def cannot_run(kind: str, name: str) -> str:
     """A sentence that names the class, what kind of thing it is, and what to write or to start from.
 
-    `kind` is `source`, `sink`, `interceptor`, or what an interceptor takes the place of (`serializer`, `handler` …).
+    `kind` is `source`, `sink`, `interceptor`, what one that is built takes the place of (`channel` …), or what an
+    interceptor does (`serializer`, `handler` …).
     """
     if kind in ("source", "sink", "interceptor"):
         an = "an" if kind == "interceptor" else "a"
         way = f"{an} {kind} in Python may have its name: `agent template {kind} {name}` prints one to start from"
+    elif kind in _BUILT:
+        way = _BUILT[kind]
     else:
         way = f"{_INSTEAD.get(kind, _BODIES)}: `agent template interceptor` prints one to start from"
     family = next((one for one in FAMILIES if re.search(one.pattern, name, re.IGNORECASE)), None)
@@ -121,7 +135,15 @@ def cannot_run(kind: str, name: str) -> str:
 
 _MORE = "docs/migrating-from-flume.md says more"
 _BODIES = "an interceptor in Python can make bodies of what it writes, for serializer = TEXT"
+_BUILT = {
+    "channel": "write type = file, which is durable on one disk, or kafka, or memory",
+    "sink processor": "write processor.type = failover or load_balance",
+    "selector of a load_balance processor": "write processor.selector = round_robin or random",
+}
 _INSTEAD = {
+    "channel selector": "write selector.type = multiplexing, and an interceptor in Python that sets the header it "
+    "reads",
+    "serializer of regex_extractor": "leave its type out, and let an interceptor in Python change the header",
     "handler": "take handler = blob or ndjson, and an interceptor in Python that makes events of the bodies",
     "deserializer": "take deserializer = LINE, and an interceptor in Python that makes events of the lines",
     "serializer of Elasticsearch": "an interceptor in Python can make the headers that become fields",

@@ -53,6 +53,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
     aliases = (
         "morphline_solr",
         "org.apache.flume.sink.solr.morphline.MorphlineSolrSink",
+        "org.apache.flume.sink.solr.morphline.MorphlineSink",
     )
 
     def __init__(self, config: SolrConfig, name: str = "") -> None:

@@ -225,6 +225,12 @@ def test_where_a_disk_is_full_what_is_taken_is_to_be_committed(
     files.close()
 
 
+def test_small_bounds_are_the_smallest(tmp_path: Path) -> None:
+    files = opened(tmp_path, minimumRequiredSpace="1", maxFileSize="146435")
+    assert (files.config.minimum_required_space, files.config.max_file_size) == (1 << 20, 1 << 20)
+    files.close()
+
+
 def test_a_full_disk_blocks_too_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = opened(tmp_path, minimumRequiredSpace=str(1 << 60))
     files.stopping.set()

@@ -2,7 +2,7 @@
 
 `python -m tests.conformance.real_files` prints the table. The files are the suite `real_files` of the conformance
 cases, with the parts that Flume 1.11 keeps of each. No server is asked: this is what `agent check` says without a
-Hadoop configuration, an environment and `-D` properties.
+Hadoop configuration, and without an environment and `-D` properties but those that a file cannot do without.
 """
 
 from __future__ import annotations
@@ -10,25 +10,59 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agent.config import Diagnostic, catalogue, load
+from agent.topology import AgentSpec
 from plugins import Components
 from tests.conformance import adapters
 
 SUITE = "real_files"
 
 _CLASS = re.compile(
-    r"\.(?:(sources|channels|sinks|interceptors)\.[^.]+\.type|(serializer|handler|deserializer))[ \t]*[=:][ \t]*"
+    r"\.(?:(sources|channels|sinks|interceptors)\.[^.]+\.type|(selector|processor)\.type|"
+    r"(serializer|handler|deserializer))[ \t]*[=:][ \t]*"
     r"([a-z]\w*\.[\w.$]+)[ \t]*$",
     re.MULTILINE,
 )
 """A Java class as the type of something: what kind of thing, and the class."""
-_KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "interceptors": "interceptor"}
+_KINDS = {
+    "sources": "source",
+    "channels": "channel",
+    "sinks": "sink",
+    "interceptors": "interceptor",
+    "selector": "selector",
+    "processor": "sink processor",
+}
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+
+
+NOTES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+"""What is known of single files: by kind and id."""
+FROM_ENVIRONMENT = {"propertiesImplementation": "org.apache.flume.node.EnvVarResolverProperties"}
+"""The system property by which Flume takes `${NAME}` from the environment."""
+
+
+def environment(id: str) -> dict[str, str]:
+    """What that file takes from the environment."""
+    found: dict[str, str] = NOTES["environment"].get(id, {})
+    return found
+
+
+def system(id: str) -> dict[str, str]:
+    """The `-D` properties with which that file is started."""
+    return FROM_ENVIRONMENT if environment(id) else {}
+
+
+def loaded(
+    id: str, file: Path, name: str | None, components: Components
+) -> tuple[AgentSpec | None, list[Diagnostic]]:
+    """What that file, or what was made of it, is here."""
+    return load(file, name, components=components, environment=environment(id), system=system(id))
 
 
 @dataclass(frozen=True)
@@ -63,7 +97,7 @@ def judge(case: dict[str, Any], components: Components) -> Verdict:
         file = Path(directory, "flume.conf")
         file.write_text(text, "utf-8", newline="")
         for name in [name for name, kept in agents.items() if kept] or [None]:
-            spec, found = load(file, name, components=components, environment={}, system={})
+            spec, found = loaded(case["id"], file, name, components)
             errors += [one for one in found if one.severity == "error"]
             if spec is not None and name is not None and (kept := agents[name]) is not None:
                 ours = {"sources": spec.sources, "channels": spec.channels, "sinks": spec.sinks}
@@ -85,9 +119,10 @@ def own_classes(text: str) -> list[str]:
     """The Java classes that a file names and that are none of Flume's own."""
     found = []
     for match in _CLASS.finditer(re.sub(r"(?m)^[ \t]*[#!].*$", "", text)):
-        kinds = [_KINDS[match[1]]] if match[1] else ["serializer", "deserializer"]
-        if not any(catalogue.find(kind, match[3]) for kind in kinds):
-            found.append(match[3])
+        part = match[1] or match[2]
+        kinds = [_KINDS[part]] if part else ["serializer", "deserializer"]
+        if not any(catalogue.find(kind, match[4]) for kind in kinds):
+            found.append(match[4])
     return found
 
 

@@ -203,7 +203,7 @@ def test_a_header_list_with_a_separator_of_its_own() -> None:
             RegexExtractorInterceptor,
             {"regex": "(a)", "serializers": "s", "serializers.s.name": "x", "serializers.s.type": "com.acme.Mine"},
             "serializers.s.type",
-            "'com.acme.Mine' cannot run here; built are: DEFAULT",
+            "the serializer of regex_extractor com.acme.Mine is a Java class, which cannot run here",
         ),
         (
             RegexExtractorInterceptor,

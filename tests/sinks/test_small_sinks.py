@@ -22,6 +22,8 @@ def test_sinks_are_found_by_flumes_names() -> None:
         "org.apache.flume.sink.RollingFileSink": "file_roll",
         "org.apache.flume.sink.LoggerSink": "logger",
         "org.apache.flume.sink.NullSink": "null",
+        "org.apache.flume.sink.http.HttpSink": "http",
+        "org.apache.flume.sink.solr.morphline.MorphlineSink": "solr",
     }.items():
         assert components.get("sink", alias).type_name == name
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
-from agent.config import load
 from agent.services import ServiceError
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
@@ -55,7 +55,19 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield Shared(request, collector)
 
 
-def agents() -> list[tuple[dict[str, Any], AgentSpec]]:
+class Real(NamedTuple):
+    """One agent of a real file that runs here."""
+
+    id: str
+    text: str
+    spec: AgentSpec
+
+    def run(self, home: Path, shared: Shared, *, mark: str = "", lines: Sequence[bytes] = ()) -> Run:
+        """A run of it, for which its own directory is made below `home`."""
+        return Run(*self, home / f"{self.id}{mark}-{self.spec.name}", shared, lines, mark=mark)
+
+
+def agents() -> list[Real]:
     """Each agent of each file that runs here."""
     components, found = Components(), []
     with tempfile.TemporaryDirectory() as directory:
@@ -65,21 +77,22 @@ def agents() -> list[tuple[dict[str, Any], AgentSpec]]:
             file = Path(directory, f"{case['id']}.conf")
             file.write_text(case["input"]["properties"], "utf-8", newline="")
             for name, kept in case["expected"]["agents"].items():
-                spec = load(file, name, components=components, environment={}, system={})[0] if kept else None
-                found += [(case, spec)] if spec else []
+                spec = real_files.loaded(case["id"], file, name, components)[0] if kept else None
+                found += [Real(case["id"], case["input"]["properties"], spec)] if spec else []
     return found
 
 
-def told_of(every: list[tuple[dict[str, Any], AgentSpec]], shared: Shared, home: Path) -> dict[str, object]:
-    """Run them one after the other; by file and agent, what did not arrive, or why nothing could."""
-    told: dict[str, object] = {}
-    for case, spec in every:
-        run = Run(case["id"], spec, home / f"{case['id']}-{spec.name}", shared)
-        try:
-            run.execute(case["input"]["properties"])
-            differences: object = run.differences()
-        except (AssertionError, ServiceError) as e:
-            differences = str(e)
-        if differences:
-            told[f"{case['id']} {spec.name}"] = differences
-    return told
+def told_of(runs: Iterable[Run], *, at_once: int = 1) -> dict[str, object]:
+    """Run them, so many at a time; by file and agent, what did not arrive, or why nothing could."""
+    every = list(runs)  # made one by one, as this starts the servers
+    with ThreadPoolExecutor(at_once) as pool:
+        found = pool.map(_told, every)
+        return {f"{run.place} {run.spec.name}": told for run, told in zip(every, found, strict=True) if told}
+
+
+def _told(run: Run) -> object:
+    try:
+        run.execute()
+        return run.differences() or (run.altered() if run.lines else [])
+    except (AssertionError, ServiceError) as e:
+        return str(e)

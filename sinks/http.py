@@ -1,0 +1,247 @@
+"""The HTTP sink."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import ssl
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+import pydantic
+
+from plugins import Batch, Difference, EventId, FlafkaError, Rejected, Retry, Sink, agreement, option
+from plugins.shared.tls import TlsClientConfig, refusal
+
+_STATUS = re.compile(r"[1-5](?:\d\d|[Xx]{2})")
+_PAUSES = "a pause follows what is sent again, and nothing else"
+_COUNTED = "what is delivered is counted"
+
+
+class HttpConfig(TlsClientConfig):
+    """Options of the HTTP sink."""
+
+    ignored = MappingProxyType(
+        {
+            "defaultBackoff": _PAUSES,
+            "backoff.": _PAUSES,
+            "defaultIncrementMetrics": _COUNTED,
+            "incrementMetrics.": _COUNTED,
+        }
+    )
+    check_hostname: bool = option(
+        True,
+        name="check-hostname",
+        description="Require that the server's certificate is for the name or address in `endpoint`.",
+    )
+    endpoint: str = option(name="endpoint", description="URL to which the events are posted: http:// or https://.")
+    content_type: str = option(
+        "text/plain", name="contentTypeHeader", description="The header `Content-Type` of each request."
+    )
+    accept: str = option("text/plain", name="acceptHeader", description="The header `Accept` of each request.")
+    connect_timeout: int = option(
+        5000, name="connectTimeout", unit="ms", gt=0, description="Maximum time that connecting may take."
+    )
+    request_timeout: int = option(
+        5000, name="requestTimeout", unit="ms", gt=0, description="Maximum time that an answer may take."
+    )
+    default_rollback: bool = option(
+        True,
+        name="defaultRollback",
+        description="Send an event again if the answer's status is other than 2XX and no `rollback.<status>` is "
+        "about it. If false, such an event becomes a dead letter.",
+    )
+    rollback: dict[str, str] = option(
+        {},
+        name="rollback.",
+        description="`rollback.<status>` says the same of one status, such as 503, or of a hundred of them, such as "
+        "4XX. `rollback.200 = true` sends again what the server has taken.",
+    )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _by_scheme(cls, values: dict[str, Any]) -> dict[str, Any]:
+        secure = str(values.get("endpoint", "")).lower().startswith("https://")
+        return {**values, "ssl": "true"} if secure and "ssl" not in values else values
+
+    @pydantic.field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, value: str) -> str:
+        try:
+            url = urlsplit(value)
+            right = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or url.port is None)
+        except ValueError:  # of the port
+            right = False
+        if not right or re.search(r"[^!-~]", value):
+            raise ValueError(f"must be a URL such as http://host:8080/events, not {value!r}")
+        return value
+
+    @agreement("endpoint", "tls")
+    def _check_scheme(self) -> None:
+        if self.tls != (urlsplit(self.endpoint).scheme == "https"):
+            raise ValueError("must begin with https:// where ssl = true, and with http:// where not")
+
+    @pydantic.field_validator("rollback")
+    @classmethod
+    def _check_statuses(cls, value: dict[str, str]) -> dict[str, str]:
+        for status, text in value.items():
+            if not _STATUS.fullmatch(status):
+                raise ValueError(f"{status}: must be about a status, such as rollback.503 or rollback.4XX")
+            if text.lower() not in ("true", "false"):
+                raise ValueError(f"{status}: must be true or false, not {text!r}")
+        return {status.upper(): text.lower() for status, text in value.items()}
+
+    def again(self, status: int) -> bool:
+        """Whether an event with this answer is sent again."""
+        for name in (str(status), f"{status // 100}XX"):
+            if name in self.rollback:
+                return self.rollback[name] == "true"
+        return self.default_rollback and status // 100 != 2
+
+
+class HttpSink(Sink[HttpConfig]):
+    """Posts the body of each event to a web server, one request an event, at least once.
+
+    An event is delivered when the server has answered with a status 2XX. After a failure in the midst of a batch,
+    those that were answered are not sent again, except by an agent that was restarted in between.
+    """
+
+    type_name = "http"
+    aliases = ("org.apache.flume.sink.http.HttpSink",)
+    batch_size = 100
+    differences = (
+        Difference(
+            flume="`defaultRollback` is true for the status 200 as well: without `rollback.200 = false` the first "
+            "event is posted for ever",
+            here="it is about statuses other than 2XX",
+        ),
+        Difference(
+            flume="an event with an answer that is not rolled back is gone, whatever the status",
+            here="with a status other than 2XX it goes to the dead letters",
+        ),
+        Difference(
+            flume="after each answer a pause of a second and more, without `backoff.200 = false`",
+            here="no pause but before sending again; `backoff.` and `incrementMetrics.` have no effect",
+        ),
+        Difference(
+            flume="an event without a body is dropped; a redirection is followed, with GET and without the body",
+            here="an empty body is posted; a redirection is an answer like others, and its status is told",
+        ),
+    )
+
+    def __init__(self, config: HttpConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        url = urlsplit(config.endpoint)
+        assert url.hostname is not None
+        self._host, self._port = url.hostname, url.port or (443 if config.tls else 80)
+        self._server = f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
+        self._path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        self._headers = {"Content-Type": config.content_type, "Accept": config.accept}
+        self._context: ssl.SSLContext | None = None
+        self._connection: http.client.HTTPConnection | None = None
+        self._waiting: list[tuple[EventId, bytes]] = []
+        self._answered: dict[EventId, str] = {}
+        """Since the last flush that succeeded: why they are rejected, or empty."""
+
+    def open(self) -> None:
+        """Read the truststore; connect when there are events."""
+        self._context = self.config.context()
+
+    def write(self, batch: Batch) -> None:
+        """Take these events, to be posted by the next flush."""
+        self._waiting += zip(batch.ids(), batch.bodies.to_pylist(), strict=True)
+
+    def flush(self) -> None:
+        """Post the events; return when the server has answered for each."""
+        for id, body in self._waiting:
+            if id not in self._answered:
+                self._answered[id] = self._post(body)
+        rejected = {id: self._answered[id] for id, _ in self._waiting if self._answered[id]}
+        self._waiting.clear()
+        self._answered.clear()
+        if rejected:
+            raise Rejected(rejected)
+
+    def reset(self) -> None:
+        """Drop what was not posted."""
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.reset()
+        self._answered.clear()
+        if self._connection is not None:
+            self._disconnect()
+            self.metrics.add("ConnectionClosedCount")
+
+    def probe(self) -> Iterator[str]:
+        """Whether the server listens."""
+        try:
+            self.open()
+            self._connect()
+        except FlafkaError as e:
+            yield str(e)
+        except OSError as e:
+            yield self._away(e)
+        finally:
+            self.close()
+
+    def _post(self, body: bytes) -> str:
+        """Why the server will never take it; empty where it has. Retry where it is to be sent again."""
+        try:
+            status = self._request(body)
+        except (OSError, http.client.HTTPException) as e:
+            self._disconnect()
+            self.metrics.add("ConnectionFailedCount")
+            raise Retry(self._away(e)) from e
+        if self.config.again(status):
+            raise Retry(f"{self._server} answers {status} {http.client.responses.get(status, '')}".rstrip())
+        if status // 100 == 2:
+            return ""
+        return f"{self._server} answers {status}, after which an event is not to be sent again"
+
+    def _request(self, body: bytes) -> int:
+        """The status of the answer."""
+        if self._connection is not None:
+            with contextlib.suppress(http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+                return self._exchange(self._connection, body)
+            self._disconnect()  # servers close those on which nothing was sent for a while
+        return self._exchange(self._connect(), body)
+
+    def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> int:
+        connection.request("POST", self._path, body, self._headers)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.will_close:
+            self._disconnect()
+        return answer.status
+
+    def _connect(self) -> http.client.HTTPConnection:
+        config = self.config
+        timeout = config.connect_timeout / 1000
+        self._connection = (
+            http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+            if self._context is None
+            else http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._context)
+        )
+        self._connection.connect()
+        self._connection.sock.settimeout(config.request_timeout / 1000)
+        self.metrics.add("ConnectionCreatedCount")
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _away(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            why = "no answer in time"
+        elif isinstance(error, OSError) and not isinstance(error, http.client.HTTPException):
+            why = refusal(error)
+        else:
+            why = "it does not answer as a web server"
+        return f"{self._server}: {why}"

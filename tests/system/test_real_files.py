@@ -1,0 +1,82 @@
+"""Some of the configurations that people really have, drawn by the run's seed, run here: what is sent arrives."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agent.config.migration import migrate
+from plugins import Components
+from tests.conformance import real_files
+from tests.conformance.arrival import LINES
+from tests.conformance.outputs import compared
+from tests.system.arrivals import Real, Shared, agents, shared, told_of
+from tests.system.running import ROOT
+
+__all__ = ["shared"]
+
+DRAWN, REAL_DATA, MIGRATED = 30, 12, 3
+"""So many files; so many of them with lines of real logs as their events; so many of those that are rewritten."""
+AT_ONCE = 5
+"""Most of a run is waiting: for a pause of the sinks, for brokers, for files to be closed."""
+LOGS = ROOT.parent / "shared" / "data" / "loghub"
+LONGEST = 400
+"""Bytes of such a line: `netcat` cuts longer ones, as Flume does."""
+
+pytestmark = [
+    pytest.mark.skipif(not real_files.files(), reason="no collection of real files (set FLUME_CASES)"),
+    pytest.mark.xdist_group("stores"),  # some of the files write to HBase
+    pytest.mark.timeout(1800),
+]
+
+
+@pytest.fixture(scope="module")
+def every() -> list[Real]:
+    return agents()
+
+
+def real_lines(chance: random.Random) -> Sequence[bytes]:
+    """Of real logs, where there are some."""
+    lines = {line.rstrip() for log in sorted(LOGS.glob("*.log")) for line in log.read_bytes().splitlines()}
+    usable = sorted(line for line in lines if 0 < len(line) <= LONGEST)
+    return chance.sample(usable, 1000) if usable else []
+
+
+def test_what_is_sent_to_the_sources_of_drawn_files_arrives(
+    every: list[Real], shared: Shared, seed: int, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    lines = real_lines(chance)
+    left, runs = REAL_DATA if lines else 0, []
+    for real in chance.sample(every, min(DRAWN, len(every))):
+        take_any = left > 0 and real.id not in LINES
+        left -= take_any
+        runs.append(real.run(tmp_path, shared, lines=lines if take_any else ()))
+    assert not told_of(runs, at_once=AT_ONCE)
+
+
+def test_the_same_arrives_by_what_migrate_writes(
+    every: list[Real], shared: Shared, seed: int, tmp_path: Path
+) -> None:
+    components = Components()
+    rewritten = []
+    for real in every:
+        old, new = (tmp_path / f"{real.id}-{which}.conf" for which in ("old", "new"))
+        old.write_text(real.text, "utf-8", newline="")
+        variables, system = real_files.environment(real.id), real_files.system(real.id)
+        found = migrate(old, real.spec.name, components=components, environment=variables, system=system)
+        assert found.ok
+        assert found.content is not None
+        if found.content == old.read_bytes():
+            continue
+        new.write_bytes(found.content)
+        spec, told = real_files.loaded(real.id, new, real.spec.name, components)
+        assert spec is not None, told
+        rewritten.append((real, Real(real.id, new.read_text("utf-8"), spec)))
+    drawn = random.Random(seed).sample(rewritten, min(MIGRATED, len(rewritten)))
+    pairs = [(a.run(tmp_path, shared, mark="-old"), b.run(tmp_path, shared, mark="-new")) for a, b in drawn]
+    assert not told_of([run for pair in pairs for run in pair], at_once=AT_ONCE)
+    assert not [told for a, b in pairs for told in compared(a, b, ("the file", "what migrate writes"))]
