@@ -70,6 +70,8 @@ class Graph:
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     groups: tuple[Group, ...]
+    lines: Mapping[str, str] = field(default_factory=dict)
+    """Every line of the configuration in effect, by its key, secrets hidden."""
 
     def data(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -101,7 +103,7 @@ def graph_of(spec: AgentSpec) -> Graph:
         Group(group.name, group.processor.kind, tuple(paths[name] for name in group.sinks if name in paths))
         for group in spec.groups
     )
-    return Graph(spec.name, spec.file, tuple(nodes), tuple(edges), groups)
+    return Graph(spec.name, spec.file, tuple(nodes), tuple(edges), groups, spec.shown)
 
 
 def metrics_of_interceptor(spec: AgentSpec, owner: SourceSpec | SinkSpec, name: str) -> str:

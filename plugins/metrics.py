@@ -18,6 +18,8 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, float] = {}
+        self._gauges: set[str] = set()
+        self._asked: dict[str, Callable[[], float | None]] = {}
         self.last_error = ""
         """The latest failure, in words; empty while all is well."""
         self.last_error_time = 0.0
@@ -36,9 +38,10 @@ class Metrics:
             self._values[name] = self._values.get(name, 0) + amount
 
     def set(self, name: str, value: float) -> None:
-        """Set a gauge."""
+        """Set a gauge: a value that may fall again. Never `add` to one of that name."""
         with self._lock:
             self._values[name] = value
+            self._gauges.add(name)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -59,6 +62,17 @@ class Metrics:
         with self._lock:
             return self._values.get(name, 0)
 
+    def ask(self, name: str, tell: Callable[[], float | None]) -> None:
+        """Have a gauge asked for whenever somebody looks, on any thread; None: it is not known at present."""
+        with self._lock:
+            self._asked[name] = tell
+            self._gauges.add(name)
+
+    def gauges(self) -> frozenset[str]:
+        """Names of those values that were set rather than counted."""
+        with self._lock:
+            return frozenset(self._gauges)
+
     def error(self, text: str) -> None:
         """Remember the latest failure, so that the dashboard can show it; an empty text clears it."""
         self.last_error, self.last_error_time = text, time.time()
@@ -66,4 +80,6 @@ class Metrics:
     def snapshot(self) -> dict[str, float]:
         """All present values."""
         with self._lock:
-            return dict(self._values)
+            values, asked = dict(self._values), list(self._asked.items())
+        told = ((name, tell()) for name, tell in asked)
+        return values | {name: value for name, value in told if value is not None}

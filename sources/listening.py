@@ -60,6 +60,7 @@ class Endpoint:
         self.sockets: list[socket.socket] = []
         self.context: ssl.SSLContext | None = None
         """For TLS; None where it is not spoken."""
+        self._expiry: float | None = None
 
     @property
     def ports(self) -> list[int]:
@@ -68,10 +69,15 @@ class Endpoint:
 
     def open(self, log: logging.Logger) -> None:
         """Load the certificate, and listen. Retry says why that is not possible."""
-        self.context = self._tls.context() if self._tls else None
+        if self._tls:
+            self.context, self._expiry = self._tls.context_until()
         for port in self._ports:
             self.sockets.append(listen(self._host, port, self._kind))
         log.info("listening on %s port %s", self._host, " ".join(map(str, self.ports)))
+
+    def certificate_seconds_left(self) -> float | None:
+        """For how long clients accept the certificate yet; None without TLS, and before it was open."""
+        return None if self._expiry is None else round(self._expiry - time.time())
 
     def close(self) -> None:
         """Stop listening. May be called twice."""
@@ -136,6 +142,7 @@ class EndpointSource(Source[C]):
     def __init__(self, config: C, name: str, endpoint: Endpoint) -> None:
         super().__init__(config, name)
         self._endpoint = endpoint
+        self.metrics.ask("CertificateSecondsLeft", endpoint.certificate_seconds_left)
 
     @property
     def ports(self) -> list[int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from agent.monitoring.registry import Registry
@@ -26,7 +27,7 @@ CHARTED: Mapping[str, tuple[str, ...]] = {
 """By kind of component: what is kept for charts."""
 RATED = (
     *("EventReceivedCount", "EventAcceptedCount", "EventPutSuccessCount", "EventTakeSuccessCount"),
-    *("EventDrainSuccessCount", "EventRejectedCount", "EventFilteredCount", "DroppedDatagramCount"),
+    *("EventDrainSuccessCount", "EventRejectedCount", "EventFilteredCount", "KernelDropCount"),
 )
 """Counters whose rates are shown."""
 
@@ -97,13 +98,18 @@ class History:
             for component, values in last.values.items()
         }
 
-    def series(self) -> dict[str, object]:
+    def series(self, since: float = 0.0) -> dict[str, object]:
         """`{"times": […], "series": {"SINK.k1": {"Lag": […]}}}`: seconds since the epoch, and the values that
-        `/metrics` had then; None where a value was not known."""
+        `/metrics` had then; None where a value was not known. Only what came after `since`."""
         with self._lock:
-            times = array("d", self._times)
-            copied = {key: array("d", series) for key, series in self._series.items()}
+            new = sum(at > since for at in self._times)
+            times = _latest(self._times, new)
+            copied = {key: _latest(series, new) for key, series in self._series.items()}
         found: dict[str, dict[str, list[float | None]]] = {}
         for (component, counter), values in copied.items():
             found.setdefault(component, {})[counter] = [None if value != value else value for value in values]
-        return {"times": [round(at, 1) for at in times], "series": found}
+        return {"times": [*times], "series": found}
+
+
+def _latest(values: Sequence[float], number: int) -> array[float]:
+    return array("d", itertools.islice(values, len(values) - number, None))

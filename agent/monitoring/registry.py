@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from agent.runner.retries import RETRY
 from plugins import Metrics
 
 _SOURCE = (
     "AppendAcceptedCount AppendBatchAcceptedCount AppendBatchReceivedCount AppendReceivedCount ChannelWriteFail "
-    "EventAcceptedCount EventReadFail EventReceivedCount GenericProcessingFail OpenConnectionCount"
+    "EventAcceptedCount EventReadFail EventReceivedCount EventRejectedCount GenericProcessingFail OpenConnectionCount"
 )
 _CHANNEL = (
     "ChannelCapacity ChannelFillPercentage ChannelSize EventPutAttemptCount EventPutSuccessCount "
@@ -23,7 +22,8 @@ _CHANNEL = (
 )
 _SINK = (
     "BatchCompleteCount BatchEmptyCount BatchUnderflowCount ChannelReadFail ConnectionClosedCount "
-    "ConnectionCreatedCount ConnectionFailedCount EventDrainAttemptCount EventDrainSuccessCount EventWriteFail"
+    "ConnectionCreatedCount ConnectionFailedCount EventDrainAttemptCount EventDrainSuccessCount EventRejectedCount "
+    "EventWriteFail"
 )
 _INTERCEPTOR = "EventReceivedCount EventFilteredCount"
 COUNTERS = {
@@ -33,14 +33,10 @@ COUNTERS = {
     "INTERCEPTOR": _INTERCEPTOR.split(),
 }
 """The names every component of a kind shows, at 0 where nothing was counted: of the first three those that Flume's
-dashboards expect; Flume shows no interceptors."""
+dashboards expect, and the dead letters, since a rate is one only from a 0 on. Flume shows no interceptors."""
 
-_SPARK = "BatchMilliseconds RecordsPerSecond StateRows StateBytes"  # of a query's latest micro-batch
-_CONNECTIONS = "OpenConnectionCount OpenConnectionLimit"
-_OVERFLOW = "Overflowing OverflowSize"
-_WATCHED = "Backlog LagSeconds RetentionSecondsLeft"  # of `agent.monitoring.watch`
-_LEVELS = f"{_WATCHED} ChannelCapacity ChannelFillPercentage ChannelSize {_CONNECTIONS} {_OVERFLOW} Lag {_SPARK}"
-GAUGES = frozenset((*_LEVELS.split(), *RETRY))
+GAUGES = frozenset(["ChannelCapacity", "ChannelFillPercentage", "ChannelSize", "OpenConnectionCount"])
+"""Of these the gauges. Whatever else is one tells so by `Metrics.set`."""
 
 
 @dataclass
@@ -120,14 +116,16 @@ class Registry:
     def collect(self) -> Iterator[Metric]:
         """Prometheus' view: `flafka_event_accepted_total{agent,kind,name}`."""
         families: dict[str, Any] = {}
+        gauges = GAUGES.union(*(component.metrics.gauges() for component in self.components))
         for component in self.components:
             labels = [self.agent, component.kind.lower(), component.name]
             for name, value in component.values().items():
                 family = families.get(name)
                 if family is None:
-                    make = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
+                    make = GaugeMetricFamily if name in gauges else CounterMetricFamily
+                    called = name if name in gauges else name.removesuffix("Count")
                     family = families[name] = make(
-                        f"flafka_{_snake(name)}", f"Flume's {name}", labels=["agent", "kind", "name"]
+                        f"flafka_{_snake(called)}", f"Flume's {name}", labels=["agent", "kind", "name"]
                     )
                 family.add_metric(labels, value)
             up = families.setdefault(
@@ -145,5 +143,4 @@ def _text(name: str, value: float) -> str:
 
 
 def _snake(name: str) -> str:
-    name = name.removesuffix("Count") if name not in GAUGES else name
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.monitoring.view import View
 
+_PARTS = ("page.css", "page.js", "wires.js", "charts.js")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
 _HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
@@ -45,7 +46,7 @@ def routes(view: View, token: str) -> list[BaseRoute]:
 
     async def part(request: Request) -> Response:
         name = request.path_params["name"]
-        return _file(name) if name in ("page.css", "page.js") else PlainTextResponse("not found", 404)
+        return _file(name) if name in _PARTS else PlainTextResponse("not found", 404)
 
     async def graph(_: Request) -> Response:
         return JSONResponse(view.graph())
@@ -53,8 +54,12 @@ def routes(view: View, token: str) -> list[BaseRoute]:
     def state(_: Request) -> Response:  # on a thread of starlette's: it may wait for locks of components
         return JSONResponse(view.state())
 
-    def history(_: Request) -> Response:
-        return JSONResponse(view.series())
+    def history(request: Request) -> Response:
+        try:
+            since = float(request.query_params.get("since", 0))
+        except ValueError:
+            return PlainTextResponse("since: seconds since the epoch\n", 400)
+        return JSONResponse(view.series(since))
 
     def followed(request: Request) -> Response:
         return JSONResponse(view.files(request.query_params.get("match", "")))

@@ -24,8 +24,9 @@ MOST_FILES = 100
 class View:
     """One agent, seen from outside."""
 
-    def __init__(self, graph: Graph, registry: Registry) -> None:
-        self._graph, self.registry = graph, registry
+    def __init__(self, graph: Graph, registry: Registry, dead_letters: str = "") -> None:
+        """`dead_letters` is the command that lists those of all components."""
+        self._graph, self.registry, self._dead_letters = graph, registry, dead_letters
         self._watch = KafkaWatch({}, {})
         self._followed: Mapping[str, Callable[[], Iterable[FollowedFile]]] = {}
         self._configured = 0
@@ -48,7 +49,7 @@ class View:
 
     def graph(self) -> dict[str, Any]:
         """What does not change while the agent runs: components, their options, and how events go."""
-        return self._graph.data()
+        return {**self._graph.data(), "dead_letters": self._dead_letters}
 
     def state(self) -> dict[str, Any]:
         """How it is now: the figures of `/metrics`, rates, health, brokers, and what the log has warned of."""
@@ -71,9 +72,9 @@ class View:
             "said": [one._asdict() for one in self.recent.said()],
         }
 
-    def series(self) -> dict[str, Any]:
-        """The last hour."""
-        return {"every": SAMPLE_SECONDS, "kept": KEPT_SECONDS, **self.history.series()}
+    def series(self, since: float = 0.0) -> dict[str, Any]:
+        """The last hour, or what of it came after `since`, in seconds since the epoch."""
+        return {"every": SAMPLE_SECONDS, "kept": KEPT_SECONDS, **self.history.series(since)}
 
     def files(self, match: str) -> dict[str, Any]:
         """The files that sources read with `match` in their paths, those with most left first, up to `MOST_FILES`."""

@@ -22,6 +22,10 @@ BACKLOG = ("Backlog", "LagSeconds", "RetentionSecondsLeft")
 into the channel, and how long the brokers keep it yet; known while the sink itself is down, too."""
 
 
+CLUSTER = ("BrokersDown", "UnderReplicatedPartitions", "OfflinePartitions")
+"""Gauges of a Kafka channel, the last two of its topic."""
+
+
 class KafkaWatch:
     """Watches the channels on a thread of its own. What fails is shown, not logged: the channels tell of it."""
 
@@ -76,7 +80,7 @@ class KafkaWatch:
             if onlooker is None:
                 return
             self._onlookers[name] = onlooker
-            self._seen[name] = onlooker.cluster()
+            self._show_cluster(name, onlooker.cluster())
             if backlogs:
                 self._show_backlogs(name, onlooker)
         except FlafkaError as e:
@@ -84,6 +88,12 @@ class KafkaWatch:
         except Exception as e:  # what monitoring meets must not end monitoring
             log.debug("looking at channel %s failed", name, exc_info=e)
             self._seen[name] = f"{type(e).__name__}: {e}"
+
+    def _show_cluster(self, name: str, seen: ClusterLook) -> None:
+        self._seen[name] = seen
+        down = sum(not broker.up for broker in seen.brokers)
+        known = (down, seen.under_replicated, seen.leaderless) if seen.partitions else (down, None, None)
+        _show(self._channels[name].metrics, dict(zip(CLUSTER, known, strict=True)))
 
     def _show_backlogs(self, name: str, onlooker: Onlooker) -> None:
         known: dict[str | None, Mapping[str, float | None]] = {}
@@ -94,12 +104,15 @@ class KafkaWatch:
                     found = onlooker.backlog(group)
                     since = 0.0 if found.oldest is None else max(0.0, time.time() - found.oldest / 1000)
                     known[group] = dict(zip(BACKLOG, (found.records, round(since, 1), found.retention), strict=True))
-            for gauge in BACKLOG:
-                value = known[group].get(gauge)
-                if value is None:
-                    metrics.forget(gauge)
-                else:
-                    metrics.set(gauge, value)
+            _show(metrics, {gauge: known[group].get(gauge) for gauge in BACKLOG})
+
+
+def _show(metrics: Metrics, gauges: Mapping[str, float | None]) -> None:
+    for gauge, value in gauges.items():
+        if value is None:
+            metrics.forget(gauge)
+        else:
+            metrics.set(gauge, value)
 
 
 def _data(seen: ClusterLook) -> dict[str, Any]:

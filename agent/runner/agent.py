@@ -60,7 +60,7 @@ class Agent:
         self.sinks += (self._runner(unit) for unit in units_of(spec))
         self._make_spark(spec)
         self.registry.waiting = self._waiting
-        self.view = View(graph_of(spec), self.registry)
+        self.view = View(graph_of(spec), self.registry, command_for(spec))
         self.watch = KafkaWatch({}, {})
         self._look_at_all()
         self.server = self._server(spec)

@@ -9,6 +9,7 @@ from typing import Any
 from agent.runner.retries import Retries
 from plugins import Component
 from plugins.errors import ANY_FAILURE
+from plugins.shared.disk import least_room
 
 
 class Worker:
@@ -25,6 +26,8 @@ class Worker:
         component.member = path
         self.log = logging.getLogger(path)
         self.retries = Retries(path, self.metrics)
+        if kept := [*component.exclusive()]:
+            self.metrics.ask("DiskFreeBytes", lambda: least_room(*kept))
         self.thread = threading.Thread(target=self.run, name=path, daemon=True)
 
     def run(self) -> None:

@@ -14,7 +14,7 @@ from typing import ClassVar
 from channels.file import flume, positions
 from channels.file.config import FileChannelConfig as FileChannelConfig
 from channels.file.differences import FILE, FILES
-from channels.file.lock import Lock, room
+from channels.file.lock import Lock
 from channels.file.log import Log
 from channels.file.reader import FileReader
 from channels.file.takeover import TakeOver
@@ -29,7 +29,7 @@ from plugins import (
     RebalanceListener,
     Retry,
 )
-from plugins.shared.disk import existing, make_directory, replace, sync_directory, writable
+from plugins.shared.disk import existing, make_directory, replace, room, sync_directory, writable
 
 ID = "flafka.channel"
 """The file with a channel's id, in each directory of events."""

@@ -61,9 +61,3 @@ def _named(directory: Path) -> str:
     if pid.isdigit() and Path("/proc", pid).exists():
         return f" ({pid})"
     return "; stop Flume, if it still runs" if flume.files(directory) else ""
-
-
-def room(directory: Path) -> int:
-    """Bytes that may still be written there."""
-    found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize

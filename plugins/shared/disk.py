@@ -32,6 +32,20 @@ def make_directory(directory: Path) -> None:
             sync_directory(one.parent)
 
 
+def room(directory: Path) -> int:
+    """Bytes that may still be written there. Raises OSError."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+def least_room(*directories: Path) -> int | None:
+    """The least of theirs; where one is missing, of what is nearest above. None: it cannot be told."""
+    try:
+        return min(room(existing(directory)) for directory in directories)
+    except OSError:
+        return None
+
+
 def replace(path: Path, data: bytes) -> int:
     """Write the file anew, durably; answer it open. Raises OSError, and then the old one is still there."""
     fresh = path.with_name(path.name + ".tmp")

@@ -26,6 +26,13 @@ class Keystore:
     trusted: list[bytes] = field(default_factory=list)
     """The other certificates: those of authorities."""
 
+    @property
+    def expiry(self) -> float | None:
+        """When the first certificate of the chain is no longer valid, in seconds since the epoch."""
+        x509 = require("cryptography.x509", "tls")
+        ends = (x509.load_pem_x509_certificate(one).not_valid_after_utc for one in self.chain)
+        return min((end.timestamp() for end in ends), default=None)
+
 
 def read_keystore(path: str, password: str | None) -> Keystore:
     """The keystore in that file. OSError, or ValueError in words for the user: a wrong password, an unknown kind."""

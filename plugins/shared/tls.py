@@ -133,8 +133,12 @@ class TlsServerConfig(_TlsConfig):
 
     def context(self) -> ssl.SSLContext | None:
         """For `asyncio` or a socket; None without TLS. Retry says what is wrong with which file."""
+        return self.context_until()[0]
+
+    def context_until(self) -> tuple[ssl.SSLContext | None, float | None]:
+        """As `context`, and when the first of its certificates expires, in seconds since the epoch."""
         if not self.tls:
-            return None
+            return None, None
         assert self._keystore is not None
         try:
             store = read_keystore(self._keystore, _password(self.keystore_password, "KEYSTORE"))
@@ -158,7 +162,7 @@ class TlsServerConfig(_TlsConfig):
                     f"cannot use the truststore {self.truststore}: {getattr(e, 'strerror', None) or e}"
                 ) from e
             context.verify_mode = ssl.CERT_REQUIRED
-        return context
+        return context, store.expiry
 
 
 class TlsClientConfig(_TlsConfig):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
@@ -47,6 +49,10 @@ class SourceRunner(Worker):
         self.optional = {name: OptionalPuts(f"{spec.path}-{name}", source.in_flight) for name in spec.channels}
         self.was_open = threading.Event()
         """Set once it takes events for the first time."""
+        self._under_way: dict[int, float] = {}
+        """Since when the batches are that are not stored yet: by number, in seconds of `time.monotonic`."""
+        self._numbers = itertools.count()
+        self.metrics.ask("UnacknowledgedSeconds", self._waited)
         self.refusing: set[str] = set()
         """Optional channels whose latest put failed."""
         self.interceptors: list[Interceptor] = [i.make() for i in spec.interceptors]
@@ -135,6 +141,19 @@ class SourceRunner(Worker):
         """Store one batch in its required channels; tries until it is done. False when the agent gave up."""
         if not len(batch):
             return True
+        number = next(self._numbers)
+        self._under_way[number] = time.monotonic()
+        try:
+            return self._deliver(batch)
+        finally:
+            del self._under_way[number]
+
+    def _waited(self) -> float:
+        """For how long the oldest batch has not been stored."""
+        oldest = min(self._under_way.copy().values(), default=None)
+        return 0.0 if oldest is None else round(time.monotonic() - oldest, 3)
+
+    def _deliver(self, batch: Batch) -> bool:
         metrics = self.metrics
         metrics.add("EventReceivedCount", len(batch))
         metrics.add("AppendBatchReceivedCount")

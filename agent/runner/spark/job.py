@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from agent.audit.publishing import Tallies, audit_of
 from agent.audit.sums import Sum
-from agent.monitoring.registry import GAUGES
 from agent.options import AgentOptions
 from agent.runner.deadletters.letters import DeadLetter, dead_letters_of, letters_of_records
 from agent.runner.deadletters.notices import Causes, Heard, both
@@ -178,7 +177,8 @@ def _of_interceptors(interceptors: Iterable[Interceptor[Any]]) -> InterceptorCou
 
 
 def _counts(metrics: Metrics) -> dict[str, float]:
-    return {name: count for name, count in metrics.snapshot().items() if name not in GAUGES}
+    gauges = metrics.gauges()
+    return {name: count for name, count in metrics.snapshot().items() if name not in gauges}
 
 
 class EventsTask(_Task):

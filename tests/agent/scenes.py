@@ -1,0 +1,143 @@
+"""The page of an agent with everything on it and nothing running: for a browser, without servers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from agent.graph import graph_of
+from agent.monitoring.registry import Registry
+from agent.monitoring.server import MetricsServer
+from agent.monitoring.view import View
+from agent.monitoring.watch import KafkaWatch
+from agent.topology import AgentSpec
+from plugins import Broker, ClusterLook, FollowedFile, Metrics
+
+
+class Scene:
+    """An agent's registry and page; a test sets its figures by hand."""
+
+    def __init__(self, spec: AgentSpec, files: list[FollowedFile] | None = None) -> None:
+        self.files = files or []
+        self.rejecting: dict[str, str] = {}
+        self.registry = Registry(spec.name, lambda: self.rejecting)
+        self.graph = graph_of(spec)
+        self.metrics: dict[str, Metrics] = {}
+        self.watch = KafkaWatch({}, {})
+        for node in self.graph.nodes:
+            for one in (node, *node.interceptors):
+                kind, _, name = one.metrics.partition(".")
+                self.metrics[one.metrics] = Metrics()
+                self.registry.add(kind, name, self.metrics[one.metrics])
+        command = f"agent dlq list -c {spec.file} -n {spec.name}"
+        self.view = View(self.graph, self.registry, command)
+        self.view.show(self.graph, self.watch, {"files": lambda: self.files})
+
+    @property
+    def url(self) -> str:
+        """Where it is served."""
+        return f"http://127.0.0.1:{self.server.port}/"
+
+    @contextlib.contextmanager
+    def served(self) -> Iterator[Scene]:
+        """While it is served."""
+        self.server = MetricsServer(self.registry, "127.0.0.1", 0, self.view)
+        self.server.start()
+        try:
+            yield self
+        finally:
+            self.server.stop()
+
+    def look(self, channel: str, seen: ClusterLook) -> None:
+        """What the watch has seen."""
+        self.watch._seen[channel] = seen
+
+    def say(self, level: int, component: str, text: str) -> None:
+        """A line of the log."""
+        self.view.recent.handle(logging.LogRecord(component, level, "", 0, text, (), None))
+
+
+def cluster(topic: str, down: int | None = None) -> ClusterLook:
+    """Three brokers, of which one may be down."""
+    brokers = tuple(
+        Broker(n, f"127.0.0.1:{19091 + n}", n != down, 0 if n == down else 1 + (down is not None and n == 1))
+        for n in (1, 2, 3)
+    )
+    return ClusterLook("4L6g3nShT-eMCtK--X86sw", topic, brokers, 3, 3 if down else 0, 0)
+
+
+def at_work(scene: Scene) -> None:
+    """Figures as of a busy agent of conf/flafka.conf: a broker down, a sink that fails, dead letters, an hour."""
+    history, now = scene.view.history, time.time()
+    counters: Mapping[str, tuple[str, float]] = {
+        "SOURCE": ("EventAcceptedCount", 1),
+        "INTERCEPTOR": ("EventReceivedCount", 1),
+        "CHANNEL": ("EventPutSuccessCount", 4),
+        "SINK": ("EventDrainSuccessCount", 3),
+    }
+    samples = 1500
+    for number in range(samples):
+        if 700 < number < 800:  # the agent was down
+            continue
+        history._now = lambda at=now - 2.0 * (samples - number): at
+        for key, metrics in scene.metrics.items():
+            counter, factor = counters[key.partition(".")[0]]
+            metrics.add(counter, int(factor * (400 + 300 * (number % 190) / 190) * (1 + len(key) % 3)))
+            if key.startswith("SINK."):
+                metrics.set("Lag", 120 + 50 * (number % 40))
+                metrics.set("LagSeconds", 2 + number % 30)
+        history.sample()
+    history._latest.clear()
+    history._now = time.time
+    history.sample()
+    time.sleep(0.05)
+    for key, metrics in scene.metrics.items():
+        counter, factor = counters[key.partition(".")[0]]
+        metrics.add(counter, factor * 21)
+    history.sample()
+    told: dict[str, dict[str, float]] = {
+        "SOURCE.tcp": {"OpenConnectionCount": 37, "OpenConnectionLimit": 4096},
+        "SOURCE.udp": {"KernelDropCount": 1234},
+        "SOURCE.files": {"FollowedFileCount": len(scene.files)},
+        "CHANNEL.events": {"UnderReplicatedPartitions": 3, "BrokersDown": 1},
+        "SINK.hdfs": {"BatchMilliseconds": 2140, "RecordsPerSecond": 812.4, "Backlog": 2810, "LagSeconds": 44},
+        "SINK.hbase": {"BatchMilliseconds": 960, "RecordsPerSecond": 790.1, "EventRejectedCount": 17},
+        "SINK.solr": {"Backlog": 1_284_223, "LagSeconds": 7 * 3600, "RetentionSecondsLeft": 5 * 3600}
+        | {"RetryAttempt": 41, "RetryTime": 1000 * (now + 27), "EventRejectedCount": 3},
+        "SINK.levels": {
+            "BatchMilliseconds": 5310,
+            "RecordsPerSecond": 402.0,
+            "StateRows": 5012,
+            "StateBytes": 1 << 21,
+        },
+    }
+    for key, values in told.items():
+        for name, value in values.items():
+            if key in scene.metrics:
+                counted = name in ("KernelDropCount", "EventRejectedCount")
+                (scene.metrics[key].add if counted else scene.metrics[key].set)(name, value)
+    if "SINK.solr" in scene.metrics:
+        text = "http://127.0.0.1:18983/solr/events does not answer: Connection refused; start it: agent sandbox up"
+        scene.metrics["SINK.solr"].error(text)
+        scene.rejecting["flafka.sinks.hbase"] = (
+            "17 events were rejected, the latest 12 s ago (17: header `key` is missing): "
+            "agent dlq list -c conf/flafka.conf -n flafka --component flafka.sinks.hbase"
+        )
+        drops = "the kernel dropped 1234 datagrams: they came faster than they were stored"
+        scene.say(logging.WARNING, "flafka.sources.udp", drops)
+        scene.say(logging.ERROR, "flafka.sinks.solr", text)
+        scene.look("events", cluster("flafka-events", down=2))
+        scene.look("counts", cluster("flafka-counts"))
+
+
+def some_files(directory: Path, number: int) -> list[FollowedFile]:
+    """Files of different sizes, all but some read to their ends."""
+    found = []
+    for n in range(number):
+        path = directory / f"application-{n:05}.log"
+        path.write_bytes(b"x" * (n % 97))
+        found.append(FollowedFile(str(path), (n % 97) * (n % 5 != 0)))
+    return found

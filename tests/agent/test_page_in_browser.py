@@ -1,0 +1,262 @@
+"""The page in a real Chromium: what it shows is what the agent says, at every width, however much there is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent.config import load
+from agent.services.running import until
+from agent.topology import AgentSpec
+from plugins import Components
+from tests.agent.scenes import Scene, at_work, cluster, some_files
+from tests.agent.test_graph import CONFIGURATION
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).parents[2]
+QUIET = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+NAME = "<img src=x onerror=document.title=1>"
+PATIENCE = 120_000
+"""Milliseconds, on a busy machine."""
+
+
+def chromium() -> str:
+    """The browser of this host. A CI's machine, which is nobody's own, gets Debian's where it has none."""
+    if (found := shutil.which("chromium")) is None and os.environ.get("CI") and os.geteuid() == 0:
+        for command in (["update", "-qq"], ["install", "-qq", "-y", "--no-install-recommends", "chromium"]):
+            done = subprocess.run(["apt-get", *command], capture_output=True, text=True, check=False, timeout=600)
+            if done.returncode:
+                pytest.skip(f"there is no chromium, and apt-get {command[0]} failed: {done.stderr[-300:]}")
+        found = shutil.which("chromium")
+    return found or pytest.skip("there is no chromium here")
+
+
+@pytest.fixture(scope="module")  # the loop that drives it belongs to this thread as long as it is there
+def browser(servers: None) -> Iterator[Browser]:
+    driver = pytest.importorskip("playwright.sync_api")
+    path = chromium()
+    with driver.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=QUIET.split(), timeout=PATIENCE)
+        yield launched
+        launched.close()
+
+
+def configured(path: Path) -> AgentSpec:
+    spec, found = load(path, None, components=Components(entry_points=True))
+    assert spec is not None, found
+    return spec
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    scene = Scene(configured(ROOT / "conf/flafka.conf"), some_files(tmp_path_factory.mktemp("files"), 140))
+    at_work(scene)
+    return scene
+
+
+@pytest.fixture
+def everything(busy: Scene) -> Iterator[Scene]:
+    with busy.served():
+        yield busy
+
+
+def opened(browser: Browser, scene: Scene, width: int = 1400, **more: Any) -> Page:
+    """The page, once it has shown a state; without an error so far."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, **more)
+    page.set_default_timeout(PATIENCE)
+    page.goto(scene.url)
+    turned(page)
+    return page
+
+
+def turned(page: Page, turns: int = 1) -> None:
+    """Wait until it was brought up to date so often."""
+    before = int(page.evaluate("document.body.dataset.turns || 0"))
+    until(lambda: int(page.evaluate("document.body.dataset.turns || 0")) >= before + turns, "the page to be drawn")
+    assert page.locator("#stale").is_hidden()
+
+
+def shown(page: Page, node: str) -> str:
+    return page.locator(f"[data-id='{node}']").inner_text()
+
+
+def luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(page: Page, selector: str) -> float:
+    """Of the text of the first such element against what is behind it, as WCAG 2 computes it."""
+    colours = page.locator(selector).first.evaluate(
+        """element => {
+          let behind = element;
+          while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+          return [getComputedStyle(element).color, getComputedStyle(behind).backgroundColor];
+        }"""
+    )
+    dark, light = sorted(map(luminance, colours))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_everything_that_is_wrong_is_said_with_its_command(browser: Browser, everything: Scene) -> None:
+    page = opened(browser, everything)
+    assert page.locator("#state").inner_text() == "failing"
+    assert page.locator("#problems code").all_inner_texts() == [
+        "agent sandbox up",
+        "agent dlq list -c conf/flafka.conf -n flafka --component flafka.sinks.hbase",
+    ]
+    assert "down: it takes no connection" in page.locator("#kafka").inner_text()
+    letters = page.locator("#letters tbody tr").all_inner_texts()
+    assert [row.split("\t")[:3] for row in letters] == [
+        ["flafka.sinks.hbase", "events", "17"],
+        ["flafka.sinks.solr", "events", "3"],
+    ]
+    assert [row.split("\t")[0] for row in page.locator("#spark tbody tr").all_inner_texts()] == [
+        *("hdfs", "hbase", "solr", "levels")
+    ]
+    assert len(page.locator("#said li").all()) == 2
+    assert "1,234 datagrams dropped" in shown(page, "flafka.sources.udp")
+    solr = shown(page, "flafka.sinks.solr")
+    assert all(
+        text in solr for text in ("Spark", "failing", "7.0 h behind", "5.0 h until Kafka deletes", "attempt 42")
+    )
+    assert "local" in shown(page, "flafka.sinks.counts")
+    assert "flafka.channels.events.kafka.topic = flafka-events" in (
+        page.locator("#configuration pre").text_content() or ""
+    )
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 900, 400])
+def test_it_is_readable(browser: Browser, everything: Scene, width: int, scheme: str) -> None:
+    page = opened(browser, everything, width, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "it scrolls sideways"
+    assert page.locator("#edges").is_visible() == (width > 760)
+    cards = [card.bounding_box() for card in page.locator(".card").all()]
+    assert all(card and card["width"] > 150 and card["x"] + card["width"] <= width for card in cards)
+    labels = [label.bounding_box() for label in page.locator("#edges text").all() if label.is_visible()]
+    assert len(labels) >= (10 if width > 760 else 0)
+    for n, one in enumerate(labels):
+        for other in labels[:n]:
+            assert one is not None
+            assert other is not None
+            aside = one["x"] >= other["x"] + other["width"] - 2 or other["x"] >= one["x"] + one["width"] - 2
+            above = one["y"] >= other["y"] + other["height"] - 4 or other["y"] >= one["y"] + one["height"] - 4
+            assert aside or above, (one, other)
+    for text in (".type", ".figures", ".why", ".chip.spark", ".chip.failing", ".chip.degraded", "#about", "td", "th"):
+        assert contrast(page, text) >= 4.5, text
+    page.close()
+
+
+def test_details_by_the_keyboard(browser: Browser, everything: Scene) -> None:
+    page = opened(browser, everything)
+    page.locator("[data-id='flafka.sinks.solr']").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#detail-title").inner_text() == "solr (solr, on Spark, group flafka-solr)"
+    text = page.locator("#detail-body").inner_text()
+    assert "Connection refused" in text
+    assert "conf/flafka.conf:" in text
+    charts = page.locator("#detail .chart path").evaluate_all("all => all.map(one => one.getAttribute('d'))")
+    assert len(charts) == 3
+    assert all(line.count("M") == 2 for line in charts), "the time when the agent was down is a gap"
+    turned(page)
+    assert page.locator("#detail").is_visible()
+    page.keyboard.press("Escape")
+    assert page.locator("#detail").is_hidden()
+    assert page.evaluate("document.activeElement.dataset.id") == "flafka.sinks.solr"
+    page.close()
+
+
+def test_a_broker_and_an_agent_that_go_away(browser: Browser, tmp_path: Path) -> None:
+    scene = Scene(configured(ROOT / "conf/flafka.conf"))
+    scene.look("events", cluster("flafka-events"))
+    with scene.served():
+        page = opened(browser, scene)
+        assert "down:" not in page.locator("#kafka").inner_text()
+        scene.look("events", cluster("flafka-events", down=3))
+        turned(page, 2)  # it may have been asking
+        assert "down: it takes no connection" in page.locator("#kafka").inner_text()
+    page.locator("#stale").wait_for(state="visible")
+    assert "does not answer" in page.locator("#stale").inner_text()
+    page.close()
+
+
+def test_groups_are_framed_and_names_from_outside_are_text(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(CONFIGURATION.replace("mapping.one", f"mapping.{NAME.replace('=', '').replace(' ', '')}"))
+    scene = Scene(configured(file), some_files(tmp_path, 2))
+    scene.metrics["SINK.k1"].error(NAME)
+    scene.metrics["SOURCE.s1"].set("FollowedFileCount", 2)
+    scene.say(30, NAME, NAME)
+    scene.look("c1", cluster(NAME))
+    (tmp_path / NAME).write_bytes(b"")
+    scene.files.append(scene.files[0]._replace(path=str(tmp_path / NAME)))
+    with scene.served():
+        page = opened(browser, scene)
+        page.locator("#files tbody tr").nth(2).wait_for()
+        for place in ("#problems", "#said", "#kafka", "#files", "[data-id='a1.sinks.k1']"):
+            assert NAME in page.locator(place).inner_text(), place
+        page.locator("[data-id='a1.sinks.k1']").click()
+        assert NAME in page.locator("#detail").inner_text()
+        page.keyboard.press("Escape")
+        assert (page.locator("img").count(), page.title()) == (0, "a1")
+        group = page.locator(".group")
+        assert group.locator("h3").inner_text() == "sink group g: failover"
+        assert group.locator(".card .name").all_inner_texts() == ["k1", "k2"]
+        assert page.evaluate("document.title") == "a1"
+        page.close()
+
+
+def test_ten_thousand_files_and_sixty_sinks(browser: Browser, tmp_path: Path) -> None:
+    sinks = " ".join(f"k{n:02}" for n in range(60))
+    lines = [f"a1.sinks.k{n:02}.type = null\na1.sinks.k{n:02}.channel = c1" for n in range(60)]
+    file = tmp_path / "agent.conf"
+    file.write_text(
+        "a1.sources = files\na1.channels = c1\n"
+        f"a1.sinks = {sinks}\n"
+        "a1.sources.files.type = taildir\na1.sources.files.filegroups = f\n"
+        f"a1.sources.files.filegroups.f = {tmp_path}/logs/.*\n"
+        f"a1.sources.files.positionFile = {tmp_path}/p.json\n"
+        "a1.sources.files.channels = c1\na1.channels.c1.type = memory\n" + "\n".join(lines)
+    )
+    (tmp_path / "logs").mkdir()
+    scene = Scene(configured(file), some_files(tmp_path / "logs", 10_000))
+    scene.metrics["SOURCE.files"].set("FollowedFileCount", 10_000)
+    with scene.served():
+        page = opened(browser, scene)
+        page.locator("#files tbody tr").first.wait_for()
+        assert page.locator("#files tbody tr").count() == 100
+        assert "100 of 10,000 files" in page.locator("#files-about").inner_text()
+        assert page.evaluate("document.querySelectorAll('*').length") < 5000
+        # What does not change is not drawn anew: not one card while nothing happens.
+        page.evaluate(
+            """() => {
+              window.changes = 0;
+              const watch = new MutationObserver((all) => { window.changes += all.length; });
+              const all = {childList: true, subtree: true};
+              for (const card of document.querySelectorAll(".card")) watch.observe(card, all);
+            }"""
+        )
+        turned(page, 3)  # after the second sample rates are known
+        page.evaluate("window.changes = 0")
+        scene.metrics["SINK.k07"].add("EventDrainSuccessCount", 7)
+        until(lambda: "7 events" in shown(page, "a1.sinks.k07"), "the figure")
+        assert 1 <= page.evaluate("window.changes") < 20
+        page.locator("#filter").fill("k07")
+        assert page.locator(".card:visible").count() == 1
+        page.locator("#file-filter").fill("application-09999")
+        until(lambda: page.locator("#files tbody tr").count() == 1, "the file")
+        page.close()

@@ -1,0 +1,95 @@
+"""What monitoring sees of real brokers: who leads, who is away, and what is left, also for a sink that is down."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, free_port
+from channels.kafka.onlooker import KafkaOnlooker
+from tests.system.running import kafka_channel, send, unique
+
+WEEK = 168 * 3600
+
+
+def cluster(agent: RunningAgent) -> dict[str, Any]:
+    """The one that its page shows; with an error, or empty, as long as nothing was seen."""
+    clusters = json.loads(agent.get("/api/state")[1] or b"{}").get("kafka", [])
+    return clusters[0] if clusters else {}
+
+
+def figure(agent: RunningAgent, sink: str, name: str) -> float | None:
+    """A figure of a sink; None while it has none."""
+    value = agent.metrics().get(f"SINK.{sink}", {}).get(name)
+    return None if value is None else float(value)
+
+
+def up(agent: RunningAgent) -> list[bool]:
+    return [broker["up"] for broker in cluster(agent).get("brokers", [])]
+
+
+def test_brokers_and_backlogs_as_they_are(tmp_path: Path, kafka_cluster: KafkaCluster, figures: list[str]) -> None:
+    topic = unique("watched")
+    text = f"""
+a1.sources = s1
+a1.channels = c1
+a1.sinks = well down
+a1.sources.s1.type = netcat
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = 0
+a1.sources.s1.channels = c1
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+a1.sinks.well.type = null
+a1.sinks.well.channel = c1
+a1.sinks.well.group = {topic}-well
+a1.sinks.down.type = hdfs
+a1.sinks.down.channel = c1
+a1.sinks.down.group = {topic}-down
+a1.sinks.down.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
+"""
+    with RunningAgent(tmp_path, text) as agent:
+        agent.until(lambda: up(agent) == [True] * 3, "the brokers")
+        agent.until(lambda: cluster(agent)["partitions"] == 3, "the topic")
+        began = time.time()
+        send(agent.port("s1"), b"".join(b"%d\n" % n for n in range(100)))
+        agent.until(lambda: agent.count("SINK.well", "EventDrainSuccessCount") == 100, "the events")
+        agent.until(lambda: figure(agent, "well", "Backlog") == 0, "nothing to be left")
+        assert (figure(agent, "well", "LagSeconds"), figure(agent, "well", "RetentionSecondsLeft")) == (0, None)
+        agent.until(lambda: figure(agent, "down", "Backlog"), "the backlog of the sink that is down")
+        agent.until(lambda: (figure(agent, "down", "LagSeconds") or 0) > 3, "the backlog to be older")
+        left = figure(agent, "down", "RetentionSecondsLeft")
+        assert left is not None
+        age = time.time() - began
+        assert (figure(agent, "down", "LagSeconds") or 0) <= age + 1
+        assert WEEK - age - 1 <= left <= WEEK
+        seen = cluster(agent)
+        assert (sum(broker["leads"] for broker in seen["brokers"]), seen["under_replicated"]) == (3, 0)
+
+        kafka_cluster.kill("broker-2")
+        killed = time.monotonic()
+        try:
+            agent.until(lambda: up(agent) == [True, False, True], "the killed broker to be shown")
+            figures.append(f"page: a killed broker was shown after {time.monotonic() - killed:.1f} s")
+            agent.until(lambda: cluster(agent)["under_replicated"] == 3, "under-replicated partitions")
+            agent.until(lambda: cluster(agent)["brokers"][1]["leads"] == 0, "other leaders")
+            assert cluster(agent)["leaderless"] == 0
+        finally:
+            kafka_cluster.start()
+        agent.until(lambda: up(agent) == [True] * 3, "the broker to be back")
+        agent.until(lambda: cluster(agent)["under_replicated"] == 0, "its replicas to be in sync")
+
+
+def test_looking_creates_no_topic(brokers: str) -> None:
+    topic = unique("unseen")  # these brokers would create it for a producer
+    onlooker = KafkaOnlooker(topic, topic, {"bootstrap.servers": brokers})
+    try:
+        assert onlooker.cluster().partitions == 0
+        assert onlooker.backlog(None).records == 0
+    finally:
+        onlooker.close()
+    assert topic not in AdminClient({"bootstrap.servers": brokers}).list_topics(timeout=30).topics
