@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.config import load
-from agent.services.running import until
+from agent.services.running import RunningAgent, until
 from agent.topology import AgentSpec
 from plugins import Components
 from tests.agent.scenes import Scene, at_work, cluster, some_files
 from tests.agent.test_graph import CONFIGURATION
+from tests.system.running import connected
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -91,6 +92,14 @@ def shown(page: Page, node: str) -> str:
     return page.locator(f"[data-id='{node}']").inner_text()
 
 
+def boxes(page: Page, selector: str) -> list[dict[str, float]]:
+    """Of all these elements at one moment."""
+    found: list[dict[str, float]] = page.locator(selector).evaluate_all(
+        "all => all.map((one) => one.getBoundingClientRect().toJSON())"
+    )
+    return found
+
+
 def luminance(colour: str) -> float:
     parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
@@ -145,14 +154,12 @@ def test_it_is_readable(browser: Browser, everything: Scene, width: int, scheme:
     page = opened(browser, everything, width, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "it scrolls sideways"
     assert page.locator("#edges").is_visible() == (width > 760)
-    cards = [card.bounding_box() for card in page.locator(".card").all()]
-    assert all(card and card["width"] > 150 and card["x"] + card["width"] <= width for card in cards)
-    labels = [label.bounding_box() for label in page.locator("#edges text").all() if label.is_visible()]
+    cards = boxes(page, ".card")
+    assert all(card["width"] > 150 and card["x"] + card["width"] <= width for card in cards)
+    labels = [label for label in boxes(page, "#edges text") if label["width"]]
     assert len(labels) >= (10 if width > 760 else 0)
     for n, one in enumerate(labels):
         for other in labels[:n]:
-            assert one is not None
-            assert other is not None
             aside = one["x"] >= other["x"] + other["width"] - 2 or other["x"] >= one["x"] + one["width"] - 2
             above = one["y"] >= other["y"] + other["height"] - 4 or other["y"] >= one["y"] + one["height"] - 4
             assert aside or above, (one, other)
@@ -259,4 +266,49 @@ def test_ten_thousand_files_and_sixty_sinks(browser: Browser, tmp_path: Path) ->
         assert page.locator(".card:visible").count() == 1
         page.locator("#file-filter").fill("application-09999")
         until(lambda: page.locator("#files tbody tr").count() == 1, "the file")
+        page.close()
+
+
+def test_figures_are_those_of_the_metrics_while_events_flow(browser: Browser, tmp_path: Path) -> None:
+    text = """
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = netcat
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = 0
+a1.sources.s1.channels = c1
+a1.sources.s1.ack-every-event = false
+a1.channels.c1.type = memory
+a1.channels.c1.capacity = 10000
+a1.sinks.k1.type = null
+a1.sinks.k1.channel = c1
+"""
+    with RunningAgent(tmp_path, text) as agent, connected(agent.port("s1")) as sender:
+        agent.until(lambda: agent.get("/")[0] == 200, "the page")
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE)
+        assert agent._address is not None
+        page.goto("http://{}:{}/".format(*agent._address))
+        turned(page)
+        flowed = False
+        for number in range(1, 6):
+            sender.sendall(b"event\n" * 1000)
+            agent.until(lambda n=number: agent.count("SINK.k1", "EventDrainSuccessCount") == 1000 * n, "the events")
+            turned(page, 2)  # it may have been asking
+            truth = agent.metrics()
+            for node, component, counter in (
+                ("a1.sources.s1", "SOURCE.s1", "EventAcceptedCount"),
+                ("a1.sinks.k1", "SINK.k1", "EventDrainSuccessCount"),
+            ):
+                assert f"{int(truth[component][counter]):,} events" in shown(page, node)
+            texts = page.locator("#edges text").evaluate_all("all => all.map((one) => one.textContent)")
+            rates = [float(text.removesuffix("/s").replace(",", "")) for text in texts]
+            flowed |= len(rates) == 2 and min(rates) > 0 and page.locator(".wire.flowing").count() == 2
+        assert flowed
+        page.locator("[data-id='a1.channels.c1']").click()
+        cells = page.locator("#detail table").first.locator("td").all_inner_texts()
+        rows = dict(zip(cells[::2], cells[1::2], strict=True))
+        truth = agent.metrics()["CHANNEL.c1"]
+        assert {name: rows[name] for name in truth} == truth
         page.close()

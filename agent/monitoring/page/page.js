@@ -92,7 +92,7 @@ function updateCard(node) {
   card.className = `card ${now}`;
   const chip = card.querySelector(".state");
   chip.hidden = now === "ok";
-  chip.textContent = now;
+  show(chip, now, (text) => [text]);
   chip.className = `chip state ${now}`;
   show(card.querySelector(".figures"), figures(node), (pairs) => pairs.map(([value, label, bad]) =>
     element("span", bad ? { class: "bad" } : {}, element("b", {}, value), ` ${label}`)));

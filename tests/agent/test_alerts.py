@@ -1,0 +1,199 @@
+"""The alerts and the dashboard of conf/monitoring: on figures that agents have, and provoked."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from agent.config import load
+from agent.monitoring.registry import Registry
+from agent.monitoring.watch import KafkaWatch
+from agent.runner.agent import Agent
+from agent.services.running import free_port, until
+from plugins import Backlog, Broker, ClusterLook, Components, Metrics, Onlooker
+from tests.agent.alerting import RULES, Look, firing, look, names, rules
+from tests.runner.test_notices import Plugin
+
+CONFIGURATION = """
+a1.sources = tls udp numbers waiting over
+a1.channels = c1 full file kafka lake
+a1.sinks = picky down rest
+a1.deadletters.directory = {directory}
+a1.monitoring.port = 0
+a1.sources.tls.type = syslogtcp
+a1.sources.tls.host = 127.0.0.1
+a1.sources.tls.port = 0
+a1.sources.tls.ssl = true
+a1.sources.tls.keystore = {directory}/short.pem
+a1.sources.tls.maxConnections = 1
+a1.sources.tls.channels = file
+a1.sources.udp.type = syslogudp
+a1.sources.udp.host = 127.0.0.1
+a1.sources.udp.port = 0
+a1.sources.udp.receiveBufferSize = 4096
+a1.sources.udp.channels = file
+a1.sources.numbers.type = numbers
+a1.sources.numbers.channels = c1
+a1.sources.waiting.type = numbers
+a1.sources.waiting.channels = full
+a1.sources.over.type = numbers
+a1.sources.over.channels = kafka
+a1.channels.c1.type = memory
+a1.channels.c1.capacity = 5000
+a1.channels.full.type = memory
+a1.channels.full.capacity = 10
+a1.channels.full.transactionCapacity = 10
+a1.channels.file.type = file
+a1.channels.file.checkpointDir = {directory}/checkpoint
+a1.channels.file.dataDirs = {directory}/data
+a1.channels.kafka.type = kafka
+a1.channels.kafka.kafka.bootstrap.servers = 127.0.0.1:{closed}
+a1.channels.kafka.overflow = lake
+a1.channels.kafka.overflowTimeout = 1
+a1.channels.lake.type = file
+a1.channels.lake.checkpointDir = {directory}/lake/checkpoint
+a1.channels.lake.dataDirs = {directory}/lake/data
+a1.sinks.picky.type = picky
+a1.sinks.picky.channel = c1
+a1.sinks.down.type = avro
+a1.sinks.down.hostname = 127.0.0.1
+a1.sinks.down.port = {closed}
+a1.sinks.down.channel = full
+a1.sinks.rest.type = null
+a1.sinks.rest.channel = file
+"""
+WATCHED = {
+    "FlafkaSinkBehind": {"k1"},
+    "FlafkaRetentionNear": {"k1"},
+    "FlafkaBrokersDown": {"c1"},
+    "FlafkaUnderReplicated": {"c1"},
+    "FlafkaPartitionsOffline": {"c1"},
+}
+"""What the watch of real brokers tells, in tests/system/test_watch.py too."""
+
+
+def scraped(registry: Registry) -> Look:
+    prometheus = CollectorRegistry()
+    prometheus.register(registry)
+    return look(generate_latest(prometheus).decode())
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    monkeypatch.setattr("agent.runner.agent.DRAIN_SECONDS", 1.0)
+    monkeypatch.setattr("agent.runner.agent.FLUSH_SECONDS", 1.0)
+    days = ["-days", "3", "-subj", "/CN=localhost", "-keyout", "short.key", "-out", "short.crt"]
+    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *days]
+    subprocess.run(new, check=True, capture_output=True, cwd=tmp_path)
+    (tmp_path / "short.pem").write_bytes(b"".join((tmp_path / f"short.{end}").read_bytes() for end in ("key", "crt")))
+    file = tmp_path / "agent.conf"
+    file.write_text(CONFIGURATION.format(directory=tmp_path, closed=free_port()))
+    spec, found = load(file, components=Components([Plugin()], entry_points=True))
+    assert spec is not None, found
+    made = Agent(spec)
+    yield made
+    for channel in made.channels.values():  # what nobody takes is not waited for
+        channel.channel.stopping.set()
+    made.give_up.set()
+    made.stop()
+
+
+def test_each_alert_fires_for_what_it_is_about(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = scraped(agent.registry)
+    assert firing(before, before) == {}
+    agent.start()
+    sources = {runner.spec.name: runner for runner in agent.sources}
+    until(lambda: sources["tls"].was_open.is_set() and sources["udp"].was_open.is_set(), "the sources")
+    with (
+        socket.create_connection(("127.0.0.1", sources["tls"].source.port), timeout=60),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        sender.connect(("127.0.0.1", sources["udp"].source.port))
+
+        def dropped() -> float:
+            for _ in range(500):
+                sender.send(b"<13>" + bytes(1000))
+            return sources["udp"].metrics.get("KernelDropCount")
+
+        until(dropped, "datagrams to be dropped")
+        until(lambda: sources["tls"].metrics.get("OpenConnectionCount") == 1, "the connection")
+        until(lambda: agent.channels["full"].metrics.get("ChannelFillPercentage") == 100, "the channel to be full")
+        until(lambda: sources["waiting"]._under_way, "a source to wait")
+        until(lambda: agent.registry.failing().keys() >= {"SINK.down"}, "the sink to fail")
+        until(lambda: agent.sinks[0].members[0].metrics.get("EventRejectedCount"), "dead letters")
+        until(lambda: agent.channels["kafka"].metrics.get("Overflowing"), "the overflow to begin")
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + 120)
+        monkeypatch.setattr("agent.runner.local.sources.time", later)
+        monkeypatch.setattr("plugins.shared.disk.room", lambda _: 10**9)
+        found = firing(before, scraped(agent.registry))
+    assert "down" in found.pop("FlafkaComponentFailing")
+    assert "waiting" in found.pop("FlafkaNotAcknowledged")
+    assert found == {
+        "FlafkaDeadLetters": {"picky"},
+        "FlafkaDatagramsLost": {"udp"},
+        "FlafkaConnectionsAtLimit": {"tls"},
+        "FlafkaChannelFull": {"full"},
+        "FlafkaOverflowing": {"kafka"},
+        "FlafkaDiskNearlyFull": {"file", "lake"},
+        "FlafkaCertificateExpires": {"tls"},
+    }
+    assert firing(before, look(None)) == {"FlafkaAgentDown": {""}}
+    provoked = {*found, *WATCHED, "FlafkaComponentFailing", "FlafkaNotAcknowledged", "FlafkaAgentDown"}
+    assert provoked == {*rules()}, "an alert that no test provokes"
+
+
+class Seen(Onlooker):
+    """What an onlooker has seen at some time."""
+
+    def __init__(self, brokers: int, oldest: float) -> None:
+        self._brokers, self._oldest = brokers, oldest
+
+    def cluster(self) -> ClusterLook:
+        brokers = tuple(Broker(n, f"b{n}:9092", n <= self._brokers, 1) for n in (1, 2, 3))
+        down = 3 - self._brokers
+        return ClusterLook("id", "t", brokers, 3, down, down)
+
+    def backlog(self, group: str | None) -> Backlog:
+        return (
+            Backlog(5, int(1000 * (time.time() - self._oldest)), 3600.0) if self._oldest else Backlog(0, None, None)
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def test_alerts_on_brokers_and_backlogs() -> None:
+    channel, sink = Components().get("channel", "kafka"), Metrics()
+    made = channel(channel.config_class.model_validate({"kafka.bootstrap.servers": "b1:9092"}), "c1")
+    watch = KafkaWatch({"c1": made}, {"c1": [(None, sink)]})
+    registry = Registry("a1")
+    registry.add("CHANNEL", "c1", made.metrics)
+    registry.add("SINK", "k1", sink)
+    before = scraped(registry)
+    for seen, expected in ((Seen(3, 0), {}), (Seen(2, 700), WATCHED), (Seen(3, 0), {})):
+        watch._onlookers["c1"] = seen
+        watch._look("c1", backlogs=True)
+        assert firing(before, scraped(registry)) == expected
+
+
+def test_the_dashboard_shows_figures_that_there_are(agent: Agent) -> None:
+    dashboard = json.loads((RULES.parent / "grafana.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(expressions) > 10
+    code = "".join(
+        path.read_text() for folder in ("agent", "channels", "sources") for path in Path(folder).rglob("*.py")
+    )
+    spelt = {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower() for word in re.findall(r"\b[A-Z][A-Za-z]+\b", code)}
+    there = scraped(agent.registry).keys()
+    for name in {name for one in [*expressions, *rules().values()] for name in names(re.sub(r"\$\w+", "5m", one))}:
+        figure = name.removeprefix("flafka_")
+        assert name in there or figure in spelt or f"{figure.removesuffix('_total')}_count" in spelt, name
