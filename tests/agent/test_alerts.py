@@ -25,7 +25,7 @@ from tests.runner.test_notices import Plugin
 
 CONFIGURATION = """
 a1.sources = tls udp numbers waiting over
-a1.channels = c1 full file kafka lake
+a1.channels = c1 c2 full file kafka lake
 a1.sinks = picky down rest
 a1.deadletters.directory = {directory}
 a1.monitoring.port = 0
@@ -42,13 +42,15 @@ a1.sources.udp.port = 0
 a1.sources.udp.receiveBufferSize = 4096
 a1.sources.udp.channels = file
 a1.sources.numbers.type = numbers
-a1.sources.numbers.channels = c1
+a1.sources.numbers.channels = c1 c2
 a1.sources.waiting.type = numbers
 a1.sources.waiting.channels = full
 a1.sources.over.type = numbers
 a1.sources.over.channels = kafka
 a1.channels.c1.type = memory
 a1.channels.c1.capacity = 5000
+a1.channels.c2.type = memory
+a1.channels.c2.capacity = 5000
 a1.channels.full.type = memory
 a1.channels.full.capacity = 10
 a1.channels.full.transactionCapacity = 10
@@ -67,7 +69,7 @@ a1.sinks.picky.channel = c1
 a1.sinks.down.type = avro
 a1.sinks.down.hostname = 127.0.0.1
 a1.sinks.down.port = {closed}
-a1.sinks.down.channel = full
+a1.sinks.down.channel = c2
 a1.sinks.rest.type = null
 a1.sinks.rest.channel = file
 """
@@ -88,9 +90,8 @@ def scraped(registry: Registry) -> Look:
 
 
 @pytest.fixture
-def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
-    monkeypatch.setattr("agent.runner.agent.DRAIN_SECONDS", 1.0)
-    monkeypatch.setattr("agent.runner.agent.FLUSH_SECONDS", 1.0)
+def made(tmp_path: Path) -> Agent:
+    """One that was not started."""
     days = ["-days", "3", "-subj", "/CN=localhost", "-keyout", "short.key", "-out", "short.crt"]
     new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *days]
     subprocess.run(new, check=True, capture_output=True, cwd=tmp_path)
@@ -99,7 +100,23 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     file.write_text(CONFIGURATION.format(directory=tmp_path, closed=free_port()))
     spec, found = load(file, components=Components([Plugin()], entry_points=True))
     assert spec is not None, found
-    made = Agent(spec)
+    return Agent(spec)
+
+
+@pytest.fixture
+def before(made: Agent) -> Look:
+    """Its figures before it was started, for which no alert fires."""
+    found = scraped(made.registry)
+    assert firing(found, found) == {}
+    return found
+
+
+@pytest.fixture
+def agent(made: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    """One that may be started, and is stopped then."""
+    monkeypatch.setattr("agent.runner.agent.DRAIN_SECONDS", 1.0)
+    monkeypatch.setattr("agent.runner.agent.FLUSH_SECONDS", 1.0)
+    made.start()
     yield made
     for channel in made.channels.values():  # what nobody takes is not waited for
         channel.channel.stopping.set()
@@ -107,10 +124,8 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     made.stop()
 
 
-def test_each_alert_fires_for_what_it_is_about(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = scraped(agent.registry)
-    assert firing(before, before) == {}
-    agent.start()
+@pytest.mark.usefixtures("lengthy")
+def test_each_alert_fires_for_what_it_is_about(before: Look, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = {runner.spec.name: runner for runner in agent.sources}
     until(lambda: sources["tls"].was_open.is_set() and sources["udp"].was_open.is_set(), "the sources")
     with (
@@ -185,7 +200,7 @@ def test_alerts_on_brokers_and_backlogs() -> None:
         assert firing(before, scraped(registry)) == expected
 
 
-def test_the_dashboard_shows_figures_that_there_are(agent: Agent) -> None:
+def test_the_dashboard_shows_figures_that_there_are(made: Agent) -> None:
     dashboard = json.loads((RULES.parent / "grafana.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     assert len(expressions) > 10
@@ -193,7 +208,7 @@ def test_the_dashboard_shows_figures_that_there_are(agent: Agent) -> None:
         path.read_text() for folder in ("agent", "channels", "sources") for path in Path(folder).rglob("*.py")
     )
     spelt = {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower() for word in re.findall(r"\b[A-Z][A-Za-z]+\b", code)}
-    there = scraped(agent.registry).keys()
+    there = scraped(made.registry).keys()
     for name in {name for one in [*expressions, *rules().values()] for name in names(re.sub(r"\$\w+", "5m", one))}:
         figure = name.removeprefix("flafka_")
         assert name in there or figure in spelt or f"{figure.removesuffix('_total')}_count" in spelt, name

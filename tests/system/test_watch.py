@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_port
 from channels.kafka.onlooker import KafkaOnlooker
+from tests.agent.alerting import firing, look
 from tests.system.running import kafka_channel, send, unique
 
 WEEK = 168 * 3600
@@ -78,6 +79,10 @@ a1.sinks.down.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
             agent.until(lambda: cluster(agent)["under_replicated"] == 3, "under-replicated partitions")
             agent.until(lambda: cluster(agent)["brokers"][1]["leads"] == 0, "other leaders")
             assert cluster(agent)["leaderless"] == 0
+            scraped = look(agent.get("/metrics/prometheus")[1].decode())
+            alerts = firing(scraped, scraped)
+            assert (alerts["FlafkaBrokersDown"], alerts["FlafkaUnderReplicated"]) == ({"c1"}, {"c1"})
+            assert "down" in alerts["FlafkaComponentFailing"]
         finally:
             kafka_cluster.start()
         agent.until(lambda: up(agent) == [True] * 3, "the broker to be back")
