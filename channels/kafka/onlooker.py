@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Mapping
@@ -82,7 +83,7 @@ class KafkaOnlooker(Onlooker):
         try:
             starts, left = self._left(consumer)
             oldest = self._oldest(consumer, starts)
-            retention = self._kept_for()
+            retention = None if oldest is None else self._kept_for()
         except (KafkaException, TimeoutError) as e:
             name = group or self._group
             raise Retry(f"the backlog of group {name} cannot be looked at: {reason(e)}") from e
@@ -134,15 +135,17 @@ class KafkaOnlooker(Onlooker):
         return min(self._times.values(), default=None)
 
     def _kept_for(self) -> float | None:
-        """Seconds, None for ever."""
+        """Seconds; None for ever, and where the brokers do not tell: that may be forbidden, and all else is known."""
         if time.monotonic() < self._retention_due:
             return self._retention
         if self._admin is None:
             self._admin = AdminClient(self._client)
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
-        settings = self._admin.describe_configs([resource])[resource].result(ANSWER_SECONDS)
-        kept = int(settings["retention.ms"].value or -1)
-        self._retention = None if kept < 0 else kept / 1000
+        self._retention = None
+        with contextlib.suppress(KafkaException, TimeoutError):
+            settings = self._admin.describe_configs([resource])[resource].result(ANSWER_SECONDS)
+            kept = int(settings["retention.ms"].value or -1)
+            self._retention = None if kept < 0 else kept / 1000
         self._retention_due = time.monotonic() + RETENTION_SECONDS
         return self._retention
 

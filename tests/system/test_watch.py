@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from agent.services.kafka import KafkaCluster
@@ -87,6 +88,20 @@ a1.sinks.down.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
             kafka_cluster.start()
         agent.until(lambda: up(agent) == [True] * 3, "the broker to be back")
         agent.until(lambda: cluster(agent)["under_replicated"] == 0, "its replicas to be in sync")
+
+
+def test_a_backlog_is_known_where_the_settings_of_the_topic_are_not(brokers: str) -> None:
+    topic = unique("untold")  # these brokers do not tell settings
+    producer = Producer({"bootstrap.servers": brokers})
+    for n in range(5):
+        producer.produce(topic, b"x", timestamp=1000 * (n + 1))
+    assert producer.flush(60) == 0
+    onlooker = KafkaOnlooker(topic, topic, {"bootstrap.servers": brokers})
+    try:
+        found = onlooker.backlog(None)
+        assert (found.records, found.retention) == (5, None)
+    finally:
+        onlooker.close()
 
 
 def test_looking_creates_no_topic(brokers: str) -> None:

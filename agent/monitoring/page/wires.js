@@ -50,14 +50,25 @@ function at([a, b, c, d], t) {
   return [0, 1].map((axis) => weights[0] * a[axis] + weights[1] * b[axis] + weights[2] * c[axis] + weights[3] * d[axis]);
 }
 
+/** At spaces, in lines of at most so many characters. */
+function broken(text, most) {
+  const lines = [""];
+  for (const word of text.split(" ")) {
+    const last = lines[lines.length - 1], longer = last ? `${last} ${word}` : word;
+    if (longer.length <= most || !last) lines[lines.length - 1] = longer; else lines.push(word);
+  }
+  return lines.map((line) => (line.length > most ? `${line.slice(0, most - 1)}…` : line));
+}
+
 function label(rows, curve, taken, labels) {
-  const room = Math.abs(curve[3][0] - curve[0][0]) || 90;
-  const fit = rows.map((row) => (row.length * 6 > room ? `${row.slice(0, Math.max(3, Math.floor(room / 6) - 1))}…` : row));
-  const width = 6 * Math.max(...fit.map((row) => row.length)) + 4, height = 13 * rows.length;
+  const room = Math.max(90, Math.abs(curve[3][0] - curve[0][0]));
+  const fit = rows.flatMap((row) => broken(row, Math.floor(room / 6))), height = 13 * fit.length;
+  const width = 6 * Math.max(...fit.map((row) => row.length)) + 4;
   for (const place of PLACES) {
-    const [x, y] = at(curve, place);
+    const [along, y] = at(curve, place), loop = curve[1][0] < curve[0][0] && curve[2][0] < curve[3][0];
+    const x = loop ? Math.min(along, curve[0][0] - width / 2 - 6) : along; // beside the cards, not behind them
     const box = { left: x - width / 2, right: x + width / 2, top: y - height / 2, bottom: y + height / 2 };
-    const inside = box.left >= Math.min(curve[0][0], curve[3][0]) - 60 && box.right <= Math.max(curve[0][0], curve[3][0]) + 60;
+    const inside = box.left >= Math.min(curve[0][0], curve[3][0]) - 110 && box.right <= Math.max(curve[0][0], curve[3][0]) + 60;
     if (!inside || taken.some((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top)) continue;
     taken.push(box);
     const lines = fit.map((row, i) => drawn("tspan", { x: x.toFixed(1), y: (box.top + 10 + 13 * i).toFixed(1) }, row));
