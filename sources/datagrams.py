@@ -36,12 +36,11 @@ D = TypeVar("D", bound=DatagramConfig)
 class DatagramSource(EndpointSource[D]):
     """A source that listens on a UDP port. While channels are full it does not read: the kernel's buffer fills."""
 
-    counters = ("KernelDropCount",)
-
     def __init__(self, config: D, name: str, host: str, port: int) -> None:
         super().__init__(config, name, Endpoint(host, [port], kind=socket.SOCK_DGRAM))
         self._poll = select.poll()
         self._drops = 0
+        self.metrics.add("KernelDropCount", 0)  # there from 0 on, as a rate needs it
 
     @property
     def _socket(self) -> socket.socket:

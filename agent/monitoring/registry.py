@@ -14,7 +14,7 @@ from plugins import Metrics
 
 _SOURCE = (
     "AppendAcceptedCount AppendBatchAcceptedCount AppendBatchReceivedCount AppendReceivedCount ChannelWriteFail "
-    "EventAcceptedCount EventReadFail EventReceivedCount EventRejectedCount GenericProcessingFail OpenConnectionCount"
+    "EventAcceptedCount EventReadFail EventReceivedCount GenericProcessingFail OpenConnectionCount"
 )
 _CHANNEL = (
     "ChannelCapacity ChannelFillPercentage ChannelSize EventPutAttemptCount EventPutSuccessCount "
@@ -22,8 +22,7 @@ _CHANNEL = (
 )
 _SINK = (
     "BatchCompleteCount BatchEmptyCount BatchUnderflowCount ChannelReadFail ConnectionClosedCount "
-    "ConnectionCreatedCount ConnectionFailedCount EventDrainAttemptCount EventDrainSuccessCount EventRejectedCount "
-    "EventWriteFail"
+    "ConnectionCreatedCount ConnectionFailedCount EventDrainAttemptCount EventDrainSuccessCount EventWriteFail"
 )
 _INTERCEPTOR = "EventReceivedCount EventFilteredCount"
 COUNTERS = {
@@ -33,7 +32,9 @@ COUNTERS = {
     "INTERCEPTOR": _INTERCEPTOR.split(),
 }
 """The names every component of a kind shows, at 0 where nothing was counted: of the first three those that Flume's
-dashboards expect, and the dead letters, since a rate is one only from a 0 on. Flume shows no interceptors."""
+dashboards expect; Flume shows no interceptors."""
+REJECTED = {"SOURCE": {"EventRejectedCount": 0.0}, "SINK": {"EventRejectedCount": 0.0}}
+"""What Prometheus is told from 0 on besides, as it makes a rate of nothing else."""
 
 GAUGES = frozenset(["ChannelCapacity", "ChannelFillPercentage", "ChannelSize", "OpenConnectionCount"])
 """Of these the gauges. Whatever else is one tells so by `Metrics.set`."""
@@ -119,7 +120,7 @@ class Registry:
         gauges = GAUGES.union(*(component.metrics.gauges() for component in self.components))
         for component in self.components:
             labels = [self.agent, component.kind.lower(), component.name]
-            for name, value in component.values().items():
+            for name, value in (REJECTED.get(component.kind, {}) | component.values()).items():
                 family = families.get(name)
                 if family is None:
                     make = GaugeMetricFamily if name in gauges else CounterMetricFamily

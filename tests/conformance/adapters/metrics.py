@@ -14,7 +14,6 @@ from agent.graph import Graph
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.monitoring.view import View
-from agent.monitoring.watch import KafkaWatch
 from plugins import Component, Metrics, UnknownType
 from tests.conformance.adapters import components
 
@@ -50,7 +49,7 @@ def _shown(kind: str, cls: type[Component[Any]]) -> Any:
 
 def _answer(method: str, path: str) -> Any:
     registry = Registry("a1")
-    page = View(Graph("a1", "agent.conf", (), (), ()), registry, KafkaWatch({}, {}), {})
+    page = View(Graph("a1", "agent.conf", (), (), ()), registry)
     server = MetricsServer(registry, "127.0.0.1", 0, page)
     server.start()
     try:
