@@ -120,7 +120,8 @@ def agent(made: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     yield made
     for channel in made.channels.values():  # what nobody takes is not waited for
         channel.channel.stopping.set()
-    made.give_up.set()
+    for source in made.sources:
+        source.give_up.set()
     made.stop()
 
 
