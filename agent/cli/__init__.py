@@ -14,6 +14,7 @@ COMMANDS = {
     "start": "Run an agent until it is told to stop.",
     "reload": "Have a running agent go over to its configuration as it is now.",
     "check": "Check a configuration; start nothing.",
+    "top": "Show what a running agent does: rates, lag, retries, what is wrong.",
     "graph": "Draw a configuration: the ways that events take from sources to sinks.",
     "migrate": "Say what becomes of each line of a Flume configuration, and write the one that runs.",
     "process": "Run a Spark processor on the stored events and show its output; keep nothing.",
