@@ -16,6 +16,7 @@ COMMANDS = {
     "check": "Check a configuration; start nothing.",
     "top": "Show what a running agent does: rates, lag, retries, what is wrong.",
     "graph": "Draw a configuration: the ways that events take from sources to sinks.",
+    "explain": "Say what components do and what their options mean.",
     "migrate": "Say what becomes of each line of a Flume configuration, and write the one that runs.",
     "process": "Run a Spark processor on the stored events and show its output; keep nothing.",
     "demo": "Show a complete pipeline with all its servers on this machine.",
