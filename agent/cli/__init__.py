@@ -15,6 +15,7 @@ COMMANDS = {
     "reload": "Have a running agent go over to its configuration as it is now.",
     "check": "Check a configuration; start nothing.",
     "top": "Show what a running agent does: rates, lag, retries, what is wrong.",
+    "tap": "Show events as they pass a component of a running agent.",
     "graph": "Draw a configuration: the ways that events take from sources to sinks.",
     "explain": "Say what components do and what their options mean.",
     "migrate": "Say what becomes of each line of a Flume configuration, and write the one that runs.",
