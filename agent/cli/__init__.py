@@ -27,6 +27,7 @@ COMMANDS = {
     "topic": "List, create, describe and delete Kafka topics.",
     "group": "Show and reset consumer groups: lag, offsets.",
     "audit": "Compare what went into the channels with what was taken out of them.",
+    "new": "Make an agent, a component or a processor to start from: files that work, with their tests.",
     "template": "Print a component in Python to start from, for a Java class.",
     "dlq": "Show and replay dead letters: events that could not be delivered.",
 }
