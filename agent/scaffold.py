@@ -36,7 +36,7 @@ def for_java(kind: str, java_class: str) -> str:
 def files(kind: str, name: str, directory: Path) -> dict[str, str]:
     """What stands in a new directory, by the files' names. Raises Unusable."""
     if kind == "agent":
-        return {"agent.conf": _filled(AGENT, name, directory)}
+        return {"agent.conf": _filled(AGENT, name, directory), "agent.test.toml": AGENT_TEST}
     module = _module(kind, name)
     renamed = {
         f"{module}.py": _named(_plain(kind, template(kind), name), kind, name),
@@ -137,6 +137,18 @@ a1.sinks.out.type = file_roll
 a1.sinks.out.sink.directory = {DIRECTORY}/out
 a1.sinks.out.sink.rollInterval = 3600
 a1.sinks.out.channel = c1
+"""
+
+AGENT_TEST = """\
+# What agent.conf promises: agent test agent.test.toml
+
+[[test]]
+name = "card numbers reach neither the channel nor any file"
+lines = ["hello, card 4111 1111 1111 1111", "nothing to hide"]
+
+[[test.expect]]
+at = "out"
+event = [{ body_matches = '^hello, card \\D+$' }, { body = "nothing to hide" }]
 """
 
 _SOURCE = """\

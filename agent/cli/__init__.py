@@ -16,6 +16,7 @@ COMMANDS = {
     "check": "Check a configuration; start nothing.",
     "top": "Show what a running agent does: rates, lag, retries, what is wrong.",
     "tap": "Show events as they pass a component of a running agent.",
+    "test": "Test pipelines: sample events in, what comes out of each component compared.",
     "graph": "Draw a configuration: the ways that events take from sources to sinks.",
     "explain": "Say what components do and what their options mean.",
     "migrate": "Say what becomes of each line of a Flume configuration, and write the one that runs.",
@@ -27,7 +28,7 @@ COMMANDS = {
     "topic": "List, create, describe and delete Kafka topics.",
     "group": "Show and reset consumer groups: lag, offsets.",
     "audit": "Compare what went into the channels with what was taken out of them.",
-    "new": "Make an agent, a component or a processor to start from: files that work, with their tests.",
+    "new": "Make an agent, a component, a processor or a test to start from: files that work.",
     "template": "Print a component in Python to start from, for a Java class.",
     "dlq": "Show and replay dead letters: events that could not be delivered.",
 }

@@ -90,6 +90,8 @@ def test_an_agent_is_whole(tmp_path: Path) -> None:
     make("agent", "mine", tmp_path / "new")
     checked = CliRunner().invoke(main, ["check", "-c", str(tmp_path / "new/agent.conf"), "--connect"])
     assert checked.exit_code == 0, checked.output
+    tested = CliRunner().invoke(main, ["test", str(tmp_path / "new/agent.test.toml")])
+    assert tested.exit_code == 0, tested.output
 
 
 def test_json_names_the_files(tmp_path: Path) -> None:
