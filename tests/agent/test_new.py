@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import importlib
 import json
 import subprocess
@@ -81,9 +82,17 @@ def test_a_processor_comes_with_a_test_and_a_configuration(tmp_path: Path) -> No
 @pytest.mark.usefixtures("servers")
 def test_a_processor_passes_its_test(tmp_path: Path) -> None:
     make("processor", "made-up-counts", tmp_path / "new")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "new")]
+    directory = tmp_path / "new"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "events").write_text("an error\nfine\n")
+    words = ["process", "-c", str(directory / "agent.conf"), "--events", str(tmp_path / "events"), "--json"]
+    done = subprocess.run([sys.executable, "-m", "agent", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = done.stdout.splitlines()
+    body = base64.b64encode(b"an error").decode()
+    assert json.loads(line) == {"output": "found", "row": {"body": body, "headers": {"bytes": "8"}}}
 
 
 def test_an_agent_is_whole(tmp_path: Path) -> None:
