@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import click
 
 from agent.cli.configured import Chosen, load_or_exit
+from agent.options import AgentOptions
 
 SECONDS = 5.0
 """How long an answer may take."""
@@ -66,14 +67,21 @@ def address_of(chosen: Chosen | None, url: str | None, token: str | None) -> Add
     if url is not None:
         return _of_url(url if "://" in url else f"http://{url}", token or "")
     assert chosen is not None
-    options = load_or_exit(chosen, warnings=False).options
-    if not options.monitoring_port:
+    found = address_in(load_or_exit(chosen, warnings=False).options)
+    if found is None:
         raise click.ClickException(
             "monitoring.port is 0, so that the agent takes any free port: its log tells which, for --url"
         )
+    return replace(found, token=token or found.token)
+
+
+def address_in(options: AgentOptions) -> Address | None:
+    """Where an agent with these options on this host is asked; None where it takes any free port."""
+    if not options.monitoring_port:
+        return None
     known = options.monitoring_token.get_secret_value() if options.monitoring_token is not None else ""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.monitoring_host, options.monitoring_host)  # noqa: S104  # compared only
-    return Address(host, options.monitoring_port, token or known)
+    return Address(host, options.monitoring_port, known)
 
 
 def _of_url(url: str, token: str) -> Address:

@@ -217,13 +217,18 @@ def _live(address: Address, graph: dict[str, Any], interval: float) -> None:
                 time.sleep(interval)
                 try:
                     came = address.ask("/api/state")
-                    if came["started"] != state["started"]:  # another run, perhaps of another configuration
+                    if _configuration(came) != _configuration(state):
                         graph = address.ask("/api/graph")
                     state, trouble = came, ""
                 except NoAnswer as e:
                     trouble = e.message
     except KeyboardInterrupt:
         pass
+
+
+def _configuration(state: dict[str, Any]) -> tuple[Any, Any]:
+    """Another one, after a restart or a reload, may have another graph."""
+    return state["started"], state.get("configured")
 
 
 def fitting(found: Sequence[Row], most: int) -> list[Row]:

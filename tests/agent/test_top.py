@@ -20,7 +20,6 @@ from agent.graph import graph_of
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.monitoring.view import View
-from agent.monitoring.watch import KafkaWatch
 from agent.services.running import free_port
 from plugins import Components, Metrics
 
@@ -59,7 +58,7 @@ class Served:
         for key, metrics in self.metrics.items():
             kind, _, name = key.partition(".")
             registry.add(kind, name, metrics)
-        self.view = View(graph_of(spec), registry, KafkaWatch({}, {}), {})
+        self.view = View(graph_of(spec), registry)
         self.server = MetricsServer(registry, "127.0.0.1", port, self.view, token)
         self.url = f"http://127.0.0.1:{port}"
 
