@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from agent import explain
 from agent.config import catalogue
 from agent.config.runners import TABLE
 from agent.config.sinkgroups import OPTIONS as PROCESSORS
@@ -17,7 +17,7 @@ from plugins.shared.javaclass import FAMILIES
 
 TARGET = Path(__file__).parent / "components.md"
 MIGRATING = Path(__file__).parent / "migrating-from-flume.md"
-KINDS = ("source", "channel", "interceptor", "sink")
+KINDS = explain.KINDS
 
 
 def main() -> None:
@@ -114,14 +114,10 @@ def page() -> str:
 
 def component(kind: str, cls: type[Component[Any]]) -> list[str]:
     """One component: its guarantee, its other names, its options."""
-    parts = [f"### `{cls.type_name}`", inspect.cleandoc(cls.__doc__ or "").replace("\n\n", " ").replace("\n", " ")]
+    parts = [f"### `{cls.type_name}`", explain.guarantee(cls)]
     if cls.aliases:
         parts.append("Also: " + ", ".join(f"`{alias}`" for alias in cls.aliases))
-    if kind == "interceptor":
-        pure = getattr(cls, "pure", True)
-        parts.append(
-            "On sources and sinks." if pure else "On sources only: it gives an event another value each time."
-        )
+    parts += explain.notes(kind, cls)
     parts += options(cls.config_class)
     for alias in cls.aliases:
         if (other := cls.config_class.for_type(alias)) is not cls.config_class:
@@ -131,11 +127,7 @@ def component(kind: str, cls: type[Component[Any]]) -> list[str]:
 
 def options(config: type[Config]) -> list[str]:
     """A table of the options that have an effect, and what else is accepted."""
-    rows = [
-        f"| `{o.name}{'*' if o.is_prefix else ''}` | {o.kind.replace(' | ', ' or ')} | {default(o)} | {text(o)} |"
-        for o in config.options()
-        if not o.ignored
-    ]
+    rows = [f"| `{one.name}` | {one.kind} | {default(one)} | {text(one)} |" for one in explain.facts(config)]
     parts = ["\n".join(["| option | kind | default | |", "|---|---|---|---|", *rows])] if rows else ["No options."]
     return parts + apart(config)
 
@@ -156,32 +148,22 @@ def apart(config: type[Config]) -> list[str]:
 
 def differences(ours: type[Config], other: type[Config]) -> str:
     """Which defaults another configuration of a component has."""
-    known = {o.name: o.default for o in ours.options()}
-    changed = [o for o in other.options() if not o.ignored and o.default != known[o.name]]
-    defaults = [f"the default of `{o.name}` is {default(o)}" for o in changed if not o.required]
-    return ", ".join([*(f"`{o.name}` is required" for o in changed if o.required), *defaults])
+    required, others = explain.changed(ours, other)
+    defaults = [f"the default of `{o.name}` is {default(explain.fact(o))}" for o in others]
+    return ", ".join([*(f"`{name}` is required" for name in required), *defaults])
 
 
-def default(option: Any) -> str:
+def default(fact: explain.Fact) -> str:
     """How a default is shown."""
-    if option.required:
+    if fact.required:
         return "**required**"
-    if option.default in (None, "", [], {}):
-        return ""
-    value = option.default
-    shown = (
-        str(value).lower() if isinstance(value, bool) else " ".join(value) if isinstance(value, list) else str(value)
-    )
-    return f"`{shown}`" + (f" {option.unit}" if option.unit else "")
+    return f"`{fact.default}` {fact.unit}".rstrip() if fact.default else ""
 
 
-def text(option: Any) -> str:
+def text(fact: explain.Fact) -> str:
     """What an option means, with its unit and bounds."""
-    limits = ", ".join(
-        filter(None, [option.unit if option.required or option.default is None else "", option.bounds])
-    )
-    description = option.description.rstrip(".").replace("|", "\\|")
-    return description + (f" ({limits})" if limits else "")
+    description = fact.text.replace("|", "\\|")
+    return description + (f" ({fact.limits})" if fact.limits else "")
 
 
 def runners() -> list[str]:

@@ -81,6 +81,7 @@ class Onlooker(ABC):
 class OverflowConfig(Config):
     """Options of a channel whose events another channel of the agent may hold while its brokers are away."""
 
+    section = "While brokers are away"
     overflow: str | None = option(
         None,
         name="overflow",

@@ -75,6 +75,8 @@ class Option:
     """Whether it has no effect; its description then says why."""
     file: bool = False
     """Whether it names a file, or a directory, that has to be there."""
+    section: str = ""
+    """The `section` of the class that declares it."""
 
     @property
     def required(self) -> bool:
@@ -162,6 +164,8 @@ class Config(BaseModel):
     ignored: ClassVar[Mapping[str, str]] = {}
     """Options of Flume that are accepted with any value and have no effect, and why; a name that ends in a dot stands
     for all under it. Those of base classes count, too."""
+    section: ClassVar[str] = ""
+    """What the options that this very class declares are shown under, among those of its subclasses: `TLS`."""
     _wrong: ClassVar[frozenset[str]] = frozenset()
     """Fields that are wrong by themselves, and not read: none, but for what `_disagreements` makes."""
 
@@ -225,7 +229,13 @@ class Config(BaseModel):
     def options(cls) -> Iterator[Option]:
         """Every option, in the order of declaration."""
         if cls not in _OPTIONS:
-            _OPTIONS[cls] = tuple(_option(field, info) for field, info in cls.model_fields.items())
+            declared = {
+                field: base for base in reversed(cls.__mro__) for field in vars(base).get("__annotations__", ())
+            }
+            sections = {field: vars(base).get("section", "") for field, base in declared.items()}
+            _OPTIONS[cls] = tuple(
+                _option(field, info, sections.get(field, "")) for field, info in cls.model_fields.items()
+            )
         return iter(_OPTIONS[cls])
 
     @pydantic.model_validator(mode="before")
@@ -390,7 +400,7 @@ _AGREEMENTS: WeakKeyDictionary[type[Config], list[str]] = WeakKeyDictionary()
 """What each class declares: it is looked for once, as a configuration is parsed many times."""
 
 
-def _option(field: str, info: FieldInfo) -> Option:
+def _option(field: str, info: FieldInfo, section: str) -> Option:
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
     return Option(
         name=info.alias or field,
@@ -403,6 +413,7 @@ def _option(field: str, info: FieldInfo) -> Option:
         secret=SecretStr in (info.annotation, *typing.get_args(info.annotation)),
         ignored=bool(extra.get("ignored")),
         file=bool(extra.get("file")),
+        section=section,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,6 +39,14 @@ class Sink(Component[C]):
     def uses_headers(self) -> Mapping[str, Collection[str]]:
         """By option: the headers that its text names, as in `%{host}`. `check` warns of those that nothing sets."""
         return {}
+
+    def destinations(self, batch: Batch) -> Sequence[Mapping[str, Any]] | None:
+        """For `agent test`: what becomes of each event, as far as it can be told without a server, before `open`.
+
+        By word, such as `path`, `topic` or `document`, with values that JSON can hold; `rejected` is the reason why
+        it can never be delivered. None: it cannot be told.
+        """
+        return None
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ _PAUSE = 0.05
 class ConnectionsConfig(Config):
     """The option of all that take connections."""
 
+    section = "Connections"
     max_connections: int = option(
         16_384,
         name="maxConnections",

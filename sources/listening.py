@@ -30,6 +30,7 @@ FAREWELL = 1.0
 class TcpConfig(ConnectionsConfig):
     """Options of those that listen on one TCP port."""
 
+    section = "Connections"
     bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
     port: int = option(name="port", description="TCP port to listen on; 0 takes a free one.", ge=0, le=65535)
 
@@ -37,6 +38,7 @@ class TcpConfig(ConnectionsConfig):
 class HandshakeConfig(TlsServerConfig):
     """Options of those that may speak TLS on the thread that reads."""
 
+    section = "TLS"
     handshake_timeout: float = option(
         10.0,
         name="handshakeTimeout",

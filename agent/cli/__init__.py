@@ -9,12 +9,17 @@ import sys
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "start": "Run an agent until it is told to stop.",
     "reload": "Have a running agent go over to its configuration as it is now.",
     "check": "Check a configuration; start nothing.",
+    "top": "Show what a running agent does: rates, lag, retries, what is wrong.",
+    "tap": "Show events as they pass a component of a running agent.",
+    "test": "Test pipelines: sample events in, what comes out of each component compared.",
     "graph": "Draw a configuration: the ways that events take from sources to sinks.",
+    "explain": "Say what components do and what their options mean.",
     "migrate": "Say what becomes of each line of a Flume configuration, and write the one that runs.",
     "process": "Run a Spark processor on the stored events and show its output; keep nothing.",
     "demo": "Show a complete pipeline with all its servers on this machine.",
@@ -24,10 +29,21 @@ COMMANDS = {
     "topic": "List, create, describe and delete Kafka topics.",
     "group": "Show and reset consumer groups: lag, offsets.",
     "audit": "Compare what went into the channels with what was taken out of them.",
+    "new": "Make an agent, a component, a processor or a test to start from: files that work.",
     "template": "Print a component in Python to start from, for a Java class.",
     "dlq": "Show and replay dead letters: events that could not be delivered.",
 }
 """Name → what `agent --help` says of it. Each is the command of that name in the module of that name."""
+
+
+FIRST_STEPS = (
+    ("agent new agent mine", "a configuration that works, to start from"),
+    ("agent migrate flume.conf", "or: what becomes of one of Flume's"),
+    ("agent check -c mine/agent.conf", "all that is wrong with it, at once"),
+    ("agent start -c mine/agent.conf", "run it until Ctrl-C"),
+    ("agent top -c mine/agent.conf", "what it does; agent tap: its events"),
+)
+"""What a new user writes, line by line, and what for."""
 
 
 class Root(click.Group):
@@ -60,9 +76,18 @@ class Root(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in `--help`, without importing the commands."""
+        """First steps, and the list in `--help`, without importing the commands."""
+        with formatter.section("First steps"):
+            formatter.write_dl(FIRST_STEPS, col_max=32)
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As click does it, without importing the commands: the shell waits for it."""
+        found = [CompletionItem(name, help=COMMANDS[name]) for name in self.list_commands(ctx)]
+        return [one for one in found if one.value.startswith(incomplete)] + click.Command.shell_complete(
+            self, ctx, incomplete
+        )
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run; a user's mistake is one line on standard error and no traceback."""

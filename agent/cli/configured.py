@@ -52,7 +52,15 @@ class Chosen:
 
 def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name a configuration, in Flume's spelling too; the command gets a `chosen: Chosen`."""
+    return _with_configuration(command, required=True)
 
+
+def optional_configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a command that may be told something else instead: `chosen` is None where none is named."""
+    return _with_configuration(command, required=False)
+
+
+def _with_configuration(command: Callable[..., Any], *, required: bool) -> Callable[..., Any]:
     @click.option("-c", "--conf", metavar="FILE", help="Configuration file, or Flume's conf directory.")
     @click.option(
         "-f",
@@ -86,6 +94,8 @@ def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if strict and lenient:
             raise click.UsageError("--strict and --lenient exclude each other")
+        if not (required or conf or conf_file):
+            return command(*args, chosen=None, **more)
         mode: Mode = "strict" if strict else "lenient" if lenient else "normal"
         file, *later = _files(conf, conf_file)
         return command(*args, chosen=Chosen(file, name, mode, _system(define), tuple(later), bool(conf_file)), **more)
@@ -93,10 +103,14 @@ def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def load_or_exit(chosen: Chosen) -> AgentSpec:
-    """The agent to run. What is wrong goes to standard error; with errors, the process ends with code 2."""
+def load_or_exit(chosen: Chosen, *, warnings: bool = True) -> AgentSpec:
+    """The agent to run. What is wrong goes to standard error; with errors, the process ends with code 2.
+
+    Without `warnings`, errors alone: for commands about an agent that runs already.
+    """
     spec, diagnostics = chosen.load()
-    show(diagnostics, sys.stderr)
+    if warnings or spec is None:
+        show(diagnostics, sys.stderr)
     if spec is None:
         click.echo(counted(diagnostics) + "; nothing was started", err=True)
         sys.exit(2)

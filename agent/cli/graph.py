@@ -9,6 +9,7 @@ import click
 
 from agent import graph as drawing
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.output import json_option
 
 
 @click.command()
@@ -21,11 +22,12 @@ from agent.cli.configured import Chosen, configuration_options, load_or_exit
     type=click.Choice(["text", "mermaid", "svg", "json"]),
     help="What to print.",
 )
+@json_option
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write it to.")
-def graph(chosen: Chosen, form: str, output: Path | None) -> None:
+def graph(chosen: Chosen, form: str, as_json: bool, output: Path | None) -> None:
     """Draw a configuration: the ways that events take from sources to sinks. Starts nothing."""
     drawn = drawing.graph_of(load_or_exit(chosen))
-    if form == "json":
+    if as_json or form == "json":
         text = json.dumps(drawn.data(), indent=2)
     else:
         text = {"text": drawing.text, "mermaid": drawing.mermaid, "svg": drawing.svg}[form](drawn)

@@ -37,3 +37,23 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: b
     for text in texts:
         table.add_row(*map(Text, text))  # Text: a name with [brackets] is not markup
     Console().print(table)
+
+
+def short(number: float | None) -> str:
+    """A number in up to seven characters: `9,999`, `12.3 k`; `-` where it is not known."""
+    if number is None:
+        return "-"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= max(size, 1e4) * 0.99995:
+            return f"{number / size:,.1f} {letter}"
+    return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else f"{number:.1f}"
+
+
+def span(seconds: float | None) -> str:
+    """A time in up to seven characters: `12 s`, `3.5 h`; `-` where it is not known."""
+    if seconds is None:
+        return "-"
+    for size, least, unit in ((86400, 172800, "d"), (3600, 3600, "h"), (60, 60, "min")):
+        if seconds >= least:
+            return f"{seconds / size:.0f} {unit}" if unit == "min" else f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -13,6 +13,7 @@ import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
 from agent.cli.kafka_admin import naming_brokers
+from agent.cli.output import json_option
 from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, SinkSpec
 from plugins import FlafkaError, KafkaBackedChannel, StreamingSink
@@ -30,11 +31,12 @@ from plugins import FlafkaError, KafkaBackedChannel, StreamingSink
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help='File of events to use instead of the channel: a line is a body, or JSON: {"headers": {…}, "body": "…"}.',
 )
-def process(sink: str | None, chosen: Chosen, rows: int, file: Path | None) -> None:
+@json_option
+def process(sink: str | None, chosen: Chosen, rows: int, file: Path | None, as_json: bool) -> None:
     """Run the processor of SINK, of type spark, once over the events that its channel holds, and show its results.
 
     For development: nothing is written, committed or kept. SINK may be left out if there is only one. With --events
-    no broker is needed.
+    no broker is needed. With --json, each row is an object a line, with the output it is for; bytes are in base64.
     """
     from agent.runner.spark.driver import reason
     from agent.runner.spark.job import Job, SinkJob
@@ -61,7 +63,7 @@ def process(sink: str | None, chosen: Chosen, rows: int, file: Path | None) -> N
         with _waiting("Spark starts …"):
             spark, gateway = start_session(spec.name, spec.options, log_file, whole.modules)
         try:
-            processing.preview(spark, rows, samples)
+            processing.preview(spark, rows, samples, as_json=as_json)
         except FlafkaError:
             raise
         except Exception as e:

@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 import time
-import urllib.request
 from typing import Any
 
 import click
 
+from agent.cli.address import NoAnswer, address_in
 from agent.cli.configured import Chosen, configuration_options, counted, show
+from agent.cli.output import json_option
 from agent.cli.running import running_agents
 from agent.topology import AgentSpec
 
@@ -21,7 +22,8 @@ WAIT_SECONDS = 120.0
 
 @click.command()
 @configuration_options
-def reload(chosen: Chosen) -> None:
+@json_option
+def reload(chosen: Chosen, as_json: bool) -> None:
     """Have the running agent go over to its configuration as it is now.
 
     The configuration is checked first: with errors, nothing is asked of the agent. What has not changed goes on
@@ -38,15 +40,21 @@ def reload(chosen: Chosen) -> None:
     before = _reloads(spec)
     for pid in running:
         os.kill(pid, signal.SIGHUP)
-        click.echo(f"agent {spec.name}, process {pid}, reads its configuration")
+        if not as_json:
+            click.echo(f"agent {spec.name}, process {pid}, reads its configuration")
+    about = {"agent": spec.name, "processes": running}
     if before is None:
-        click.echo("its monitoring does not answer here: its log says what has changed")
+        told = "its monitoring does not answer here: its log says what has changed"
+        click.echo(json.dumps({**about, "ok": None, "told": told}, indent=2) if as_json else told)
         return
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         now = _reloads(spec)
         if now is not None and now["number"] > before["number"]:
-            click.echo(f"changed: {now['told']}" if now["ok"] else now["told"], err=not now["ok"])
+            if as_json:
+                click.echo(json.dumps({**about, "ok": now["ok"], "told": now["told"]}, indent=2))
+            else:
+                click.echo(f"changed: {now['told']}" if now["ok"] else now["told"], err=not now["ok"])
             sys.exit(0 if now["ok"] else 1)
         time.sleep(0.1)
     raise click.ClickException(f"not done after {WAIT_SECONDS:.0f} s: its log says what it waits for")
@@ -54,13 +62,11 @@ def reload(chosen: Chosen) -> None:
 
 def _reloads(spec: AgentSpec) -> dict[str, Any] | None:
     """How often it has read its configuration, and what came of the latest; None where it does not answer."""
-    options = spec.options
-    request = urllib.request.Request(f"http://{options.monitoring_host}:{options.monitoring_port}/api/state")
-    if options.monitoring_token is not None:
-        request.add_header("authorization", f"Bearer {options.monitoring_token.get_secret_value()}")
+    address = address_in(spec.options)
+    if address is None:
+        return None
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310  # the address begins with http
-            found: dict[str, Any] = json.load(answer)["reloads"]
-    except (OSError, ValueError, KeyError):
+        found: dict[str, Any] | None = address.ask("/api/state").get("reloads")
+    except NoAnswer:
         return None
     return found

@@ -25,6 +25,7 @@ from agent.runner.local.overflow import OverflowingChannel
 from agent.runner.local.sinks import SinkRunner
 from agent.runner.local.sources import SourceRunner
 from agent.runner.spark.supervisor import SparkRunner
+from agent.runner.taps import TapServer
 from agent.topology import AgentSpec, SinkSpec, SourceSpec
 from plugins import Channel, FlafkaError, Metrics
 
@@ -62,6 +63,7 @@ class Agent:
         self.registry.waiting = self._waiting
         self.view = View(graph_of(spec), self.registry, command_for(spec))
         self.watch = KafkaWatch({}, {})
+        self.taps = TapServer(spec)
         self._look_at_all()
         self.server = self._server(spec)
         deliveries = [member.delivery for runner in self.sinks for member in runner.members]
@@ -133,6 +135,10 @@ class Agent:
         self.watch = KafkaWatch({name: c.channel for name, c in self.channels.items()}, drained)
         followed = {source.spec.name: source.source.followed for source in self.sources}
         self.view.show(graph_of(spec), self.watch, followed)
+        taps = {source.path: source.taps for source in self.sources}
+        taps |= {channel.path: channel.taps for channel in self.channels.values()}
+        taps |= {member.delivery.path: member.delivery.taps for runner in self.sinks for member in runner.members}
+        self.taps.show(spec, taps)
 
     def _show_interceptor(
         self, owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, counters: tuple[str, ...]
@@ -152,6 +158,7 @@ class Agent:
         self.view.history.start()
         self.watch.start()
         self.server.start()
+        self.taps.start()
         for channel in self.channels.values():
             channel.start()
         for sink in self.sinks:
@@ -300,6 +307,7 @@ class Agent:
             self._close_letters(name)
         self.notices.say(all_of_them=True)
         self.server.stop()
+        self.taps.stop()
         self.watch.stop()
         self.view.history.stop()
         logging.getLogger().removeHandler(self.view.recent)

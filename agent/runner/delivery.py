@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records, to_note
 from agent.runner.deadletters.rejections import Rejections
 from agent.runner.supervise import close
+from agent.runner.taps import Listener as TapListener
+from agent.runner.taps import Taps
 from agent.topology import ComponentSpec, SinkSpec
 from plugins import (
     Batch,
@@ -111,6 +113,7 @@ class Delivery:
         for component in (self.sink, *self.interceptors):
             component.stopping = stopping
         self.rejections = Rejections(letters, spec.tolerance)
+        self.taps = Taps()
         self.is_open = False
         self._unflushed: list[tuple[PartitionClaim, Taken]] = []
         """As the channel held the events, for dead letters; kept only where a flush may still reject some."""
@@ -147,7 +150,10 @@ class Delivery:
         if taken.undecodable:
             self.rejections.offered(len(taken.undecodable))
             self.rejections.add(letters_of_records(self.path, pending.claim, taken))
-        batch = intercepted(taken.batch, self.interceptors)
+        tapped = self.taps.listeners
+        batch = intercepted(taken.batch, self.interceptors, tapped)
+        for one in tapped:
+            one.passed(batch)
         self.metrics.add("EventFilteredCount", len(taken.batch) - len(batch))
         if not len(batch):
             return
@@ -265,15 +271,19 @@ def opened(specs: Iterable[ComponentSpec]) -> Iterator[list[Interceptor[Any]]]:
         yield interceptors
 
 
-def intercepted(batch: Batch, interceptors: Iterable[Interceptor[Any]]) -> Batch:
+def intercepted(
+    batch: Batch, interceptors: Iterable[Interceptor[Any]], listeners: Sequence[TapListener] = ()
+) -> Batch:
     """What the interceptors leave of it; each counts what it got, and what it dropped."""
-    for interceptor in interceptors:
+    for number, interceptor in enumerate(interceptors):
         if not (events := len(batch)):
             break
-        batch = interceptor.intercept(batch)
+        before, batch = batch, interceptor.intercept(batch)
         if not isinstance(batch, Batch):
             raise FlafkaError(f"intercept() of {described(type(interceptor))} must return a Batch, not {batch!r:.60}")
         interceptor.metrics.add("EventReceivedCount", events)
         if len(batch) != events:
             interceptor.metrics.add("EventFilteredCount", events - len(batch))
+        for listener in listeners:
+            listener.intercepted(number, before, batch)
     return batch

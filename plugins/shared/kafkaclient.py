@@ -408,6 +408,7 @@ def _read(path: str, password: str | None) -> Keystore:
 class KafkaEndConfig(Config):
     """Options of a component that reads or writes topics: `check` looks for loops in what it answers here."""
 
+    section = "Kafka's clients"
     bootstrap_servers: str | None = option(
         None,
         name="kafka.bootstrap.servers",
@@ -469,6 +470,7 @@ class KafkaEndConfig(Config):
 class ProducerConfig(KafkaEndConfig):
     """Options of a component that writes to topics."""
 
+    section = "Kafka's clients"
     partition_id_header: str | None = option(
         None, name="partitionIdHeader", description="Header that contains the number of the partition to write to."
     )
@@ -500,6 +502,7 @@ class ProducerConfig(KafkaEndConfig):
 class ConsumerConfig(KafkaEndConfig):
     """Options of a component that reads topics."""
 
+    section = "Kafka's clients"
     consumer: dict[str, str] = option(
         {},
         name="kafka.consumer.",

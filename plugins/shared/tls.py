@@ -28,6 +28,7 @@ _TYPE = "the type is found out from the file's content"
 
 
 class _TlsConfig(Config):
+    section = "TLS"
     tls: bool = option(False, name="ssl", description="Use TLS for connections.")
     exclude_protocols: list[str] = option(
         ["SSLv3"],
@@ -93,6 +94,7 @@ class _TlsConfig(Config):
 class TlsServerConfig(_TlsConfig):
     """Options of a source that may speak TLS."""
 
+    section = "TLS"
     ignored = MappingProxyType({"keystore-type": _TYPE})
     keystore: str | None = option(
         None,
@@ -168,6 +170,7 @@ class TlsServerConfig(_TlsConfig):
 class TlsClientConfig(_TlsConfig):
     """Options of a sink that may speak TLS."""
 
+    section = "TLS"
     ignored = MappingProxyType({"truststore-type": _TYPE})
     trust_all_certs: bool = option(
         False,

@@ -1,1 +1,1 @@
-"""Components to start from: what `agent template` prints. Each is whole, and passes the conformance kit."""
+"""Components to start from: `agent new` makes others of them, `agent template` prints one. Each passes its test."""

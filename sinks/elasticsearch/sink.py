@@ -147,6 +147,18 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         if rejected:
             raise Rejected(rejected)
 
+    def destinations(self, batch: Batch) -> list[dict[str, Any]]:
+        """The index and the document of each event."""
+        told: dict[EventId, dict[str, Any]] = {}
+        try:
+            self.write(batch)
+        except Rejected as e:
+            told = {id: {"rejected": reason} for id, reason in e.reasons.items()}
+        for one in self._documents:
+            told[one.id] = {"index": one.to, "document": msgspec.json.decode(one.lines.splitlines()[1])}
+        self.reset()
+        return [told[id] for id in batch.ids()]
+
     def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
         """Send these; what of them is refused, and why. Raises Refused for what a server refuses as a whole."""
         answer = self._request("POST", "/_bulk", b"".join(document.lines for document in documents))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from plugins import Batch, EventId, FlafkaError, Rejected, Retry, Sink
 from sinks.bulk import put
@@ -160,6 +160,19 @@ class HBaseSink(Sink[HBaseConfig]):
             self._rows.setdefault(timestamps[row], []).append(Row(batch.id(row), encoded, cells))
         if rejected:
             raise Rejected(rejected)
+
+    def destinations(self, batch: Batch) -> list[dict[str, Any]]:
+        """The table, the row's key and its cells for each event."""
+        told: dict[EventId, dict[str, Any]] = {}
+        try:
+            self.write(batch)
+        except Rejected as e:
+            told = {id: {"rejected": reason} for id, reason in e.reasons.items()}
+        for row in (row for rows in self._rows.values() for row in rows):
+            cells = {name.decode(errors="replace"): text.decode(errors="replace") for name, text in row.cells.items()}
+            told[row.id] = {"table": self.config.table, "row": row.key.decode(errors="replace"), "cells": cells}
+        self.reset()
+        return [told[id] for id in batch.ids()]
 
     def flush(self) -> None:
         """Return when HBase holds all rows. Rows of one timestamp are written in order, others side by side."""

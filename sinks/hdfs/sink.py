@@ -185,6 +185,15 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         if rejected:
             raise Rejected(rejected)
 
+    def destinations(self, batch: Batch) -> list[dict[str, str]]:
+        """The directory of each event's file."""
+        paths, codes = self._paths.resolve_batch(batch)
+        told = [
+            {"rejected": str(path)} if isinstance(path, ValueError) else {"path": posixpath.dirname(path)}
+            for path in paths
+        ]
+        return [told[code] for code in codes.tolist()]
+
     def _places(self, batch: Batch) -> tuple[list[tuple[str | ValueError, str | ValueError]], Any]:
         """The files, by path and kind, that the events belong to, and which each belongs to."""
         paths, codes = self._paths.resolve_batch(batch)

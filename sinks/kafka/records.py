@@ -55,6 +55,14 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
         """By option: the headers that its escapes need."""
         return {"kafka.topic": self._path.headers}
 
+    def destinations(self, batch: Batch) -> list[dict[str, Any]]:
+        """The topic and the key of each event's record."""
+        keys = batch.header("key").to_pylist()
+        return [
+            {"rejected": str(topic)} if isinstance(topic, ValueError) else {"topic": topic, "key": key}
+            for topic, key in zip(self._topics_of(batch), keys, strict=True)
+        ]
+
     def _produce(self, writer: Writer, batch: Batch) -> dict[EventId, str]:
         """Produce what topics take; why they do not take the others, by id. Conflict where it was fenced."""
         assert self._topics is not None

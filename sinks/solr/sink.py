@@ -184,6 +184,19 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         if nameless:
             raise Rejected(nameless)
 
+    def destinations(self, batch: Batch) -> list[dict[str, Any]] | None:
+        """The document of each event; a morphline needs Solr's schema."""
+        if self.config.morphline_file is not None:
+            return None
+        told: dict[EventId, dict[str, Any]] = {}
+        try:
+            self.write(batch)
+        except Rejected as e:
+            told = {id: {"rejected": reason} for id, reason in e.reasons.items()}
+        told |= {one.id: {"document": one.fields} for one in self._documents}
+        self.reset()
+        return [told[id] for id in batch.ids()]
+
     def _transform(self, batch: Batch) -> None:
         """The same by the morphline."""
         failed: dict[EventId, str] = {}

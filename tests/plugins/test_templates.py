@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from agent.cli import main
 from agent.config import load
-from plugins import Components, Event, UnknownType, conformance
+from plugins import Components, UnknownType
 
 FILE = """\
 a1.sources = s1
@@ -96,29 +96,9 @@ def test_what_is_no_class_is_refused() -> None:
     assert "is no name of a Java class" in shown.output
 
 
-def test_the_source(written: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "in"
-    path.touch()
-
-    def send(source: Any, bodies: Sequence[bytes]) -> None:
-        with path.open("ab") as file:
-            file.writelines(body + b"\n" for body in bodies)
-
-    properties = {"path": str(path), "interval": "10"}
-    failing = {"path": str(tmp_path / "none")}
-    conformance.check_source(written["source"].MySource, properties, send, failing=failing)
-
-
-def test_the_sink(written: dict[str, Any], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    conformance.check_sink(
-        written["sink"].MySink,
-        {"path": str(out)},
-        lambda: out.read_bytes().splitlines(),
-        failing={"path": str(tmp_path / "none" / "out")},
-    )
-
-
-def test_the_interceptor(written: dict[str, Any]) -> None:
-    events = [Event(b'{"type": "login"}'), Event(b'{"type": null}', {"type": "kept"}), Event(b"[" * 100_000)]
-    conformance.check_interceptor(written["interceptor"].MyInterceptor, {}, events=events)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_each_passes_the_kit(kind: str, tmp_path: Path) -> None:
+    module = importlib.import_module(f"plugins.templates.test_{kind}")
+    for name, test in vars(module).items():
+        if name.startswith("test_"):
+            test(*[tmp_path] * ("tmp_path" in test.__annotations__))

@@ -98,7 +98,7 @@ def installed() -> Iterator[None]:
     gc.disable()
     running = sys.modules["agent.runner.agent"]
     change(running, "MetricsServer", _NoServer)
-    for monitoring in (running.KafkaWatch, sys.modules["agent.monitoring.history"].History):
+    for monitoring in (running.KafkaWatch, sys.modules["agent.monitoring.history"].History, running.TapServer):
         change(monitoring, "start", lambda self: None)  # they look at what others do, and would take most of the time
         change(monitoring, "stop", lambda self: None)
     change(running, "socket", SimpleNamespace(gethostname=lambda: world().process.name))

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from agent.audit.publishing import ALIVE_SECONDS, Audit
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.supervise import Worker
+from agent.runner.taps import Taps
 from plugins import Batch, Channel, Rejected, Retry
 
 
@@ -25,6 +26,7 @@ class ChannelRunner(Worker):
     def __init__(self, path: str, name: str, channel: Channel, audit: Audit | None = None) -> None:
         super().__init__(path, channel)
         self.name, self.channel, self.audit = name, channel, audit
+        self.taps = Taps()
         self.ready = threading.Event()
         self.may_close = threading.Event()
         channel.stopping = threading.Event()  # puts under way go on while the agent drains

@@ -17,6 +17,7 @@ from agent.runner.local.optional import PATIENCE_SECONDS, OptionalPuts
 from agent.runner.local.selectors import Routed, Selector
 from agent.runner.retries import Backoff
 from agent.runner.supervise import Worker, close
+from agent.runner.taps import Taps
 from agent.topology import SourceSpec
 from plugins import Batch, Interceptor, Retry, Source
 from plugins.errors import ANY_FAILURE
@@ -46,6 +47,7 @@ class SourceRunner(Worker):
         self.dead_letters, self.give_up = dead_letters, give_up
         self.channels = {name: channels[name] for name in spec.channels}
         self.selector = Selector(spec.selector)
+        self.taps = Taps()
         self.optional = {name: OptionalPuts(f"{spec.path}-{name}", source.in_flight) for name in spec.channels}
         self.was_open = threading.Event()
         """Set once it takes events for the first time."""
@@ -163,7 +165,10 @@ class SourceRunner(Worker):
         while True:
             try:
                 if kept is None:
-                    kept = intercepted(batch, self.interceptors)
+                    tapped = self.taps.listeners
+                    kept = intercepted(batch, self.interceptors, tapped)
+                    for one in tapped:
+                        one.passed(kept)
                     waiting = self._routed(kept)
                 while waiting:
                     self._put(waiting[0])
@@ -208,3 +213,5 @@ class SourceRunner(Worker):
     def _store(self, batch: Batch, runner: ChannelRunner) -> None:
         if rejected := runner.put(batch, self.dead_letters[runner.name], self.path):
             self.metrics.add("EventRejectedCount", rejected)
+        for one in runner.taps.listeners:
+            one.passed(batch)

@@ -82,22 +82,25 @@ class Processing:
             self.sink.close()
             self.channel.close()
 
-    def preview(self, spark: Any, rows: int, samples: Sequence[Event] | None = None) -> None:
+    def preview(
+        self, spark: Any, rows: int, samples: Sequence[Event] | None = None, *, as_json: bool = False
+    ) -> None:
         """Run the processor once over all that the channel holds, or over those events in place of it, and print what
-        it makes; nothing is kept.
+        it makes, as tables or an object a row; nothing is kept.
         """
         if samples is not None:
-            self._show(self._sampled(spark, samples), rows)
+            self._show(self._sampled(spark, samples), rows, as_json)
             return
         self.channel.open()
         try:
-            self._show(self.events(spark, preview=True)[0], rows)
+            self._show(self.events(spark, preview=True)[0], rows, as_json)
         finally:
             self.channel.close()
 
-    def _show(self, events: Any, rows: int) -> None:
+    def _show(self, events: Any, rows: int, as_json: bool) -> None:
+        show = _show_json if as_json else _show
         for name, frame in self.sink.frames(events).items():
-            writer = frame.writeStream.foreachBatch(lambda batch, _, n=name: _show(n, batch, rows))
+            writer = frame.writeStream.foreachBatch(lambda batch, _, n=name: show(n, batch, rows))
             _started(writer.trigger(availableNow=True)).awaitTermination()
 
     def _sampled(self, spark: Any, samples: Sequence[Event]) -> Any:
@@ -299,6 +302,11 @@ def _started(writer: Any) -> Any:
         return writer.outputMode("update").start()
     except AnalysisException:
         return writer.outputMode("append").start()
+
+
+def _show_json(name: str, batch: Any, rows: int) -> None:
+    for (text,) in batch.selectExpr("to_json(struct(*))").take(rows):
+        print(json.dumps({"output": name, "row": json.loads(text)}, ensure_ascii=False))
 
 
 def _show(name: str, batch: Any, rows: int) -> None:

@@ -30,6 +30,7 @@ DIFFERENCES = (
 class MorphlineConfig(Config):
     """Options of a component that runs a morphline."""
 
+    section = "Morphline"
     ignored = MappingProxyType({"isIgnoringRecoverableExceptions": _ALWAYS, "recoverableExceptionClasses": _ALWAYS})
     morphline_file: str | None = option(
         None,

@@ -1,0 +1,203 @@
+"""What components declare of themselves, as facts: for `agent explain` and for docs/components.md alike."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agent.config import catalogue
+from agent.config.sinkgroups import OPTIONS as PROCESSORS
+from agent.options import AgentOptions, SinkErrors
+from plugins import Component, Components, Config, Difference, FlafkaError, Option, UnknownType
+from plugins.options import suggestion
+
+KINDS = ("source", "channel", "interceptor", "sink")
+PROCESSOR = "processor"
+"""Of a sink group."""
+AGENT = "agent"
+ALL = (*KINDS, PROCESSOR, AGENT)
+
+REQUIRED, OWN, ERRORS = "Required", "Options", "Events that can never be delivered"
+
+
+class Unknown(FlafkaError):
+    """Nothing has that name; the text suggests near ones."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One option."""
+
+    name: str
+    """`hdfs.rollInterval`, or `serializer.*` of one that takes all properties under its name."""
+    kind: str
+    required: bool
+    default: str
+    """Empty where there is none."""
+    unit: str
+    bounds: str
+    text: str
+    """What it is, without a full stop."""
+    older: str = ""
+    """A name that it had once, which is accepted too."""
+
+    @property
+    def limits(self) -> str:
+        """Unit and bounds, where the default does not show the unit."""
+        return ", ".join(filter(None, ["" if self.default else self.unit, self.bounds]))
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One component, or what else has options."""
+
+    kind: str
+    type: str
+    guarantee: str
+    """Whole sentences."""
+    aliases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    sections: Mapping[str, tuple[Fact, ...]] = field(default_factory=dict)
+    """By headline, in the order to be shown: what is required, its own, and what it shares with others."""
+    without_effect: Mapping[str, str] = field(default_factory=dict)
+    """What is accepted from Flume's files alone, and why."""
+    differences: tuple[Difference, ...] = ()
+
+    def facts(self) -> Iterator[Fact]:
+        """All its options."""
+        for section in self.sections.values():
+            yield from section
+
+    def data(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+    def fact(self, name: str) -> Fact | str:
+        """The option of that name, of an older one, or under whose prefix it is; or why it has no effect. Raises
+        Unknown.
+        """
+        facts = list(self.facts())
+        for one in facts:
+            start = one.name.removesuffix("*")
+            if name in (one.name, start, one.older) or (one.name.endswith("*") and name.startswith(start)):
+                return one
+        for ignored, why in self.without_effect.items():
+            if name == ignored or (ignored.endswith(".") and name.startswith(ignored)):
+                return why
+        near = suggestion(name, [one.name for one in facts])
+        raise Unknown(f"{self.kind} {self.type} has no option {name!r}{near}")
+
+
+def fact(option: Option, older: str = "") -> Fact:
+    """What an option declares."""
+    name = option.name + "*" * option.is_prefix
+    kind = option.kind.replace(" | ", " or ")
+    text = option.description.rstrip(".")
+    return Fact(name, kind, option.required, _default(option), option.unit, option.bounds, text, older)
+
+
+def _default(option: Option) -> str:
+    value = option.default
+    if option.required or value in (None, "", [], {}):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return " ".join(value) if isinstance(value, list) else str(value)
+
+
+def facts(config: type[Config]) -> list[Fact]:
+    """The options that have an effect, in the order of their declaration."""
+    return [fact(one, config.older.get(one.name, "")) for one in config.options() if not one.ignored]
+
+
+def first_sentence(text: str) -> str:
+    """Up to the first full stop or semicolon that ends a clause."""
+    text = " ".join(text.split())
+    ends = [at for mark in (". ", "; ", ": ") if (at := text.find(mark)) > 0]
+    return text[: min(ends)] if ends else text.rstrip(".")
+
+
+def guarantee(thing: type) -> str:
+    """Its docstring as one paragraph."""
+    return inspect.cleandoc(thing.__doc__ or "").replace("\n\n", " ").replace("\n", " ")
+
+
+def notes(kind: str, cls: type[Component[Any]]) -> tuple[str, ...]:
+    """What holds of it besides."""
+    if kind != "interceptor":
+        return ()
+    pure = getattr(cls, "pure", True)
+    return ("On sources and sinks." if pure else "On sources only: it gives an event another value each time.",)
+
+
+def changed(ours: type[Config], other: type[Config]) -> tuple[list[str], list[Option]]:
+    """Which options another configuration of a component requires, and which have another default."""
+    known = {o.name: o.default for o in ours.options()}
+    found = [o for o in other.options() if not o.ignored and o.default != known[o.name]]
+    return [o.name for o in found if o.required], [o for o in found if not o.required]
+
+
+def explained(components: Components, kind: str, name: str) -> Explained:
+    """What has that name, an alias or a Java class. Raises UnknownType."""
+    if kind == AGENT:
+        text = "The agent as a whole: directly under its name, as in a1.runner = spark."
+        return Explained(kind, AGENT, text, sections=_sections(AgentOptions))
+    if kind == PROCESSOR:
+        return _processor(name)
+    try:
+        cls = components.get(kind, name)
+    except UnknownType as e:
+        known = catalogue.find(kind, name)
+        if known is not None and known.instead:
+            raise Unknown(f"Flume's {kind} {known.name} is not built: {known.instead}") from e
+        raise
+    config = cls.config_class.for_type(name)
+    sections = _sections(config)
+    if kind == "sink":
+        sections[ERRORS] = tuple(facts(SinkErrors))
+    return Explained(
+        *(kind, cls.type_name, guarantee(cls), cls.aliases, notes(kind, cls), sections),
+        *(config.without_effect(), tuple(cls.differences)),
+    )
+
+
+def _processor(name: str) -> Explained:
+    found = next((one for one in PROCESSORS if one == name.lower()), None)
+    if found is None:
+        raise Unknown(f"unknown sink processor {name!r}{suggestion(name, [*PROCESSORS])}")
+    text = f"{PROCESSORS[found].__doc__} Each option begins with processor. under the sink group."
+    return Explained(PROCESSOR, found, text, sections=_sections(PROCESSORS[found]))
+
+
+def _sections(config: type[Config]) -> dict[str, tuple[Fact, ...]]:
+    found: dict[str, list[Fact]] = {REQUIRED: [], OWN: []}
+    for option, one in zip((o for o in config.options() if not o.ignored), facts(config), strict=True):
+        found.setdefault(REQUIRED if one.required else option.section or OWN, []).append(one)
+    return {headline: tuple(some) for headline, some in found.items() if some}
+
+
+def listed(components: Components, kind: str) -> list[tuple[str, str]]:
+    """The types of a kind, each with its first clause."""
+    if kind == AGENT:
+        return []
+    if kind == PROCESSOR:
+        return [(name, first_sentence(config.__doc__ or "")) for name, config in PROCESSORS.items()]
+    return [(cls.type_name, first_sentence(guarantee(cls))) for cls in components.all(kind)]
+
+
+def kind_named(components: Components, written: str) -> str:
+    """The kind of that name, singular or plural. Raises Unknown, which tells where a type of that name is."""
+    word = written.lower()
+    for kind in ALL:
+        if word in (kind, f"{kind}s"):
+            return kind
+    for kind in (*KINDS, PROCESSOR):
+        try:
+            explained(components, kind, written)
+        except (UnknownType, Unknown):
+            continue
+        raise Unknown(f"no kind of component is named {written!r}, did you mean `agent explain {kind} {written}`?")
+    near = suggestion(written, [*ALL]) or f"; the kinds are {', '.join(ALL)}"
+    raise Unknown(f"no kind of component is named {written!r}{near}")

@@ -1,0 +1,207 @@
+"""Starting points: components, processors and agents as files that work and are tested."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+from importlib import resources
+from pathlib import Path
+
+from plugins import Components, FlafkaError, UnknownType
+
+COMPONENTS = ("source", "sink", "interceptor")
+KINDS = ("agent", *COMPONENTS, "processor")
+NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+
+
+class Unusable(FlafkaError):
+    """No such thing can be made; the text says why."""
+
+
+def _package(kind: str) -> str:
+    return "plugins.templates" if kind in COMPONENTS else "agent.templates"
+
+
+def template(kind: str, *, test: bool = False) -> str:
+    """The component or the processor that others are made of, or its test."""
+    return (resources.files(_package(kind)) / f"{'test_' * test}{kind}.py").read_text("utf-8")
+
+
+def for_java(kind: str, java_class: str) -> str:
+    """A component that takes the place of a Java class in configurations."""
+    return template(kind).replace("com.example.Mine", java_class)
+
+
+def files(kind: str, name: str, directory: Path) -> dict[str, str]:
+    """What stands in a new directory, by the files' names. Raises Unusable."""
+    if kind == "agent":
+        return {"agent.conf": _filled(AGENT, name, directory), "agent.test.toml": AGENT_TEST}
+    module = _module(kind, name)
+    renamed = {
+        f"{module}.py": _named(_plain(kind, template(kind), name), kind, name),
+        f"test_{module}.py": _named(template(kind, test=True), kind, name),
+        "agent.conf": _filled(_CONFIGURATIONS[kind], name, directory),
+    }
+    if kind in COMPONENTS:
+        renamed["pyproject.toml"] = _filled(PYPROJECT, name, directory).replace("{KIND}", kind)
+    return renamed
+
+
+def _filled(text: str, name: str, directory: Path) -> str:
+    text = text.replace("{NAME}", name).replace("{MODULE}", name.replace("-", "_"))
+    return text.replace("{DIRECTORY}", str(directory.absolute()))
+
+
+def _module(kind: str, name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise Unusable(f"{name!r} is no name for a {kind}: write lower-case letters and digits, as in my-{kind}")
+    module = name.replace("-", "_")
+    if keyword.iskeyword(module) or importlib.util.find_spec(module) is not None:
+        raise Unusable(f"there is a Python module {module} already: choose another name")
+    if kind in COMPONENTS:
+        try:
+            Components().get(kind, name)
+        except UnknownType:
+            return module
+        raise Unusable(f"there is a {kind} of the type {name} already: choose another name")
+    return module
+
+
+def _plain(kind: str, text: str, name: str) -> str:
+    """Without what is said of the Java class."""
+    if kind not in COMPONENTS:
+        return text
+    head = f'"""The {kind} `{name}`."""\n'
+    text = head + text.split('"""\n', 1)[1]
+    text = text.replace(
+        "Its options: those of the Java class, by the same names.", f"Options of the {kind} `{name}`."
+    )
+    return text.replace('    aliases = ("com.example.Mine",)\n', "")
+
+
+def _named(text: str, kind: str, name: str) -> str:
+    module = name.replace("-", "_")
+    text = text.replace(f"{_package(kind)}.{kind}", module).replace(
+        f'type_name = "my_{kind}"', f'type_name = "{name}"'
+    )
+    text = text.replace(f"`my_{kind}`", f"`{name}`").replace(f"my_{kind}", module)
+    return text.replace(f"My{kind.capitalize()}", "".join(word.capitalize() for word in re.split("[-_]", name)))
+
+
+PYPROJECT = """\
+[build-system]
+requires = ["setuptools>=70.1"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{NAME}"
+version = "0.1.0"
+description = "A {KIND} for Flafka"
+requires-python = ">=3.11"
+dependencies = ["flafka"]
+
+[project.entry-points.flafka]
+{MODULE} = "{MODULE}"
+
+[tool.setuptools]
+py-modules = ["{MODULE}"]
+"""
+
+AGENT = """\
+# Lines of growing files, private data masked, into files. agent explain says what each line means.
+#
+#   agent check -c agent.conf
+#   agent start -c agent.conf
+#   echo "hello, card 4111 1111 1111 1111" >> in/app.log
+
+a1.sources = files
+a1.channels = c1
+a1.sinks = out
+
+a1.sources.files.type = taildir
+a1.sources.files.filegroups = logs
+a1.sources.files.filegroups.logs = {DIRECTORY}/in/.*\\\\.log
+a1.sources.files.positionFile = {DIRECTORY}/positions.json
+a1.sources.files.channels = c1
+a1.sources.files.interceptors = private
+a1.sources.files.interceptors.private.type = mask
+a1.sources.files.interceptors.private.patterns = card email
+
+# type = kafka keeps events on three brokers: agent explain channel kafka
+a1.channels.c1.type = file
+a1.channels.c1.checkpointDir = {DIRECTORY}/channel/checkpoint
+a1.channels.c1.dataDirs = {DIRECTORY}/channel/data
+
+a1.sinks.out.type = file_roll
+a1.sinks.out.sink.directory = {DIRECTORY}/out
+a1.sinks.out.sink.rollInterval = 3600
+a1.sinks.out.channel = c1
+"""
+
+AGENT_TEST = """\
+# What agent.conf promises: agent test agent.test.toml
+
+[[test]]
+name = "card numbers reach neither the channel nor any file"
+lines = ["hello, card 4111 1111 1111 1111", "nothing to hide"]
+
+[[test.expect]]
+at = "out"
+event = [{ body_matches = '^hello, card \\D+$' }, { body = "nothing to hide" }]
+"""
+
+_SOURCE = """\
+# Tries the source {NAME}: its events go into the log. agent start -c agent.conf
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = {NAME}
+a1.sources.s1.path = {DIRECTORY}/in
+a1.sources.s1.channels = c1
+a1.channels.c1.type = memory
+a1.sinks.k1.type = logger
+a1.sinks.k1.channel = c1
+"""
+_SINK = """\
+# Tries the sink {NAME} with lines that are sent to a port. agent start -c agent.conf; nc localhost 5150
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = netcat
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = 5150
+a1.sources.s1.channels = c1
+a1.channels.c1.type = memory
+a1.sinks.k1.type = {NAME}
+a1.sinks.k1.path = {DIRECTORY}/out
+a1.sinks.k1.channel = c1
+"""
+_INTERCEPTOR = """\
+# Tries the interceptor {NAME} on lines that are sent to a port. agent start -c agent.conf; nc localhost 5150
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = netcat
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = 5150
+a1.sources.s1.channels = c1
+a1.sources.s1.interceptors = i1
+a1.sources.s1.interceptors.i1.type = {NAME}
+a1.channels.c1.type = memory
+a1.sinks.k1.type = logger
+a1.sinks.k1.channel = c1
+"""
+_PROCESSOR = """\
+# Tries the processor {NAME}: agent process -c agent.conf --events FILE, or with brokers: agent cluster start
+a1.channels = c1
+a1.sinks = k1
+a1.channels.c1.type = kafka
+a1.sinks.k1.type = spark
+a1.sinks.k1.channel = c1
+a1.sinks.k1.processor = {MODULE}:{MODULE}
+a1.sinks.k1.processor.path = {DIRECTORY}
+a1.sinks.k1.option.word = error
+a1.sinks.k1.output.found.type = console
+"""
+_CONFIGURATIONS = {"source": _SOURCE, "sink": _SINK, "interceptor": _INTERCEPTOR, "processor": _PROCESSOR}

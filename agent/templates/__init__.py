@@ -1,0 +1,1 @@
+"""Processors to start from: what `agent new` makes others of."""

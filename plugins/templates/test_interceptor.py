@@ -1,0 +1,18 @@
+"""The conformance kit on the interceptor `my_interceptor`: what every interceptor promises."""
+
+from __future__ import annotations
+
+from plugins import Batch, Event, conformance
+from plugins.templates.interceptor import MyInterceptor
+
+
+def test_it_keeps_the_promises_of_an_interceptor() -> None:
+    """Beside the kit's own events, some that it has work with, and some that could make it fail."""
+    events = [Event(b'{"type": "login"}'), Event(b'{"type": null}', {"type": "kept"}), Event(b"[" * 100_000)]
+    conformance.check_interceptor(MyInterceptor, {}, events=events)
+
+
+def test_what_it_makes_of_an_event() -> None:
+    """The example of its documentation."""
+    (event,) = conformance.make(MyInterceptor, {}).intercept(Batch.of([Event(b'{"type": "login"}')]))
+    assert event.headers == {"type": "login"}

@@ -1,0 +1,19 @@
+"""The conformance kit on the sink `my_sink`: what every sink promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plugins import conformance
+from plugins.templates.sink import MySink
+
+
+def test_it_keeps_the_promises_of_a_sink(tmp_path: Path) -> None:
+    """What was flushed is there; `failing` are options with which it cannot open."""
+    out = tmp_path / "out"
+
+    def delivered() -> list[bytes]:
+        return out.read_bytes().splitlines()
+
+    failing = {"path": str(tmp_path / "none" / "out")}
+    conformance.check_sink(MySink, {"path": str(out)}, delivered, failing=failing)

@@ -1,0 +1,22 @@
+"""The conformance kit on the source `my_source`: what every source promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from plugins import conformance
+from plugins.templates.source import MySource
+
+
+def test_it_keeps_the_promises_of_a_source(tmp_path: Path) -> None:
+    """What is sent becomes events; `failing` are options with which it cannot open."""
+    path = tmp_path / "in"
+    path.touch()
+
+    def send(_: MySource, bodies: Sequence[bytes]) -> None:
+        with path.open("ab") as file:
+            file.writelines(body + b"\n" for body in bodies)
+
+    options = {"path": str(path), "interval": "10"}
+    conformance.check_source(MySource, options, send, failing={"path": str(tmp_path / "none")})

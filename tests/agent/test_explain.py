@@ -1,0 +1,91 @@
+"""`agent explain`: what components declare, in words; the documentation is made of the same facts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from agent import explain as facts
+from agent.cli import main
+from agent.cli.explain import text
+from plugins import Component, Components
+
+ALL = [(kind, cls) for kind in facts.KINDS for cls in Components().all(kind)]
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(main, ["explain", *words])
+
+
+@pytest.mark.parametrize(("kind", "cls"), ALL, ids=[f"{kind}-{cls.type_name}" for kind, cls in ALL])
+def test_every_option_of_every_component_is_in_one_section(kind: str, cls: type[Component]) -> None:
+    found = facts.explained(Components(), kind, cls.type_name)
+    named = [one.name.removesuffix("*") for one in found.facts()]
+    own = [one for one in named if not (kind == "sink" and one.startswith("errors."))]
+    assert sorted(own) == sorted(o.name for o in cls.config_class.options() if not o.ignored)
+    assert {one.name.removesuffix("*") for one in found.sections.get(facts.REQUIRED, ())} == {
+        o.name for o in cls.config_class.options() if o.required and not o.ignored
+    }
+    shown = "\n".join(text(found, 80))
+    assert all(one.name in shown for one in found.facts())
+
+
+def test_without_a_kind_it_lists_all_types() -> None:
+    shown = run()
+    assert shown.exit_code == 0, shown.output
+    first = {line.split()[0] for line in shown.output.splitlines() if line.startswith("  ")}
+    assert {cls.type_name for _, cls in ALL} | {"failover"} <= first
+    told = json.loads(run("--json").output)
+    assert [one["type"] for one in told["channel"]] == [cls.type_name for kind, cls in ALL if kind == "channel"]
+
+
+def test_a_kind_lists_its_types_alone() -> None:
+    shown = run("interceptors").output
+    assert "  mask" in shown
+    assert "hdfs" not in shown
+
+
+def test_shared_options_have_a_section_of_their_own() -> None:
+    found = json.loads(run("source", "avro", "--json").output)
+    assert [*found["sections"]] == ["Required", "Options", "Connections", "TLS"]
+    assert "keystore" in [one["name"] for one in found["sections"]["TLS"]]
+    assert found["without_effect"]["threads"] == "one thread serves all connections"
+
+
+def test_a_java_class_names_a_component_with_its_own_defaults() -> None:
+    ours = json.loads(run("source", "kafka", "kafka.bootstrap.servers", "--json").output)
+    java = "org.apache.flume.source.kafka.KafkaSource"
+    flumes = json.loads(run("source", java, "kafka.bootstrap.servers", "--json").output)
+    assert (ours["required"], flumes["required"]) == (False, True)
+    assert flumes["type"] == "kafka"
+
+
+def test_one_option_shows_its_line_of_a_configuration() -> None:
+    lines = run("sink", "hdfs", "hdfs.rollInterval").output.splitlines()
+    assert lines[:2] == ["hdfs.rollInterval of sink hdfs", "integer, default 30 s"]
+    assert lines[-1] == "a1.sinks.k1.hdfs.rollInterval = 30"
+    assert run("agent", "monitoring.port").output.splitlines()[-1] == "a1.monitoring.port = 14141"
+    prefixed = run("source", "kafka", "kafka.consumer.max.poll.records").output
+    assert prefixed.startswith("kafka.consumer.* of source kafka")
+    assert "without effect: one thread serves all" in run("source", "avro", "threads").output
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["sinc"], "no kind of component is named 'sinc', did you mean 'sink'?"),
+        (["hdfs"], "did you mean `agent explain sink hdfs`?"),
+        (["sink", "hdfss"], "unknown sink type 'hdfss', did you mean 'hdfs'?"),
+        (["sink", "hdfs", "hdfs.rolInterval"], "has no option 'hdfs.rolInterval', did you mean 'hdfs.rollInterval'?"),
+        (["source", "jms"], "Flume's source jms is not built: carry the queue into a Kafka topic"),
+        (["processor", "failovr"], "unknown sink processor 'failovr', did you mean 'failover'?"),
+        (["agent", "monitoring.prt"], "has no option 'monitoring.prt', did you mean 'monitoring.port'?"),
+    ],
+)
+def test_mistyped_names_are_answered_with_near_ones(words: list[str], told: str) -> None:
+    shown = run(*words)
+    assert shown.exit_code == 1
+    assert told in " ".join(shown.output.split())

@@ -1,0 +1,335 @@
+"""`agent tap`: events as they pass, for the agent's own user; nothing waits for it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from agent.cli import main
+from agent.config import load
+from agent.runner.agent import Agent
+from agent.runner.taps import (
+    MOST_BATCHES,
+    Listener,
+    Taps,
+    TapServer,
+    find,
+    matching,
+    points,
+    reachable,
+    receive,
+    send,
+    socket_file,
+)
+from agent.services.running import until
+from agent.topology import AgentSpec
+from plugins import Batch, Components, Event
+
+CONFIGURATION = """\
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1 s1
+a1.sources.s1.type = netcat
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = 0
+a1.sources.s1.channels = c1
+a1.sources.s1.interceptors = i1 i2
+a1.sources.s1.interceptors.i1.type = mask
+a1.sources.s1.interceptors.i1.patterns.p = secret
+a1.sources.s1.interceptors.i2.type = static
+a1.sources.s1.interceptors.i2.key = host
+a1.sources.s1.interceptors.i2.value = web
+a1.channels.c1.type = memory
+a1.sinks.k1.type = null
+a1.sinks.k1.channel = c1
+a1.sinks.s1.type = null
+a1.sinks.s1.channel = c1
+a1.monitoring.port = 0
+"""
+
+
+def spec_of(directory: Path, text: str = CONFIGURATION) -> AgentSpec:
+    file = directory / "agent.conf"
+    file.write_text(text)
+    spec, found = load(file, components=Components())
+    assert spec is not None, [*map(str, found)]
+    return spec
+
+
+def batch_of(*bodies: str) -> Batch:
+    return Batch.of([Event(body.encode()) for body in bodies])
+
+
+class Serving:
+    """A server of taps without the agent around it; `taps` by path."""
+
+    def __init__(self, directory: Path) -> None:
+        self.spec = spec_of(directory)
+        self.taps = {path: Taps() for path in ("a1.sources.s1", "a1.channels.c1", "a1.sinks.k1", "a1.sinks.s1")}
+        self.server = TapServer(self.spec)
+        self.server.show(self.spec, self.taps)
+        self.server.start()
+
+    def run(self, path: str, batches: list[Batch], *words: str) -> Any:
+        """What the command prints while these batches pass, once it listens."""
+        taps = self.taps[path]
+
+        def pass_by() -> None:
+            until(lambda: taps.listeners, "somebody to listen", 60)
+            for batch in batches:
+                for listener in taps.listeners:
+                    listener.passed(batch)
+
+        passing = threading.Thread(target=pass_by)
+        passing.start()
+        shown = CliRunner().invoke(main, ["tap", "-c", self.spec.file, *words])
+        passing.join()
+        return shown
+
+
+@pytest.fixture
+def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    deep = tmp_path / ("directory" * 10) / ("directory" * 10)  # longer than the kernel takes
+    monkeypatch.setenv("XDG_STATE_HOME", str(deep))
+    one = Serving(tmp_path)
+    yield one
+    one.server.stop()
+
+
+def test_events_are_shown_as_they_pass(serving: Serving) -> None:
+    shown = serving.run("a1.channels.c1", [batch_of("one", "two"), batch_of("three")], "c1", "--limit", "3")
+    assert (shown.exit_code, shown.output) == (0, "one\ntwo\nthree\n")
+    until(lambda: not serving.taps["a1.channels.c1"].listeners, "the reader to be let go", 60)
+
+
+def test_headers_and_what_a_terminal_would_obey(serving: Serving) -> None:
+    batch = Batch.of([Event(b"a\x1b[2Jb\xff", {"host": "web"})])
+    shown = serving.run("a1.channels.c1", [batch], "c1", "--limit", "1", "--headers")
+    assert shown.output == "a\\x1b[2Jb\\xff\n    host = web\n"
+
+
+def test_json_is_an_object_a_line(serving: Serving) -> None:
+    batch = Batch.of([Event("ü".encode(), {"host": "web"}), Event(b"\xff")])
+    shown = serving.run("a1.channels.c1", [batch], "c1", "--limit", "2", "--json")
+    first, second = map(json.loads, shown.output.splitlines())
+    assert (first["body"], first["headers"]) == ("ü", {"host": "web"})
+    assert second["body_base64"] == "/w=="
+
+
+def test_only_what_matches_is_sent(serving: Serving) -> None:
+    batch = batch_of("error: one", "two", "ERROR three")
+    shown = serving.run("a1.channels.c1", [batch], "c1", "--limit", "2", "--grep", "(?i)^error")
+    assert shown.output == "error: one\nERROR three\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["x"], "no component is named 'x'; there are c1, s1, s1.i1, s1.i2, k1"),
+        (["s1.i3"], "no component is named 's1.i3', did you mean 's1.i"),
+        (["s1"], "s1 is the name of a1.sources.s1 and a1.sinks.s1: write one of these"),
+        (["c1", "--grep", "("], "'(' is no regular expression of RE2: missing ): ("),
+    ],
+)
+def test_mistakes_are_told(serving: Serving, words: list[str], told: str) -> None:
+    shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, *words])
+    assert shown.exit_code == 1
+    assert told in shown.output
+
+
+def test_the_end_of_the_agent_is_told(serving: Serving) -> None:
+    def end() -> None:
+        until(lambda: serving.taps["a1.channels.c1"].listeners, "somebody to listen", 60)
+        serving.server.stop()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
+    ending.join()
+    assert (shown.exit_code, shown.output) == (1, "Error: the agent has ended\n")
+    assert not socket_file("a1", serving.spec.file).exists()
+    shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
+    assert "is it started, by this user" in shown.output
+
+
+def test_a_reader_goes_over_to_what_replaces_a_component_and_is_told_where_nothing_does(serving: Serving) -> None:
+    before, after = serving.taps["a1.channels.c1"], Taps()
+
+    def change() -> None:
+        until(lambda: before.listeners, "somebody to listen", 60)
+        serving.server.show(serving.spec, {**serving.taps, "a1.channels.c1": after})
+        until(lambda: after.listeners, "the reader to come over", 60)
+        after.listeners[0].passed(batch_of("one"))
+        serving.server.show(serving.spec, {})
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
+    changing.join()
+    assert not before.listeners
+    assert "Error: a1.channels.c1 is in the configuration no more\n" in shown.output
+
+
+def test_nobody_else_can_open_it(serving: Serving) -> None:
+    file = socket_file("a1", serving.spec.file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_a_directory_that_others_can_open_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "flafka/taps").mkdir(mode=0o777, parents=True)
+    one = Serving(tmp_path)
+    assert stat.S_IMODE((tmp_path / "flafka/taps").stat().st_mode) == 0o700
+    one.server.stop()
+
+
+def test_what_a_killed_agent_left_is_replaced_and_a_living_ones_is_not(
+    serving: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    second = TapServer(serving.spec)
+    with caplog.at_level("INFO"):
+        second.start()
+    assert "another agent of the same configuration runs" in caplog.text
+    second.stop()
+    file = socket_file("a1", serving.spec.file)
+    assert file.exists()
+    assert serving.server._socket is not None
+    serving.server._socket.shutdown(socket.SHUT_RDWR)  # as a kill does: the file stays
+    serving.server._socket.close()
+    third = TapServer(serving.spec)
+    third.start()
+    with reachable(file) as address, socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(address)
+    third.stop()
+    assert not file.exists()
+
+
+def test_an_agent_whose_state_cannot_be_written_runs_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    one = Serving(tmp_path)
+    assert "agent tap cannot be used, as" in caplog.text
+    one.server.stop()
+
+
+def test_a_listener_that_is_not_read_holds_a_few_batches_and_counts_the_others() -> None:
+    listener = Listener()
+    for _ in range(MOST_BATCHES + 3):
+        listener.passed(batch_of("one", "two"))
+    assert listener.left_out() == 6
+    assert listener.left_out() == 0
+    assert sum(len(seen.batch) for _ in range(MOST_BATCHES) for seen in listener.next(0)) == 2 * MOST_BATCHES
+    assert listener.next(0) == ()
+
+
+def test_a_reader_that_takes_nothing_holds_nobody_up(serving: Serving) -> None:
+    taps = serving.taps["a1.channels.c1"]
+    large = batch_of(*["x" * 1000] * 1000)
+    with reachable(socket_file("a1", serving.spec.file)) as address, socket.socket(socket.AF_UNIX) as reader:
+        reader.connect(address)
+        reader.sendall(json.dumps({"component": "c1"}).encode() + b"\n")
+        assert receive(reader)[0]["component"] == "a1.channels.c1"
+        until(lambda: taps.listeners, "it to listen", 60)
+        passed = 0
+        listener = taps.listeners[0]
+        while not listener._left_out:
+            listener.passed(large)
+            passed += len(large)
+        got = left = 0
+        while got + left < passed:
+            about, batch = receive(reader)
+            got += len(batch) if batch is not None else 0
+            left += about.get("left_out", 0)
+        assert (got + left, left > 0) == (passed, True)
+
+
+def test_ids_come_with_events_of_a_channel() -> None:
+    from plugins import Origin
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        batch = Batch.of([Event(b"one"), Event(b"two")], Origin.of_records("t", 3, [7, 8], [0, 0]))
+        send(ours, {"stage": ""}, batch)
+        about, _ = receive(theirs)
+    assert about["ids"] == [str(one) for one in batch.ids()]
+
+
+def test_names_of_components(tmp_path: Path) -> None:
+    known = points(spec_of(tmp_path), {})
+    for name in ("k1", "sinks.k1", "a1.sinks.k1"):
+        found = find(known, name)
+        assert not isinstance(found, str)
+        assert found.path == "a1.sinks.k1"
+    found = find(known, "s1.i2")
+    assert not isinstance(found, str)
+    assert found.interceptor == 1
+
+
+def test_a_sink_on_spark_cannot_be_tapped(tmp_path: Path) -> None:
+    text = CONFIGURATION.replace("type = memory", "type = kafka\na1.channels.c1.kafka.bootstrap.servers = x:1")
+    text = text.replace("a1.sinks = k1 s1", "a1.sinks = k1").replace("a1.sinks.s1", "# ")
+    known = points(
+        spec_of(tmp_path, text.replace("k1.type = null", "k1.type = logger\na1.sinks.k1.runner = spark")), {}
+    )
+    assert find(known, "k1") == (
+        "k1 runs on Spark, whose executors have its events: tap its channel c1, or a source before it"
+    )
+
+
+def test_matching_looks_at_bytes() -> None:
+    batch = Batch.of([Event("für".encode()), Event(b"\xff"), Event(b"fur")])
+    assert [event.body for event in matching(batch, "f.?ür|\\xff")] == ["für".encode(), b"\xff"]
+
+
+def test_an_agent_shows_what_its_mask_hides_before_and_not_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    agent = Agent(spec_of(tmp_path))
+    agent.start()
+    try:
+        source = agent.sources[0]
+        until(source.was_open.is_set, "the source to listen", 60)
+        shown: dict[str, Any] = {}
+
+        def run(point: str, limit: int) -> None:
+            words = ["tap", "-c", agent.spec.file, point, "--limit", str(limit), "--json"]
+            shown[point] = CliRunner().invoke(main, words).output
+
+        # CliRunner redirects this process's output: one at a time
+        for point, limit, taps in (
+            ("sources.s1.i1", 2, source.taps),
+            ("s1.i2", 2, source.taps),
+            ("sources.s1", 1, source.taps),
+            ("c1", 1, agent.channels["c1"].taps),
+            ("k1", 1, next(m.delivery.taps for s in agent.sinks for m in s.members if m.name == "k1")),
+        ):
+            reading = threading.Thread(target=run, args=(point, limit))
+            reading.start()
+            until(lambda taps=taps: taps.listeners, "it to be listened to", 60)
+            until(
+                lambda reading=reading: source.deliver(batch_of("a secret")) and not reading.is_alive(), "events", 60
+            )
+        told = {point: [json.loads(line) for line in text.splitlines()] for point, text in shown.items()}
+        first, second = told["sources.s1.i1"]
+        assert (first["stage"], first["body"], first["headers"]) == ("before", "a secret", {})
+        assert (second["stage"], "secret" in second["body"]) == ("after", False)
+        assert [one["headers"] for one in told["s1.i2"]] == [{}, {"host": "web"}]
+        for point in ("sources.s1", "c1", "k1"):
+            assert "secret" not in told[point][0]["body"]
+            assert told[point][0]["headers"] == {"host": "web"}
+        assert "id" in told["k1"][0]
+    finally:
+        agent.stop()
+    assert not [*(tmp_path / "flafka/taps").iterdir()]

@@ -1,0 +1,191 @@
+"""`agent top`: the figures of the page, on a terminal, in a pipe and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from agent.cli import main
+from agent.cli.output import short, span
+from agent.cli.top import drawn, fitting, rows
+from agent.config import load
+from agent.graph import graph_of
+from agent.monitoring.registry import Registry
+from agent.monitoring.server import MetricsServer
+from agent.monitoring.view import View
+from agent.services.running import free_port
+from plugins import Components, Metrics
+
+CONFIGURATION = """\
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1 k2
+a1.sources.s1.type = netcat
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = 0
+a1.sources.s1.channels = c1
+a1.sources.s1.interceptors = i1
+a1.sources.s1.interceptors.i1.type = regex_filter
+a1.channels.c1.type = memory
+a1.sinks.k1.type = null
+a1.sinks.k1.channel = c1
+a1.sinks.k2.type = logger
+a1.sinks.k2.channel = c1
+"""
+
+
+class Served:
+    """An agent's figures behind its HTTP server, without the agent."""
+
+    def __init__(self, directory: Path, token: str = "") -> None:
+        self.file = directory / "agent.conf"
+        port = free_port()
+        secret = f"a1.monitoring.token = {token}\n" if token else ""
+        self.file.write_text(f"{CONFIGURATION}a1.monitoring.port = {port}\n{secret}")
+        spec, _ = load(self.file, components=Components())
+        assert spec is not None
+        registry = Registry("a1")
+        self.metrics = {
+            name: Metrics() for name in ("SOURCE.s1", "INTERCEPTOR.s1.i1", "CHANNEL.c1", "SINK.k1", "SINK.k2")
+        }
+        for key, metrics in self.metrics.items():
+            kind, _, name = key.partition(".")
+            registry.add(kind, name, metrics)
+        self.view = View(graph_of(spec), registry)
+        self.server = MetricsServer(registry, "127.0.0.1", port, self.view, token)
+        self.url = f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    one = Served(tmp_path)
+    one.metrics["SOURCE.s1"].add("EventAcceptedCount", 123_456)
+    one.metrics["INTERCEPTOR.s1.i1"].add("EventReceivedCount", 130_000)
+    one.metrics["INTERCEPTOR.s1.i1"].add("EventFilteredCount", 6544)
+    one.metrics["CHANNEL.c1"].set("ChannelSize", 17)
+    one.metrics["SINK.k1"].set("Lag", 9)
+    one.metrics["SINK.k1"].set("LagSeconds", 4.2)
+    one.metrics["SINK.k1"].add("EventRejectedCount", 3)
+    one.metrics["SINK.k2"].error("[the disk] is full")
+    one.metrics["SINK.k2"].set("RetryAttempt", 2)
+    one.metrics["SINK.k2"].set("RetryTime", 4e12)
+    one.server.start()
+    yield one
+    one.server.stop()
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(main, ["top", *words])
+
+
+def test_a_pipe_gets_one_look_as_lines(served: Served) -> None:
+    shown = run("-c", str(served.file))
+    assert shown.exit_code == 0, shown.output
+    first, heads, *rest = shown.output.splitlines()
+    assert first.startswith("a1 is failing, up ")
+    assert heads.split()[:3] == ["COMPONENT", "EV/S", "EVENTS"]
+    by_name = {line.split()[0]: line.split() for line in rest}
+    assert by_name["s1"] == ["s1", "netcat", "-", "123.5", "k", "ok"]
+    assert by_name["s1.i1"] == ["s1.i1", "regex_filter", "-", "130.0", "k", "6,544", "dropped"]
+    assert by_name["c1"] == ["c1", "memory", "-", "0", "17", "ok"]
+    assert by_name["k1"] == ["k1", "null", "-", "0", "9", "4", "s", "3", "ok"]
+    assert by_name["k2"][:6] == ["k2", "logger", "-", "0", "failing", "#3"]
+    assert rest[-1] == "SINK.k2: [the disk] is full"
+
+
+def test_json_has_the_values_that_the_metrics_have(served: Served) -> None:
+    shown = run("--url", served.url, "--json")
+    assert shown.exit_code == 0, shown.output
+    told = json.loads(shown.output)
+    found = {one["id"]: one for one in told["components"]}
+    assert [*found] == [
+        "a1.sources.s1",
+        "a1.sources.s1.interceptors.i1",
+        "a1.channels.c1",
+        "a1.sinks.k1",
+        "a1.sinks.k2",
+    ]
+    assert found["a1.sources.s1"]["events"] == 123_456
+    assert (found["a1.sinks.k1"]["lag"], found["a1.sinks.k1"]["lag_seconds"]) == (9, 4.2)
+    assert found["a1.sinks.k2"]["retry_attempt"] == 2
+    assert told["problems"] == [{"component": "SINK.k2", "reason": "[the disk] is full"}]
+
+
+def test_several_looks_are_a_line_each(served: Served) -> None:
+    shown = run("--url", served.url.removeprefix("http://"), "--json", "--count", "3", "--interval", "0.1")
+    times = [json.loads(line)["time"] for line in shown.output.splitlines()]
+    assert len(times) == 3
+    assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_all_of_it(served: Served, width: int) -> None:
+    console = Console(width=width, height=24, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(drawn(served.view.graph(), served.view.state(), "", 24))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("s1 netcat", "123.5 k", "6,544", "failing", "#3", "SINK.k2: [the disk] is full"):
+        assert word in text
+
+
+def test_where_there_is_no_room_what_fails_is_shown_first(served: Served) -> None:
+    found = list(rows(served.view.graph(), served.view.state()))
+    assert [row.name for row in fitting(found, 2)] == ["k2"]
+    assert [row.name for row in fitting(found, 3)] == ["s1", "k2"]
+    assert fitting(found, 5) == found
+
+
+def test_no_agent_is_said_in_a_sentence(tmp_path: Path) -> None:
+    one = Served(tmp_path)
+    shown = run("-c", str(one.file))
+    assert shown.exit_code == 1
+    assert shown.output == f"Error: no agent answers at {one.url} (Connection refused): is it started?\n"
+
+
+def test_the_token_is_the_configurations_or_a_given_one(tmp_path: Path) -> None:
+    one = Served(tmp_path, "word")
+    one.server.start()
+    try:
+        assert run("-c", str(one.file)).exit_code == 0
+        assert run("--url", one.url, "--token", "word").exit_code == 0
+        refused = run("--url", one.url)
+        assert "the token is missing or wrong" in refused.output
+    finally:
+        one.server.stop()
+
+
+def test_it_has_to_be_told_which_agent() -> None:
+    assert "which agent?" in run().output
+    assert "is no address" in run("--url", "ftp://x").output
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (0.25, "0.2"),
+        (9999, "9,999"),
+        (9999.9, "10.0 k"),
+        (12345, "12.3 k"),
+        (999_999, "1.0 M"),
+        (1.5e6, "1.5 M"),
+        (2e9, "2.0 G"),
+    ],
+)
+def test_numbers_are_short(number: float | None, text: str) -> None:
+    assert short(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (3, "3 s"), (90, "2 min"), (5400, "1.5 h"), (864_000, "10.0 d")]
+)
+def test_times_are_short(seconds: float | None, text: str) -> None:
+    assert span(seconds) == text
