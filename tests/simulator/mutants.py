@@ -407,6 +407,7 @@ MUTANTS = (
         "sinks/kafka/writers.py",
         '        name = f"flafka.{claim.group}.{claim.topic}.{claim.topic_id}.{claim.partition}"\n',
         "        name = str(__import__('uuid').uuid4())\n",
+        "tests/simulator/test_kafka_sink.py::test_a_new_owner_ends_the_transaction_of_the_one_before",
     ),
     Mutant(
         "kafka-offset",
@@ -433,6 +434,8 @@ MUTANTS = (
         KAFKA_SINK,
         "                committed, claim = at.offset, claim._replace(epoch=said.epoch, record=said.record)\n",
         "                pass\n",
+        "tests/simulator/test_kafka_sink.py::"
+        "test_where_there_may_be_no_record_the_group_says_where_the_last_transaction_ended",
     ),
     Mutant(
         "kafka-record",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from plugins import Batch, Event, Origin, PartitionClaim, Retry
+from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Retry
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import CHANNEL, GROUP, OUT, SINKS, TOPIC
 from tests.simulator.program import configured, installed
@@ -84,5 +84,33 @@ def test_a_record_is_not_taken_for_the_newest_while_what_is_behind_it_is_hidden_
             successor.resume(claim, None)
         other.commit(waiting)
         assert successor.resume(claim, None).position == 2
+
+    on_brokers(body)
+
+
+def test_a_new_owner_ends_the_transaction_of_the_one_before() -> None:
+    def body(brokers: Brokers) -> None:
+        asleep, successor = opened(), opened()
+        claim = asleep.resume(claim_of(brokers, asleep._cluster_id), 0).claim
+        asleep.write(event(0))
+        waiting = asleep.stage(claim, 0, 1)
+        assert successor.resume(claim_of(brokers, successor._cluster_id), 0).position == 0  # and waits for nobody
+        with pytest.raises(Conflict):
+            asleep.commit(waiting)
+
+    on_brokers(body)
+
+
+def test_where_there_may_be_no_record_the_group_says_where_the_last_transaction_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def body(brokers: Brokers) -> None:
+        sink, successor = opened(), opened()
+        monkeypatch.setattr("sinks.kafka.positions.Positions.open", lambda self: False)
+        claim = sink.resume(claim_of(brokers, sink._cluster_id), 0).claim
+        sink.write(event(0))
+        sink.commit(sink.stage(claim, 0, 1))
+        # The successor got its partition, and the position that goes with it, before that.
+        assert successor.resume(claim_of(brokers, successor._cluster_id), 0).position == 1
 
     on_brokers(body)
