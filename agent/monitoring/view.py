@@ -79,13 +79,17 @@ class View:
     def files(self, match: str) -> dict[str, Any]:
         """The files that sources read with `match` in their paths, those with most left first, up to `MOST_FILES`."""
         found = [
-            {"source": source, "path": file.path, "position": file.position, "size": _size(file)}
+            (file.position - _size(file), source, file)
             for source, followed in self._followed.items()
             for file in followed()
             if match in file.path
         ]
-        found.sort(key=lambda file: (file["position"] - file["size"], file["path"]))  # type: ignore[operator]
-        return {"all": len(found), "files": found[:MOST_FILES]}
+        found.sort(key=lambda one: (one[0], one[2].path))
+        shown = [
+            {"source": source, "path": file.path, "position": file.position, "size": file.position - ahead}
+            for ahead, source, file in found[:MOST_FILES]
+        ]
+        return {"all": len(found), "files": shown}
 
 
 def _size(file: FollowedFile) -> int:
