@@ -205,6 +205,7 @@ MUTANTS = (
         "plugins/shared/offsets.py",
         "return max(epoch + 1, int(time.time() * 1000))",
         "return epoch + 1",
+        "tests/plugins/test_offsets.py::test_an_epoch_is_later_than_the_one_before_and_than_any_from_before_now",
     ),
     # --- the runner of sinks
     Mutant(
@@ -279,6 +280,7 @@ MUTANTS = (
         DELIVERY,
         "        letters = self.rejections.of(claim.partition)\n",
         "        letters = self.rejections.of(claim.partition)\n        self.rejections.letters.put(letters)\n",
+        "tests/runner/test_sinks.py::test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_offered",
     ),
     Mutant(
         "own-claims",
@@ -478,6 +480,7 @@ MUTANTS = (
         KAFKA_SINK,
         "                committed = None  # it belongs to an earlier epoch\n",
         "                pass\n",
+        "tests/simulator/test_kafka_sink.py::test_a_position_of_an_earlier_epoch_than_the_records_own_is_none",
     ),
     Mutant(
         "kafka-letters-aborted",
@@ -504,6 +507,7 @@ MUTANTS = (
         "channels/kafka/__init__.py",
         "                        self.confirm(claim)\n",
         "                        pass\n",
+        "tests/system/test_kafka_channel.py::test_positions_of_a_topic_that_was_made_again_are_not_told_where_its_group_says_nothing_any_more",
     ),
     Mutant(
         "reset-restored",

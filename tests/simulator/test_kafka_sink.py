@@ -114,3 +114,16 @@ def test_where_there_may_be_no_record_the_group_says_where_the_last_transaction_
         assert successor.resume(claim_of(brokers, successor._cluster_id), 0).position == 1
 
     on_brokers(body)
+
+
+def test_a_position_of_an_earlier_epoch_than_the_records_own_is_none() -> None:
+    def body(brokers: Brokers) -> None:
+        sink, successor = opened(), opened()
+        claim = sink.resume(claim_of(brokers, sink._cluster_id)._replace(epoch=5), 0).claim
+        sink.write(event(0))
+        sink.commit(sink.stage(claim, 0, 1))
+        brokers.expire_offsets(GROUP)
+        before = claim_of(brokers, successor._cluster_id)._replace(epoch=4, record=claim.record)
+        assert successor.resume(before, 7).position == 1
+
+    on_brokers(body)
