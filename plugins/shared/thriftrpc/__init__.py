@@ -39,5 +39,7 @@ class ThriftConfig(Config):
     @classmethod
     def _not_spoken(cls, value: bool) -> bool:
         if value:
-            raise ValueError("is not built yet: write ssl = true instead; with a truststore, a source asks for certificates")
+            raise ValueError(
+                "is not built yet: write ssl = true instead; with a truststore, a source asks for certificates"
+            )
         return value
