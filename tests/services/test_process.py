@@ -34,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 def up(server: ServerProcess) -> None:
-    await_ready(lambda: None if "up" in server.output.read_text() else "silent", [server], 20)
+    await_ready(lambda: None if "up" in server.output.read_text() else "silent", [server], 200)
 
 
 def test_a_server_runs_in_a_session_of_its_own_and_is_found_by_the_next_program(
@@ -93,14 +93,14 @@ def test_a_server_that_ignores_sigterm_is_killed(server: ServerProcess) -> None:
 def test_waiting_for_a_server_that_dies_shows_its_last_words(server: ServerProcess) -> None:
     server.start(BROKEN)
     with pytest.raises(ServiceError, match=r"(?s)one ended while starting.*no such disk"):
-        await_ready(lambda: "not ready", [server], 20)
+        await_ready(lambda: "not ready", [server], 200)
 
 
 def test_a_server_that_died_is_not_ready_though_another_program_answers(server: ServerProcess) -> None:
     server.start(BROKEN)
     assert server.wait(60)
     with pytest.raises(ServiceError, match="one ended while starting"):
-        await_ready(lambda: None, [server], 20)
+        await_ready(lambda: None, [server], 200)
 
 
 def test_a_server_that_dies_is_told_by_its_error(server: ServerProcess) -> None:
@@ -110,7 +110,7 @@ def test_a_server_that_dies_is_told_by_its_error(server: ServerProcess) -> None:
     server.start([sys.executable, "-c", program, str(server.log), BIND])
     why = "one ended while starting: KafkaException: Socket server failed to bind to 127.0.0.1:19092 .*in use.*; see"
     with pytest.raises(ServiceError, match=why):
-        await_ready(lambda: "not ready", [server], 20)
+        await_ready(lambda: "not ready", [server], 200)
 
 
 def test_an_error_of_an_earlier_start_is_not_told(server: ServerProcess) -> None:
@@ -118,7 +118,7 @@ def test_an_error_of_an_earlier_start_is_not_told(server: ServerProcess) -> None
     server.log.write_text(BIND)
     server.start(BROKEN)
     with pytest.raises(ServiceError, match=r"one ended while starting; see"):
-        await_ready(lambda: "not ready", [server], 20)
+        await_ready(lambda: "not ready", [server], 200)
 
 
 def test_waiting_ends_with_what_was_missing(server: ServerProcess) -> None:
