@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -39,6 +41,11 @@ def reload(chosen: Chosen, as_json: bool) -> None:
         raise click.ClickException(f"no agent {spec.name} of {chosen.file} runs as this user on this host")
     before = _reloads(spec)
     for pid in running:
+        if not _catches(pid, signal.SIGHUP):  # it would end by it
+            raise click.ClickException(
+                f"process {pid} cannot reload: it starts just now, or is of an earlier version; restart it then"
+            )
+    for pid in running:
         os.kill(pid, signal.SIGHUP)
         if not as_json:
             click.echo(f"agent {spec.name}, process {pid}, reads its configuration")
@@ -58,6 +65,15 @@ def reload(chosen: Chosen, as_json: bool) -> None:
             sys.exit(0 if now["ok"] else 1)
         time.sleep(0.1)
     raise click.ClickException(f"not done after {WAIT_SECONDS:.0f} s: its log says what it waits for")
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for that signal; False where it has ended."""
+    try:
+        found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return False
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
 
 def _reloads(spec: AgentSpec) -> dict[str, Any] | None:

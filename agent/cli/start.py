@@ -84,6 +84,8 @@ def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> in
     """Run until a signal, or until the channels are drained or cannot be; 0 when nothing was left undone, else 1."""
     _allow_open_files()
     agent = Agent(spec)
+    # Under nohup it is to outlive its terminal.
+    terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
     with _signals() as signals:
         if drain:
             agent.drain()
@@ -92,7 +94,6 @@ def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> in
         names = (", ".join(component.name for component in part) or "none" for part in parts)
         log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
         stuck, systemd = False, Systemd()
-        terminal = _has_terminal()
         while (asked := _next(signals, LOOK_SECONDS)) in (0, signal.SIGHUP):
             if asked and terminal and not _has_terminal():  # it was closed: that is no request to read anything
                 break

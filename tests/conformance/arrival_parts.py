@@ -9,6 +9,7 @@ import re
 import shlex
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,7 +114,11 @@ def _send_datagrams(port: int, lines: Sequence[bytes], received: Callable[[], in
             for line in some:
                 client.sendto(b"<13>Nov 23 10:00:00 host program: " + line, ("127.0.0.1", port))
             sent = begin + len(some)
-            until(lambda sent=sent: received() >= sent, f"{sent} datagrams to be received")  # type: ignore[misc]
+            until(partial(_at_least, received, sent), f"{sent} datagrams to be received")
+
+
+def _at_least(count: Callable[[], int], number: int) -> bool:
+    return count() >= number
 
 
 def _send_avro(port: int, lines: Sequence[bytes], _: Callable[[], int]) -> None:

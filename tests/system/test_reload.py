@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -153,3 +157,47 @@ def test_what_is_wrong_changes_nothing(servers: None, home: Path) -> None:
         answer = agent_command("reload", "-c", str(agent.file))
         assert (answer.returncode, answer.stdout.splitlines()[-1]) == (0, "changed: nothing"), answer
         assert agent.stop() == 0
+
+
+def test_a_process_that_does_not_know_reloads_is_left_alone(servers: None, home: Path) -> None:
+    """The signal would end it: one of an earlier version, or one that has just been started."""
+    file = home / "agent.conf"
+    file.write_text(configuration(home, free_port(), 0))
+    idle = [sys.executable, "-c", "import time; time.sleep(600)", "agent", "start", "-c", str(file)]
+    with subprocess.Popen(idle) as other:
+        try:
+            answer = agent_command("reload", "-c", str(file))
+            assert answer.returncode == 1
+            assert f"process {other.pid} cannot reload" in answer.stderr
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+@pytest.mark.parametrize("under", [(), ("nohup",)])
+def test_a_terminal_that_is_closed_ends_the_agent_but_for_nohup(
+    servers: None, home: Path, under: tuple[str, ...]
+) -> None:
+    port = free_port()
+    (home / "agent.conf").write_text(configuration(home, port, 0, "a1.monitoring.port = 0"))
+    log = home / "log"
+    command = [*under, sys.executable, "-m", "agent", "start", "-c", str(home / "agent.conf")]
+    child, terminal = pty.fork()
+    if not child:
+        out = os.open(log, os.O_WRONLY | os.O_CREAT)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os.execvp(command[0], command)
+    try:
+        until(lambda: log.exists() and ".tcp: listening" in log.read_text(), "the agent to listen")
+        os.close(terminal)
+        if under:
+            until(lambda: "changed: nothing" in log.read_text(), "the signal to be heard")
+            os.kill(child, signal.SIGTERM)
+        assert os.waitpid(child, 0)[1] == 0
+        child = 0
+        assert "stopped" in log.read_text()
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)

@@ -1,0 +1,82 @@
+"""What another configuration changes of an agent, and what it does where a part cannot end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.config import load
+from agent.runner import agent as running
+from agent.runner.agent import Agent
+from agent.runner.changes import between, described
+from agent.services.running import free_port, until
+from agent.topology import AgentSpec
+from plugins import Components, FlafkaError
+
+
+def spec_of(directory: Path, *lines: str, capacity: int = 100, sink: str = "null") -> AgentSpec:
+    file = directory / "agent.conf"
+    file.write_text(
+        f"""
+a1.sources = s
+a1.channels = c
+a1.sinks = k
+a1.monitoring.port = 0
+a1.sources.s.type = seq
+a1.sources.s.totalEvents = 10
+a1.sources.s.channels = c
+a1.channels.c.type = memory
+a1.channels.c.capacity = {capacity}
+a1.channels.c.transactionCapacity = 100
+a1.sinks.k.type = {sink}
+a1.sinks.k.channel = c
+"""
+        + "\n".join(lines)
+    )
+    spec, found = load(file, None, components=Components())
+    assert spec is not None, found
+    return spec
+
+
+def test_what_only_stands_elsewhere_in_the_file_is_no_change(tmp_path: Path) -> None:
+    old = described(spec_of(tmp_path))
+    file = tmp_path / "agent.conf"
+    file.write_text("# a comment\n\n" + file.read_text())
+    spec, _ = load(file, None, components=Components())
+    assert spec is not None
+    assert str(between(old, described(spec))) == "nothing"
+
+
+def test_a_certificate_that_was_replaced_is_a_change(tmp_path: Path) -> None:
+    keystore = tmp_path / "server.pem"
+    keystore.write_text("as it was")
+    lines = (
+        *("a1.sources = s", "a1.sources.s.type = syslogtcp", f"a1.sources.s.port = {free_port()}"),
+        *("a1.sources.s.host = 127.0.0.1", "a1.sources.s.ssl = true", f"a1.sources.s.keystore = {keystore}"),
+    )
+    old = described(spec_of(tmp_path, *lines))
+    assert not between(old, described(spec_of(tmp_path, *lines)))
+    keystore.write_text("as it is")
+    assert str(between(old, described(spec_of(tmp_path, *lines)))) == "sources s"
+
+
+def test_a_memory_channel_that_cannot_be_emptied_goes_on_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = ("a1.sinks.k.hostname = 127.0.0.1", f"a1.sinks.k.port = {free_port()}")
+    agent = Agent(spec_of(tmp_path, *away, sink="avro"))
+    agent.start()
+    try:
+        channel, sink = agent.channels["c"], agent.sinks[0]
+        until(lambda: channel.metrics.get("EventPutSuccessCount") == 10, "the events")
+        monkeypatch.setattr(running, "DRAIN_SECONDS", 0.1)
+        with pytest.raises(FlafkaError, match=r"channel c changes, .*: nothing was changed"):
+            agent.reload(spec_of(tmp_path, *away, sink="avro", capacity=200))
+        assert (agent.channels["c"], agent.sinks[0]) == (channel, sink)
+        assert not sink.draining.is_set()
+        assert agent.reload(spec_of(tmp_path)) == "sinks k"  # which takes what the channel holds
+        delivered = agent.sinks[0].members[0].metrics
+        until(lambda: delivered.get("EventDrainSuccessCount") == 20, "what both lives of the source have brought")
+    finally:
+        agent.stop()
