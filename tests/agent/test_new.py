@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from agent.cli import main
+from agent.services.running import free_port
 from plugins import Components
 
 NAMES = {"source": "made-up-lines", "sink": "made-up-file", "interceptor": "madeup"}
@@ -97,6 +98,8 @@ def test_a_processor_passes_its_test(tmp_path: Path) -> None:
 
 def test_an_agent_is_whole(tmp_path: Path) -> None:
     make("agent", "mine", tmp_path / "new")
+    with (tmp_path / "new/agent.conf").open("a") as file:  # another agent of this host may have the usual port
+        file.write(f"\na1.monitoring.port = {free_port()}\n")
     checked = CliRunner().invoke(main, ["check", "-c", str(tmp_path / "new/agent.conf"), "--connect"])
     assert checked.exit_code == 0, checked.output
     tested = CliRunner().invoke(main, ["test", str(tmp_path / "new/agent.test.toml")])
