@@ -47,13 +47,11 @@ from plugins.shared.kafkaclient import (
     refusing,
     unanswered,
 )
-from plugins.shared.offsets import OffsetMetadata, overtaken, undone
+from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, overtaken, undone
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
 CONNECT_SECONDS = 10.0
-ASLEEP_SECONDS = 10.0
-"""A look at offsets and a commit of them take milliseconds, unless the process is stopped in between."""
 UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
 """It is not known whether brokers did what they were asked for."""
 _UUID = re.compile("-[0-9a-f-]{36}$")
@@ -461,6 +459,6 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 def _slept(since: float) -> str:
     """What to say where a process seems to have been asleep between a look at a group and a commit to it."""
     took = time.monotonic() - since
-    if took <= ASLEEP_SECONDS:
+    if took <= OUTSIDE_SECONDS:
         return ""
-    return f"{took:.0f} s passed between reading its offsets and committing them, as when this process is suspended"
+    return f"{took:.1f} s passed between reading its offsets and committing them, as when this process is suspended"

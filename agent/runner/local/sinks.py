@@ -19,7 +19,7 @@ from plugins.errors import ANY_FAILURE
 
 TAKE_SECONDS = 0.1
 QUIET_SECONDS = 3.0
-"""An idle sink forgets its latest failure after so long without another."""
+"""An idle sink that has partitions forgets its latest failure after so long without another."""
 ROUND_SECONDS = 5.0
 """The longest wait, as in Flume, before the sinks of a group are asked again when none of them worked."""
 ANOTHER = "another sink of the group gets the batch"
@@ -83,6 +83,8 @@ class SinkRunner:
         self._all_failed = False
         self._wait = 0.0
         """Seconds until the next try when no sink is left to be tried now."""
+        self._assigned_time = 0.0
+        """When it got partitions last, in seconds since the epoch: only from then on it may fail at them."""
         self._lag_shown = 0.0
 
     def failing(self) -> bool:
@@ -229,7 +231,7 @@ class SinkRunner:
         group's sinks only one of the channel's is."""
         if len(self.members) > 1 and not isinstance(member.retries.last, ReaderFailed):
             return
-        quiet = time.time() - member.metrics.last_error_time > QUIET_SECONDS
+        quiet = time.time() - max(member.metrics.last_error_time, self._assigned_time) > QUIET_SECONDS
         if quiet and self.ranges and not self.ranges.waiting():
             member.retries.recovered()
             self._all_failed = False
@@ -361,6 +363,7 @@ class SinkRunner:
             starts[claim] = position
         if self.committing is not None:
             self._keep_notes()
+        self._assigned_time = time.time()
         self.log.info("has partitions %s", sorted(self.ranges))
         return starts
 
