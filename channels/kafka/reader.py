@@ -14,7 +14,7 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from channels.kafka.positions import Log, TopicIds, claims_of
-from plugins import Metrics, PartitionClaim, Reader, RebalanceListener, Record, Retry, Taken
+from plugins import FlafkaError, Metrics, PartitionClaim, Reader, RebalanceListener, Record, Retry, Taken
 from plugins.shared.kafkaclient import CONSUMER, committed
 from plugins.shared.offsets import OffsetMetadata, begins_late, made_again, names_topic, out_of_range, truncated
 from plugins.shared.polling import Poller, weight
@@ -352,9 +352,15 @@ class KafkaReader(Poller, Reader):
             marks = self.consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
             claim = claim._replace(partition=partition)
             self._refuse_truncated({claim: (offset, self._leader_epoch(partition, offset))})
-            raise out_of_range(claim, offset, *marks) or Retry(error.str())
+            raise self._of_this_topic(out_of_range(claim, offset, *marks) or Retry(error.str()))
         self.refuse_fenced(error)
         self._log.warning("group %s: %s", claim.group, error.str())
+
+    def _of_this_topic(self, error: FlafkaError) -> FlafkaError:
+        """That error, if the brokers still name the topic that the claims have: what seems to be lost may be missing
+        in one made again, of which no record is to be given up.
+        """
+        return error if self._topic_ids.get() == self._claim.topic_id else self._made_again()
 
     def _apply_seeks(self) -> None:
         with self.changed:
@@ -438,7 +444,7 @@ class KafkaReader(Poller, Reader):
             for claim, (end, epoch) in read.items():
                 start, high = Log(onlooker, claim).truncated(end, epoch)
                 if start is not None:
-                    raise truncated(claim, end, start, high)
+                    raise self._of_this_topic(truncated(claim, end, start, high))
         finally:
             onlooker.close()
 

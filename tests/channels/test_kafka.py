@@ -162,6 +162,24 @@ def test_records_of_a_topic_made_again_are_not_taken_for_those_of_the_old_one(br
         consumer.close()
 
 
+def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_meanwhile(brokers):
+    numbered(brokers, "given-up", range(10))
+
+    class MadeAgain(Ids):
+        """Once it was asked what is left of the topic."""
+
+        def get(self):
+            found, self.now = self.now, "second"
+            return found
+
+    consumer = reading(brokers, "given-up", RebalanceListener(start=50), MadeAgain())
+    try:
+        with pytest.raises(Retry, match="topic given-up was deleted and created again"):
+            until(lambda: consumer.take(1))
+    finally:
+        consumer.close()
+
+
 def test_a_group_begins_under_the_claim_that_it_commits(brokers):
     numbered(brokers, "begins", range(10))
 

@@ -360,6 +360,15 @@ MUTANTS = (
         "elif False:",
     ),
     Mutant(
+        "loss-of-this-topic",
+        "no record of a topic made again is taken for the rest of one that has lost some",
+        ALL,
+        READER,
+        "return error if self._topic_ids.get() == self._claim.topic_id else self._made_again()",
+        "return error",
+        "tests/channels/test_kafka.py::test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_meanwhile",
+    ),
+    Mutant(
         "fetched-before-seek",
         "what was fetched before a seek is dropped",
         ALL,
@@ -518,6 +527,15 @@ MUTANTS = (
         "            if found.epoch < ours.epoch or position is None:\n",
         "            if False:\n",
         "test_a_commit_of_a_driver_before_a_reset_that_comes_late_does_not_undo_the_reset",
+    ),
+    Mutant(
+        "loss-of-this-topic-on-spark",
+        "no record of a topic made again is taken for the rest of one that has lost some",
+        SPARK,
+        "agent/runner/spark/query.py",
+        "        starts, ends = self.channel.starts(), self.channel.ends()\n        self._look()\n",
+        "        self._look()\n        starts, ends = self.channel.starts(), self.channel.ends()\n",
+        "test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a_driver_looks_what_is_left",
     ),
     # --- a drain
     Mutant(

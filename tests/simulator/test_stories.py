@@ -197,6 +197,21 @@ def test_a_commit_that_is_under_way_while_the_group_is_reset_does_not_undo_the_r
     assert all(epoch > 0 for epoch in run._epochs().values())
 
 
+def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a_driver_looks_what_is_left() -> None:
+    run = told(
+        "spark-hbase", Step(0, "start", ("h1",)), Step(2, "put", (3, 0)), Step(20, "stream", (6, 0.7)),
+        Step(6, "recreate", (1, 1)), Step(3, "put", (2, 0)), Step(0.5, "kill", ("h1",)),
+        faults=(
+            Fault("driver-1", "kafka.describe_topic", 8, Kind.KILLED_AFTER, 0),
+            Fault("executor-4", "hbase.put", 1, Kind.KILLED, 0),  # the query fails
+            Fault("driver-2", "kafka.committed", 2, Kind.PAUSED_AFTER, 2.0),
+        ), seed=63001581,
+    )  # fmt: skip
+    story = "\n".join(run.world.story)
+    assert len(run.world.faults) == 3
+    assert "To accept the loss" not in story
+
+
 def test_a_driver_whose_commit_was_not_answered_says_that_a_reset_may_be_undone() -> None:
     run = told(
         "spark-solr", Step(0, "start", ("h1",)), Step(6, "put", (3, 0)), Step(0.2, "put", (2, 0)),
