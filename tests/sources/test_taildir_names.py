@@ -75,6 +75,34 @@ def test_a_file_is_opened_and_can_be_read_after_it_was_deleted(begin: Begin, tmp
     source.close()
 
 
+def test_a_file_that_was_gone_before_it_could_be_opened_is_counted_and_degrades_health(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "logs" / "log.a"
+    log.parent.mkdir()
+    source = begin(tmp_path)
+    news(source)
+    process = opener(source)
+    os.kill(process.pid, signal.SIGSTOP)
+    log.write_bytes(b"1\n")
+    log.unlink()
+    os.kill(process.pid, signal.SIGCONT)
+
+    def missed() -> float:
+        assert bodies(source) == []
+        return source.metrics.get("FileMissedCount")
+
+    until(missed)
+    assert source.metrics.get("FileMissedCount") == 1
+    assert str(log) in source.metrics.degraded()
+    assert not source.metrics.last_error, "it works: nobody is to end it"
+    now = time.monotonic()
+    monkeypatch.setattr("sources.taildir.source.time.monotonic", lambda: now + 601)
+    assert not source.metrics.degraded()
+    monkeypatch.undo()
+    source.close()
+
+
 def test_it_is_started_again_and_what_came_meanwhile_is_found(
     begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
