@@ -197,6 +197,7 @@ MUTANTS = (
         HDFS_SINK,
         "if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:",
         "if False:",
+        "tests/sinks/test_hdfs_epochs.py::test_of_two_owners_that_open_epochs_at_once_only_the_later_commits",
     ),
     Mutant(
         "epoch-by-clock",
