@@ -4,14 +4,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures.examples import examples
 from tests.fixtures.processes import Forked
+from tests.simulator import overflow
 from tests.simulator.__main__ import simulate
 from tests.simulator.mutants import MUTANTS, ROOT, chosen, found
+from tests.simulator.program import installed
+from tests.simulator.stories import attempt
+from tests.simulator.world import Kind
 
 SEEDS = examples(60)
 LONG = examples(100) == 100
@@ -70,6 +75,16 @@ def test_a_seed_tells_the_same_story_whatever_ran_before(simulated):
     told = [line for line in alone if "schedules in" not in line and "passed" not in line]
     assert told == after[-len(alone) :][: len(told)]
     assert len(told) > 5
+
+
+def test_faults_that_came_by_chance_come_about_again_once_each_where_they_are_given():
+    """In this one an agent dies, and the next one as well."""
+    with installed():
+        plan = overflow.plan_of(58000461)
+        by_chance, _ = attempt(plan)
+        given, _ = attempt(replace(plan, faults=by_chance.world.faults))
+    assert [fault.kind for fault in by_chance.world.faults].count(Kind.KILLED) > 0
+    assert given.world.story == by_chance.world.story
 
 
 def test_each_mutant_can_be_made_of_the_present_code():
