@@ -57,6 +57,7 @@ class Files:
         for tail in saved:
             self._saved.setdefault(tail.inode, []).append(tail)
         self._by_path: dict[str, Tail] = {}
+        """What is there under each path; where nothing is, what was there."""
         self._away: list[Tail] = []
         """Files that were gone, and read to their end as far as known, at the latest look everywhere."""
         self._written: set[Tail] = set()
@@ -134,17 +135,42 @@ class Files:
 
     def _note_growth(self, hints: Hints) -> None:
         """Which closed files were written to: should they be gone before they are opened, that is lost."""
-        came = {change.path for change in hints.changes if change.kind in (ARRIVED, CREATED)}
         self._written = {tail for tail in self._written if tail.grown and not tail.gone}
-        for known in self._written:
-            if came & {known.path, known.real}:
-                known.grown = None  # names are told of apart from writes, and may be later
-        for path in hints.grown:
+        known: dict[str, set[Tail]] = {}
+        for tail in (*self._away, *self._written):
+            for path in (tail.path, tail.real):
+                known.setdefault(path, set()).add(tail)
+
+        def closed(path: str) -> Iterator[Tail]:
             present = self._by_path.get(path)
-            for tail in [present, *(tail for tail in self._away if tail.path == path)]:
-                if tail is not None and tail.fd is None and not tail.grown:
-                    tail.grown = None if path in came or tail is not present else True
+            for tail in known.get(path, set()) | ({present} if present is not None else set()):
+                if tail.fd is None:
+                    yield tail
+
+        for change in hints.changes:
+            if change.kind in (ARRIVED, CREATED):
+                for tail in closed(change.path):
+                    if change.key != (tail.device, tail.inode):
+                        tail.replaced = True
+                        if tail.grown:
+                            tail.grown = None  # names are told of apart from writes, and may be later
+        for path in hints.grown:
+            for tail in closed(path):
+                if not tail.grown:
+                    tail.grown = None if tail.replaced else True
                     self._written.add(tail)
+
+    def _index(self) -> None:
+        """Find files by their paths; of several that had the same one, that which is there now."""
+        found: dict[str, Tail] = {}
+        for named in (False, True):
+            for tail in self._tails.values():
+                if tail.named is named:
+                    found[tail.path] = found[tail.real] = tail
+        for tail in self._tails.values():
+            if found[tail.path] is not tail or found[tail.real] is not tail:
+                tail.replaced = True
+        self._by_path = found
 
     def _is_link(self, change: Change) -> bool:
         """Whether that is another name of a file that is followed."""
@@ -193,9 +219,9 @@ class Files:
         for path, key in unknown:
             self._find_new(path, key, found, missing, skip_to_end=skip_to_end)
         self._find_copies(where, found)
+        self.unsaved |= found.changed
         if found.changed:
-            self.unsaved |= found.changed
-            self._by_path = {path: tail for tail in self._tails.values() for path in (tail.real, tail.path)}
+            self._index()
         return found
 
     def hinted(self, hints: Hints) -> tuple[set[Tail], set[Tail]]:
@@ -269,7 +295,7 @@ class Files:
         if not tail.named:
             found.changed.add(tail)
         tail.named = tail.matched = True
-        tail.deleted = False
+        tail.deleted = tail.replaced = False
         found.statuses[tail] = status
 
     def _follow(self, key: Key, tail: Tail, found: Found, fd: int | None = None) -> None:

@@ -107,6 +107,8 @@ class Tail:
         """Whether no name leads to it, though its directory is there: Flume would forget it."""
         self.grown: bool | None = False
         """Whether it was written to since it was closed; None where that may have been another file of its name."""
+        self.replaced = False
+        """Whether another file came by its name since it was last seen there."""
         self.unpacked = False
         """Whether `fd` is what a compressed copy of it holds."""
         self.refused: set[tuple[int, int, int]] = set()
@@ -134,7 +136,7 @@ class Tail:
         """It goes by that name now."""
         if self.fd is None and not self.provable:
             self.name = path  # another file may have taken its inode
-        self.path = path
+        self.path, self.replaced = path, False
         self.real = str(Path(path).resolve()) if Path(path).is_symlink() else path
 
     def open(self) -> None:

@@ -133,6 +133,24 @@ def test_what_was_not_committed_comes_again_after_a_restart_with_the_same_ids(tm
     files.close()
 
 
+def test_what_was_taken_together_is_taken_together_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An overflow relies on it: what may have been forwarded before a kill is what it takes first afterwards."""
+    monkeypatch.setattr("channels.file.reader.MERGE_EVENTS", 3)
+    before: list[bytes] = []
+    for last in (1, 2, 4, 7):
+        files = opened(tmp_path)
+        files.put(events(last))
+        owner = consumer(files)
+        assert owner.reader is not None
+        taken = owner.reader.take(0)
+        assert taken is not None
+        bodies = [event.body for event in taken.batch]
+        assert bodies[: len(before)] == before
+        before = bodies
+        files.close()
+    assert before == [b"1", b"2", b"4"]
+
+
 def test_files_that_are_delivered_are_deleted(tmp_path: Path) -> None:
     files = opened(tmp_path)
     for n in range(40):

@@ -44,7 +44,7 @@ class Outdated(Exception):
 
 
 HDFS, KAFKA, SOLR = ("hdfs",), ("kafka",), ("solr",)
-SOURCES = ("overflow",)
+SOURCES = ("taildir", "overflow")
 """What schedules without a sink are about."""
 EXACTLY_ONCE = ("hdfs", "kafka")
 ALL = ("hdfs", "kafka", "solr")
@@ -55,6 +55,7 @@ READER, RUNNER = "channels/kafka/reader.py", "agent/runner/local/sinks.py"
 LETTERS = "agent/runner/deadletters/letters.py"
 DELIVERY = "agent/runner/delivery.py"
 OVERFLOW, OVERFLOWS = "agent/runner/local/overflow.py", ("overflow",)
+FILES, TAILDIR, FILE_STORIES = "sources/taildir/files.py", ("taildir",), "tests/simulator/test_file_stories.py"
 
 MUTANTS = (
     # --- the commit record on HDFS
@@ -545,6 +546,27 @@ MUTANTS = (
         "agent/runner/drain.py",
         "        self._over = not self._ends\n",
         "        self._over = True\n",
+    ),
+    # --- files that are followed
+    Mutant(
+        "taildir-present",
+        "of several files that had a name, writes are those of the one that has it now",
+        TAILDIR,
+        FILES,
+        "for named in (False, True):",
+        "for named in (True, False):",
+        f"{FILE_STORIES}::"
+        "test_writes_to_a_file_are_heard_of_after_what_its_name_held_before_was_read_in_a_compressed_copy",
+    ),
+    Mutant(
+        "taildir-replaced",
+        "what is written under a name that another file had since may be that one's",
+        TAILDIR,
+        FILES,
+        "tail.grown = None if tail.replaced else True",
+        "tail.grown = True",
+        f"{FILE_STORIES}::"
+        "test_what_is_written_to_a_file_that_was_renamed_since_does_not_count_as_lost_with_the_one_before",
     ),
     # --- the overflow of a Kafka channel
     Mutant(

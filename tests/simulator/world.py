@@ -226,7 +226,7 @@ class World:
         """What was raised by nobody's thread."""
         self.over = False
         self.quiet = False
-        """Set to have no more faults by chance."""
+        """Set to have no more faults."""
         self.steps = 0
         self.lives = Counter[str]()
         """How many processes of each name there were."""
@@ -441,12 +441,14 @@ class World:
 
     def _drawn(self, process: Process, what: str, kinds: tuple[Kind, ...]) -> Fault | None:
         number = process.calls[what]
+        if self.quiet:
+            return None
         if self.given is not None:
             return self.given.get((process.name, process.life, what, number))
         if self.armed and (armed := self.armed.pop((process.name, what), None)) is not None:
             return Fault(process.name, what, number, *armed, process.life)
         chances = self.chances
-        if self.quiet or len(self.faults) >= chances.most:
+        if len(self.faults) >= chances.most:
             return None
         if self._fate.random() >= chances.share * chances.often.get(what, 1.0):
             return None
