@@ -183,6 +183,17 @@ class Tail:
         # Flume left no proof: believe its position under the same name, and else only at the end of a line.
         return path == self.path or not self.position or os.pread(fd, 1, self.position - 1) == b"\n"
 
+    def is_at(self, path: str) -> bool:
+        """Whether that name leads to it, as `is_in`; False where what is there cannot be opened."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return self.is_in(fd, path)
+        finally:
+            os.close(fd)
+
     def status(self) -> os.stat_result | None:
         """Its size and times; None where its name no longer leads to it."""
         if self.fd is not None:

@@ -17,7 +17,7 @@ import pytest
 from channels.file import FileChannel
 from channels.file.lock import Lock
 from plugins import Batch, Event, FlafkaError, PartitionClaim
-from tests.channels.test_file import Owner, channel
+from tests.channels.file_running import Owner, channel
 from tests.channels.test_file_flume import left, plain
 from tests.fixtures.power import Disk, Said, Tree, losses
 
