@@ -33,6 +33,8 @@ from plugins.shared.disk import existing, make_directory, replace, room, sync_di
 
 ID = "flafka.channel"
 """The file with a channel's id, in each directory of events."""
+NUMBERS = "flafka.numbers"
+"""In checkpointDir, of a channel whose puts do not wait for the disk: up to where entries may have numbers."""
 PIECE_BYTES = 64 << 20
 """A larger batch is put in pieces."""
 
@@ -99,7 +101,8 @@ class FileChannel(Channel[FileChannelConfig]):
             self.id = self._identify()
             take_over = TakeOver(self._directories, config.checkpoints, config.backup)
             take_over.resume()
-            self._log = Log(self._directories, config.max_file_size, synced=self.synced)
+            numbers = None if self.synced else config.checkpoints / NUMBERS
+            self._log = Log(self._directories, config.max_file_size, numbers=numbers)
             for torn in self._log.open():
                 self.log.warning("%s", torn)
             self._claims = positions.read(config.checkpoints / positions.NAME, self.id, config.data_dirs, self.log)

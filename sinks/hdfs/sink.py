@@ -35,7 +35,9 @@ from sinks.hdfs.chain import (
 )
 from sinks.hdfs.config import RESERVED, ROUND_UNITS, HdfsConfig
 from sinks.hdfs.differences import HDFS
+from sinks.hdfs.filesystem import FileSystem
 from sinks.hdfs.formats import format_of
+from sinks.hdfs.localdisk import LocalDisk
 from sinks.hdfs.staging import Partition, Staged, Staging
 from sinks.hdfs.webhdfs import WebHdfs
 from sinks.serializers.avro import schema_name
@@ -77,7 +79,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._paths = config.bucket_path()
         self._format = format_of(config, self._fetch)
         self._suffix = config.file_suffix or self._format.suffix
-        self._hdfs: WebHdfs | None = None
+        self._hdfs: FileSystem | None = None
         self._staging: Staging | None = None
         self._full: set[int] = set()  # partitions with a file of rollSize or rollCount
         self._chains: dict[PartitionClaim, Chain] = {}
@@ -120,7 +122,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             while (found := hdfs.status(path)) is None and path != "/":
                 path = posixpath.dirname(path)
             if found is not None and found.is_file:
-                yield f"{path} is a file on HDFS, so that {self.root} cannot be a directory"
+                yield f"{path} is a file, so that {self.root} cannot be a directory"
             else:
                 hdfs.may_write(path)
         except FlafkaError as e:
@@ -129,8 +131,10 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             if hdfs is not None:
                 hdfs.close()
 
-    def _connect(self) -> WebHdfs:
+    def _connect(self) -> FileSystem:
         config, location = self.config, self.config.location
+        if location.scheme == "file":
+            return LocalDisk(config.threads)
         return WebHdfs(
             location.hosts,
             scheme=location.scheme,
@@ -266,7 +270,11 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     @property
     def record(self) -> str:
         """The directory of the chains."""
-        return f"hdfs:{self.state}"
+        return f"{self._kind}:{self.state}"
+
+    @property
+    def _kind(self) -> str:
+        return "file" if self.config.location.scheme == "file" else "hdfs"
 
     def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         """Finish the last commit, and go on where the record on HDFS ends.
@@ -277,7 +285,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         """
         assert self._hdfs is not None
         kind, _, state = claim.record.partition(":")
-        chain, moved = newest(self._hdfs, state if kind == "hdfs" else self.state, claim, self.log)
+        chain, moved = newest(self._hdfs, state if kind == self._kind else self.state, claim, self.log)
         if claim.record and chain.claim.epoch != claim.epoch:
             committed = None  # it belongs to another epoch, and says nothing about this one
         if moved is not None:
