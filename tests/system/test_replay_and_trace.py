@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, TopicPartition
 
 from agent.audit.reconciliation import HdfsReader, hbase_rows, lines, solr_documents
 from agent.cli import main
@@ -26,6 +27,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
+from plugins.shared.kafkaclient import CONSUMER, read_up_to
 from tests.system.running import ROOT, hdfs_sink, kafka_channel, unique
 from tests.system.test_proofs_stores import stored, table_of
 
@@ -317,6 +319,29 @@ def test_stores_by_id_overwrite_themselves(scene: Scene, replay: Callable[..., R
         assert [len(table.cells(one, b"f:pCol", versions=10)) for one in (key, kept)] == [1, 1]
     rows = hbase_rows(scene.hbase.address, scene.topic)
     assert {rows[f"web-1-{one}"]["pCol"] for one in scene.bodies} == {*scene.bodies.values()}
+
+
+def test_a_replay_to_a_topic_has_each_event_once_more(
+    scene: Scene, replay: Callable[..., Result], tmp_path: Path
+) -> None:
+    servers, copy = scene.kafka.bootstrap_servers, f"{scene.topic}-copy"
+    assert run("topic", "create", copy, "--bootstrap-server", servers, "--partitions", "1").exit_code == 0
+    conf = tmp_path / "copy.conf"
+    conf.write_text(
+        f"{scene.agent.file.read_text()}\na1.sinks = k6\na1.sinks.k6.type = kafka\na1.sinks.k6.channel = c1\n"
+        f"a1.sinks.k6.group = {scene.topic}-copy\na1.sinks.k6.kafka.topic = {copy}\n"
+        f"a1.sinks.k6.kafka.bootstrap.servers = {servers}\n"
+    )
+    again = ["replay", "-c", str(conf), "--sink", "k6", *scene.span, "--yes"]
+    for told in (f"{EVENTS} events delivered to a1.sinks.k6", "this replay is complete"):
+        replayed = run(*again)
+        assert told in replayed.stderr, replayed.output
+    consumer = Consumer({**CONSUMER, "bootstrap.servers": servers, "group.id": copy})
+    at = TopicPartition(copy, 0, 0)
+    _, end = consumer.get_watermark_offsets(at, timeout=30)
+    found = [message.value() for message in read_up_to(consumer, at, end, 30)]
+    consumer.close()
+    assert Counter(found) == Counter(scene.bodies.values())
 
 
 def test_what_cannot_be_promised_is_refused_in_a_sentence(scene: Scene, replay: Callable[..., Result]) -> None:
