@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from agent.runner.deadletters.letters import dead_letters_of
@@ -16,7 +16,8 @@ from plugins import Batch, Event, EventId, FlafkaError, KafkaBackedChannel, Part
 
 _REST = r"(~[0-9a-f]{10})?-\d+-\d+-\d+(?![\w-])"
 
-State = Literal["delivered", "waiting", "dead letter", "filtered", "missing", "unknown"]
+State = Literal["delivered", "waiting", "dead letter", "filtered", "elsewhere", "missing", "unknown"]
+DECIDED = ("delivered", "dead letter")
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _traced(spec: AgentSpec, channel: ChannelSpec, sinks: list[SinkSpec], id: Ev
         arrival,
         found.missing,
         tuple(source.path for source in spec.sources if channel.name in source.channels),
-        () if never else tuple(_at(sink, id, found, batch, letters) for sink in sinks),
+        () if never else tuple(_once_a_group(sinks, [_at(sink, id, found, batch, letters) for sink in sinks])),
         letters,
     )
 
@@ -173,6 +174,9 @@ def _at(
     """What became of it at one sink: first what the store says, then what the group's position lets expect."""
     claim, position = found.positions[spec.group]
     type_name = spec.cls.type_name
+    if not issubclass(spec.cls, Sink):
+        why = "its queries read the topic without a group, and what they make of events has no ids"
+        return Followed(spec.path, type_name, "unknown", why)
     refused = next((one for one in letters if one.component == spec.path), None)
     if batch is not None:
         try:
@@ -201,10 +205,18 @@ def _at(
     return Followed(spec.path, type_name, "missing", f"{passed}; {said}")
 
 
+def _once_a_group(sinks: list[SinkSpec], found: list[Followed]) -> Iterator[Followed]:
+    """Sinks of one consumer group compete for events: what one has, the others do not get."""
+    has = {spec.group: one.sink for spec, one in zip(sinks, found, strict=True) if one.state in DECIDED}
+    for spec, one in zip(sinks, found, strict=True):
+        if one.state not in DECIDED and (other := has.get(spec.group)) is not None:
+            yield replace(one, state="elsewhere", why=f"{other}, of the same consumer group, got it", places=())
+        else:
+            yield one
+
+
 def _asked(spec: SinkSpec, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[Mapping[str, Any]]:
-    sink = spec.make()
-    if not isinstance(sink, Sink):
-        return [{"unknown": f"what a sink of type {spec.cls.type_name} makes of events has no ids to be found by"}]
+    sink: Sink[Any] = spec.make()
     try:
         return list(sink.trace(claim, id, batch))
     except FlafkaError as e:

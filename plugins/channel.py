@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +16,13 @@ from plugins.component import C, Component
 from plugins.errors import FlafkaError
 from plugins.event import EventId
 
-_REPLAY = ".replay."
+_REPLAY = re.compile(r"\.replay\.(.+\.\d+-\d+)$", re.ASCII)
 
 
-def replay_group(group: str, replay: str) -> str:
-    """The consumer group of a replay of what that group has read: `PartitionClaim.replay` tells it again."""
-    return f"{group}{_REPLAY}{replay}"
+def replay_group(group: str, sink: str, start: int, end: int) -> str:
+    """The consumer group of a replay, to the sink of that path, of what came for this group from `start` up to `end`,
+    in milliseconds since the epoch. `PartitionClaim.replay` tells it again."""
+    return f"{group}.replay.{sink}.{start}-{end}"
 
 
 class PartitionClaim(NamedTuple):
@@ -45,7 +47,8 @@ class PartitionClaim(NamedTuple):
     @property
     def replay(self) -> str:
         """Which replay's claim it is (`agent replay`); empty where it is none's."""
-        return self.group.partition(_REPLAY)[2]
+        found = _REPLAY.search(self.group)
+        return found[1] if found is not None else ""
 
     @property
     def stem(self) -> str:

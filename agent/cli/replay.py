@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agent.runner.replaying import Outcome, Replay
 
 COLUMNS = ("sink", "type", "group", "partition", "first", "last", "records", "left", "events")
+PROGRESS_SECONDS = 10.0
 
 
 @click.command()
@@ -28,10 +29,10 @@ COLUMNS = ("sink", "type", "group", "partition", "first", "last", "records", "le
     required=True,
     metavar="TIME",
     callback=iso_time,
-    help="ISO time: the first event that came into the channel then, or later.",
+    help="ISO time, local without a zone: events that came into the channel then, or later.",
 )
 @click.option(
-    "--to", "end", required=True, metavar="TIME", callback=iso_time, help="ISO time: only events that came before it."
+    "--to", "end", required=True, metavar="TIME", callback=iso_time, help="ISO time: events that came before it."
 )
 @click.option("--again", is_flag=True, help="Begin anew: deliver once more what this replay has delivered before.")
 @click.option("--anyway", is_flag=True, help="Replay although this sink cannot promise each event once.")
@@ -82,7 +83,7 @@ def replay(
             return
         going_on = "go on with the replay of" if planned.begun else "replay"
         confirm(f"{going_on} {planned.records:,} records to {planned.sink.path}?", yes)
-        _tell(planned, planned.run())
+        _tell(planned, planned.run(_Progress()))
 
 
 def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:
@@ -115,6 +116,18 @@ def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:
         text = f"{sum(events.values()):,} events would be replayed to {sink.path} ({sink.cls.type_name})"
         names = ", ".join(one.name for one in sink.interceptors)
         click.echo(f"{text}, through its interceptors {names}" if names else text, err=True)
+
+
+class _Progress:
+    """A line on standard error every so many seconds."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+
+    def __call__(self, delivered: int) -> None:
+        if time.monotonic() - self._told >= PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            click.echo(f"{delivered:,} events delivered so far", err=True)
 
 
 def _tell(planned: Replay, outcome: Outcome) -> None:

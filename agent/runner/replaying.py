@@ -8,7 +8,7 @@ where it was when it is run again: the same span of the same sink has the same g
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -121,9 +121,9 @@ class Replay:
                 raise Retry(f"this replay is run by {', '.join(sorted({*holders.values()}))}")
             time.sleep(LOOK_SECONDS)
 
-    def run(self) -> Outcome:
+    def run(self, tell: Callable[[int], None] = lambda delivered: None) -> Outcome:
         """Deliver what is left, and return when it is delivered. Raises Retry where the sink cannot deliver: what it
-        has delivered until then is noted."""
+        has delivered until then is noted. `tell` is called now and then, with the events that are delivered."""
         if begin := {self.claims[part.partition]: part.first for part in self.parts if not part.begun}:
             self._await_nobody()
             self.channel.record(begin)
@@ -133,13 +133,18 @@ class Replay:
         channel.ready.set()
         letters = dead_letters_of(self.spec.name, described, self.channel, self.spec.options)
         runner = alone.started(self.sink, channel, letters, member_id(self.spec.name, f"{self.sink.name}.replay"))
+        counted = runner.members[0].metrics
         try:
             goal = Goal(channel, self.channel, self.sink.group, [runner.members[0].delivery], [], ends)
-            alone.wait(runner, goal.reached, LEFT, LOOK_SECONDS)
+
+            def over() -> bool:
+                tell(int(counted.get("EventDrainSuccessCount")))
+                return goal.reached()
+
+            alone.wait(runner, over, LEFT, LOOK_SECONDS)
         finally:
             alone.stop(runner)
             letters.close()
-        counted = runner.members[0].metrics
         names = ("EventDrainSuccessCount", "EventFilteredCount", "EventRejectedCount")
         return Outcome(*(int(counted.get(name)) for name in names))
 
@@ -200,7 +205,7 @@ def _planned(
     start: int,
     end: int,
 ) -> Replay:
-    group = replay_group(channel.stream(live.group).group, f"{live.path}.{start}-{end}")
+    group = replay_group(channel.stream(live.group).group, live.path, start, end)
     cls = Components().get("sink", live.cls.type_name) if issubclass(live.cls, PlainSink) else live.cls
     sink = replace(live, cls=cls, group=group, runner="local")
     ids = {claim.partition: claim.ids for claim in known}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 from agent.cli import main
 from agent.config import load
 from agent.topology import AgentSpec
-from agent.tracing import id_in
+from agent.tracing import Followed, _once_a_group, id_in
 from plugins import Components, EventId, FlafkaError
 
 CONF = """
@@ -73,3 +74,16 @@ def test_a_configuration_that_knows_nothing_of_an_id_says_so(conf: Path) -> None
     shown = CliRunner().invoke(main, ["trace", "m-0-1-0", "-c", str(alone)])
     assert shown.exit_code == 1
     assert "those of a channel in memory end with the agent's run" in shown.stdout
+
+
+def test_sinks_of_one_group_compete_for_an_event(spec: AgentSpec) -> None:
+    (sink,) = spec.sinks
+    sinks = [replace(sink, name=name, group=group) for name, group in (("k", None), ("l", None), ("m", "other"))]
+    found = [
+        Followed("a1.sinks.k", "solr", "missing", "group c is past it"),
+        Followed("a1.sinks.l", "solr", "delivered", places=({"id": "x"},)),
+        Followed("a1.sinks.m", "solr", "missing", "group other is past it"),
+    ]
+    told = list(_once_a_group(sinks, found))
+    assert [one.state for one in told] == ["elsewhere", "delivered", "missing"]
+    assert told[0].why == "a1.sinks.l, of the same consumer group, got it"

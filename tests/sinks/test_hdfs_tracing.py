@@ -67,7 +67,7 @@ def test_a_file_that_is_gone_and_a_record_that_never_came_are_said_so(
 
 def test_a_replay_has_files_and_a_commit_record_of_its_own(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     before = dict(two_commits.visible())
-    claim = CLAIM._replace(group=replay_group(CLAIM.group, "a1.sinks.k1.1-2"))
+    claim = CLAIM._replace(group=replay_group(CLAIM.group, "a1.sinks.k1", 1, 2))
     assert claim.replay == "a1.sinks.k1.1-2"
     for _ in range(2):  # the second one goes on where the first one ended
         sink = open_sink(tmp_path, **PATH)
