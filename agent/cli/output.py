@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 import click
 
@@ -37,6 +38,19 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: b
     for text in texts:
         table.add_row(*map(Text, text))  # Text: a name with [brackets] is not markup
     Console().print(table)
+
+
+def utc(millis: int) -> str:
+    """A time in ISO's form, in milliseconds, of UTC."""
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def iso_time(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
+    """What an option with a time in ISO's form says; without a zone it is the user's."""
+    try:
+        return datetime.fromisoformat(text).astimezone() if text is not None else None
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not an ISO time, such as 2026-03-01T12:00") from None
 
 
 def short(number: float | None) -> str:

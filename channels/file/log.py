@@ -129,7 +129,7 @@ class Log:
     def open(self) -> Iterator[str]:
         """Find the segments, and cut off what a crash has left of the last entry: a sentence about that. Raises
         OSError, and FlafkaError where the file of `numbers` is damaged."""
-        self.segments = [Segment(path, first) for first, path in _files(self.directories)]
+        self.segments = [Segment(path, first) for first, path in files(self.directories)]
         if self.segments:
             yield from self._cut(self.segments[-1])
         else:
@@ -333,14 +333,14 @@ class Log:
 
 def drop_from(directories: Sequence[Path], number: int) -> None:
     """Delete the segments that begin with this entry or behind it, of a log that is not open. Raises OSError."""
-    for first, path in _files(directories):
+    for first, path in files(directories):
         if first >= number:
             path.unlink()
     for directory in directories:
         sync_directory(directory)
 
 
-def _files(directories: Sequence[Path]) -> list[tuple[int, Path]]:
+def files(directories: Sequence[Path]) -> list[tuple[int, Path]]:
     """All segments, in order, with their first entries."""
     found = (path for directory in directories for path in directory.iterdir())
     return sorted((int(match[1]), path) for path in found if (match := _NAME.fullmatch(path.name)))

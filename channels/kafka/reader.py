@@ -82,6 +82,10 @@ class KafkaReader(Poller, Reader):
         """The offset to be received next of each partition, or OFFSET_BEGINNING."""
         self._leaders: dict[int, list[tuple[int, int]]] = {}
         """By partition: from which offset on what was received had which leader epoch, in order."""
+        self._until: Mapping[int, int] = {}
+        """By partition: nothing from there on is handed out."""
+        self._fresh = set[int]()
+        """Partitions that became ours since the last turn."""
         self._assigning = False
         self._member: str | None = None
         """The group's name for this member when it got partitions last."""
@@ -178,6 +182,10 @@ class KafkaReader(Poller, Reader):
             self._seeks.update(seeks)
             self._next.update(seeks)
 
+    def stop_at(self, ends: Mapping[int, int]) -> None:
+        """Partitions that have come there are paused."""
+        self._until = dict(ends)
+
     def lag(self) -> int | None:
         """Records of the owned partitions that were not taken; None where that cannot be told now."""
         try:
@@ -255,6 +263,7 @@ class KafkaReader(Poller, Reader):
     def received(self, messages: Sequence[Message]) -> None:
         """Keep records until the topic's id is confirmed."""
         failed: list[tuple[Message, KafkaError]] = []
+        past = set[int]()
         with self.changed:
             for message in messages:
                 error = message.error()
@@ -268,6 +277,9 @@ class KafkaReader(Poller, Reader):
                 # What was fetched before a pending seek lies past it: handing it out would skip events.
                 if partition not in self._queues or partition in self._seeks:
                     continue
+                if offset >= self._until.get(partition, offset + 1):
+                    past.add(partition)
+                    continue
                 if at_end:
                     self._next[partition] = offset  # behind the last record, where that is the end of a transaction
                     continue
@@ -277,6 +289,8 @@ class KafkaReader(Poller, Reader):
                     known.append((offset, leader_epoch))
                 self._fetched.append(message)
                 self.queued += weight(message)
+        if past:  # whatever resumes them has them paused again
+            self.consumer.pause([TopicPartition(self._claim.topic, partition) for partition in past])
         for message, error in failed:  # without the lock: the client's thread that answers may be waiting for it
             self._on_error(message, error)
 
@@ -367,6 +381,9 @@ class KafkaReader(Poller, Reader):
             seeks, self._seeks = self._seeks, {}
         for partition, offset in seeks.items():
             self.consumer.seek(TopicPartition(self._claim.topic, partition, offset))
+        again, self._fresh = {*seeks, *self._fresh} & self._until.keys(), set()
+        if again and not self._paused:
+            self.consumer.resume([TopicPartition(self._claim.topic, partition) for partition in again])
 
     def _forget(self, partition: int) -> None:
         queue = self._queues.get(partition)
@@ -427,6 +444,7 @@ class KafkaReader(Poller, Reader):
             self._claims.update({claim.partition: claim for claim in starts})
             self._queues.update({partition: deque() for partition in positions})
             self._next.update(positions)
+            self._fresh |= positions.keys()
             self._leaders.update({claim.partition: [(end - 1, epoch)] for claim, (end, epoch) in read.items()})
         self._register({claim: at for claim, at in starts.items() if at is None or claims.get(claim) != at})
         return [TopicPartition(self._claim.topic, *at) for at in positions.items()]

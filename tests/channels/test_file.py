@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from channels.file import FileChannelConfig
-from plugins import FlafkaError, Retry
-from tests.channels.file_running import channel, consumer, events, opened, segments
+from plugins import Batch, Event, FlafkaError, Retry
+from tests.channels.file_running import Owner, channel, consumer, events, opened, segments
 from tests.fixtures.processes import Forked
 
 
@@ -196,3 +196,32 @@ def test_what_flume_has_left_there_is_said(tmp_path: Path) -> None:
 def test_options_that_cannot_be(options: dict[str, str], message: str) -> None:
     _, problems = FileChannelConfig.parse(options)
     assert message in problems[0].message
+
+
+def test_an_event_is_found_by_its_id_until_it_is_delivered(tmp_path: Path) -> None:
+    writer, owner = opened(tmp_path), Owner()
+    owner.reader = writer.reader(owner, group=None, member="k")
+    owner.take_all()
+    writer.put(Batch.of([Event(b"a"), Event(b"b", {"host": "h"})]))
+    assert owner.take_all() == [b"a", b"b"]
+    id = owner.got[0].batch.id(1)
+    onlooker = channel(tmp_path)  # another process's, while the channel is open
+    found = onlooker.find(id, {None})
+    assert found is not None
+    assert found.taken is not None
+    assert (found.missing, found.taken.batch.ids()[1], [*found.taken.batch][1].body) == ("", id, b"b")
+    assert found.positions[None][1] == 0
+    outside = onlooker.find(id._replace(index=7), {None})
+    assert outside is not None
+    assert outside.missing == "entry 0 holds 2 events, numbered from 0"
+    assert onlooker.find(id._replace(topic="another"), {None}) is None
+
+    owner.commit()
+    writer._log.begin()  # so that the segment can go
+    writer.put(Batch.of([Event(b"c")]))
+    owner.take_all()
+    owner.commit()
+    gone = onlooker.find(id, {None})
+    assert gone is not None
+    assert (gone.taken, gone.missing) == (None, "it was delivered, and its file was deleted")
+    writer.close()

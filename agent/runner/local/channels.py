@@ -14,7 +14,7 @@ from agent.audit.publishing import ALIVE_SECONDS, Audit
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.supervise import Worker
 from agent.runner.taps import Taps
-from plugins import Batch, Channel, Rejected, Retry
+from plugins import Batch, Channel, Reader, RebalanceListener, Rejected, Retry
 
 
 class ChannelRunner(Worker):
@@ -53,6 +53,10 @@ class ChannelRunner(Worker):
     def wait_until_it_takes_events(self, stopping: threading.Event, patience: float | None = None) -> bool:
         """The same for who puts into it."""
         return self.wait_until_open(stopping, patience)
+
+    def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
+        """A consumer of it: see `Channel.reader`."""
+        return self.channel.reader(owner, group=group, member=member)
 
     def put(self, batch: Batch, letters: DeadLetters, owner: str) -> int:
         """Store a batch that the source of path `owner` has brought: return when the channel holds it, and `letters`

@@ -128,7 +128,7 @@ class SinkRunner:
                     raise
                 member.retries.failed(e, then="tried again when it is its turn")
                 self.processor.failed(member.name)
-        self.reader = self.channel.channel.reader(self, group=self.group, member=self.member)
+        self.reader = self.channel.reader(self, group=self.group, member=self.member)
         if self.committing is not None:
             self.committing.membership = self.reader.membership
 
