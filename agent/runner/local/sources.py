@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 
-from agent.runner.deadletters.letters import DeadLetters
+from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.delivery import intercepted
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.optional import PATIENCE_SECONDS, OptionalPuts
@@ -161,19 +162,25 @@ class SourceRunner(Worker):
         metrics.add("AppendBatchReceivedCount")
         backoff = Backoff()
         kept: Batch | None = None
+        filtered = 0
         waiting: list[Routed] = []
         while True:
             try:
                 if kept is None:
                     tapped = self.taps.listeners
-                    kept = intercepted(batch, self.interceptors, tapped)
+                    rejected: list[DeadLetter] = []
+                    left = intercepted(batch, self.interceptors, tapped, functools.partial(self._reject, rejected))
                     for one in tapped:
-                        one.passed(kept)
+                        one.passed(left)
+                    if rejected:
+                        self._letters().put(rejected)
+                        metrics.add("EventRejectedCount", len(rejected))
+                    kept, filtered = left, len(batch) - len(left) - len(rejected)
                     waiting = self._routed(kept)
                 while waiting:
                     self._put(waiting[0])
                     waiting.pop(0)
-                metrics.add("EventFilteredCount", len(batch) - len(kept))
+                metrics.add("EventFilteredCount", filtered)
                 metrics.add("EventAcceptedCount", len(kept))
                 metrics.add("AppendBatchAcceptedCount")
                 self.retries.recovered()
@@ -184,6 +191,15 @@ class SourceRunner(Worker):
                 if self.give_up.wait(seconds):
                     self.log.error("stopped before %d events could be stored", len(batch))
                     return False
+
+    def _reject(self, letters: list[DeadLetter], batch: Batch, reasons: Sequence[str]) -> None:
+        """Make letters of what an interceptor has rejected."""
+        letters += [DeadLetter(self.path, None, event, reason) for event, reason in zip(batch, reasons, strict=True)]
+
+    def _letters(self) -> DeadLetters:
+        """Where they go: to those of a channel that has to take all events, or else of the first."""
+        required = [name for name in self.spec.channels if name in self.spec.selector.required()]
+        return self.dead_letters[(required or self.spec.channels)[0]]
 
     def _routed(self, batch: Batch) -> list[Routed]:
         if not len(batch):
