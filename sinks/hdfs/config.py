@@ -84,7 +84,7 @@ class HdfsConfig(Config):
         name="serializer.columns.",
         description="With `PARQUET`: `serializer.columns.<header>` makes a column of that header, of the type "
         "string, boolean, int, bigint, float, double, date (2026-01-31) or timestamp (2026-01-31T12:00:00Z, or "
-        "milliseconds since the epoch). Where the header is no such value, the column is null; `headers` has its text.",
+        "milliseconds since the epoch). Where the header is no such value, the column is null and `headers` has it.",
     )
     append_newline: bool = declared.append_newline()
     compression_codec: str | None = declared.compression_codec(
