@@ -501,6 +501,21 @@ def test_a_flush_that_fails_while_partitions_go_has_the_others_taken_again():
     runner.close()
 
 
+@pytest.mark.parametrize("given", [[{"body": "x"}], [b"x"], Taken(0, 0, 1, [Event(b"x")])])
+def test_a_reader_that_hands_out_what_is_no_batch_is_named(pipeline, given):
+    class Lists(MemoryChannel):
+        def reader(self, owner, *, group, member):
+            found = super().reader(owner, group=group, member=member)
+            found.take = lambda _: given
+            return found
+
+    sink, _, _ = pipeline(Store, Lists(MemoryConfig(), "m"))
+    until(lambda: sink.members[0].metrics.last_error)
+    said = sink.members[0].metrics.last_error
+    assert said.startswith("take() of ")
+    assert said.endswith(f"must return None or a Taken with a Batch, not {given!r:.60}")
+
+
 class Mistaken(Store):
     """Rejects by an id of its own making, as if rows were counted across batches."""
 

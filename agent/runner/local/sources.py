@@ -20,12 +20,9 @@ from agent.runner.retries import Backoff
 from agent.runner.supervise import Worker, close
 from agent.runner.taps import Taps
 from agent.topology import SourceSpec
-from plugins import Batch, Interceptor, Retry, Source
-from plugins.errors import ANY_FAILURE
-from plugins.installed import described
-
-MISTAKE_SECONDS = 60.0
-"""A source whose author was mistaken works no better the next time, and may repeat what it brought before."""
+from plugins import Batch, Interceptor, Source
+from plugins.errors import ANY_FAILURE, Misuse
+from plugins.installed import at_work, described
 
 
 class SourceRunner(Worker):
@@ -82,7 +79,7 @@ class SourceRunner(Worker):
             self._pump_in_flight(self.source.in_flight)
 
     def _batches(self) -> Iterator[Batch]:
-        """What the source yields. Raises Retry where that is no batch: it would never be stored."""
+        """What the source yields. Raises Misuse where that is no batch: it would never be stored."""
         batches: object = self.source.batches()
         if not isinstance(batches, Iterable):
             raise self._no_batch(f"returns {batches!r:.60}", None)
@@ -91,11 +88,11 @@ class SourceRunner(Worker):
                 raise self._no_batch(f"yields {batch!r:.60}", getattr(batches, "gi_frame", None))
             yield batch
 
-    def _no_batch(self, what: str, frame: FrameType | None) -> Retry:
+    def _no_batch(self, what: str, frame: FrameType | None) -> Misuse:
         place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
         cls = described(type(self.source), place)
         message = f"batches() of {cls} must yield batches, such as Batch.of([Event(…)]), and {what}"
-        return Retry(message, MISTAKE_SECONDS)
+        return Misuse(message)
 
     def close(self) -> None:
         """Release the source, its interceptors and what waits for optional channels."""
@@ -150,6 +147,16 @@ class SourceRunner(Worker):
             return self._deliver(batch)
         finally:
             del self._under_way[number]
+
+    def told_to_stop(self) -> str:
+        """Why it goes on although it is to stop, in words; empty where it has ended, or waits for a channel."""
+        if not (self.stopping.is_set() and self.thread.is_alive()) or self._under_way:
+            return ""
+        what = at_work(self.thread)
+        return (
+            f"{described(type(self.source))} does not stop: it is in {what}; what blocks has to end soon after "
+            "`stopping` is set, such as by a timeout of a second"
+        )
 
     def _waited(self) -> float:
         """For how long the oldest batch has not been stored."""
