@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30.0
 """How long a stop waits for channels to take what sources hold, and for memory channels to empty."""
+BLOCKED_SECONDS = 5.0
+"""A source that goes on for so long after it was told to stop, and waits for no channel, is mistaken, and named."""
 FLUSH_SECONDS = 60.0
 """How long a stop waits for sinks to commit what they took."""
 
@@ -244,6 +246,7 @@ class Agent:
             if time.monotonic() > told:
                 told = float("inf")
                 log.warning("the new configuration waits for %s to end", ", ".join(alive))
+                self._tell_blocked()
 
     def _begin(self, changes: Changes) -> None:
         spec = changes.new
@@ -285,7 +288,10 @@ class Agent:
     def _stop(self) -> bool:
         for source in self.sources:
             source.stopping.set()
-        clean = _join([source.thread for source in self.sources], DRAIN_SECONDS)
+        clean = _join([source.thread for source in self.sources], BLOCKED_SECONDS)
+        if not clean:
+            self._tell_blocked()
+            clean = _join([source.thread for source in self.sources], DRAIN_SECONDS - BLOCKED_SECONDS)
         for source in self.sources:
             source.give_up.set()
         if not clean:
@@ -314,6 +320,11 @@ class Agent:
         self._keep_metrics()
         log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")
         return clean
+
+    def _tell_blocked(self) -> None:
+        for source in self.sources:
+            if why := source.told_to_stop():
+                source.log.warning("%s", why)
 
     def _close_letters(self, channel: str) -> None:
         self.dead_letters[channel].close()

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -151,10 +151,14 @@ class Delivery:
             self.rejections.offered(len(taken.undecodable))
             self.rejections.add(letters_of_records(self.path, pending.claim, taken))
         tapped = self.taps.listeners
-        batch = intercepted(taken.batch, self.interceptors, tapped)
+        rejected: dict[EventId, str] = {}
+        batch = intercepted(taken.batch, self.interceptors, tapped, by_id(rejected))
         for one in tapped:
             one.passed(batch)
-        self.metrics.add("EventFilteredCount", len(taken.batch) - len(batch))
+        self.metrics.add("EventFilteredCount", len(taken.batch) - len(batch) - len(rejected))
+        if rejected:
+            self.rejections.offered(len(rejected))
+            self.rejections.add(letters_of(self.path, pending.claim, rejected, [taken]))
         if not len(batch):
             return
         self.metrics.add("EventDrainAttemptCount", len(batch))
@@ -272,18 +276,56 @@ def opened(specs: Iterable[ComponentSpec]) -> Iterator[list[Interceptor[Any]]]:
 
 
 def intercepted(
-    batch: Batch, interceptors: Iterable[Interceptor[Any]], listeners: Sequence[TapListener] = ()
+    batch: Batch,
+    interceptors: Iterable[Interceptor[Any]],
+    listeners: Sequence[TapListener] = (),
+    rejected: Callable[[Batch, Sequence[str]], object] = lambda batch, reasons: None,
 ) -> Batch:
-    """What the interceptors leave of it; each counts what it got, and what it dropped."""
+    """What the interceptors leave of it; each counts what it got, and what it dropped or rejected.
+
+    `rejected` gets what one of them has rejected, as that one got it, with the reasons.
+    """
     for number, interceptor in enumerate(interceptors):
         if not (events := len(batch)):
             break
+        interceptor.take_rejected()  # of a try that failed
         before, batch = batch, interceptor.intercept(batch)
-        if not isinstance(batch, Batch):
-            raise FlafkaError(f"intercept() of {described(type(interceptor))} must return a Batch, not {batch!r:.60}")
+        _check_intercepted(interceptor, before, batch)
+        refused = 0
+        for rows, reasons in interceptor.take_rejected():
+            refused += len(rows)
+            rejected(rows, reasons)
         interceptor.metrics.add("EventReceivedCount", events)
-        if len(batch) != events:
-            interceptor.metrics.add("EventFilteredCount", events - len(batch))
+        if refused:
+            interceptor.metrics.add("EventRejectedCount", refused)
+        if dropped := events - len(batch) - refused:
+            interceptor.metrics.add("EventFilteredCount", dropped)
         for listener in listeners:
             listener.intercepted(number, before, batch)
     return batch
+
+
+def by_id(found: dict[EventId, str]) -> Callable[[Batch, Sequence[str]], None]:
+    """For `intercepted` behind a channel: has the reasons put into `found`."""
+
+    def add(rows: Batch, reasons: Sequence[str]) -> None:
+        found.update(zip(rows.ids(), reasons, strict=True))
+
+    return add
+
+
+def _check_intercepted(interceptor: Interceptor[Any], before: Batch, after: object) -> None:
+    """Raises FlafkaError where it has returned what an interceptor may not return."""
+    name = f"intercept() of {described(type(interceptor))}"
+    if not isinstance(after, Batch):
+        raise FlafkaError(f"{name} must return a Batch, not {after!r:.60}")
+    if len(after) > len(before):
+        raise FlafkaError(
+            f"{name} must return the events that it gets, changed or fewer of them, and makes {len(after)} of "
+            f"{len(before)}"
+        )
+    if before.origin is not None and (after.origin is None or len(after.origin.offsets) != len(after)):
+        raise FlafkaError(
+            f"{name} must keep the ids of events: make the batch that it returns with where(), map() or with_…() of "
+            "the one it gets"
+        )

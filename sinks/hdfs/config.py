@@ -84,7 +84,14 @@ class HdfsConfig(Config):
         name="hdfs.writeFormat",
         description="Type of the bodies in a SequenceFile: `Writable` (BytesWritable) or `Text`.",
     )
-    serializer: str = declared.serializer(more=" `PARQUET`: the columns headers and body.")
+    serializer: str = declared.serializer(more=" `PARQUET`: the columns headers and body, and `serializer.columns.`.")
+    columns: dict[str, str] = option(
+        {},
+        name="serializer.columns.",
+        description="With `PARQUET`: `serializer.columns.<header>` makes a column of that header, of the type "
+        "string, boolean, int, bigint, float, double, date (2026-01-31) or timestamp (2026-01-31T12:00:00Z, or "
+        "milliseconds since the epoch). Where the header is no such value, the column is null and `headers` has it.",
+    )
     append_newline: bool = declared.append_newline()
     compression_codec: str | None = declared.compression_codec(
         more=" Within Parquet: snappy (if unset), null, gzip, zstandard, lz4 or brotli."
@@ -216,7 +223,8 @@ class HdfsConfig(Config):
         """By option: the headers that its escapes need."""
         texts = {"hdfs.path": self.path, "hdfs.filePrefix": self.file_prefix}
         local = self.use_local_time_stamp
-        return {name: BucketPath(text, local_time=local).headers for name, text in texts.items()}
+        columns = {f"serializer.columns.{header}": frozenset({header}) for header in self.columns}
+        return {name: BucketPath(text, local_time=local).headers for name, text in texts.items()} | columns
 
     def cautions(self) -> Iterator[Problem]:
         """What is given and has no effect here, and what is not given."""
@@ -347,6 +355,18 @@ class HdfsConfig(Config):
                 "hdfs.fileType = DataStream, remove hdfs.codeC, and name the compression with "
                 "serializer.compressionCodec"
             )
+
+    @pydantic.field_validator("columns")
+    @classmethod
+    def _check_columns(cls, value: dict[str, str]) -> dict[str, str]:
+        serializers.check_columns(value)
+        return value
+
+    @agreement("columns", "serializer", "file_type")
+    def _check_typed(self) -> None:
+        if self.columns and (self.serializer != "PARQUET" or self.file_type == "SequenceFile"):
+            header = next(iter(self.columns))
+            raise ValueError(f"{header}: is for Parquet: write hdfs.fileType = DataStream and serializer = PARQUET")
 
     @agreement("compression_codec", "serializer")
     def _check_compression(self) -> None:

@@ -74,6 +74,30 @@ class Stumble(Interceptor[Config]):
         return batch
 
 
+class Refuse(Interceptor[Config]):
+    """Rejects every third, drops every fifth."""
+
+    type_name = "refuse"
+
+    def intercept(self, batch):
+        numbers = [int(event.body) for event in batch]
+        batch = self.reject(batch, {row: f"{n} is bad" for row, n in enumerate(numbers) if n % 3 == 0})
+        return batch.map(lambda event: None if int(event.body) % 5 == 0 else event)
+
+
+class Grow(Interceptor[Config]):
+    """Makes two of each the first time."""
+
+    type_name = "grow"
+    grown = False
+
+    def intercept(self, batch):
+        if self.grown:
+            return batch
+        self.grown = True
+        return Batch.of([*batch, *batch])
+
+
 class Letters(list):
     def put(self, letters):
         self.extend(letters)
@@ -301,3 +325,39 @@ def test_the_audit_is_told_what_is_stored_and_before_the_source_is():
     assert told == store.held == [body for body in NUMBERS if body != b"3"]
     assert runner.source.told == NUMBERS
     assert [letter.event.body for letter in letters] == [b"3"]
+
+
+def test_what_an_interceptor_rejects_is_a_dead_letter_before_the_rest_is_stored():
+    store = Store(name="c")
+    runner, letters = run(Ten, store, interceptors=[Refuse])
+    assert store.held == [b"1", b"2", b"4", b"7", b"8"]
+    assert [(one.component, one.id, one.event.body, one.reason) for one in letters] == [
+        ("a.sources.s", None, b"%d" % n, f"{n} is bad") for n in (0, 3, 6, 9)
+    ]
+    for metrics in (runner.metrics, runner.interceptors[0].metrics):
+        assert metrics.get("EventRejectedCount") == 4
+        assert metrics.get("EventFilteredCount") == 1
+    assert runner.source.told == NUMBERS
+
+
+def test_what_an_interceptor_rejects_waits_for_letters_that_cannot_be_kept(monkeypatch):
+    failures = [Retry("no room for letters")]
+
+    def put(self, letters):
+        if failures:
+            raise failures.pop()
+        self.extend(letters)
+
+    monkeypatch.setattr(Letters, "put", put)
+    store = Store(name="c")
+    _, letters = run(Ten, store, interceptors=[Refuse])
+    assert [one.event.body for one in letters] == [b"0", b"3", b"6", b"9"]
+    assert store.held == [b"1", b"2", b"4", b"7", b"8"]
+
+
+def test_an_interceptor_that_makes_more_events_is_told_so(caplog):
+    store = Store(name="c")
+    run(Ten, store, interceptors=[Grow])
+    assert "Grow" in caplog.text
+    assert "must return the events that it gets, changed or fewer of them, and makes 2 of 1" in caplog.text
+    assert store.held == NUMBERS

@@ -55,6 +55,9 @@ from tests.sinks.hdfs_running import (
             "serializer",
             "name the compression with serializer.compressionCodec",
         ),
+        ({"serializer.columns.n": "long"}, "serializer.columns.n", "must be one of string, boolean, int, bigint"),
+        ({"serializer.columns.n": "int"}, "serializer.columns.n", "write hdfs.fileType = DataStream and serializer"),
+        ({"serializer.columns.body": "string"}, "serializer.columns.body", "is a column of every file"),
         ({"serializer": "avro_evnt"}, "serializer", "did you mean 'AVRO_EVENT'"),
         ({"serializer": "com.acme.Mine$Builder"}, "serializer", "com.acme.Mine$Builder is a Java class"),
         (

@@ -14,8 +14,9 @@ from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinkprocessors import sink_processor_of
 from agent.runner.retries import LONGEST_SECONDS, Retries
 from agent.topology import SinkGroupSpec, SinkSpec
-from plugins import Conflict, FlafkaError, PartitionClaim, Reader, Retry, Taken
-from plugins.errors import ANY_FAILURE
+from plugins import Batch, Conflict, FlafkaError, PartitionClaim, Reader, Retry, Taken
+from plugins.errors import ANY_FAILURE, MISUSE_SECONDS
+from plugins.installed import described
 
 TAKE_SECONDS = 0.1
 QUIET_SECONDS = 3.0
@@ -197,12 +198,16 @@ class SinkRunner:
         """The next records, or None after a while without any. Raises ReaderFailed."""
         assert self.reader is not None
         try:
-            taken = self.reader.take(TAKE_SECONDS)
+            taken: object = self.reader.take(TAKE_SECONDS)
         except FlafkaError as e:
             raise ReaderFailed(str(e), e.after if isinstance(e, Retry) else None) from e
         if taken is None:
             member.metrics.add("BatchEmptyCount")
             self._show_lag(member)
+            return None
+        if not (isinstance(taken, Taken) and isinstance(taken.batch, Batch)):
+            who = f"take() of {described(type(self.reader))}"
+            raise ReaderFailed(f"{who} must return None or a Taken with a Batch, not {taken!r:.60}", MISUSE_SECONDS)
         return taken
 
     def _failed(self, member: Member, error: BaseException) -> None:
