@@ -17,6 +17,10 @@ class Interceptor(Component[C]):
     """Whether the same event always gives the same result. Impure ones are allowed before the channel only, where a
     redelivery does not pass."""
 
+    hides: ClassVar[bool] = False
+    """Whether it takes something out of events that not everybody is to see, as a mask does: the agent's page shows
+    events behind the last of these only."""
+
     @abstractmethod
     def intercept(self, batch: Batch) -> Batch:
         """Return the batch changed; use `where` to drop events. Must not raise for any content."""

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.monitoring.view import View
 
-_PARTS = ("page.css", "page.js", "wires.js", "charts.js")
+_PARTS = ("page.css", "page.js", "wires.js", "charts.js", "sample.js")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
 _HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
@@ -64,7 +64,13 @@ def routes(view: View, token: str) -> list[BaseRoute]:
     def followed(request: Request) -> Response:
         return JSONResponse(view.files(request.query_params.get("match", "")))
 
-    api = [Route("/graph", graph), Route("/state", state), Route("/history", history), Route("/files", followed)]
+    def sample(request: Request) -> Response:
+        return JSONResponse(view.samples.of(request.query_params.get("component", "")))
+
+    api = [
+        *(Route("/graph", graph), Route("/state", state), Route("/history", history)),
+        *(Route("/files", followed), Route("/sample", sample)),
+    ]
     return [Route("/", index), Route("/page/{name}", part), Mount("/api", routes=api)]
 
 

@@ -14,6 +14,7 @@ from agent.graph import Graph
 from agent.monitoring.history import KEPT_SECONDS, SAMPLE_SECONDS, History
 from agent.monitoring.recent import Recent
 from agent.monitoring.registry import Registry
+from agent.monitoring.samples import Samples
 from agent.monitoring.watch import KafkaWatch
 from plugins import FollowedFile
 
@@ -34,6 +35,7 @@ class View:
         self._reloads: dict[str, Any] = {"number": 0, "ok": True, "told": ""}
         self.history = History(registry)
         self.recent = Recent()
+        self.samples = Samples()
         self._started = time.time()
 
     def show(

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records, to_note
 from agent.runner.deadletters.rejections import Rejections
+from agent.runner.latency import took
 from agent.runner.supervise import close
 from agent.runner.taps import Listener as TapListener
 from agent.runner.taps import Taps
@@ -228,6 +229,8 @@ class Delivery:
         """These are durable and visible."""
         delivered = list(ranges)
         self.metrics.add("EventDrainSuccessCount", sum(one.events for one in delivered))
+        if begun := [one.since for one in delivered if one.events]:
+            took(self.metrics, min(begun))
         self.metrics.add("BatchCompleteCount")
         for one in delivered:
             one.committed()
@@ -278,9 +281,11 @@ def intercepted(
     for number, interceptor in enumerate(interceptors):
         if not (events := len(batch)):
             break
+        since = time.monotonic()
         before, batch = batch, interceptor.intercept(batch)
         if not isinstance(batch, Batch):
             raise FlafkaError(f"intercept() of {described(type(interceptor))} must return a Batch, not {batch!r:.60}")
+        took(interceptor.metrics, since)
         interceptor.metrics.add("EventReceivedCount", events)
         if len(batch) != events:
             interceptor.metrics.add("EventFilteredCount", events - len(batch))
