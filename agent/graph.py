@@ -50,6 +50,8 @@ class Edge:
     kind: EdgeKind = "events"
     label: str = ""
     """Which events, where not all go this way."""
+    metrics: str = ""
+    """Its key in the metrics, `ROUTE.s1.c1`; empty where what goes this way is not counted apart."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,10 @@ def graph_of(spec: AgentSpec) -> Graph:
     paths = {channel.name: channel.path for channel in spec.channels}
     for source in spec.sources:
         nodes.append(_end(spec, source, "source", _source_words(source), f"SOURCE.{source.name}"))
-        edges += (Edge(source.path, paths[name], kind, label) for name, kind, label in _routes(source))
+        edges += (
+            Edge(source.path, paths[name], kind, label, f"ROUTE.{route_of(source, name)}")
+            for name, kind, label in _routes(source)
+        )
     for channel in spec.channels:
         nodes.append(_node(spec, channel, "channel", (), f"CHANNEL.{channel.name}"))
         if (overflow := channel.overflow) is not None:
@@ -105,6 +110,11 @@ def graph_of(spec: AgentSpec) -> Graph:
         for group in spec.groups
     )
     return Graph(spec.name, spec.file, tuple(nodes), tuple(edges), groups, spec.shown)
+
+
+def route_of(source: SourceSpec, channel: str) -> str:
+    """The name under which it is counted what a source puts into that channel: `<source>.<channel>`."""
+    return f"{source.name}.{channel}"
 
 
 def metrics_of_interceptor(spec: AgentSpec, owner: SourceSpec | SinkSpec, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -17,6 +18,10 @@ class Interceptor(Component[C]):
     pure: bool = True
     """Whether the same event always gives the same result. Impure ones are allowed before the channel only, where a
     redelivery does not pass."""
+
+    hides: ClassVar[bool] = False
+    """Whether it takes something out of events that not everybody is to see, as a mask does: the agent's page shows
+    events behind the last of these only."""
 
     def __init__(self, config: C, name: str = "") -> None:
         super().__init__(config, name)

@@ -63,6 +63,15 @@ def short(number: float | None) -> str:
     return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else f"{number:.1f}"
 
 
+def brief(milliseconds: float) -> str:
+    """A time in up to seven characters: `0.4 ms`, `12 ms`, and as `span` from ten seconds on."""
+    if milliseconds >= 10_000:
+        return span(milliseconds / 1000)
+    if milliseconds >= 1000:
+        return f"{milliseconds / 1000:.1f} s"
+    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"
+
+
 def span(seconds: float | None) -> str:
     """A time in up to seven characters: `12 s`, `3.5 h`; `-` where it is not known."""
     if seconds is None:

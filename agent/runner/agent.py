@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from agent.audit.publishing import audit_of
-from agent.graph import graph_of, metrics_of_interceptor
+from agent.graph import graph_of, metrics_of_interceptor, route_of
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.monitoring.view import View
@@ -117,6 +117,8 @@ class Agent:
             self.registry.add("SOURCE", source.spec.name, source.metrics, source.source.counters)
             for one in source.interceptors:
                 self._show_interceptor(source.spec, one.name, one.metrics, one.counters)
+            for channel_name, metrics in source.routed.items():
+                self.registry.add("ROUTE", route_of(source.spec, channel_name), metrics)
         for channel in self.channels.values():
             self.registry.add(
                 "CHANNEL", channel.name, channel.metrics, (*channel.channel.counters, *channel.counters)
@@ -141,6 +143,7 @@ class Agent:
         taps |= {channel.path: channel.taps for channel in self.channels.values()}
         taps |= {member.delivery.path: member.delivery.taps for runner in self.sinks for member in runner.members}
         self.taps.show(spec, taps)
+        self.view.samples.show(spec, taps)
 
     def _show_interceptor(
         self, owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, counters: tuple[str, ...]
@@ -173,6 +176,7 @@ class Agent:
     def look(self) -> None:
         """Say what is to be said now and then, whether anything happens or not. To be called every second or so."""
         self.notices.say()
+        self.view.samples.look()
 
     def drained(self) -> bool:
         """Whether durable channels are delivered up to where they ended when this was first asked, by whoever is in
@@ -314,6 +318,7 @@ class Agent:
         self.notices.say(all_of_them=True)
         self.server.stop()
         self.taps.stop()
+        self.view.samples.stop()
         self.watch.stop()
         self.view.history.stop()
         logging.getLogger().removeHandler(self.view.recent)

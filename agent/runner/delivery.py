@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records, to_note
 from agent.runner.deadletters.rejections import Rejections
+from agent.runner.latency import took
 from agent.runner.supervise import close
 from agent.runner.taps import Listener as TapListener
 from agent.runner.taps import Taps
@@ -232,6 +233,8 @@ class Delivery:
         """These are durable and visible."""
         delivered = list(ranges)
         self.metrics.add("EventDrainSuccessCount", sum(one.events for one in delivered))
+        if begun := [one.since for one in delivered if one.events]:
+            took(self.metrics, min(begun))
         self.metrics.add("BatchCompleteCount")
         for one in delivered:
             one.committed()
@@ -289,8 +292,10 @@ def intercepted(
         if not (events := len(batch)):
             break
         interceptor.take_rejected()  # of a try that failed
+        since = time.monotonic()
         before, batch = batch, interceptor.intercept(batch)
         _check_intercepted(interceptor, before, batch)
+        took(interceptor.metrics, since)
         refused = 0
         for rows, reasons in interceptor.take_rejected():
             refused += len(rows)

@@ -1,6 +1,7 @@
 """The sink runner: committed is delivered, failed is offered again, rejected is kept."""
 
 import threading
+import time
 import types
 from collections.abc import Iterator
 from typing import ClassVar
@@ -146,6 +147,20 @@ def test_flushed_events_leave_the_channel(pipeline):
     until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert sink.members[0].sink.durable == [b"1", b"2"]
     assert sink.members[0].metrics.get("EventDrainSuccessCount") == 2
+
+
+@pytest.mark.parametrize("cls", [Store, Record])
+def test_how_long_a_batch_takes_is_shown(pipeline, monkeypatch, cls):
+    began = time.monotonic()
+    monkeypatch.setattr("agent.runner.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
+    Record.commits, Record.failures = {}, []
+    sink, channel, _ = pipeline(cls)
+    metrics = sink.members[0].metrics
+    assert "BatchMilliseconds" not in metrics.snapshot()
+    put(channel, b"1", b"2")
+    until(lambda: metrics.get("EventDrainSuccessCount") == 2)
+    until(lambda: metrics.get("BatchMilliseconds"))
+    assert 50_000 < metrics.get("BatchMilliseconds") <= 100_000
 
 
 def test_after_a_failure_everything_since_the_last_flush_is_offered_again(pipeline):

@@ -1,6 +1,8 @@
 """The source runner: what is acknowledged is stored, whatever fails in between."""
 
 import threading
+import time
+import types
 
 import pyarrow.compute as pc
 import pytest
@@ -230,6 +232,51 @@ def test_events_without_a_channel_are_counted_and_acknowledged():
     assert store.held == []
     assert runner.source.told == NUMBERS
     assert runner.metrics.get("EventUnroutedCount") == 10
+
+
+def test_what_goes_to_each_channel_is_counted_exactly():
+    class Kinds(Ten):
+        """The even ones are of kind `a`."""
+
+        type_name = "kinds"
+
+        def batches(self):
+            yield Batch.of([Event(b"%d" % n, {"kind": "ab"[n % 2]}) for n in range(10)])
+            yield Batch.of([Event(b"x")])
+
+    class Refusing(Store):
+        """Refuses the first of each batch."""
+
+        type_name = "refusing"
+
+        def put(self, batch):
+            super().put(batch.slice(1))
+            raise Rejected({EventId("", 0, 0, 0): "too large"})
+
+    one, rest, both, away = Store(name="one"), Store(name="rest"), Refusing(name="both"), Store(name="away")
+    one.failures = [Retry("away")]
+    away.failures = [Retry("away")] * 9
+    route = Route(("one", "both"), ("away",))
+    selector = SelectorSpec("multiplexing", Route(("rest", "both")), "kind", {"a": route})
+    runner, _ = run(Kinds, one, rest, both, away, selector=selector)
+    assert (len(one.held), len(rest.held), len(both.held), len(away.held)) == (5, 6, 9, 0)
+    counted = {name: metrics.get("EventRoutedCount") for name, metrics in runner.routed.items()}
+    assert counted == {"one": 5, "rest": 6, "both": 9, "away": 0}
+    assert runner.metrics.get("EventAcceptedCount") == 11
+
+
+def test_how_long_a_batch_takes_is_shown(monkeypatch):
+    store, began = Store(name="c"), time.monotonic()
+    monkeypatch.setattr("agent.runner.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
+    runner, _ = run(Ten, store, interceptors=[Stumble])
+    for metrics in (runner.metrics, runner.interceptors[0].metrics, runner.channels["c"].metrics):
+        assert 50_000 < metrics.get("BatchMilliseconds") <= 100_000
+        assert "BatchMilliseconds" in metrics.gauges()
+    store.failures = [Retry("away")]
+    give_up = threading.Event()
+    give_up.set()
+    runner, _ = run(Ten, store, give_up=give_up)
+    assert runner.metrics.get("BatchMilliseconds") == 0  # it came to no end
 
 
 def test_a_bug_in_an_interceptor_loses_nothing(caplog):

@@ -13,7 +13,7 @@ from plugins.options import Problem
 from sources.spooldir import SpooldirConfig
 from sources.spooldir import directory as directory_module
 from sources.spooldir import tracker as tracker_module
-from tests.sources.spooldir_running import make, names, put, read, read_anew, start
+from tests.sources.spooldir_running import PACKERS, make, names, put, read, read_anew, start
 
 # --- files and their order
 
@@ -246,3 +246,44 @@ def test_what_check_says_of_directories(spool: Path, tmp_path: Path, monkeypatch
         f"trackerDir {spool}/.flumespool cannot be used: {spool} is not writable",
     ]
     assert len(list(make(spool, trackingPolicy="tracker_dir").probe())) == 1
+
+
+# --- how far it is
+
+
+def test_how_far_each_file_is_read_is_told(tmp_path: Path) -> None:
+    source = make(tmp_path, batchSize="3")
+    assert list(source.followed()) == []
+    for name, lines in (("a", 5), ("b", 2)):
+        (tmp_path / name).write_bytes(b"12345\n" * lines)
+        os.utime(tmp_path / name, (1000, 1000))
+    source.open()
+    told = []
+    for batch in source.look():
+        told.append([(Path(file.path).name, file.position) for file in source.followed()])
+        source.stored(batch)
+        told.append([(Path(file.path).name, file.position) for file in source.followed()])
+    # At first three lines of a are under way, then stored; the rest of a and one of b; the last one of b.
+    assert told == [
+        *([("a", 0), ("b", 0)], [("a", 18), ("b", 0)]),
+        *([("b", 0)], [("b", 6)]),
+        *([], []),
+    ]
+    assert source.metrics.snapshot()["FollowedFileCount"] == 0
+    source.close()
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_a_compressed_file_is_told_in_bytes_of_its_own(tmp_path: Path, packer: str) -> None:
+    content = "".join(f"{n * 7919 % 999983}\n" for n in range(100_000)).encode()
+    (tmp_path / "a").write_bytes(PACKERS[packer](content))
+    size = (tmp_path / "a").stat().st_size
+    source = start(tmp_path, batchSize="20000")
+    positions = []
+    for batch in source.look():
+        source.stored(batch)
+        positions += [file.position for file in source.followed()]
+    assert len(positions) >= 2
+    assert positions == sorted(positions)
+    assert 0 < positions[0] <= positions[-1] <= size
+    source.close()

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from agent.audit.publishing import ALIVE_SECONDS, Audit
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
+from agent.runner.latency import took
 from agent.runner.supervise import Worker
 from agent.runner.taps import Taps
 from plugins import Batch, Channel, Reader, RebalanceListener, Rejected, Retry
@@ -69,6 +70,7 @@ class ChannelRunner(Worker):
         if not self.ready.is_set():
             raise Retry(f"channel {self.name} is not open yet")
         reasons: dict[int, str] = {}
+        since = time.monotonic()
         try:
             self.channel.put(batch)
         except Rejected as e:
@@ -79,6 +81,7 @@ class ChannelRunner(Worker):
                 for event, (row, reason) in zip(batch.where(rejected), reasons.items(), strict=True)
             )
             batch = batch.where(pc.invert(rejected))
+        took(self.metrics, since)
         if self.audit is not None:
             self.audit.put(batch)
         return len(reasons)

@@ -13,6 +13,7 @@ from types import FrameType
 
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.delivery import intercepted
+from agent.runner.latency import took
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.optional import PATIENCE_SECONDS, OptionalPuts
 from agent.runner.local.selectors import Routed, Selector
@@ -20,7 +21,7 @@ from agent.runner.retries import Backoff
 from agent.runner.supervise import Worker, close
 from agent.runner.taps import Taps
 from agent.topology import SourceSpec
-from plugins import Batch, Interceptor, Source
+from plugins import Batch, Interceptor, Metrics, Source
 from plugins.errors import ANY_FAILURE, Misuse
 from plugins.installed import at_work, described
 
@@ -46,6 +47,8 @@ class SourceRunner(Worker):
         self.channels = {name: channels[name] for name in spec.channels}
         self.selector = Selector(spec.selector)
         self.taps = Taps()
+        self.routed = {name: Metrics() for name in spec.channels}
+        """By channel: how many events this source has put into it, as `EventRoutedCount`."""
         self.optional = {name: OptionalPuts(f"{spec.path}-{name}", source.in_flight) for name in spec.channels}
         self.was_open = threading.Event()
         """Set once it takes events for the first time."""
@@ -142,9 +145,12 @@ class SourceRunner(Worker):
         if not len(batch):
             return True
         number = next(self._numbers)
-        self._under_way[number] = time.monotonic()
+        since = self._under_way[number] = time.monotonic()
         try:
-            return self._deliver(batch)
+            stored = self._deliver(batch)
+            if stored:
+                took(self.metrics, since)
+            return stored
         finally:
             del self._under_way[number]
 
@@ -236,5 +242,6 @@ class SourceRunner(Worker):
     def _store(self, batch: Batch, runner: ChannelRunner) -> None:
         if rejected := runner.put(batch, self.dead_letters[runner.name], self.path):
             self.metrics.add("EventRejectedCount", rejected)
+        self.routed[runner.name].add("EventRoutedCount", len(batch) - rejected)
         for one in runner.taps.listeners:
             one.passed(batch)
