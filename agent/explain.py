@@ -1,4 +1,4 @@
-"""What components declare of themselves, as facts: for `agent explain` and for docs/components.md alike."""
+"""What components declare of themselves, as facts: for `agent explain` and for docs/reference alike."""
 
 from __future__ import annotations
 
