@@ -169,10 +169,19 @@ def whole_agent() -> Iterator[str]:
 
 
 def options(config: type[Config]) -> list[str]:
-    """A table of the options that have an effect, and what else is accepted."""
-    rows = [f"| `{one.name}` | {one.kind} | {default(one)} | {text(one)} |" for one in explain.facts(config)]
-    table = "\n".join(["| option | kind | default | |", "|---|---|---|---|", *rows])
-    return [table if rows else "It has no options.", *apart(config)]
+    """Tables of the options that have an effect, those that are required first, and what else is accepted."""
+    shared = explain.sections(config)
+    own = (*shared.pop(explain.REQUIRED, ()), *shared.pop(explain.OWN, ()))
+    parts = [facts(own)] if own else []
+    for headline, some in shared.items():
+        parts += [f"**{headline}**", facts(some)]
+    return [*(parts or ["It has no options."]), *apart(config)]
+
+
+def facts(some: Iterable[explain.Fact]) -> str:
+    """A table of options."""
+    rows = [f"| `{one.name}` | {one.kind} | {default(one)} | {text(one)} |" for one in some]
+    return "\n".join(["| option | kind | default | |", "|---|---|---|---|", *rows])
 
 
 def apart(config: type[Config]) -> list[str]:

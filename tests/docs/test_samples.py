@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import load
 from agent.runner.agent import Agent
 from agent.services.running import free_ports, until
 from tests.docs.blocks import ROOT, completed
-from tests.docs.test_blocks import components
+from tests.docs.test_blocks import right
 from tests.sinks.test_http import Server
 from tests.sources.calling import Running as AvroSource
 from tests.sources.test_thrift import Running as ThriftSource
@@ -73,9 +72,7 @@ def test_sample_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             text = text.replace(old, new)
         file = tmp_path / "agent.conf"
         file.write_text(text)
-        spec, found = load(file, None, components=components(), mode="strict", environment={})
-        assert spec is not None, found
-        agent = Agent(spec)
+        agent = Agent(right(file))
         agent.start()
         try:
             until(lambda: not agent._waiting(), "all to be open")
