@@ -1,4 +1,4 @@
-"""What components declare of themselves, as facts: for `agent explain` and for docs/components.md alike."""
+"""What components declare of themselves, as facts: for `agent explain` and for docs/reference alike."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def explained(components: Components, kind: str, name: str) -> Explained:
     """What has that name, an alias or a Java class. Raises UnknownType."""
     if kind == AGENT:
         text = "The agent as a whole: directly under its name, as in a1.runner = spark."
-        return Explained(kind, AGENT, text, sections=_sections(AgentOptions))
+        return Explained(kind, AGENT, text, sections=sections(AgentOptions))
     if kind == PROCESSOR:
         return _processor(name)
     try:
@@ -154,11 +154,11 @@ def explained(components: Components, kind: str, name: str) -> Explained:
             raise Unknown(f"Flume's {kind} {known.name} is not built: {known.instead}") from e
         raise
     config = cls.config_class.for_type(name)
-    sections = _sections(config)
+    found = sections(config)
     if kind == "sink":
-        sections[ERRORS] = tuple(facts(SinkErrors))
+        found[ERRORS] = tuple(facts(SinkErrors))
     return Explained(
-        *(kind, cls.type_name, guarantee(cls), cls.aliases, notes(kind, cls), sections),
+        *(kind, cls.type_name, guarantee(cls), cls.aliases, notes(kind, cls), found),
         *(config.without_effect(), tuple(cls.differences)),
     )
 
@@ -168,10 +168,11 @@ def _processor(name: str) -> Explained:
     if found is None:
         raise Unknown(f"unknown sink processor {name!r}{suggestion(name, [*PROCESSORS])}")
     text = f"{PROCESSORS[found].__doc__} Each option begins with processor. under the sink group."
-    return Explained(PROCESSOR, found, text, sections=_sections(PROCESSORS[found]))
+    return Explained(PROCESSOR, found, text, sections=sections(PROCESSORS[found]))
 
 
-def _sections(config: type[Config]) -> dict[str, tuple[Fact, ...]]:
+def sections(config: type[Config]) -> dict[str, tuple[Fact, ...]]:
+    """The options that have an effect, by headline: what is required, its own, and what it shares with others."""
     found: dict[str, list[Fact]] = {REQUIRED: [], OWN: []}
     for option, one in zip((o for o in config.options() if not o.ignored), facts(config), strict=True):
         found.setdefault(REQUIRED if one.required else option.section or OWN, []).append(one)

@@ -1,8 +1,14 @@
-"""`./dev docs`: writes docs/components.md, and tables of other pages, from what the components themselves declare."""
+"""`./dev docs`: writes the pages that are made of what components declare, and builds the site from docs/.
+
+The site is in build/site, and needs no network to be made or to be read. Whatever Sphinx warns of (a dead link, an
+anchor that is missing, a page outside of the navigation) is an error.
+"""
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +21,213 @@ from agent.options import AgentOptions, SinkErrors
 from plugins import Component, Components, Config, Difference, UnknownType
 from plugins.shared.javaclass import FAMILIES
 
-TARGET = Path(__file__).parent / "components.md"
-MIGRATING = Path(__file__).parent / "migrating-from-flume.md"
+DOCS = Path(__file__).parent
+REFERENCE = DOCS / "reference"
+SAMPLES = DOCS / "samples"
+MIGRATING = DOCS / "migrating-from-flume.md"
+SITE = DOCS.parent / "build" / "site"
 KINDS = explain.KINDS
+MADE = "This page is made by `./dev docs` from what the components declare; `agent explain` prints the same."
+
+INTRODUCTIONS = {
+    "source": "A source takes events in and puts them into one or more channels.",
+    "channel": "A channel keeps events until every sink that drains it has delivered them.",
+    "interceptor": "An interceptor changes, drops or marks events, on a source before the channels or on a sink "
+    "behind its channel: `a1.sources.s1.interceptors = i1 i2`. They act in that order.",
+    "sink": "A sink drains one channel and delivers its events.",
+}
 
 
 def main() -> None:
-    """Write the pages."""
-    TARGET.write_text(page())
-    MIGRATING.write_text(migrating(MIGRATING.read_text()))
+    """Write the pages, and build the site. Exit code 1 if anything is wrong with it."""
+    REFERENCE.mkdir(exist_ok=True)
+    wanted = pages()
+    for name, text in wanted.items():
+        (REFERENCE / name).write_text(text, "utf-8")
+    for there in REFERENCE.glob("*.md"):
+        if there.name not in wanted:
+            there.unlink()
+    MIGRATING.write_text(migrating(MIGRATING.read_text("utf-8")), "utf-8")
+    warnings = site(SITE)
+    if warnings:
+        sys.exit(f"{warnings}docs: {len(warnings.splitlines())} lines of errors")
+    print(f"{SITE / 'index.html'}")
+
+
+# --- the site
+
+
+def site(target: Path) -> str:
+    """Build the site in that directory; what is wrong with it, a line each."""
+    from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+    warnings = io.StringIO()
+    with patch_docutils(str(DOCS)), docutils_namespace():
+        made = Sphinx(DOCS, DOCS, target, target / ".doctrees", "html", status=None, warning=warnings, freshenv=True)
+        made.build(force_all=True)
+    return re.sub(r"\x1b\[[0-9;]*m", "", warnings.getvalue())
+
+
+# --- the reference
+
+
+def pages() -> dict[str, str]:
+    """The pages of reference/, by name."""
+    components = Components()
+    made = {f"{kind}s.md": kind_page(kind, components) for kind in KINDS}
+    made["sinks.md"] = made["sinks.md"].rstrip() + "\n\n" + joined(every_sink())
+    made["sink-groups.md"] = joined(sink_groups())
+    made["agent.md"] = joined(whole_agent())
+    return made
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Paragraphs as a text."""
+    return "\n\n".join(parts) + "\n"
+
+
+def kind_page(kind: str, components: Components) -> str:
+    """All components of a kind."""
+    parts = [f"# {kind.capitalize()}s", f"{INTRODUCTIONS[kind]} {MADE}"]
+    classes = list(components.all(kind))
+    rows = [
+        f"| [`{cls.type_name}`](#{slug(cls.type_name)}) | {explain.first_sentence(explain.guarantee(cls))} |"
+        for cls in classes
+    ]
+    parts.append("\n".join(["| type | |", "|---|---|", *rows]))
+    for cls in classes:
+        parts += component(kind, cls)
+    return joined(parts)
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub and the site make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def component(kind: str, cls: type[Component[Any]]) -> list[str]:
+    """One component: its guarantee, a sample, its other names, its options."""
+    parts = [f"## `{cls.type_name}`", explain.guarantee(cls)]
+    parts += explain.notes(kind, cls)
+    parts += sample(kind, cls.type_name)
+    if cls.aliases:
+        parts.append("Other names: " + ", ".join(f"`{alias}`" for alias in cls.aliases) + ".")
+    parts += options(cls.config_class)
+    for alias in cls.aliases:
+        if (other := cls.config_class.for_type(alias)) is not cls.config_class:
+            parts += [f"With the type `{alias}`, {differences(cls.config_class, other)}.", *apart(other)]
+    return parts
+
+
+def sample(kind: str, name: str) -> list[str]:
+    """Lines of a configuration with this component; tests complete, check and run them."""
+    file = SAMPLES / f"{kind}-{name}.conf"
+    assert file.exists(), f"{kind} {name} needs a sample: docs/samples/{file.name}"
+    parts = [f"```properties\n{file.read_text('utf-8').rstrip()}\n```"]
+    for other in sorted(SAMPLES.glob(f"{kind}-{name}.*")):
+        if other != file:
+            note = f"<!-- from: {other.relative_to(DOCS.parent)} -->"
+            parts.append(f"{note}\n```text\n{other.read_text('utf-8').rstrip()}\n```")
+    return parts
+
+
+def every_sink() -> list[str]:
+    """Options that all sinks have."""
+    return [
+        "## Options of every sink",
+        "Besides its own options: `a1.sinks.k1.errors.tolerance = 10`. "
+        "[Dead letters](../dead-letters.md#when-nearly-everything-is-rejected) says what they are for.",
+        *options(SinkErrors),
+    ]
+
+
+def sink_groups() -> Iterator[str]:
+    """The page of sink groups."""
+    yield "# Sink groups"
+    yield (
+        "The sinks of a group drain one channel, each batch by one of them, at least once. The group's processor "
+        f"says by which. {MADE}"
+    )
+    for name, config in PROCESSORS.items():
+        if name != "default":
+            yield from (f"## `{name}`", str(config.__doc__), *sample("processor", name))
+            yield "Each option begins with `processor.`: `a1.sinkgroups.g1.processor.backoff = true`."
+            yield from options(config)
+    yield "The processor `default` is for a single sink."
+
+
+def whole_agent() -> Iterator[str]:
+    """The page of what is not one component's."""
+    yield "# The agent as a whole"
+    yield f"These options stand directly under the agent's name: `a1.runner = spark`. {MADE}"
+    yield "```properties\na1.runner = spark\na1.spark.triggerInterval = 30\na1.monitoring.port = 14242\n```"
+    yield from options(AgentOptions)
+    yield "## What each runner supports"
+    yield "[Two runners](../concepts.md#two-runners) says what they are. `agent check` enforces this table."
+    yield from runners()
+
+
+def options(config: type[Config]) -> list[str]:
+    """Tables of the options that have an effect, those that are required first, and what else is accepted."""
+    shared = explain.sections(config)
+    own = (*shared.pop(explain.REQUIRED, ()), *shared.pop(explain.OWN, ()))
+    parts = [facts(own)] if own else []
+    for headline, some in shared.items():
+        parts += [f"**{headline}**", facts(some)]
+    return [*(parts or ["It has no options."]), *apart(config)]
+
+
+def facts(some: Iterable[explain.Fact]) -> str:
+    """A table of options."""
+    rows = [f"| `{one.name}` | {one.kind} | {default(one)} | {text(one)} |" for one in some]
+    return "\n".join(["| option | kind | default | |", "|---|---|---|---|", *rows])
+
+
+def apart(config: type[Config]) -> list[str]:
+    """Older names of options, and options without effect."""
+    parts = []
+    if config.older:
+        renamed = ", ".join(f"`{older}` (now `{newer}`)" for newer, older in config.older.items())
+        parts.append(f"Older names that are accepted: {renamed}.")
+    if without := config.without_effect():
+        names = {name + "*" * name.endswith("."): why for name, why in without.items()}
+        reasons = {why: ", ".join(f"`{name}`" for name in names if names[name] == why) for why in names.values()}
+        listed = "; ".join(f"{names} ({why})" for why, names in reasons.items())
+        parts.append(f"Accepted from Flume's files, without effect: {listed}.")
+    return parts
+
+
+def differences(ours: type[Config], other: type[Config]) -> str:
+    """Which defaults another configuration of a component has."""
+    required, others = explain.changed(ours, other)
+    defaults = [f"the default of `{o.name}` is {default(explain.fact(o))}" for o in others]
+    return ", ".join([*(f"`{name}` is required" for name in required), *defaults])
+
+
+def default(fact: explain.Fact) -> str:
+    """How a default is shown."""
+    if fact.required:
+        return "**required**"
+    return f"`{fact.default}` {fact.unit}".rstrip() if fact.default else ""
+
+
+def text(fact: explain.Fact) -> str:
+    """What an option means, with its unit and bounds."""
+    limits = re.sub(r"matches (\S+)", r"matches `\1`", fact.limits)
+    return (fact.text + (f" ({limits})" if limits else "")).replace("|", "\\|")
+
+
+def runners() -> list[str]:
+    """The table that `agent check` enforces."""
+    rows = [
+        f"| {row.what} | {'yes' if 'local' in row.runners else 'no'} | {'yes' if 'spark' in row.runners else 'no'} |"
+        for row in TABLE
+    ]
+    return ["\n".join(["| | local | spark |", "|---|---|---|", *rows])]
+
+
+# --- the tables for those who come from Flume
 
 
 def migrating(text: str) -> str:
@@ -77,102 +281,6 @@ def unbuilt(components: Components) -> Iterator[tuple[str, ...]]:
                 components.get(kind, one.java)
             except (UnknownType, KeyError):
                 yield (f"{kind} `{one.name}`", one.instead)
-
-
-def page() -> str:
-    """The whole page."""
-    parts = [
-        "# Components",
-        "Made by `./dev docs` from the components themselves. A name in Flume's files works too.",
-    ]
-    components = Components()
-    for kind in KINDS:
-        parts.append(f"## {kind.capitalize()}s")
-        for cls in components.all(kind):
-            parts += component(kind, cls)
-    parts += [
-        "## Every sink",
-        "Besides its own options: `a1.sinks.k1.errors.tolerance = 10`.",
-        *options(SinkErrors),
-    ]
-    parts += [
-        "## Sink groups",
-        "`a1.sinkgroups = g1`, `a1.sinkgroups.g1.sinks = k1 k2`, `a1.sinkgroups.g1.processor.type = failover`; the "
-        "sinks drain one channel, each batch by one of them, at least once. `default` is for a single sink.",
-    ]
-    for name, config in PROCESSORS.items():
-        if name != "default":
-            parts += [f"### `{name}`", f"{config.__doc__} Each begins with `processor.`.", *options(config)]
-    parts += [
-        "## The agent as a whole",
-        "Directly under the agent's name: `a1.runner = spark`.",
-        *options(AgentOptions),
-    ]
-    parts += ["## What each runner supports", *runners()]
-    return "\n\n".join(parts) + "\n"
-
-
-def component(kind: str, cls: type[Component[Any]]) -> list[str]:
-    """One component: its guarantee, its other names, its options."""
-    parts = [f"### `{cls.type_name}`", explain.guarantee(cls)]
-    if cls.aliases:
-        parts.append("Also: " + ", ".join(f"`{alias}`" for alias in cls.aliases))
-    parts += explain.notes(kind, cls)
-    parts += options(cls.config_class)
-    for alias in cls.aliases:
-        if (other := cls.config_class.for_type(alias)) is not cls.config_class:
-            parts += [f"With the type `{alias}`, {differences(cls.config_class, other)}.", *apart(other)]
-    return parts
-
-
-def options(config: type[Config]) -> list[str]:
-    """A table of the options that have an effect, and what else is accepted."""
-    rows = [f"| `{one.name}` | {one.kind} | {default(one)} | {text(one)} |" for one in explain.facts(config)]
-    parts = ["\n".join(["| option | kind | default | |", "|---|---|---|---|", *rows])] if rows else ["No options."]
-    return parts + apart(config)
-
-
-def apart(config: type[Config]) -> list[str]:
-    """Older names of options, and options without effect."""
-    parts = []
-    if config.older:
-        renamed = ", ".join(f"`{older}` (now `{newer}`)" for newer, older in config.older.items())
-        parts.append(f"Older names that are accepted: {renamed}.")
-    if without := config.without_effect():
-        names = {name + "*" * name.endswith("."): why for name, why in without.items()}
-        reasons = {why: ", ".join(f"`{name}`" for name in names if names[name] == why) for why in names.values()}
-        listed = "; ".join(f"{names} ({why})" for why, names in reasons.items())
-        parts.append(f"Accepted from Flume's files, without effect: {listed}.")
-    return parts
-
-
-def differences(ours: type[Config], other: type[Config]) -> str:
-    """Which defaults another configuration of a component has."""
-    required, others = explain.changed(ours, other)
-    defaults = [f"the default of `{o.name}` is {default(explain.fact(o))}" for o in others]
-    return ", ".join([*(f"`{name}` is required" for name in required), *defaults])
-
-
-def default(fact: explain.Fact) -> str:
-    """How a default is shown."""
-    if fact.required:
-        return "**required**"
-    return f"`{fact.default}` {fact.unit}".rstrip() if fact.default else ""
-
-
-def text(fact: explain.Fact) -> str:
-    """What an option means, with its unit and bounds."""
-    description = fact.text.replace("|", "\\|")
-    return description + (f" ({fact.limits})" if fact.limits else "")
-
-
-def runners() -> list[str]:
-    """The table that `agent check` enforces."""
-    rows = [
-        f"| {row.what} | {'yes' if 'local' in row.runners else 'no'} | {'yes' if 'spark' in row.runners else 'no'} |"
-        for row in TABLE
-    ]
-    return ["\n".join(["| | local | spark |", "|---|---|---|", *rows])]
 
 
 if __name__ == "__main__":
