@@ -17,6 +17,7 @@ from tests.fixtures import examples
 
 pytest_plugins = [
     "tests.fixtures.brokers",
+    "tests.fixtures.memory",
     "tests.fixtures.processes",
     "tests.fixtures.servers",
     "tests.fixtures.waits",
