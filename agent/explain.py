@@ -129,7 +129,7 @@ def notes(kind: str, cls: type[Component[Any]]) -> tuple[str, ...]:
     if kind != "interceptor":
         return ()
     pure = getattr(cls, "pure", True)
-    return ("On sources and sinks." if pure else "On sources only: it gives an event another value each time.",)
+    return ("On sources and sinks." if pure else "On sources only: it gives an event another result each time.",)
 
 
 def changed(ours: type[Config], other: type[Config]) -> tuple[list[str], list[Option]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
@@ -49,6 +50,8 @@ class Edge:
     kind: EdgeKind = "events"
     label: str = ""
     """Which events, where not all go this way."""
+    metrics: str = ""
+    """Its key in the metrics, `ROUTE.s1.c1`; empty where what goes this way is not counted apart."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,10 @@ def graph_of(spec: AgentSpec) -> Graph:
     paths = {channel.name: channel.path for channel in spec.channels}
     for source in spec.sources:
         nodes.append(_end(spec, source, "source", _source_words(source), f"SOURCE.{source.name}"))
-        edges += (Edge(source.path, paths[name], kind, label) for name, kind, label in _routes(source))
+        edges += (
+            Edge(source.path, paths[name], kind, label, f"ROUTE.{route_of(source, name)}")
+            for name, kind, label in _routes(source)
+        )
     for channel in spec.channels:
         nodes.append(_node(spec, channel, "channel", (), f"CHANNEL.{channel.name}"))
         if (overflow := channel.overflow) is not None:
@@ -104,6 +110,11 @@ def graph_of(spec: AgentSpec) -> Graph:
         for group in spec.groups
     )
     return Graph(spec.name, spec.file, tuple(nodes), tuple(edges), groups, spec.shown)
+
+
+def route_of(source: SourceSpec, channel: str) -> str:
+    """The name under which it is counted what a source puts into that channel: `<source>.<channel>`."""
+    return f"{source.name}.{channel}"
 
 
 def metrics_of_interceptor(spec: AgentSpec, owner: SourceSpec | SinkSpec, name: str) -> str:
@@ -188,20 +199,44 @@ def _routes(source: SourceSpec) -> Iterator[tuple[str, EdgeKind, str]]:
 
 
 def text(graph: Graph) -> str:
-    """A line for each way from a source to a channel, and from a channel to a sink, with what stands in between."""
+    """The lines of `ways`."""
+    return "\n".join(ways(graph))
+
+
+def ways(graph: Graph) -> list[str]:
+    """A line for each way from a source to a channel, and from a channel to a sink, with what stands in between.
+
+    Where one way leads into a channel and one to a sink, they are one line. Sink groups follow, a line each.
+    """
     named = {node.id: node for node in graph.nodes}
+    into = Counter(edge.end for edge in graph.edges)
+    onward = [edge for edge in graph.edges if edge.kind == "events" and named[edge.start].kind == "channel"]
+    out = Counter(edge.start for edge in onward)
+    joined = {edge.start: edge for edge in onward if into[edge.start] == out[edge.start] == 1}
     lines = []
     for edge in graph.edges:
-        start, end = named[edge.start], named[edge.end]
-        before = [start.name] if start.kind == "channel" and edge.kind == "events" else [_called(start)]
+        if joined.get(edge.start) is edge:
+            continue
+        start = named[edge.start]
+        before = [start.name] if edge in onward else [_called(start)]
         if start.kind == "source":
             before += map(_called, start.interceptors)
-        after = [*map(_called, end.interceptors), _called(end)] if end.kind == "sink" else [_called(end)]
         label = f"[{edge.label}] " if edge.label else ""
+        after = [_led_to(named[edge.end])]
+        if edge.end in joined:
+            after.append(_led_to(named[joined[edge.end].end]))
         lines.append(f"{' → '.join(before)} {_TEXT_ARROWS[edge.kind]} {label}{' → '.join(after)}")
+    lines += (
+        _called(node) for node in graph.nodes if not into[node.id] and all(e.start != node.id for e in graph.edges)
+    )
     for group in graph.groups:
         lines.append(f"sink group {group.name}: {group.kind} of {', '.join(named[id].name for id in group.sinks)}")
-    return "\n".join(lines)
+    return lines
+
+
+def _led_to(node: Node) -> str:
+    """A component and, for a sink, the interceptors before it."""
+    return " → ".join([*map(_called, node.interceptors), _called(node)])
 
 
 _TEXT_ARROWS = {"events": "→", "optional": "⇢ (optional)", "overflow": "→ overflow", "topic": "→ topic"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +25,8 @@ class Outcome:
 
 
 Outcomes = dict[str, list[Outcome]]
-"""By component, in the order in which events pass them: of the source, what its interceptors leave; of a channel,
-what is put into it; of a sink, all that it may get of its channel."""
+"""By component, in the order in which events pass them: of the source, what its interceptors leave, and reject; of a
+channel, what is put into it; of a sink, all that it may get of its channel."""
 
 
 def source_named(spec: AgentSpec, name: str | None) -> SourceSpec:
@@ -40,8 +40,9 @@ def source_named(spec: AgentSpec, name: str | None) -> SourceSpec:
 
 def run(spec: AgentSpec, source: SourceSpec, events: Sequence[Event], arrival: int = ARRIVAL) -> Outcomes:
     """What becomes of these events behind that source."""
+    rejected: list[Outcome] = []
     with opened(source.interceptors) as interceptors:
-        kept = intercepted(Batch.of(events), interceptors)
+        kept = intercepted(Batch.of(events), interceptors, rejected=_into(rejected))
     drains = [sink for sink in spec.sinks if sink.channel in source.channels]
     names = [source.name, *source.channels, *(sink.name for sink in drains)]
 
@@ -49,7 +50,7 @@ def run(spec: AgentSpec, source: SourceSpec, events: Sequence[Event], arrival: i
         """Its name, with its kind where another component of these has it, too."""
         return name if names.count(name) == 1 else f"{kind}.{name}"
 
-    found: Outcomes = {key("sources", source.name): [Outcome(event) for event in kept]}
+    found: Outcomes = {key("sources", source.name): [*(Outcome(event) for event in kept), *rejected]}
     found |= {key("channels", name): [] for name in source.channels}
     found |= {key("sinks", sink.name): [] for sink in drains}
     for routed in Selector(source.selector).route(kept) if len(kept) else ():
@@ -63,10 +64,20 @@ def run(spec: AgentSpec, source: SourceSpec, events: Sequence[Event], arrival: i
 
 
 def _at(spec: SinkSpec, batch: Batch) -> list[Outcome]:
+    rejected: list[Outcome] = []
     with opened(spec.interceptors) as interceptors:
-        batch = intercepted(batch, interceptors)
+        batch = intercepted(batch, interceptors, rejected=_into(rejected))
     sink = spec.make()
     told = sink.destinations(batch) if isinstance(sink, Sink) and len(batch) else None
     if told is None:
-        return [Outcome(event) for event in batch]
-    return [Outcome(event, one) for event, one in zip(batch, told, strict=True)]
+        return [*(Outcome(event) for event in batch), *rejected]
+    return [*(Outcome(event, one) for event, one in zip(batch, told, strict=True)), *rejected]
+
+
+def _into(outcomes: list[Outcome]) -> Callable[[Batch, Sequence[str]], None]:
+    """What interceptors reject comes after what they leave."""
+
+    def add(batch: Batch, reasons: Sequence[str]) -> None:
+        outcomes.extend(Outcome(event, {"rejected": why}) for event, why in zip(batch, reasons, strict=True))
+
+    return add

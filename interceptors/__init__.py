@@ -8,11 +8,13 @@ def components() -> list[type[Component]]:
     """The built-in interceptors."""
     from interceptors.filter import FilterInterceptor
     from interceptors.host import HostInterceptor
+    from interceptors.json import JsonInterceptor
     from interceptors.mask import MaskInterceptor
     from interceptors.morphline import MorphlineInterceptor
     from interceptors.regex_extractor import RegexExtractorInterceptor
     from interceptors.regex_filter import RegexFilterInterceptor
     from interceptors.remove_header import RemoveHeaderInterceptor
+    from interceptors.sample import SampleInterceptor
     from interceptors.search_replace import SearchReplaceInterceptor
     from interceptors.static import StaticInterceptor
     from interceptors.timestamp import TimestampInterceptor
@@ -21,11 +23,13 @@ def components() -> list[type[Component]]:
     return [
         FilterInterceptor,
         HostInterceptor,
+        JsonInterceptor,
         MaskInterceptor,
         MorphlineInterceptor,
         RegexExtractorInterceptor,
         RegexFilterInterceptor,
         RemoveHeaderInterceptor,
+        SampleInterceptor,
         SearchReplaceInterceptor,
         StaticInterceptor,
         TimestampInterceptor,

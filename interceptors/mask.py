@@ -136,6 +136,7 @@ class MaskInterceptor(Interceptor[MaskConfig]):
     """
 
     type_name = "mask"
+    hides = True
     counters = ("EventMaskedCount",)
 
     def __init__(self, config: MaskConfig, name: str = "") -> None:

@@ -42,6 +42,7 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
         "org.apache.flume.sink.solr.morphline.MorphlineInterceptor$Builder",
         "org.apache.flume.sink.solr.morphline.MorphlineInterceptor",
     )
+    hides = True
     differences = (
         Difference(
             flume="a record that an event cannot hold (two values of a field, two records) stops the source",

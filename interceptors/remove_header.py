@@ -59,6 +59,7 @@ class RemoveHeaderInterceptor(Interceptor[RemoveHeaderConfig]):
         "org.apache.flume.interceptor.RemoveHeaderInterceptor$Builder",
         "org.apache.flume.interceptor.RemoveHeaderInterceptor",
     )
+    hides = True
 
     def __init__(self, config: RemoveHeaderConfig, name: str = "") -> None:
         super().__init__(config, name)

@@ -54,6 +54,7 @@ class SearchReplaceInterceptor(Interceptor[SearchReplaceConfig]):
         "org.apache.flume.interceptor.SearchAndReplaceInterceptor$Builder",
         "org.apache.flume.interceptor.SearchAndReplaceInterceptor",
     )
+    hides = True
     differences = (
         *REGEX,
         Difference(

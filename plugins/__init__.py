@@ -15,7 +15,17 @@ A plugin is a module with a `components()` hook, named by an entry point of the 
 from typing import TYPE_CHECKING
 
 from plugins.batch import MAX_HEADER_COLUMNS, Batch, Origin
-from plugins.channel import Channel, PartitionClaim, Reader, RebalanceListener, Record, Taken, Undecodable
+from plugins.channel import (
+    Channel,
+    PartitionClaim,
+    Reader,
+    RebalanceListener,
+    Record,
+    Taken,
+    Undecodable,
+    Whereabouts,
+    replay_group,
+)
 from plugins.component import Caution, Component, PortTaken, require
 from plugins.errors import Conflict, FlafkaError, MissingExtra, Rejected, Retry, Unreachable
 from plugins.event import Event, EventId
@@ -82,9 +92,11 @@ __all__ = [
     "UnknownType",
     "Unreachable",
     "UnusableType",
+    "Whereabouts",
     "agreement",
     "hookimpl",
     "option",
+    "replay_group",
     "require",
     "with_default",
 ]

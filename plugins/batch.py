@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plugins.errors import Misuse
 from plugins.event import Event, EventId
 
 Array = Any
@@ -95,7 +96,7 @@ class Batch:
 
     def __init__(self, records: Any, origin: Origin | None = None) -> None:
         if not isinstance(records, pa.RecordBatch):
-            raise TypeError(
+            raise Misuse(
                 f"Batch takes an Arrow RecordBatch, not a {type(records).__name__}; Batch.of([Event(…)]) takes events"
             )
         self.records = records
@@ -105,8 +106,16 @@ class Batch:
 
     @classmethod
     def of(cls, events: Iterable[Event], origin: Origin | None = None) -> Batch:
-        """A batch of these events, in their order."""
+        """A batch of these events, in their order. Raises Misuse, a TypeError, for what is no event."""
         events = list(events)
+        try:
+            return cls._of(events, origin)
+        except (AttributeError, TypeError, pa.ArrowException):
+            _check_events(events)
+            raise
+
+    @classmethod
+    def _of(cls, events: Sequence[Event], origin: Origin | None) -> Batch:
         names: dict[str, None] = {}
         for event in events:
             if not names.keys() >= event.headers.keys():
@@ -120,9 +129,10 @@ class Batch:
                 [[(k, v) for k, v in event.headers.items() if k not in held] for event in events],
                 OVERFLOW_TYPE,
             )
-        return cls.of_columns(
-            pa.array([event.body for event in events], pa.binary()), headers, origin, overflow=overflow
-        )
+        bodies = pa.array([event.body for event in events], pa.binary())
+        if bodies.null_count:
+            _check_events(events)
+        return cls.of_columns(bodies, headers, origin, overflow=overflow)
 
     @classmethod
     def of_columns(
@@ -390,6 +400,23 @@ class Batch:
     def _overflow(self) -> Array | None:
         last = self.records.num_columns - 1
         return self.records.column(last) if self.records.schema.types[last] == OVERFLOW_TYPE else None
+
+
+def _check_events(events: Sequence[Any]) -> None:
+    """Raises Misuse about the first of them of which no batch can be made."""
+    for event in events:
+        if not isinstance(event, Event):
+            raise Misuse(f"Batch.of takes events, such as Event(b'…', {{'host': 'web1'}}), not {_shown(event)}")
+        if not isinstance(event.body, bytes | bytearray | memoryview | str):
+            raise Misuse(f"the body of an event must be bytes, not {_shown(event.body)}")
+        for name, value in event.headers.items() if isinstance(event.headers, dict) else [(event.headers, "")]:
+            if not (isinstance(name, str) and isinstance(value, str | None)):
+                raise Misuse(f"the headers of an event must be texts by name, not {_shown(event.headers)}")
+
+
+def _shown(thing: object) -> str:
+    """A thing that is not what it should be: its type, and how it begins."""
+    return f"the {type(thing).__name__} {thing!r:.60}"
 
 
 def _header_column(values: Any, rows: int) -> Array:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -12,7 +13,16 @@ import pyarrow as pa
 
 from plugins.batch import Batch
 from plugins.component import C, Component
+from plugins.errors import FlafkaError
 from plugins.event import EventId
+
+_REPLAY = re.compile(r"\.replay\.(.+\.\d+-\d+)$", re.ASCII)
+
+
+def replay_group(group: str, sink: str, start: int, end: int) -> str:
+    """The consumer group of a replay, to the sink of that path, of what came for this group from `start` up to `end`,
+    in milliseconds since the epoch. `PartitionClaim.replay` tells it again."""
+    return f"{group}.replay.{sink}.{start}-{end}"
 
 
 class PartitionClaim(NamedTuple):
@@ -33,6 +43,12 @@ class PartitionClaim(NamedTuple):
     """Where the sink that committed the group's position keeps its own record; empty where it keeps none."""
     shared_epoch: int = 0
     """The epoch, where version 0.1 has committed the position: its members understand no more than that."""
+
+    @property
+    def replay(self) -> str:
+        """Which replay's claim it is (`agent replay`); empty where it is none's."""
+        found = _REPLAY.search(self.group)
+        return found[1] if found is not None else ""
 
     @property
     def stem(self) -> str:
@@ -81,6 +97,20 @@ class Taken:
         if origin is None or not len(self.batch) or origin.offsets.min() >= self.start:
             return self.batch
         return self.batch.where(pa.array(origin.offsets >= self.start))
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """What a channel has of one event, for `agent trace`."""
+
+    place: Mapping[str, str | int]
+    """By word, such as `topic`, `partition` and `offset`: where it lies, or lay."""
+    taken: Taken | None
+    """Its record, decoded, with the ids that begin as the one asked for; None where the channel does not have it."""
+    missing: str
+    """Why the event is not there, in a sentence; empty where it is, or its record is undecodable."""
+    positions: Mapping[str | None, tuple[PartitionClaim, int | None]]
+    """By consumer group, as it was asked for: its claim, and how far it is in the event's partition."""
 
 
 class RebalanceListener(Protocol):
@@ -134,6 +164,10 @@ class Reader(ABC):
         """
         return None
 
+    def stop_at(self, ends: Mapping[int, int]) -> None:
+        """Hand out, by partition, nothing from that offset on. To be called before the first `take`."""
+        raise FlafkaError(f"{type(self).__name__} cannot stop at an offset")
+
     @abstractmethod
     def close(self) -> None:
         """Leave the group. Commits nothing."""
@@ -163,3 +197,9 @@ class Channel(Component[C]):
 
         `member` names this consumer across restarts (host, agent and sink).
         """
+
+    def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
+        """For `agent trace`: what it has of that event, and how far these groups are. None where the id is not of
+        this channel. Needs no `open`, and changes nothing; the agent may run. Raises Retry.
+        """
+        return None

@@ -9,6 +9,10 @@ ANY_FAILURE = (Exception, SystemExit)
 may. Whoever catches it tells it as a failure of that code, and keeps the rest running."""
 
 
+MISUSE_SECONDS = 60.0
+"""How long it takes until what its author got wrong is tried again, at least."""
+
+
 class FlafkaError(Exception):
     """An error whose text alone tells a user what is wrong and what to do; it is shown without a traceback."""
 
@@ -32,6 +36,16 @@ class Unreachable(Retry):
     """Nobody answers: servers are away, or too few of them. Whoever answers that it will not is no such failure."""
 
 
+class Misuse(Retry, TypeError):
+    """What a component's author wrote cannot work; the text says what to write, and who catches it says where.
+
+    It works no better the next time, and a source may repeat what it brought before: it is tried again rarely.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, MISUSE_SECONDS)
+
+
 class Rejected(FlafkaError):
     """Some events can never be delivered: they become dead letters, durable before their positions are committed.
 
@@ -42,7 +56,7 @@ class Rejected(FlafkaError):
     def __init__(self, reasons: Mapping[EventId, str]) -> None:
         for id, reason in reasons.items() if isinstance(reasons, Mapping) else [(None, reasons)]:
             if not (isinstance(id, EventId) and isinstance(reason, str)):
-                raise TypeError("Rejected takes {batch.id(row): a sentence, …} of the rejected events")
+                raise Misuse("Rejected takes {batch.id(row): a sentence, …} of the rejected events")
         first = next(iter(reasons.values()), "")
         super().__init__(f"{len(reasons)} events can never be delivered, the first because: {first}")
         self.reasons = dict(reasons)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import inspect
+import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 GROUP = "flafka"
@@ -85,6 +88,32 @@ def blamed(error: BaseException) -> str:
         if plugin is not None:
             return f"{frame.f_code.co_filename}:{line}, {plugin}"
     return ""
+
+
+def from_plugin(error: BaseException) -> TracebackType | None:
+    """Its traceback from the first frame of a plugin on: what calls the plugin is no concern of who mends it.
+
+    The whole traceback where no plugin had to do with it.
+    """
+    packages = {plugin.package for plugin in plugins() if not plugin.built_in}
+    found = error.__traceback__
+    while found is not None:
+        if found.tb_frame.f_globals.get("__name__", "").partition(".")[0] in packages:
+            return found
+        found = found.tb_next
+    return error.__traceback__
+
+
+def at_work(thread: threading.Thread) -> str:
+    """What a thread does: the innermost call of a plugin, or else of all, with file and line; empty at its end."""
+    packages = {plugin.package for plugin in plugins() if not plugin.built_in}
+    frame = sys._current_frames().get(thread.ident or 0)
+    frames = [frame for frame, _ in traceback.walk_stack(frame)] if frame is not None else []
+    ours = (one for one in frames if one.f_globals.get("__name__", "").partition(".")[0] in packages)
+    found = next(ours, frames[0] if frames else None)
+    if found is None:
+        return ""
+    return f"{found.f_code.co_name}() at {found.f_code.co_filename}:{found.f_lineno}"
 
 
 def raised_at(error: BaseException) -> tuple[str, int]:

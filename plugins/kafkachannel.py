@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from plugins.channel import Channel, PartitionClaim, Record, Taken
 from plugins.component import C
+from plugins.errors import FlafkaError
 from plugins.event import Event, EventId
 from plugins.options import Config, option
 
@@ -191,3 +192,12 @@ class KafkaBackedChannel(Channel[C]):
         Read in the partition that `id` names, the event has that id again, and `arrival` (milliseconds since the
         epoch) as the time at which the channel took it.
         """
+
+    def at(self, time: int) -> Mapping[int, int]:
+        """By partition, the offset of the first record that came at that time (ms since the epoch) or later; where
+        there is none, the offset of the next one to come."""
+        raise FlafkaError(f"a channel of type {self.type_name} does not tell what came when")
+
+    def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
+        """Records `start` up to, not including, `end` of the claim's partition, for a look: no group moves."""
+        raise FlafkaError(f"a channel of type {self.type_name} cannot be looked into")

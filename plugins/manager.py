@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,6 +15,7 @@ from plugins.component import Component
 from plugins.errors import ANY_FAILURE, FlafkaError
 from plugins.installed import GROUP, Plugin, described, place_of, plugins, raised_at
 from plugins.interceptor import Interceptor
+from plugins.mistakes import header, mistakes
 from plugins.options import suggestion
 from plugins.sink import Sink
 from plugins.source import Source
@@ -75,7 +77,7 @@ class Components:
                 module = plugin.entry.load()
             except ANY_FAILURE as e:  # importing a plugin may raise whatever its author wrote
                 file, line = raised_at(e)
-                message = f"{plugin} cannot be imported: {type(e).__name__}: {e}"
+                message = f"{plugin} cannot be imported: {_in_words(e)}"
                 self._add_fault(message, (file or plugin.listed, line), whole=True)
                 continue
             self._register(module, str(plugin), plugin)
@@ -98,13 +100,13 @@ class Components:
             brought = [*cast("Iterable[Any]", hooks[0].function())]
         except ANY_FAILURE as e:  # and so may asking it for its components
             found = raised_at(e)
-            message = f"{called} cannot be used: components(): {type(e).__name__}: {e}"
+            message = f"{called} cannot be used: components(): {_in_words(e)}"
             self._add_fault(message, found if found[0] else _of(listed, file), whole=True)
             return
         for cls in brought:
-            self._add(cls, called, listed, file)
+            self._add(cls, called, listed, file, plugin)
 
-    def _add(self, cls: Any, called: str, listed: list[Any], file: str) -> None:
+    def _add(self, cls: Any, called: str, listed: list[Any], file: str, plugin: Plugin | None) -> None:
         def place() -> tuple[str, int]:
             return _of([cls, *listed], file)
 
@@ -116,13 +118,19 @@ class Components:
             self._add_fault(f"{called}: {_name(cls)} is no source, channel, interceptor or sink", place())
             return
         if not cls.type_name or not isinstance(cls.type_name, str):
-            self._add_fault(f"{called}: {_name(cls)} has no type_name to be named by in a configuration", place())
+            message = f"{called}: {_name(cls)} has no type_name to be named by in a configuration"
+            self._add_fault(f"{message}: write type_name = {_suggested(cls)!r}", place())
             return
         written = (name.lower() for name in (cls.type_name, *cls.aliases))
         names = [(kind, name) for one in written for name in dict.fromkeys((one, one.removesuffix("$builder")))]
+        of_whom = f"{called}: the {kind} {cls.type_name!r}, {_name(cls)},"
+        for wrong, thing in mistakes(cls) if plugin is None or not plugin.built_in else ():
+            fault = self._add_fault(f"{of_whom} {wrong}", _of([thing, cls, *listed], file))
+            self._unusable |= dict.fromkeys(names, fault)
+            return
         if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
-            message = f"{called}: the {kind} {cls.type_name!r}, {_name(cls)}, lacks {', '.join(lacking)}"
-            fault = self._add_fault(message, place())
+            lines = ", ".join(f"`def {header(cls, name)}`" for name in lacking)
+            fault = self._add_fault(f"{of_whom} lacks {', '.join(lacking)}: write {lines}", place())
             self._unusable |= dict.fromkeys(names, fault)
             return
         for name in names:
@@ -164,6 +172,17 @@ def kind_of(cls: type[Component[Any]]) -> str | None:
 def _of(things: list[Any], otherwise: str) -> tuple[str, int]:
     """Where the first of them that has a source stands: asked only where it is told, as the search takes a while."""
     return next((place for place in map(place_of, things) if place[0]), (otherwise, 0))
+
+
+def _in_words(error: BaseException) -> str:
+    """On one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _suggested(cls: type) -> str:
+    """A type name for it."""
+    kinds = "|".join(base.__name__ for bases in KINDS.values() for base in bases)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(f"({kinds})$", "", cls.__name__)).lower() or "mine"
 
 
 def _name(cls: type) -> str:

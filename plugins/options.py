@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 import types
 import typing
@@ -37,6 +38,14 @@ class Problem:
     """Whether nothing is changed or lost by it, so that only those who ask for all need to know."""
     instead: Mapping[str, str] | None = None
     """Options that say, in place of this one's line, what happens here; where empty, the line can go."""
+
+
+def missing_library(option: str, module: str, extra: str) -> Iterator[Problem]:
+    """For `Config.cautions`: that this option needs a library which is not installed, and which extra brings it."""
+    if importlib.util.find_spec(module) is None:
+        message = f"needs {module}, which is not installed: pip install 'flafka[{extra}]'"
+        # About this machine, not about what the file says: so nothing differs from Flume.
+        yield Problem(option, message, as_in_flume=True)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from plugins.batch import Batch
 from plugins.channel import PartitionClaim
 from plugins.component import C, Component
+from plugins.event import EventId
 
 
 class Sink(Component[C]):
@@ -47,6 +48,22 @@ class Sink(Component[C]):
         it can never be delivered. None: it cannot be told.
         """
         return None
+
+    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> Sequence[Mapping[str, Any]]:
+        """For `agent trace`: where the store has this event, as the store itself says. Needs no `open`, changes
+        nothing, and may run beside the agent's own sink. Raises Retry.
+
+        `batch` holds the event as the sink's interceptors leave it, and None where the channel has it no longer.
+        Each place is told by word, such as `path`, `row` or `document`; `missing` is a sentence about where it is
+        not, `unknown` one about why that cannot be told.
+        """
+        return [{"unknown": f"what a sink of type {self.type_name} writes has no event ids to be found by"}]
+
+    def repeats(self, claim: PartitionClaim) -> str:
+        """Why an event that is offered again, as after a kill, may be there twice, or do harm, in words; empty where
+        neither can be. `agent replay` asks. Needs no `open`. Raises Retry.
+        """
+        return "after a kill it writes what it had not committed once more, under no id by which that could be told"
 
 
 @dataclass(frozen=True)
@@ -90,6 +107,10 @@ class CommittingSink(Sink[C]):
     """Its form for Spark, where `remote` is false, and for sink groups; None where it has none."""
     membership: Callable[[], Any] = staticmethod(lambda: None)
     """`Reader.membership` of the channel's reader, set by the runner, for a sink that commits the channel itself."""
+
+    def repeats(self, claim: PartitionClaim) -> str:
+        """Its record sees to it that nothing does."""
+        return ""
 
     @property
     def record(self) -> str:

@@ -15,7 +15,7 @@ class FollowedFile(NamedTuple):
 
     path: str
     position: int
-    """Bytes of it that the channels have."""
+    """Bytes of it that the channels have; of a compressed file about so many."""
 
 
 class Source(Component[C]):

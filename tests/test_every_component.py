@@ -277,6 +277,11 @@ HERE: dict[str, Check] = {
     "channel memory": lambda cls, _: conformance.check_channel(cls, {}),
     "interceptor filter": interceptor(CARD, match="card|line 1", drop="true"),
     "interceptor host": interceptor(useIP="false"),
+    "interceptor json": interceptor(
+        Event(b'{"a": "x", "b": {"c": 1.50}}', {"d": "kept"}),
+        Event(b'{"a": null, "d": [1]}', {"a": "old"}),
+        **{"fields": "a b.c", "fields.e": "d", "onError": "drop"},
+    ),
     "interceptor mask": interceptor(CARD, patterns="card email ipv4", on="body client"),
     "interceptor morphline": morphline,
     "interceptor regex_extractor": interceptor(
@@ -294,6 +299,7 @@ HERE: dict[str, Check] = {
     ),
     "interceptor regex_filter": interceptor(CARD, regex="card|line 1", excludeEvents="true"),
     "interceptor remove_header": interceptor(CARD, withName="client", matching="h.*1"),
+    "interceptor sample": interceptor(CARD, rate="0.5", by="client"),
     "interceptor search_replace": interceptor(CARD, searchPattern="(1+)|line", replaceString="<$1>"),
     "interceptor static": interceptor(key="host", value="x"),
     "interceptor timestamp": interceptor(prepare=lambda timestamp: setattr(timestamp, "clock", lambda: 1.5)),

@@ -17,6 +17,8 @@ COMMANDS = {
     "check": "Check a configuration; start nothing.",
     "top": "Show what a running agent does: rates, lag, retries, what is wrong.",
     "tap": "Show events as they pass a component of a running agent.",
+    "trace": "Say where an event came from and where it went, from the stores themselves.",
+    "replay": "Send what a channel's topic holds of a span of time to one sink again.",
     "test": "Test pipelines: sample events in, what comes out of each component compared.",
     "graph": "Draw a configuration: the ways that events take from sources to sinks.",
     "explain": "Say what components do and what their options mean.",

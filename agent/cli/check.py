@@ -21,6 +21,7 @@ from agent.cli.output import json_option
 from agent.cli.running import held_by, running_agents
 from agent.config import Diagnostic, Mode, chosen_agent
 from agent.config.diagnostics import Severity
+from agent.graph import graph_of, ways
 from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
 from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
@@ -153,36 +154,6 @@ def components_of(spec: AgentSpec) -> Iterator[ComponentSpec]:
         yield from end.interceptors
 
 
-def flow(spec: AgentSpec) -> list[str]:
-    """What would run, a line for each channel: `s1 (syslogtcp) → c1 (kafka, overflow c2) → k1 (hdfs, on Spark)`."""
-    lines = []
-    overflows = {channel.overflow.channel for channel in spec.channels if channel.overflow is not None}
-    for channel in spec.channels:
-        if channel.name in overflows:
-            continue
-        sources = ", ".join(_called(source) for source in spec.sources if channel.name in source.channels)
-        drains = {sink.name: _called(sink) for sink in spec.sinks if sink.channel == channel.name}
-        for group in spec.groups:
-            together = [drains.pop(name) for name in group.sinks if name in drains]
-            if together:
-                drains[f"group {group.name}"] = f"{group.name} ({group.processor.kind} of {', '.join(together)})"
-        sinks = ", ".join(drains.values())
-        lines.append(" → ".join(part for part in (sources, _called(channel), sinks) if part))
-    return lines
-
-
-def _called(spec: ComponentSpec) -> str:
-    words = [spec.cls.type_name]
-    if isinstance(spec, SourceSpec):
-        words += [f"by header {spec.selector.header}"] * (spec.selector.kind == "multiplexing")
-        words += ["in turn"] * (spec.selector.kind == "load_balancing")
-    if isinstance(spec, ChannelSpec) and spec.overflow is not None:
-        words.append(f"overflow {spec.overflow.channel}")
-    if isinstance(spec, SinkSpec):
-        words += ["on Spark"] * (spec.runner == "spark") + [f"group {spec.group}"] * (spec.group is not None)
-    return f"{spec.name} ({', '.join(words)})"
-
-
 def _ask(component: ComponentSpec, spec: AgentSpec) -> list[str]:
     try:
         found = list(component.make().probe())
@@ -204,7 +175,7 @@ def _summary(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnosti
         return
     warnings = f", with {counted(diagnostics).removeprefix('0 errors, ')}" if diagnostics else ""
     click.secho(f"{chosen.file}: agent {spec.name} would run{warnings}:", fg="green")
-    for line in flow(spec):
+    for line in ways(graph_of(spec)):
         click.echo(f"  {line}")
     if any(sink.runner == "spark" for sink in spec.sinks):
         from agent.runner.spark.versions import told
@@ -221,5 +192,5 @@ def _as_json(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnosti
             {"severity": d.severity, **asdict(d.place), "component": d.component, "message": d.message}
             for d in diagnostics
         ],
-        "flow": flow(spec) if spec else [],
+        "flow": ways(graph_of(spec)) if spec else [],
     }

@@ -16,7 +16,7 @@ import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
 from agent.cli.kafka_admin import confirm, naming_brokers
-from agent.cli.output import json_option, show
+from agent.cli.output import iso_time, json_option, show, utc
 
 if TYPE_CHECKING:
     from agent.runner.deadletters.stored import StoredDeadLetter
@@ -71,13 +71,6 @@ class Lots:
         return *lot[:2], self._reasons[lot]
 
 
-def _time_option(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text).astimezone() if text is not None else None  # without a zone: the user's
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not an ISO time, such as 2026-03-01T12:00") from None
-
-
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose letters; the command gets a `selection: Selection`."""
 
@@ -86,10 +79,8 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--reason", metavar="TEXT", help="Only letters whose reason contains this text; … in it stands for anything."
     )
     @click.option("--id", metavar="ID", multiple=True, help="Only the event with this id. May be repeated.")
-    @click.option(
-        "--since", metavar="TIME", callback=_time_option, help="Only letters kept at this ISO time or later."
-    )
-    @click.option("--until", metavar="TIME", callback=_time_option, help="Only letters kept before this ISO time.")
+    @click.option("--since", metavar="TIME", callback=iso_time, help="Only letters kept at this ISO time or later.")
+    @click.option("--until", metavar="TIME", callback=iso_time, help="Only letters kept before this ISO time.")
     @wraps(command)
     def wrapped(*args: Any, **options: Any) -> Any:
         names = Selection.__dataclass_fields__
@@ -114,7 +105,7 @@ def list_letters(chosen: Chosen, selection: Selection, as_json: bool) -> None:
         row = found.setdefault(lots.of(channel, kept), [0, 0, kept.time, kept.time])
         row[:] = [row[0] + 1, row[1] + kept.replayed, min(row[2], kept.time), max(row[3], kept.time)]
     columns = ("channel", "component", "reason", "events", "replayed", "first", "last")
-    rows = [(*lots.shown(key), *row[:2], _time(row[2]), _time(row[3])) for key, row in found.items()]
+    rows = [(*lots.shown(key), *row[:2], utc(row[2]), utc(row[3])) for key, row in found.items()]
     rows.sort()
     show(columns, rows, as_json=as_json)
 
@@ -137,7 +128,7 @@ def show_letters(chosen: Chosen, selection: Selection, limit: int, as_json: bool
         return
     for channel, kept in shown:
         replayed = ", replayed" if kept.replayed else ""
-        head = f"{kept.id or 'in no channel'}  {_time(kept.time)}  {kept.component} ({channel}{replayed})"
+        head = f"{kept.id or 'in no channel'}  {utc(kept.time)}  {kept.component} ({channel}{replayed})"
         click.secho(head, bold=True)
         click.echo(f"  reason   {kept.reason}")
         for name, value in kept.event.headers.items():
@@ -216,10 +207,6 @@ def _letters(spec: AgentSpec, selection: Selection) -> Iterator[tuple[str, Store
             for kept in read(dead_letters_of(spec.name, channel, channel.make(), spec.options)):
                 if selection(kept):
                     yield channel.name, kept
-
-
-def _time(millis: int) -> str:
-    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _as_json(channel: str, kept: StoredDeadLetter) -> dict[str, object]:

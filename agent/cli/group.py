@@ -12,13 +12,15 @@ import click
 
 from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
 from agent.cli.output import json_option, show
-from plugins.shared.offsets import NUL, OffsetMetadata, known_to_older, next_epoch
+from plugins.shared.offsets import NUL, OUTSIDE_SECONDS, OffsetMetadata, is_earlier, known_to_older, next_epoch
 
 if TYPE_CHECKING:
     from kafka import TopicPartition
     from kafka.structs import OffsetAndMetadata
 
 
+TRIES = 5
+"""So often a move is made until it stands."""
 COORDINATOR_SECONDS = 10.0
 """The first group of a cluster has a coordinator once Kafka has made its topic of offsets, which asking begins."""
 
@@ -206,7 +208,6 @@ def _commit(
     new_ids: bool,
 ) -> None:
     from kafka import TopicPartition
-    from kafka.errors import NoError
     from kafka.structs import OffsetAndMetadata
 
     older = any(known_to_older(at.metadata) for at in committed.values())
@@ -227,9 +228,33 @@ def _commit(
             named = move.epoch if new_ids else max(said.ids, 2)
             said = said._replace(epoch=move.epoch, topic_id=ids[move.topic], ids=named)
         offsets[key] = OffsetAndMetadata(move.new_offset, said.text() + NUL, None)
+    for _ in range(TRIES):
+        _write(admin, name, offsets)
+        time.sleep(OUTSIDE_SECONDS)
+        if not (offsets := _undone(admin, name, offsets)):
+            return
+        places = ", ".join(f"{key.topic}-{key.partition}" for key in offsets)
+        undone = f"a commit that was under way has undone this for {places}"
+        if members := _members(admin, name):
+            raise click.ClickException(f"{undone}, and {_still_reading(name, members)}")
+        click.echo(f"{undone}: moving it again", err=True)
+    raise click.ClickException(f"{undone}, {TRIES} times: stop what delivers from it, and run this again")
+
+
+def _write(admin: Any, name: str, offsets: "Mapping[TopicPartition, OffsetAndMetadata]") -> None:
+    from kafka.errors import NoError
+
     for key, error in admin.alter_group_offsets(name, offsets).items():
         if error is not NoError:
             raise click.ClickException(f"{key.topic}-{key.partition} was not moved: {error.description}")
+
+
+def _undone(
+    admin: Any, name: str, offsets: "Mapping[TopicPartition, OffsetAndMetadata]"
+) -> "dict[TopicPartition, OffsetAndMetadata]":
+    """Those that are no more what was written, but what a Spark driver, which had looked at the group before, had."""
+    now = _committed(admin, name)
+    return {key: at for key, at in offsets.items() if key in now and is_earlier(_said(now[key]), _said(at).epoch)}
 
 
 def _said(committed: "OffsetAndMetadata | None") -> OffsetMetadata:

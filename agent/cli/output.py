@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 import click
 
@@ -39,6 +40,19 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: b
     Console().print(table)
 
 
+def utc(millis: int) -> str:
+    """A time in ISO's form, in milliseconds, of UTC."""
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def iso_time(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
+    """What an option with a time in ISO's form says; without a zone it is the user's."""
+    try:
+        return datetime.fromisoformat(text).astimezone() if text is not None else None
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not an ISO time, such as 2026-03-01T12:00") from None
+
+
 def short(number: float | None) -> str:
     """A number in up to seven characters: `9,999`, `12.3 k`; `-` where it is not known."""
     if number is None:
@@ -47,6 +61,15 @@ def short(number: float | None) -> str:
         if abs(number) >= max(size, 1e4) * 0.99995:
             return f"{number / size:,.1f} {letter}"
     return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else f"{number:.1f}"
+
+
+def brief(milliseconds: float) -> str:
+    """A time in up to seven characters: `0.4 ms`, `12 ms`, and as `span` from ten seconds on."""
+    if milliseconds >= 10_000:
+        return span(milliseconds / 1000)
+    if milliseconds >= 1000:
+        return f"{milliseconds / 1000:.1f} s"
+    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"
 
 
 def span(seconds: float | None) -> str:

@@ -13,7 +13,8 @@ import click
 
 from agent.cli.address import Address, NoAnswer, address_of
 from agent.cli.configured import Chosen, optional_configuration_options
-from agent.cli.output import json_option, short, span
+from agent.cli.output import brief, json_option, short, span
+from agent.runner.latency import BATCH
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,7 +26,9 @@ RATE = {
     "sink": "EventDrainSuccessCount",
 }
 """By kind: the events that are counted as its own."""
-COLUMNS = ("COMPONENT", "EV/S", "EVENTS", "LAG", "BEHIND", "DEAD", "STATE", "NEXT TRY")
+COLUMNS = ("COMPONENT", "EV/S", "EVENTS", "LAG", "BEHIND", "BATCH", "DEAD", "STATE", "NEXT TRY")
+NUMBERS = range(1, COLUMNS.index("STATE"))
+"""The columns that are aligned to the right."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Row:
     """Of a sink: events, or records of a channel in Kafka, that it is behind. Of another channel: events in it."""
     lag_seconds: float | None
     """How long ago the oldest of them came into the channel."""
+    batch_milliseconds: float | None
+    """How long its latest batch took."""
     dead_letters: float | None
     filtered: float | None
     """Of an interceptor: events that it dropped."""
@@ -76,7 +81,8 @@ def top(
     """Show what a running agent does: each component's events a second, lag, retries and dead letters.
 
     LAG is how many events a sink is behind, BEHIND how long ago the oldest of them came; of a channel that is not in
-    Kafka, how many events it holds. With --json and --count, each look is one line.
+    Kafka, how many events it holds. BATCH is how long the latest batch took: of a source until its channels held it,
+    of a sink from the channel until it was durable. With --json and --count, each look is one line.
     """
     address = address_of(chosen, url, token)
     graph = address.ask("/api/graph")
@@ -120,6 +126,7 @@ def _row(node: dict[str, Any], state: dict[str, Any]) -> Row:
         figures.get(RATE[kind]),
         lag,
         figures.get("LagSeconds"),
+        figures.get(BATCH),
         figures.get("EventRejectedCount"),
         figures.get("EventFilteredCount") if kind == "interceptor" else None,
         figures.get("DroppedDatagramCount"),
@@ -182,7 +189,8 @@ def cells(row: Row) -> tuple[str, ...]:
     start = "  " if row.kind == "interceptor" else ""
     dead = short(row.dead_letters) if row.dead_letters else ""
     known = [short(row.lag) if row.lag is not None else "", span(row.lag_seconds) if row.lag_seconds else ""]
-    return (f"{start}{row.name} {row.type}", short(row.rate), short(row.events), *known, dead, state, again)
+    took = brief(row.batch_milliseconds) if row.batch_milliseconds is not None else ""
+    return (f"{start}{row.name} {row.type}", short(row.rate), short(row.events), *known, took, dead, state, again)
 
 
 def lines(graph: dict[str, Any], state: dict[str, Any]) -> list[str]:
@@ -191,7 +199,7 @@ def lines(graph: dict[str, Any], state: dict[str, Any]) -> list[str]:
     widths = [max(len(cells[column]) for cells in table) for column in range(len(COLUMNS))]
     texts = [
         "  ".join(
-            cell.rjust(width) if 0 < column < 6 else cell.ljust(width)
+            cell.rjust(width) if column in NUMBERS else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(one, widths, strict=True))
         ).rstrip()
         for one in table
@@ -253,19 +261,20 @@ def drawn(graph: dict[str, Any], state: dict[str, Any], trouble: str, height: in
     shown = fitting(every, max(height - 5 - 2 * min(len(wrong), 5), 5))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", expand=True)
     for number, column in enumerate(COLUMNS):
-        right = 0 < number < 6
+        right = number in NUMBERS
         table.add_column(
             *(column,),
             justify="right" if right else "left",
             no_wrap=True,
             overflow="ellipsis",
             ratio=1 if number == 0 else None,
-            min_width={0: 12, 6: 8, 7: 8}.get(number, len(column)),
+            min_width={"COMPONENT": 12, "STATE": 8, "NEXT TRY": 8}.get(column, len(column)),
         )
     for row in shown:
         named, *rest = cells(row)
         colour = colours[row.state]
-        table.add_row(Text(named), *map(Text, rest[:5]), Text(rest[5], style=colour), Text(rest[6]))
+        *numbers, health, again = rest
+        table.add_row(Text(named), *map(Text, numbers), Text(health, style=colour), Text(again))
     left = len(every) - len(shown)
     parts: list[RenderableType] = [Text(head(state), style=f"bold {colours[state['state']]}")]
     if trouble:

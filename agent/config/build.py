@@ -221,9 +221,9 @@ class Builder:
             spec = self.reader.read(part)
             if spec is not None:
                 found.append(spec)
-            if spec and owner.kind == "sink" and not cast(type[Interceptor[Any]], spec.cls).pure:
+            if spec and owner.kind == "sink" and not cast(Interceptor[Any], spec.make()).pure:
                 message = (
-                    f"{spec.cls.type_name} gives an event another value each time, and a sink may get an event "
+                    f"{spec.cls.type_name} gives an event another result each time, and a sink may get an event "
                     "twice: put it on the source"
                 )
                 self.report.error(part.place, part.path, message, drops=owner.path)

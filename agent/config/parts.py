@@ -90,7 +90,9 @@ def names_in(listed: Property | None, report: Report, path: str) -> list[str]:
         return []
     names = words(listed.value)
     if any("," in name for name in names):
-        report.error(listed.place, path, f"names are separated by blanks, not by commas: {listed.value!r}")
+        apart = " ".join(words(listed.value.replace(",", " ")))
+        message = f"names are separated by blanks, not by commas: write {listed.name} = {apart}"
+        report.error(listed.place, path, message)
         if report.mode != "lenient":
             names = words(listed.value.replace(",", " "))
     for name in {name for name in names if names.count(name) > 1}:

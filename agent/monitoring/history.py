@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from agent.monitoring.registry import Registry
+from agent.runner.latency import BATCH
 
 SAMPLE_SECONDS = 2.0
 """A sample is taken so often."""
@@ -19,15 +20,17 @@ RATE_SECONDS = 10.0
 """Rates are means over so long, or over what there is."""
 
 CHARTED: Mapping[str, tuple[str, ...]] = {
-    "SOURCE": ("EventAcceptedCount",),
+    "SOURCE": ("EventAcceptedCount", BATCH),
     "INTERCEPTOR": ("EventReceivedCount",),
-    "CHANNEL": ("EventPutSuccessCount", "ChannelSize"),
-    "SINK": ("EventDrainSuccessCount", "Lag", "LagSeconds"),
+    "ROUTE": (),
+    "CHANNEL": ("EventPutSuccessCount", "ChannelSize", BATCH),
+    "SINK": ("EventDrainSuccessCount", "Lag", "LagSeconds", BATCH),
 }
 """By kind of component: what is kept for charts."""
 RATED = (
     *("EventReceivedCount", "EventAcceptedCount", "EventPutSuccessCount", "EventTakeSuccessCount"),
     *("EventDrainSuccessCount", "EventRejectedCount", "EventFilteredCount", "KernelDropCount"),
+    *("EventRoutedCount", "OverflowEventCount"),
 )
 """Counters whose rates are shown."""
 

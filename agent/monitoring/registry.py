@@ -25,14 +25,16 @@ _SINK = (
     "ConnectionCreatedCount ConnectionFailedCount EventDrainAttemptCount EventDrainSuccessCount EventWriteFail"
 )
 _INTERCEPTOR = "EventReceivedCount EventFilteredCount"
+_ROUTE = "EventRoutedCount"
 COUNTERS = {
     "SOURCE": _SOURCE.split(),
     "CHANNEL": _CHANNEL.split(),
     "SINK": _SINK.split(),
     "INTERCEPTOR": _INTERCEPTOR.split(),
+    "ROUTE": _ROUTE.split(),
 }
 """The names every component of a kind shows, at 0 where nothing was counted: of the first three those that Flume's
-dashboards expect; Flume shows no interceptors."""
+dashboards expect; Flume shows no interceptors. A route is what one source puts into one channel, `ROUTE.s1.c1`."""
 REJECTED = {"SOURCE": {"EventRejectedCount": 0.0}, "SINK": {"EventRejectedCount": 0.0}}
 """What Prometheus is told from 0 on besides, as it makes a rate of nothing else."""
 
@@ -45,7 +47,7 @@ class Monitored:
     """One component as it is shown."""
 
     kind: str
-    """SOURCE, CHANNEL, SINK or INTERCEPTOR."""
+    """SOURCE, CHANNEL, SINK, INTERCEPTOR or ROUTE."""
     name: str
     metrics: Metrics
     start_time: int
@@ -129,6 +131,8 @@ class Registry:
                         f"flafka_{_snake(called)}", f"Flume's {name}", labels=["agent", "kind", "name"]
                     )
                 family.add_metric(labels, value)
+            if component.kind == "ROUTE":  # it counts only
+                continue
             up = families.setdefault(
                 "Up",
                 GaugeMetricFamily(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import json
 from importlib.resources import files
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
@@ -13,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.monitoring.view import View
 
-_PARTS = ("page.css", "page.js", "wires.js", "charts.js")
+_PARTS = ("page.css", "page.js", "wires.js", "charts.js", "sample.js")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
 _HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
@@ -49,23 +51,37 @@ def routes(view: View, token: str) -> list[BaseRoute]:
         return _file(name) if name in _PARTS else PlainTextResponse("not found", 404)
 
     async def graph(_: Request) -> Response:
-        return JSONResponse(view.graph())
+        return Json(view.graph())
 
     def state(_: Request) -> Response:  # on a thread of starlette's: it may wait for locks of components
-        return JSONResponse(view.state())
+        return Json(view.state())
 
     def history(request: Request) -> Response:
         try:
             since = float(request.query_params.get("since", 0))
         except ValueError:
             return PlainTextResponse("since: seconds since the epoch\n", 400)
-        return JSONResponse(view.series(since))
+        return Json(view.series(since))
 
     def followed(request: Request) -> Response:
-        return JSONResponse(view.files(request.query_params.get("match", "")))
+        return Json(view.files(request.query_params.get("match", "")))
 
-    api = [Route("/graph", graph), Route("/state", state), Route("/history", history), Route("/files", followed)]
+    def sample(request: Request) -> Response:
+        return Json(view.samples.of(request.query_params.get("component", "")))
+
+    api = [
+        *(Route("/graph", graph), Route("/state", state), Route("/history", history)),
+        *(Route("/files", followed), Route("/sample", sample)),
+    ]
     return [Route("/", index), Route("/page/{name}", part), Mount("/api", routes=api)]
+
+
+class Json(JSONResponse):
+    """JSON of whatever there is: names of files, which are in paths and reasons, need not be UTF-8."""
+
+    def render(self, content: Any) -> bytes:
+        """What is no text is written as JSON escapes it, `\\udcff`."""
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 class Guard:

@@ -13,12 +13,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.monitoring.registry import Registry
-from agent.monitoring.routes import Guard, routes
+from agent.monitoring.routes import Guard, Json, routes
 from agent.monitoring.view import View
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class MetricsServer:
         prometheus.register(self.registry)
 
         async def flume(_: Request) -> Response:
-            return JSONResponse(self.registry.flume(), media_type="application/json;charset=utf-8")
+            return Json(self.registry.flume(), media_type="application/json;charset=utf-8")
 
         async def exposition(_: Request) -> Response:
             return Response(generate_latest(prometheus), headers={"content-type": CONTENT_TYPE_LATEST})
@@ -109,14 +109,12 @@ class MetricsServer:
         async def health(_: Request) -> Response:
             failing, degraded = self.registry.failing(), self.registry.degraded()
             told = {"agent": self.registry.agent, "state": self.registry.state()}
-            return JSONResponse(
-                {**told, "failing": failing, "degraded": degraded}, status_code=503 if failing else 200
-            )
+            return Json({**told, "failing": failing, "degraded": degraded}, status_code=503 if failing else 200)
 
         async def readiness(_: Request) -> Response:
             waiting = self.registry.waiting()
             told = {"agent": self.registry.agent, "ready": not waiting, "waiting": waiting}
-            return JSONResponse(told, status_code=503 if waiting else 200)
+            return Json(told, status_code=503 if waiting else 200)
 
         return Starlette(
             routes=[

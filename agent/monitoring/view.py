@@ -14,6 +14,7 @@ from agent.graph import Graph
 from agent.monitoring.history import KEPT_SECONDS, SAMPLE_SECONDS, History
 from agent.monitoring.recent import Recent
 from agent.monitoring.registry import Registry
+from agent.monitoring.samples import Samples
 from agent.monitoring.watch import KafkaWatch
 from plugins import FollowedFile
 
@@ -31,9 +32,10 @@ class View:
         self._followed: Mapping[str, Callable[[], Iterable[FollowedFile]]] = {}
         self._configured = 0
         """How often it got another graph."""
-        self._reloads: dict[str, Any] = {"number": 0, "ok": True, "told": ""}
+        self._reloads: dict[str, Any] = {"number": 0, "ok": True, "told": "", "at": 0.0}
         self.history = History(registry)
         self.recent = Recent()
+        self.samples = Samples()
         self._started = time.time()
 
     def show(
@@ -45,7 +47,7 @@ class View:
 
     def reloaded(self, *, ok: bool, told: str) -> None:
         """The configuration was read again: whether the agent runs it now, and what has changed, or why not."""
-        self._reloads = {"number": self._reloads["number"] + 1, "ok": ok, "told": told}
+        self._reloads = {"number": self._reloads["number"] + 1, "ok": ok, "told": told, "at": time.time()}
 
     def graph(self) -> dict[str, Any]:
         """What does not change while the agent runs: components, their options, and how events go."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from agent.audit.publishing import audit_of
-from agent.graph import graph_of, metrics_of_interceptor
+from agent.graph import graph_of, metrics_of_interceptor, route_of
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.monitoring.view import View
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30.0
 """How long a stop waits for channels to take what sources hold, and for memory channels to empty."""
+BLOCKED_SECONDS = 5.0
+"""A source that goes on for so long after it was told to stop, and waits for no channel, is mistaken, and named."""
 FLUSH_SECONDS = 60.0
 """How long a stop waits for sinks to commit what they took."""
 
@@ -115,6 +117,8 @@ class Agent:
             self.registry.add("SOURCE", source.spec.name, source.metrics, source.source.counters)
             for one in source.interceptors:
                 self._show_interceptor(source.spec, one.name, one.metrics, one.counters)
+            for channel_name, metrics in source.routed.items():
+                self.registry.add("ROUTE", route_of(source.spec, channel_name), metrics)
         for channel in self.channels.values():
             self.registry.add(
                 "CHANNEL", channel.name, channel.metrics, (*channel.channel.counters, *channel.counters)
@@ -139,6 +143,7 @@ class Agent:
         taps |= {channel.path: channel.taps for channel in self.channels.values()}
         taps |= {member.delivery.path: member.delivery.taps for runner in self.sinks for member in runner.members}
         self.taps.show(spec, taps)
+        self.view.samples.show(spec, taps)
 
     def _show_interceptor(
         self, owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, counters: tuple[str, ...]
@@ -171,6 +176,7 @@ class Agent:
     def look(self) -> None:
         """Say what is to be said now and then, whether anything happens or not. To be called every second or so."""
         self.notices.say()
+        self.view.samples.look()
 
     def drained(self) -> bool:
         """Whether durable channels are delivered up to where they ended when this was first asked, by whoever is in
@@ -244,6 +250,7 @@ class Agent:
             if time.monotonic() > told:
                 told = float("inf")
                 log.warning("the new configuration waits for %s to end", ", ".join(alive))
+                self._tell_blocked()
 
     def _begin(self, changes: Changes) -> None:
         spec = changes.new
@@ -285,7 +292,10 @@ class Agent:
     def _stop(self) -> bool:
         for source in self.sources:
             source.stopping.set()
-        clean = _join([source.thread for source in self.sources], DRAIN_SECONDS)
+        clean = _join([source.thread for source in self.sources], BLOCKED_SECONDS)
+        if not clean:
+            self._tell_blocked()
+            clean = _join([source.thread for source in self.sources], DRAIN_SECONDS - BLOCKED_SECONDS)
         for source in self.sources:
             source.give_up.set()
         if not clean:
@@ -308,12 +318,18 @@ class Agent:
         self.notices.say(all_of_them=True)
         self.server.stop()
         self.taps.stop()
+        self.view.samples.stop()
         self.watch.stop()
         self.view.history.stop()
         logging.getLogger().removeHandler(self.view.recent)
         self._keep_metrics()
         log.info("stopped" if clean else "stopped, but not everything could be delivered; see the warnings above")
         return clean
+
+    def _tell_blocked(self) -> None:
+        for source in self.sources:
+            if why := source.told_to_stop():
+                source.log.warning("%s", why)
 
     def _close_letters(self, channel: str) -> None:
         self.dead_letters[channel].close()

@@ -10,12 +10,13 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records, to_note
 from agent.runner.deadletters.rejections import Rejections
+from agent.runner.latency import took
 from agent.runner.supervise import close
 from agent.runner.taps import Listener as TapListener
 from agent.runner.taps import Taps
@@ -151,10 +152,14 @@ class Delivery:
             self.rejections.offered(len(taken.undecodable))
             self.rejections.add(letters_of_records(self.path, pending.claim, taken))
         tapped = self.taps.listeners
-        batch = intercepted(taken.batch, self.interceptors, tapped)
+        rejected: dict[EventId, str] = {}
+        batch = intercepted(taken.batch, self.interceptors, tapped, by_id(rejected))
         for one in tapped:
             one.passed(batch)
-        self.metrics.add("EventFilteredCount", len(taken.batch) - len(batch))
+        self.metrics.add("EventFilteredCount", len(taken.batch) - len(batch) - len(rejected))
+        if rejected:
+            self.rejections.offered(len(rejected))
+            self.rejections.add(letters_of(self.path, pending.claim, rejected, [taken]))
         if not len(batch):
             return
         self.metrics.add("EventDrainAttemptCount", len(batch))
@@ -228,6 +233,8 @@ class Delivery:
         """These are durable and visible."""
         delivered = list(ranges)
         self.metrics.add("EventDrainSuccessCount", sum(one.events for one in delivered))
+        if begun := [one.since for one in delivered if one.events]:
+            took(self.metrics, min(begun))
         self.metrics.add("BatchCompleteCount")
         for one in delivered:
             one.committed()
@@ -272,18 +279,58 @@ def opened(specs: Iterable[ComponentSpec]) -> Iterator[list[Interceptor[Any]]]:
 
 
 def intercepted(
-    batch: Batch, interceptors: Iterable[Interceptor[Any]], listeners: Sequence[TapListener] = ()
+    batch: Batch,
+    interceptors: Iterable[Interceptor[Any]],
+    listeners: Sequence[TapListener] = (),
+    rejected: Callable[[Batch, Sequence[str]], object] = lambda batch, reasons: None,
 ) -> Batch:
-    """What the interceptors leave of it; each counts what it got, and what it dropped."""
+    """What the interceptors leave of it; each counts what it got, and what it dropped or rejected.
+
+    `rejected` gets what one of them has rejected, as that one got it, with the reasons.
+    """
     for number, interceptor in enumerate(interceptors):
         if not (events := len(batch)):
             break
+        interceptor.take_rejected()  # of a try that failed
+        since = time.monotonic()
         before, batch = batch, interceptor.intercept(batch)
-        if not isinstance(batch, Batch):
-            raise FlafkaError(f"intercept() of {described(type(interceptor))} must return a Batch, not {batch!r:.60}")
+        _check_intercepted(interceptor, before, batch)
+        took(interceptor.metrics, since)
+        refused = 0
+        for rows, reasons in interceptor.take_rejected():
+            refused += len(rows)
+            rejected(rows, reasons)
         interceptor.metrics.add("EventReceivedCount", events)
-        if len(batch) != events:
-            interceptor.metrics.add("EventFilteredCount", events - len(batch))
+        if refused:
+            interceptor.metrics.add("EventRejectedCount", refused)
+        if dropped := events - len(batch) - refused:
+            interceptor.metrics.add("EventFilteredCount", dropped)
         for listener in listeners:
             listener.intercepted(number, before, batch)
     return batch
+
+
+def by_id(found: dict[EventId, str]) -> Callable[[Batch, Sequence[str]], None]:
+    """For `intercepted` behind a channel: has the reasons put into `found`."""
+
+    def add(rows: Batch, reasons: Sequence[str]) -> None:
+        found.update(zip(rows.ids(), reasons, strict=True))
+
+    return add
+
+
+def _check_intercepted(interceptor: Interceptor[Any], before: Batch, after: object) -> None:
+    """Raises FlafkaError where it has returned what an interceptor may not return."""
+    name = f"intercept() of {described(type(interceptor))}"
+    if not isinstance(after, Batch):
+        raise FlafkaError(f"{name} must return a Batch, not {after!r:.60}")
+    if len(after) > len(before):
+        raise FlafkaError(
+            f"{name} must return the events that it gets, changed or fewer of them, and makes {len(after)} of "
+            f"{len(before)}"
+        )
+    if before.origin is not None and (after.origin is None or len(after.origin.offsets) != len(after)):
+        raise FlafkaError(
+            f"{name} must keep the ids of events: make the batch that it returns with where(), map() or with_…() of "
+            "the one it gets"
+        )

@@ -128,9 +128,11 @@ class Goal:
         group: str | None,
         local: Sequence[Delivery],
         remote: Sequence[tuple[SinkSpec, Metrics]],
+        until: Mapping[int, int] | None = None,
     ) -> None:
+        """`until`: up to where it has to come, by partition; None: to the ends, as they are at the first look."""
         self.channel, self._stream, self._group = channel, stream, group
-        self._local, self._remote = local, remote
+        self._local, self._remote, self._until = local, remote, until
         self.moved = 0.0
         """When it was last seen to have come further, of `time.monotonic`."""
         self.again()
@@ -184,7 +186,8 @@ class Goal:
         topic, name = next(((claim.topic_id, claim.group) for claim in claims), ("", ""))
         if not self._asked or topic != self._topic:  # one of the same name that was made anew has ends of its own
             self.again()
-            self._topic, self._name, self._ends, self._asked = topic, name, dict(channel.ends()), True
+            ends = self._until if self._until is not None else channel.ends()
+            self._topic, self._name, self._ends, self._asked = topic, name, dict(ends), True
         self._positions = {claim.partition: position for claim, position in claims.items()}
         self._ends = {p: end for p, end in self._ends.items() if (self._positions.get(p) or 0) < end}
         now = time.monotonic()

@@ -7,7 +7,8 @@ import random
 import time
 
 from plugins import FlafkaError, Metrics, Retry
-from plugins.installed import blamed
+from plugins.errors import Misuse
+from plugins.installed import blamed, from_plugin
 
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
@@ -72,7 +73,7 @@ class Retries:
         self.attempt += 1
         seconds = (backoff or self._backoff).after(error)
         self._time = time.time() + seconds
-        text = str(error) if isinstance(error, FlafkaError) else unforeseen(error)
+        text = told(error)
         said = f"{what}: {text}" if what else text
         if text == (self.metrics[0].last_error if self.metrics else self._shown):
             self.log.debug("again: %s", said)
@@ -80,7 +81,8 @@ class Retries:
             self.log.warning("%s", said)
             self._tell(seconds, then)
         else:
-            self.log.error("unexpected failure, trying again: %s", said, exc_info=error)
+            traceback = (type(error), error, from_plugin(error))
+            self.log.error("unexpected failure, trying again: %s", said, exc_info=traceback)
             self._tell(seconds, then)
         self._shown = text
         for metrics in self.metrics:
@@ -116,6 +118,14 @@ class Retries:
                 self.log.info("works again")
                 metrics.error("")
         self._shown = ""
+
+
+def told(error: BaseException) -> str:
+    """What a user is told of an error: its own words, and where a plugin raised it unless it was on purpose."""
+    if isinstance(error, Misuse):
+        where = blamed(error)
+        return f"{error} ({where})" if where and where not in str(error) else str(error)
+    return str(error) if isinstance(error, FlafkaError) else unforeseen(error)
 
 
 def unforeseen(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from channels.file import flume, positions
+from channels.file import flume, looking, positions
 from channels.file.config import FileChannelConfig as FileChannelConfig
 from channels.file.differences import FILE, FILES
 from channels.file.lock import Lock
@@ -23,16 +23,20 @@ from plugins import (
     Caution,
     Channel,
     Difference,
+    EventId,
     FlafkaError,
     PartitionClaim,
     Reader,
     RebalanceListener,
     Retry,
+    Whereabouts,
 )
 from plugins.shared.disk import existing, make_directory, replace, room, sync_directory, writable
 
 ID = "flafka.channel"
 """The file with a channel's id, in each directory of events."""
+NUMBERS = "flafka.numbers"
+"""In checkpointDir, of a channel whose puts do not wait for the disk: up to where entries may have numbers."""
 PIECE_BYTES = 64 << 20
 """A larger batch is put in pieces."""
 
@@ -99,7 +103,8 @@ class FileChannel(Channel[FileChannelConfig]):
             self.id = self._identify()
             take_over = TakeOver(self._directories, config.checkpoints, config.backup)
             take_over.resume()
-            self._log = Log(self._directories, config.max_file_size, synced=self.synced)
+            numbers = None if self.synced else config.checkpoints / NUMBERS
+            self._log = Log(self._directories, config.max_file_size, numbers=numbers)
             for torn in self._log.open():
                 self.log.warning("%s", torn)
             self._claims = positions.read(config.checkpoints / positions.NAME, self.id, config.data_dirs, self.log)
@@ -286,6 +291,18 @@ class FileChannel(Channel[FileChannelConfig]):
         with self._changed:
             self._readers = sorted([*self._readers, reader], key=lambda one: one.member)
         return reader
+
+    def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
+        """The entry, where its file is still there."""
+        config = self.config
+        try:
+            own = next((found.read_text() for one in self._directories if (found := one / ID).exists()), "")
+            claims = positions.read(config.checkpoints / positions.NAME, own, config.data_dirs, self.log)
+            fresh = PartitionClaim("file", self.name, own, self.name, 0, id.partition, ids=2)
+            claim, position = claims.get(id.partition, (fresh, 0))
+            return looking.find(self._directories, id, claim, position, groups) if claim.stem == id.topic else None
+        except OSError as e:
+            raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
 
     def partitions(self, reader: FileReader) -> set[int]:
         """Those that are to be this reader's. The ones that nobody has are its own from now on."""

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plugins.shared.disk import sync_directory
+from plugins import FlafkaError
+from plugins.shared.disk import replace, sync_directory
 
 _HEADER = struct.Struct("<4sIIHIQq")
 """Magic, checksum of all that follows it, bytes of the payload, partition, events, number, arrival."""
@@ -26,6 +27,10 @@ _MAGIC = b"FLE1"
 _COVERED = len(_MAGIC) + 4
 _NAME = re.compile(r"flafka-(\d{20})\.log")
 _SCAN_BYTES = 1 << 20
+RESERVED = 1 << 20
+"""So many numbers are reserved at once where entries do not wait for the disk."""
+
+_DAMAGED = "delete it, and new events may get the ids of some that a loss of power took away"
 
 
 class Entry(NamedTuple):
@@ -100,9 +105,14 @@ class Place:
 class Log:
     """Appended to by many threads, and read by as many."""
 
-    def __init__(self, directories: Sequence[Path], segment_bytes: int, *, synced: bool = True) -> None:
-        """In these directories, by turns. Where it is not `synced`, an entry counts as stored once it is written."""
-        self._synced = synced
+    def __init__(self, directories: Sequence[Path], segment_bytes: int, *, numbers: Path | None = None) -> None:
+        """In these directories, by turns.
+
+        With `numbers` an entry counts as stored once it is written, and a loss of power may take it away. That file
+        is on the disk before any entry has a number as large as the one that it holds, and the log goes on from there
+        when it is opened, so that no number is given twice.
+        """
+        self._numbers, self._reserved = numbers, 0
         self.directories, self.segment_bytes = directories, segment_bytes
         self.segments: list[Segment] = []
         self.stored = 0
@@ -118,12 +128,19 @@ class Log:
 
     def open(self) -> Iterator[str]:
         """Find the segments, and cut off what a crash has left of the last entry: a sentence about that. Raises
-        OSError."""
-        self.segments = [Segment(path, first) for first, path in _files(self.directories)]
-        if not self.segments:
+        OSError, and FlafkaError where the file of `numbers` is damaged."""
+        self.segments = [Segment(path, first) for first, path in files(self.directories)]
+        if self.segments:
+            yield from self._cut(self.segments[-1])
+        else:
             self._begin_segment(0)
-            return
-        newest = self.segments[-1]
+        if self._numbers is not None and self._numbers.exists():
+            if not (text := self._numbers.read_bytes()).isdigit():
+                raise FlafkaError(f"{self._numbers} is damaged: {_DAMAGED}")
+            self.skip_to(int(text))
+
+    def _cut(self, newest: Segment) -> Iterator[str]:
+        """Cut off what is no whole entry at the end of the newest segment; go on behind those that are."""
         number, end = newest.first, 0
         at = newest.next_whole(0)
         while at is not None and (found := newest.header(at)) is not None:
@@ -131,7 +148,8 @@ class Log:
             at = newest.next_whole(end)
         if end < newest.size:
             torn = newest.size - end
-            yield f"{newest.path} ends in {torn} bytes of a put that nobody was told is stored: cut off"
+            whose = "that nobody was told is stored" if self._numbers is None else "of which the disk has only a part"
+            yield f"{newest.path} ends in {torn} bytes of a put {whose}: cut off"
             os.ftruncate(newest.descriptor, end)
             newest.size = end
         os.fdatasync(newest.descriptor)  # who wrote it may have been killed before
@@ -172,6 +190,9 @@ class Log:
     def append(self, partition: int, arrival: int, events: int, payload: Any) -> Written:
         """Write an entry; it is stored once `sync` has returned. Raises OSError."""
         with self._changed:
+            if self._numbers is not None and self._next >= self._reserved:
+                os.close(replace(self._numbers, b"%d" % (self._next + RESERVED)))
+                self._reserved = self._next + RESERVED
             while (segment := self.segments[-1]).size and segment.size + len(payload) > self.segment_bytes:
                 self._sync_now()
                 if segment is self.segments[-1]:
@@ -187,7 +208,7 @@ class Log:
                 raise
             segment.size += _HEADER.size + len(payload)
             self._next += 1
-            if not self._synced:
+            if self._numbers is not None:
                 self.stored, self._stored_bytes = self._next, segment.size
                 self._changed.notify_all()
             return Written(self._next - 1, self._failures)
@@ -223,8 +244,8 @@ class Log:
                     self.stored, self._stored_bytes = max(self.stored, end), max(self._stored_bytes, size)
 
     def sync_from(self, number: int) -> None:
-        """Return when all segments that begin there or behind it are on the disk, also where the log is not `synced`.
-        Raises OSError. For the one that opens the log."""
+        """Return when all segments that begin there or behind it are on the disk, also where entries do not wait for
+        it. Raises OSError. For the one that opens the log."""
         for segment in self.segments:
             if segment.first >= number:
                 os.fdatasync(segment.descriptor)
@@ -312,14 +333,14 @@ class Log:
 
 def drop_from(directories: Sequence[Path], number: int) -> None:
     """Delete the segments that begin with this entry or behind it, of a log that is not open. Raises OSError."""
-    for first, path in _files(directories):
+    for first, path in files(directories):
         if first >= number:
             path.unlink()
     for directory in directories:
         sync_directory(directory)
 
 
-def _files(directories: Sequence[Path]) -> list[tuple[int, Path]]:
+def files(directories: Sequence[Path]) -> list[tuple[int, Path]]:
     """All segments, in order, with their first entries."""
     found = (path for directory in directories for path in directory.iterdir())
     return sorted((int(match[1]), path) for path in found if (match := _NAME.fullmatch(path.name)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.differences import KAFKA
+from channels.kafka.looking import Looking
 from channels.kafka.onlooker import KafkaOnlooker
 from channels.kafka.positions import TopicIds, assigned, claims_of, reader_id
 from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
@@ -34,6 +35,7 @@ from plugins import (
     Record,
     Retry,
     Taken,
+    Whereabouts,
 )
 from plugins.shared.kafkaclient import (
     CONSUMER,
@@ -47,13 +49,11 @@ from plugins.shared.kafkaclient import (
     refusing,
     unanswered,
 )
-from plugins.shared.offsets import OffsetMetadata, overtaken, undone
+from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, overtaken, undone
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
 CONNECT_SECONDS = 10.0
-ASLEEP_SECONDS = 10.0
-"""A look at offsets and a commit of them take milliseconds, unless the process is stopped in between."""
 UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
 """It is not known whether brokers did what they were asked for."""
 _UUID = re.compile("-[0-9a-f-]{36}$")
@@ -256,6 +256,26 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             return False
         return (message.offset() or 0) >= end
 
+    def at(self, time: int) -> Mapping[int, int]:
+        """By the time that the records carry."""
+        return self._looking().at(time)
+
+    def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
+        """Records of committed transactions, and those of none."""
+        return self._looking().read(claim, start, end)
+
+    def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
+        """The record, as it lies in the topic now."""
+        if id.topic.partition("~")[0] != self.config.topic:
+            return None
+        looking = self._looking()
+        cluster = looking.cluster()
+        known = {
+            group: {claim._replace(cluster_id=cluster): at for claim, at in self.positions(group).items()}
+            for group in (groups or [None])
+        }
+        return looking.find(id, known)
+
     def holders(self, group: str | None) -> Mapping[int, str]:
         """The group's members, by the name that lasts where they have one, and their hosts."""
         name = group or self.config.group_id
@@ -383,6 +403,9 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         group = group or self.config.group_id
         return Consumer({**CONSUMER, **self._client(self.config.consumer), "group.id": group})
 
+    def _looking(self) -> Looking:
+        return Looking(self._client(self.config.consumer), self.config.topic, self.decode)
+
     def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
         return {**self.config.client(self.name), **client_properties(properties)}
 
@@ -461,6 +484,6 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 def _slept(since: float) -> str:
     """What to say where a process seems to have been asleep between a look at a group and a commit to it."""
     took = time.monotonic() - since
-    if took <= ASLEEP_SECONDS:
+    if took <= OUTSIDE_SECONDS:
         return ""
-    return f"{took:.0f} s passed between reading its offsets and committing them, as when this process is suspended"
+    return f"{took:.1f} s passed between reading its offsets and committing them, as when this process is suspended"

@@ -14,7 +14,7 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from channels.kafka.positions import Log, TopicIds, claims_of
-from plugins import Metrics, PartitionClaim, Reader, RebalanceListener, Record, Retry, Taken
+from plugins import FlafkaError, Metrics, PartitionClaim, Reader, RebalanceListener, Record, Retry, Taken
 from plugins.shared.kafkaclient import CONSUMER, committed
 from plugins.shared.offsets import OffsetMetadata, begins_late, made_again, names_topic, out_of_range, truncated
 from plugins.shared.polling import Poller, weight
@@ -82,6 +82,10 @@ class KafkaReader(Poller, Reader):
         """The offset to be received next of each partition, or OFFSET_BEGINNING."""
         self._leaders: dict[int, list[tuple[int, int]]] = {}
         """By partition: from which offset on what was received had which leader epoch, in order."""
+        self._until: Mapping[int, int] = {}
+        """By partition: nothing from there on is handed out."""
+        self._fresh = set[int]()
+        """Partitions that became ours since the last turn."""
         self._assigning = False
         self._member: str | None = None
         """The group's name for this member when it got partitions last."""
@@ -178,6 +182,10 @@ class KafkaReader(Poller, Reader):
             self._seeks.update(seeks)
             self._next.update(seeks)
 
+    def stop_at(self, ends: Mapping[int, int]) -> None:
+        """Partitions that have come there are paused."""
+        self._until = dict(ends)
+
     def lag(self) -> int | None:
         """Records of the owned partitions that were not taken; None where that cannot be told now."""
         try:
@@ -255,6 +263,7 @@ class KafkaReader(Poller, Reader):
     def received(self, messages: Sequence[Message]) -> None:
         """Keep records until the topic's id is confirmed."""
         failed: list[tuple[Message, KafkaError]] = []
+        past = set[int]()
         with self.changed:
             for message in messages:
                 error = message.error()
@@ -268,6 +277,9 @@ class KafkaReader(Poller, Reader):
                 # What was fetched before a pending seek lies past it: handing it out would skip events.
                 if partition not in self._queues or partition in self._seeks:
                     continue
+                if offset >= self._until.get(partition, offset + 1):
+                    past.add(partition)
+                    continue
                 if at_end:
                     self._next[partition] = offset  # behind the last record, where that is the end of a transaction
                     continue
@@ -277,6 +289,8 @@ class KafkaReader(Poller, Reader):
                     known.append((offset, leader_epoch))
                 self._fetched.append(message)
                 self.queued += weight(message)
+        if past:  # whatever resumes them has them paused again
+            self.consumer.pause([TopicPartition(self._claim.topic, partition) for partition in past])
         for message, error in failed:  # without the lock: the client's thread that answers may be waiting for it
             self._on_error(message, error)
 
@@ -352,15 +366,24 @@ class KafkaReader(Poller, Reader):
             marks = self.consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
             claim = claim._replace(partition=partition)
             self._refuse_truncated({claim: (offset, self._leader_epoch(partition, offset))})
-            raise out_of_range(claim, offset, *marks) or Retry(error.str())
+            raise self._of_this_topic(out_of_range(claim, offset, *marks) or Retry(error.str()))
         self.refuse_fenced(error)
         self._log.warning("group %s: %s", claim.group, error.str())
+
+    def _of_this_topic(self, error: FlafkaError) -> FlafkaError:
+        """That error, if the brokers still name the topic that the claims have: what seems to be lost may be missing
+        in one made again, of which no record is to be given up.
+        """
+        return error if self._topic_ids.get() == self._claim.topic_id else self._made_again()
 
     def _apply_seeks(self) -> None:
         with self.changed:
             seeks, self._seeks = self._seeks, {}
         for partition, offset in seeks.items():
             self.consumer.seek(TopicPartition(self._claim.topic, partition, offset))
+        again, self._fresh = {*seeks, *self._fresh} & self._until.keys(), set()
+        if again and not self._paused:
+            self.consumer.resume([TopicPartition(self._claim.topic, partition) for partition in again])
 
     def _forget(self, partition: int) -> None:
         queue = self._queues.get(partition)
@@ -421,6 +444,7 @@ class KafkaReader(Poller, Reader):
             self._claims.update({claim.partition: claim for claim in starts})
             self._queues.update({partition: deque() for partition in positions})
             self._next.update(positions)
+            self._fresh |= positions.keys()
             self._leaders.update({claim.partition: [(end - 1, epoch)] for claim, (end, epoch) in read.items()})
         self._register({claim: at for claim, at in starts.items() if at is None or claims.get(claim) != at})
         return [TopicPartition(self._claim.topic, *at) for at in positions.items()]
@@ -438,7 +462,7 @@ class KafkaReader(Poller, Reader):
             for claim, (end, epoch) in read.items():
                 start, high = Log(onlooker, claim).truncated(end, epoch)
                 if start is not None:
-                    raise truncated(claim, end, start, high)
+                    raise self._of_this_topic(truncated(claim, end, start, high))
         finally:
             onlooker.close()
 

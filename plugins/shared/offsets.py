@@ -16,6 +16,10 @@ _UNREAD = re.compile(r"epoch=0[1-9]\d*", re.ASCII)
 
 NUL = "\0"
 """The end of what was written."""
+OUTSIDE_SECONDS = 2.0
+"""Who commits for a group from outside looks at it before, and nothing keeps others from committing in between. An
+owner that took longer from its look to the answer says so; `agent group reset` looks again after so long. So one of
+the two sees that a reset was undone."""
 
 
 class OffsetMetadata(NamedTuple):
@@ -95,9 +99,12 @@ def undone(claim: PartitionClaim, said: OffsetMetadata) -> bool:
 
     A position that says nothing, as of another program or a group that was deleted, is none of an owner's.
     """
-    if said.topic_id not in ("", claim.topic_id):
-        return True
-    return said.epoch < claim.epoch and (said.epoch, said.topic_id) != (0, "")
+    return said.topic_id not in ("", claim.topic_id) or is_earlier(said, claim.epoch)
+
+
+def is_earlier(said: OffsetMetadata, epoch: int) -> bool:
+    """Whether an owner of an earlier epoch than that has committed it."""
+    return said.epoch < epoch and (said.epoch, said.topic_id) != (0, "")
 
 
 def names_topic(claim: PartitionClaim) -> bool:

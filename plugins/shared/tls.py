@@ -6,6 +6,7 @@ import os
 import re
 import selectors
 import ssl
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +14,7 @@ import pydantic
 from pydantic import SecretStr
 
 from plugins.errors import Retry
-from plugins.options import Config, agreement, option
+from plugins.options import Config, Problem, agreement, missing_library, option
 from plugins.shared.keystore import Keystore, read_keystore
 
 _VERSIONS = {
@@ -129,6 +130,12 @@ class TlsServerConfig(_TlsConfig):
         if self.truststore and not self.tls:
             raise ValueError("needs ssl = true: clients show certificates only over TLS")
 
+    def cautions(self) -> Iterator[Problem]:
+        """The library that reads keystores, where it is not there."""
+        yield from super().cautions()
+        if self.tls:
+            yield from missing_library("keystore", "cryptography", "tls")
+
     @property
     def _keystore(self) -> str | None:
         return self.keystore or os.environ.get("FLUME_SSL_KEYSTORE_PATH")
@@ -196,6 +203,12 @@ class TlsClientConfig(_TlsConfig):
         description="Require that the server's certificate is for the name or address in `hostname`. Flume does not "
         "check that.",
     )
+
+    def cautions(self) -> Iterator[Problem]:
+        """The library that reads keystores, where it is not there."""
+        yield from super().cautions()
+        if self.tls and self.truststore:
+            yield from missing_library("truststore", "cryptography", "tls")
 
     def context(self) -> ssl.SSLContext | None:
         """For a socket; None without TLS. Retry says what is wrong with the truststore."""

@@ -7,11 +7,12 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
 
-from plugins import Batch, EventId, FlafkaError, Rejected, Retry, require
+from plugins import Batch, EventId, FlafkaError, PartitionClaim, Rejected, Retry, require
 from sinks.bucketpath import BucketPath
 from sinks.bulk import DocumentsSink, Refused
 from sinks.elasticsearch.config import ElasticsearchConfig
@@ -159,6 +160,32 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         self.reset()
         return [told[id] for id in batch.ids()]
 
+    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
+        """Its document, as the servers find it: in any index of the option's fixed part."""
+        pattern = f"{self._index.static}*"
+        if batch is not None:
+            try:
+                self.write(batch)
+            except Rejected as e:
+                return [{"missing": f"it makes no document: {reason}"} for reason in e.reasons.values()]
+            pattern = self._documents[0].to
+        self.open()
+        try:
+            query = msgspec.json.encode({"query": {"ids": {"values": [str(id)]}}})
+            path = f"/{quote(pattern, safe='*')}/_search?ignore_unavailable=true"
+            answer = self._request("POST", path, query, bulk=False)
+        except Refused as e:
+            raise Retry(f"Elasticsearch does not look for it: {e}") from e
+        finally:
+            self.close()
+        found = answer.get("hits", {}).get("hits", []) if isinstance(answer, dict) else []
+        told = [{"index": one["_index"], "id": one["_id"], "document": one.get("_source")} for one in found]
+        return told or [{"missing": f"no index {pattern} shows a document {id}; new ones show up after a second"}]
+
+    def repeats(self, claim: PartitionClaim) -> str:
+        """Documents replace themselves."""
+        return ""
+
     def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
         """Send these; what of them is refused, and why. Raises Refused for what a server refuses as a whole."""
         answer = self._request("POST", "/_bulk", b"".join(document.lines for document in documents))
@@ -179,16 +206,19 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
             raise Retry(passing)
         return rejected
 
-    def _request(self, method: str, path: str, body: bytes | None = None) -> Any:
-        """The answer. Raises Refused where the servers never accept this request, Retry for everything else."""
+    def _request(self, method: str, path: str, body: bytes | None = None, *, bulk: bool = True) -> Any:
+        """The answer; a body is JSON, or where it is `bulk`, lines of it.
+
+        Raises Refused where the servers never accept this request, Retry for everything else.
+        """
         library = self._library
         try:
             return self._client.transport.perform_request(
                 method,
                 path,
-                params={"filter_path": "items.*.status,items.*.error"} if body else None,
+                params={"filter_path": "items.*.status,items.*.error"} if body and bulk else None,
                 body=body,
-                headers={"content-type": "application/x-ndjson"} if body else None,
+                headers={"content-type": "application/x-ndjson" if bulk else "application/json"} if body else None,
             )
         except library.ConnectionError as e:
             self.metrics.add("ConnectionFailedCount")

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, ClassVar, NamedTuple
 
-from plugins import Batch, EventId, FlafkaError, Rejected, Retry, Sink
+import numpy as np
+
+from plugins import Batch, Event, EventId, FlafkaError, Origin, PartitionClaim, Rejected, Retry, Sink
 from sinks.bulk import put
 from sinks.hbase.config import HBaseConfig
 from sinks.hbase.differences import HBASE
 from sinks.hbase.thrift import Cells, HBase
+from sinks.templates import readable
 
 LONGEST_KEY = 32_767
 """Bytes of a row's key, in HBase."""
@@ -173,6 +176,40 @@ class HBaseSink(Sink[HBaseConfig]):
             told[row.id] = {"table": self.config.table, "row": row.key.decode(errors="replace"), "cells": cells}
         self.reset()
         return [told[id] for id in batch.ids()]
+
+    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
+        """Its row, as HBase has it now; without the event, only where the key needs nothing but the id."""
+        cells: Cells = {}
+        if batch is not None:
+            try:
+                self.write(batch)
+            except Rejected as e:
+                return [{"missing": f"it makes no row: {reason}"} for reason in e.reasons.values()]
+            ((row, *_), *_) = self._rows.values()
+            key, cells = row.key, row.cells
+            self.reset()
+        elif self._keyed or {kind for kind, _ in self._key.parts} - {"text", "id"}:
+            return [{"unknown": f"the key of its row, rowKey {self._key.pattern}, needs the event itself"}]
+        else:
+            offsets, indexes, times = np.array([id.offset]), np.array([id.index], np.int32), np.zeros(1, np.int64)
+            origin = Origin(claim.topic, id.partition, offsets, indexes, times, id.topic)
+            key = str(next(self._key.texts(Batch.of([Event(b"")], origin)))).encode()
+        hbase = self._connect()
+        try:
+            found = hbase.row(self.config.table, key)
+        finally:
+            hbase.close()
+        name = key.decode("utf-8", "replace")
+        if not found:
+            return [{"missing": f"HBase's table {self.config.table!r} has no row {name}"}]
+        if any(found.get(column) != value for column, value in cells.items()):
+            return [{"missing": f"row {name} of HBase's table {self.config.table!r} has other cells than its own"}]
+        told = {column.decode("utf-8", "replace"): readable(value) for column, value in found.items()}
+        return [{"table": self.config.table, "row": name, "cells": told}]
+
+    def repeats(self, claim: PartitionClaim) -> str:
+        """Rows are overwritten by themselves, with the times that their cells had."""
+        return ""
 
     def flush(self) -> None:
         """Return when HBase holds all rows. Rows of one timestamp are written in order, others side by side."""

@@ -82,6 +82,13 @@ class HBase:
                 raise Refused(answer.line) from answer
             raise answer.retry(f"write to table {table!r}") from answer
 
+    def row(self, table: str, key: bytes) -> Cells:
+        """The row's cells; none where there is no such row."""
+        try:
+            return self._call(lambda connection: dict(connection.table(table).row(key)))
+        except _Answer as answer:
+            raise answer.retry(f"read table {table!r}") from answer
+
     def _call(self, work: Callable[[Any], R]) -> R:
         """`work` on a connection of its own. One that was idle may have died meanwhile: then a new one is tried."""
         while True:

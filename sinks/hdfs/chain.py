@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from plugins import Conflict, FlafkaError, PartitionClaim, Retry
-from sinks.hdfs.webhdfs import WebHdfs
+from sinks.hdfs.filesystem import FileSystem
 
 VERSION = 2
 """Of manifests with a note or a successor; others are of version 1, which every version of this sink reads."""
@@ -83,7 +83,7 @@ class Chain:
     committed in the same way: an owner that sleeps while the group is reset cannot commit when it wakes.
     """
 
-    def __init__(self, hdfs: WebHdfs, state: str, claim: PartitionClaim, log: logging.Logger) -> None:
+    def __init__(self, hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> None:
         self._hdfs, self.state, self.claim, self._log = hdfs, state, claim, log
         self.directory = posixpath.join(_epochs(state, claim), str(claim.epoch), str(claim.partition))
         self.last: Manifest | None = None
@@ -347,7 +347,7 @@ class Chain:
         return posixpath.join(self.directory, name)
 
 
-def newest(hdfs: WebHdfs, state: str, claim: PartitionClaim, log: logging.Logger) -> tuple[Chain, int | None]:
+def newest(hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> tuple[Chain, int | None]:
     """The chain in which that claim's record goes on, looked at: of this epoch or a later one, there or where it was
     moved to; and where it was sealed before it was moved. Where there is none, the answer is one that has not begun.
     """
@@ -362,7 +362,7 @@ def newest(hdfs: WebHdfs, state: str, claim: PartitionClaim, log: logging.Logger
         state, claim = successor.state, claim._replace(epoch=successor.epoch)
 
 
-def latest(hdfs: WebHdfs, state: str, claim: PartitionClaim) -> int:
+def latest(hdfs: FileSystem, state: str, claim: PartitionClaim) -> int:
     """The latest epoch in which that partition's chain has begun; the claim's own where there is no later one.
 
     An empty directory is what is left of an owner that was killed before it began, or of one that begins now, which
@@ -376,7 +376,7 @@ def latest(hdfs: WebHdfs, state: str, claim: PartitionClaim) -> int:
     return claim.epoch
 
 
-def epochs(hdfs: WebHdfs, state: str, claim: PartitionClaim) -> list[int]:
+def epochs(hdfs: FileSystem, state: str, claim: PartitionClaim) -> list[int]:
     """Those in which the claim's group has chains, of any partition; the latest first."""
     return sorted((int(s.name) for s in hdfs.list(_epochs(state, claim)) if s.name.isdecimal()), reverse=True)
 

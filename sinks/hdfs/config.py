@@ -26,18 +26,23 @@ FILE_TYPES = ("SequenceFile", "DataStream", "CompressedStream")
 ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
 _URL = re.compile(r"(?:([a-zA-Z][a-zA-Z0-9+.-]*):)?(?://([^/]*))?(.*)")
 _HOST = re.compile(r"(https://)?[^\s/]+")
-_SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https"}
+_SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https", "file": "file"}
+
+_KERBEROS = (
+    "No effect with an HDFS that asks for no Kerberos, as in Flume; one that does cannot be written to, as Kerberos "
+    "is not built yet."
+)
 
 
 class Location(NamedTuple):
     """Where files go."""
 
     scheme: str
-    """`http` or `https`."""
+    """`http` or `https`; `file` for the local disk."""
     hosts: list[str]
     """`host:port` of each NameNode's HTTP server; `host` where its port has to be found."""
     path: str
-    """The directory on HDFS, with escapes."""
+    """The directory on HDFS, or on the local disk, with escapes."""
 
 
 class HdfsConfig(Config):
@@ -59,7 +64,8 @@ class HdfsConfig(Config):
         description="Directory of the files; it may contain escape sequences. With `hdfs://namenode:8020/…`, `/…` or "
         "a path below the user's home directory `/user/<name>`, hdfs.webhdfs or Hadoop's configuration tells where "
         "the NameNode's HTTP server is; if neither does, it is looked for on that host, or else on this one, at "
-        "Hadoop's default ports 9870 and 50070. `webhdfs://namenode:9870/…` (`swebhdfs` for TLS) names it.",
+        "Hadoop's default ports 9870 and 50070. `webhdfs://namenode:9870/…` (`swebhdfs` for TLS) names it. "
+        "`file:///…` is a directory of this host, on a file system with hard links.",
     )
     webhdfs: str | None = option(
         None,
@@ -78,7 +84,14 @@ class HdfsConfig(Config):
         name="hdfs.writeFormat",
         description="Type of the bodies in a SequenceFile: `Writable` (BytesWritable) or `Text`.",
     )
-    serializer: str = declared.serializer(more=" `PARQUET`: the columns headers and body.")
+    serializer: str = declared.serializer(more=" `PARQUET`: the columns headers and body, and `serializer.columns.`.")
+    columns: dict[str, str] = option(
+        {},
+        name="serializer.columns.",
+        description="With `PARQUET`: `serializer.columns.<header>` makes a column of that header, of the type "
+        "string, boolean, int, bigint, float, double, date (2026-01-31) or timestamp (2026-01-31T12:00:00Z, or "
+        "milliseconds since the epoch). Where the header is no such value, the column is null and `headers` has it.",
+    )
     append_newline: bool = declared.append_newline()
     compression_codec: str | None = declared.compression_codec(
         more=" Within Parquet: snappy (if unset), null, gzip, zstandard, lz4 or brotli."
@@ -172,10 +185,10 @@ class HdfsConfig(Config):
         description="Local directory for unfinished files. If unset, the system's directory for temporary files.",
     )
     kerberos_principal: str | None = option(
-        None, name="hdfs.kerberosPrincipal", description="Refused: Kerberos is not supported yet."
+        None, name="hdfs.kerberosPrincipal", description=f"Kerberos user, as in Flume. {_KERBEROS}"
     )
     kerberos_keytab: str | None = option(
-        None, name="hdfs.kerberosKeytab", description="Refused: Kerberos is not supported yet."
+        None, name="hdfs.kerberosKeytab", description=f"Keytab of that user. {_KERBEROS}"
     )
     batch_size: int = option(
         100,
@@ -210,7 +223,8 @@ class HdfsConfig(Config):
         """By option: the headers that its escapes need."""
         texts = {"hdfs.path": self.path, "hdfs.filePrefix": self.file_prefix}
         local = self.use_local_time_stamp
-        return {name: BucketPath(text, local_time=local).headers for name, text in texts.items()}
+        columns = {f"serializer.columns.{header}": frozenset({header}) for header in self.columns}
+        return {name: BucketPath(text, local_time=local).headers for name, text in texts.items()} | columns
 
     def cautions(self) -> Iterator[Problem]:
         """What is given and has no effect here, and what is not given."""
@@ -219,6 +233,16 @@ class HdfsConfig(Config):
                 "hdfs.path",
                 "names no host, and no Hadoop configuration does: HDFS on this host is meant (Flume would write to "
                 "the local disk); to name another, write hdfs://namenode:8020/… or set HADOOP_CONF_DIR",
+            )
+        if self.kerberos_principal:
+            yield Problem(
+                "hdfs.kerberosPrincipal",
+                "has no effect with an HDFS that asks for no Kerberos; one that does cannot be written to yet: the "
+                "sink and `check --connect` say so then. hdfs.proxyUser names the owner of files",
+            )
+        if self.proxy_user and self.location.scheme == "file":
+            yield Problem(
+                "hdfs.proxyUser", "has no effect with file:, files are this process's own", as_in_flume=False
             )
         if "%" in self.file_suffix:
             yield Problem(
@@ -245,10 +269,12 @@ class HdfsConfig(Config):
     def _check_path(cls, value: str) -> str:
         scheme, authority, path = _url(value)
         if scheme not in _SCHEMES:
-            way = "the sink file_roll writes to the local disk"
-            if scheme != "file":
-                way = f"`hadoop distcp` copies from there to {scheme}:"
+            way = f"`hadoop distcp` copies from there to {scheme}:"
             raise ValueError(f"{scheme}: is not built; write hdfs://, webhdfs:// or a path on HDFS; {way}")
+        if scheme == "file" and authority:
+            raise ValueError(
+                f"file: is this host's own disk, of which {authority!r} is no name: write file:///{authority}{path}"
+            )
         if scheme in ("webhdfs", "swebhdfs") and not authority:
             raise ValueError(f"name the NameNode's HTTP server: {scheme}://namenode:{_port(scheme)}{path}")
         if scheme and not (authority or path.startswith("/")):
@@ -264,6 +290,11 @@ class HdfsConfig(Config):
     @agreement("webhdfs", "path", "proxy_user")
     def _find_servers(self) -> None:
         scheme, authority, path = _url(self.path)
+        if scheme == "file":
+            if self.webhdfs is not None:
+                raise ValueError("is about HDFS, and hdfs.path is a directory of this host: remove it")
+            self._location = Location(scheme, [], re.sub("/+", "/", path))
+            return
         if self.webhdfs is not None or scheme in ("webhdfs", "swebhdfs"):
             written = self.webhdfs
             if written is None and ":" not in authority:
@@ -325,6 +356,18 @@ class HdfsConfig(Config):
                 "serializer.compressionCodec"
             )
 
+    @pydantic.field_validator("columns")
+    @classmethod
+    def _check_columns(cls, value: dict[str, str]) -> dict[str, str]:
+        serializers.check_columns(value)
+        return value
+
+    @agreement("columns", "serializer", "file_type")
+    def _check_typed(self) -> None:
+        if self.columns and (self.serializer != "PARQUET" or self.file_type == "SequenceFile"):
+            header = next(iter(self.columns))
+            raise ValueError(f"{header}: is for Parquet: write hdfs.fileType = DataStream and serializer = PARQUET")
+
     @agreement("compression_codec", "serializer")
     def _check_compression(self) -> None:
         serializers.check_codec(self)
@@ -373,12 +416,14 @@ class HdfsConfig(Config):
             raise ValueError(f"there is no time zone {value!r}{near}")
         return value
 
-    @pydantic.field_validator("kerberos_principal", "kerberos_keytab")
-    @classmethod
-    def _refuse_kerberos(cls, value: str | None) -> str | None:
-        if value is not None:
-            raise ValueError("is not built yet: remove it; hdfs.proxyUser names the user")
-        return value
+    @agreement("kerberos_principal")
+    def _refuse_kerberos(self) -> None:
+        if self.kerberos_principal and Hadoop().get("hadoop.security.authentication").lower() == "kerberos":
+            raise ValueError(
+                "is not built yet, and core-site.xml says that this HDFS asks for it: let an HttpFS server that logs "
+                "in to it stand between, name that with hdfs.webhdfs = host:14000 and the user with hdfs.proxyUser, "
+                "and remove this"
+            )
 
 
 def _url(value: str) -> tuple[str | None, str, str]:

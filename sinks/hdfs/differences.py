@@ -70,6 +70,6 @@ HDFS = (
         flume="`/…`, `hdfs:///…` and relative paths write to the local disk where Hadoop's configuration names"
         " no NameNode",
         here="HDFS on this host, with a warning: the same place whether the configuration is found or not. "
-        "The local disk is what the sink `file_roll` is for",
+        "`file:///…` is the local disk, as in Flume, without Hadoop's checksums beside the files",
     ),
 )

@@ -21,7 +21,7 @@ def format_of(config: HdfsConfig, fetch: Fetch) -> Serializer:
     codec = CODECS.get(config.codec or "none")
     if config.file_type == "SequenceFile":
         return SequenceFile(config.write_format, codec)
-    serializer = serializers.make(config, fetch)
+    serializer = serializers.make(config, fetch, config.columns)
     return serializer if codec is None else Compressed(serializer, codec)
 
 

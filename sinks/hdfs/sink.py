@@ -35,8 +35,11 @@ from sinks.hdfs.chain import (
 )
 from sinks.hdfs.config import RESERVED, ROUND_UNITS, HdfsConfig
 from sinks.hdfs.differences import HDFS
+from sinks.hdfs.filesystem import FileSystem
 from sinks.hdfs.formats import format_of
+from sinks.hdfs.localdisk import LocalDisk
 from sinks.hdfs.staging import Partition, Staged, Staging
+from sinks.hdfs.tracing import Tracer
 from sinks.hdfs.webhdfs import WebHdfs
 from sinks.serializers.avro import schema_name
 from sinks.serializers.base import lengths
@@ -57,8 +60,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     than rollSize and rollCount ask, or larger by what arrived at once.
 
     Names are `<prefix>.<topic>-<partition>-<first offset>-<last offset>-<hash><suffix>`; the hash stands for cluster,
-    topic, group and epoch. The suffix is hdfs.fileSuffix, else what the format is called. Files of Avro bodies have
-    a hash of their schema as well. Events whose headers make no path, or no schema, are rejected.
+    topic, group and epoch, and has `-replay` behind it where `agent replay` wrote the file. The suffix is
+    hdfs.fileSuffix, else what the format is called. Files of Avro bodies have a hash of their schema as well. Events
+    whose headers make no path, or no schema, are rejected.
     """
 
     type_name = "hdfs"
@@ -77,7 +81,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._paths = config.bucket_path()
         self._format = format_of(config, self._fetch)
         self._suffix = config.file_suffix or self._format.suffix
-        self._hdfs: WebHdfs | None = None
+        self._hdfs: FileSystem | None = None
         self._staging: Staging | None = None
         self._full: set[int] = set()  # partitions with a file of rollSize or rollCount
         self._chains: dict[PartitionClaim, Chain] = {}
@@ -120,7 +124,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             while (found := hdfs.status(path)) is None and path != "/":
                 path = posixpath.dirname(path)
             if found is not None and found.is_file:
-                yield f"{path} is a file on HDFS, so that {self.root} cannot be a directory"
+                yield f"{path} is a file, so that {self.root} cannot be a directory"
             else:
                 hdfs.may_write(path)
         except FlafkaError as e:
@@ -129,8 +133,10 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             if hdfs is not None:
                 hdfs.close()
 
-    def _connect(self) -> WebHdfs:
+    def _connect(self) -> FileSystem:
         config, location = self.config, self.config.location
+        if location.scheme == "file":
+            return LocalDisk(config.threads)
         return WebHdfs(
             location.hosts,
             scheme=location.scheme,
@@ -161,7 +167,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         assert batch.origin is not None
         partition = batch.origin.partition
         places, codes = self._places(batch)
-        longest = LONGEST_NAME - len(_tail(batch.origin.topic, partition, 10**19, 10**19, "0" * 17)) - 1
+        longest = LONGEST_NAME - len(_tail(batch.origin.topic, partition, 10**19, 10**19, "0" * 24)) - 1
         longest -= len(self._suffix.encode())
         order = np.argsort(codes, kind="stable")
         if len(places) > 1:
@@ -193,6 +199,18 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             for path in paths
         ]
         return [told[code] for code in codes.tolist()]
+
+    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
+        """The files that have its record; formats keep no ids, so which of their lines it is cannot be told."""
+        bucket = None
+        if batch is not None and not self.config.use_local_time_stamp:
+            path = self._paths.resolve_batch(batch).paths[0]
+            bucket = _bucket(path, self.root, LONGEST_NAME) if isinstance(path, str) else None
+        hdfs = self._connect()
+        try:
+            return Tracer(hdfs, self.state, claim, id).find(bucket)
+        finally:
+            hdfs.close()
 
     def _places(self, batch: Batch) -> tuple[list[tuple[str | ValueError, str | ValueError]], Any]:
         """The files, by path and kind, that the events belong to, and which each belongs to."""
@@ -247,6 +265,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         names = hdfs.each(lambda upload: hdfs.upload(*upload), uploads)
         lengths = {found.name: found.length for found in hdfs.list(directory)} if files else {}
         tail = _tail(claim.topic, claim.partition, start, end - 1, claim_hash(claim)[:8])
+        tail += "-replay" if claim.replay else ""
         staged = []
         for file, name in zip(files, names, strict=True):
             if (length := lengths.get(posixpath.basename(name))) != file.length:
@@ -266,7 +285,11 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     @property
     def record(self) -> str:
         """The directory of the chains."""
-        return f"hdfs:{self.state}"
+        return f"{self._kind}:{self.state}"
+
+    @property
+    def _kind(self) -> str:
+        return "file" if self.config.location.scheme == "file" else "hdfs"
 
     def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         """Finish the last commit, and go on where the record on HDFS ends.
@@ -277,7 +300,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         """
         assert self._hdfs is not None
         kind, _, state = claim.record.partition(":")
-        chain, moved = newest(self._hdfs, state if kind == "hdfs" else self.state, claim, self.log)
+        chain, moved = newest(self._hdfs, state if kind == self._kind else self.state, claim, self.log)
         if claim.record and chain.claim.epoch != claim.epoch:
             committed = None  # it belongs to another epoch, and says nothing about this one
         if moved is not None:

@@ -10,16 +10,14 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from plugins import FlafkaError, Retry, require
-
-T = TypeVar("T")
-R = TypeVar("R")
+from sinks.hdfs.filesystem import R, Status, T, each
 
 HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
 """Hadoop's default ports of a NameNode's HTTP server, the newest version's first."""
@@ -29,16 +27,6 @@ UPLOADS = 3
 
 _UNIQUE = re.compile(r"(?<=/\.flafka/tmp/)\S+")
 """The part of a path that is never the same twice; a message that is, is logged once."""
-
-
-class Status(NamedTuple):
-    """What the NameNode tells of a path."""
-
-    name: str
-    is_file: bool
-    length: int
-    changed: int
-    """Time of the last change on the NameNode's clock, ms since the epoch."""
 
 
 class WebHdfs:
@@ -96,19 +84,8 @@ class WebHdfs:
         self._session.close()
 
     def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """The results for all items, worked on side by side. After a failure no more are begun."""
-        items = list(items)
-        if len(items) == 1:
-            return [function(items[0])]
-        futures = [self._threads.submit(function, item) for item in items]
-        wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            future.cancel()
-        wait(futures)
-        for future in futures:
-            if not future.cancelled() and (error := future.exception()):
-                raise error
-        return [future.result() for future in futures]
+        """See `FileSystem`."""
+        return each(self._threads, function, items)
 
     def upload(self, path: str, data: bytes | Path) -> str:
         """Write a new file, `path` with a number behind it, and return its name.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from plugins import Batch, Conflict, EventId, FlafkaError, Retry, Sink
+from plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
 from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, client_properties, missing, probed, reason
 from sinks.bucketpath import BucketPath
@@ -62,6 +62,12 @@ class KafkaRecords(Sink[KafkaSinkConfig]):
             {"rejected": str(topic)} if isinstance(topic, ValueError) else {"topic": topic, "key": key}
             for topic, key in zip(self._topics_of(batch), keys, strict=True)
         ]
+
+    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
+        """The topic and the key of its record, which is not looked for."""
+        told = self.destinations(batch)[0] if batch is not None else {}
+        by = f"they carry it in the header {ID}" if self.names_events else "they carry no event ids"
+        return [{"unknown": f"records of the topic are not searched: {by}", **told}]
 
     def _produce(self, writer: Writer, batch: Batch) -> dict[EventId, str]:
         """Produce what topics take; why they do not take the others, by id. Conflict where it was fenced."""

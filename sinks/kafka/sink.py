@@ -78,6 +78,12 @@ class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
 
     # --- partitions
 
+    def repeats(self, claim: PartitionClaim) -> str:
+        """Only where a transaction can hold the channel's offsets."""
+        if claim.cluster_id == self._find_cluster():
+            return ""
+        return "its brokers are another cluster than the channel's, so that it is at least once there"
+
     def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         """Fence whoever wrote this partition before, and go on where the last transaction ended.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from plugins import Problem
@@ -12,7 +12,7 @@ from sinks.serializers.avro import CODECS as AVRO_CODECS
 from sinks.serializers.avro import AvroBody, AvroEvent, Fetch, fetch
 from sinks.serializers.base import Blocks, Buffer, Serialized, Serializer, Writer
 from sinks.serializers.parquet import CODECS as PARQUET_CODECS
-from sinks.serializers.parquet import Parquet
+from sinks.serializers.parquet import FIELDS, TYPES, Parquet
 from sinks.serializers.text import HeaderAndText, Json, Text
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "canonical_codec",
     "cautions",
     "check_codec",
+    "check_columns",
     "fetch",
     "make",
 ]
@@ -91,8 +92,17 @@ def check_codec(options: Options) -> None:
         raise ValueError(f"must be one of {', '.join(known)} for {name}, not {codec!r}")
 
 
-def make(options: Options, fetch: Fetch = fetch) -> Serializer:
-    """The serializer that a configuration asks for; `fetch` gets schemas."""
+def check_columns(columns: Mapping[str, str]) -> None:
+    """For a validator of `make`'s columns. ValueError about the first that cannot be."""
+    for header, kind in columns.items():
+        if kind not in TYPES:
+            raise ValueError(f"{header}: must be one of {', '.join(TYPES)}, not {kind!r}")
+        if header in {field.name for field in FIELDS}:
+            raise ValueError(f"{header}: is a column of every file: give the header another name")
+
+
+def make(options: Options, fetch: Fetch = fetch, columns: Mapping[str, str] | None = None) -> Serializer:
+    """The serializer that a configuration asks for; `fetch` gets schemas, `columns` are Parquet's, of headers."""
     codec = options.compression_codec
     match options.serializer:
         case "TEXT":
@@ -102,7 +112,7 @@ def make(options: Options, fetch: Fetch = fetch) -> Serializer:
         case "JSON":
             return Json()
         case "PARQUET":
-            return Parquet(codec or "snappy")
+            return Parquet(codec or "snappy", columns)
         case "AVRO_EVENT":
             return AvroEvent(codec or "null", options.sync_interval)
     return AvroBody(codec or "null", options.sync_interval, options.schema_url, options.trusted_schema_urls, fetch)

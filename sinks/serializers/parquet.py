@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,22 @@ import pyarrow.parquet as pq
 from plugins import Batch
 from sinks.serializers.base import Buffer, Serializer, Writer
 
-SCHEMA = pa.schema(
-    [
-        pa.field("headers", pa.map_(pa.string(), pa.string()), nullable=False),
-        pa.field("body", pa.binary(), nullable=False),
-    ]
+FIELDS = (
+    pa.field("headers", pa.map_(pa.string(), pa.string()), nullable=False),
+    pa.field("body", pa.binary(), nullable=False),
 )
+TYPES = {
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+"""Of columns that are made of headers, by Spark's names for them."""
+_MILLIS = re.compile(r"-?[0-9]{1,15}")
 ROW_GROUP_BYTES = 64 << 20
 CODECS = {"null": "none", "snappy": "snappy", "gzip": "gzip", "zstandard": "zstd", "lz4": "lz4", "brotli": "brotli"}
 """Parquet's compressions, by the names that Avro has for those it shares."""
@@ -34,28 +46,35 @@ class Rows:
 
 
 class Parquet(Serializer):
-    """Columns `headers`, a map, and `body`, bytes."""
+    """Columns `headers`, a map, and `body`, bytes, behind those that are made of headers.
+
+    A header that is no value of its column's type is null there; its text is in `headers`, as those of all are.
+    """
 
     suffix = ".parquet"
 
-    def __init__(self, codec: str) -> None:
+    def __init__(self, codec: str, columns: Mapping[str, str] | None = None) -> None:
+        """`columns` are names of `TYPES`, by header."""
         self._codec = codec
+        self._types = {header: TYPES[name] for header, name in (columns or {}).items()}
+        self._schema = pa.schema([*(pa.field(header, kind) for header, kind in self._types.items()), *FIELDS])
 
     def records(self, batch: Batch) -> Rows:
         """The columns."""
-        return Rows(pa.RecordBatch.from_arrays([_headers(batch), batch.bodies], schema=SCHEMA))
+        typed = [_typed(batch.header(header), kind) for header, kind in self._types.items()]
+        return Rows(pa.RecordBatch.from_arrays([*typed, _headers(batch), batch.bodies], schema=self._schema))
 
     def writer(self, kind: str) -> Writer:
         """For one file."""
-        return ParquetFile(CODECS[self._codec])
+        return ParquetFile(CODECS[self._codec], self._schema)
 
 
 class ParquetFile(Writer):
     """One file, in groups of rows; only `close` makes it readable."""
 
-    def __init__(self, codec: str) -> None:
+    def __init__(self, codec: str, schema: Any) -> None:
         self._out = _Out()
-        self._writer = pq.ParquetWriter(self._out, SCHEMA, compression=codec)
+        self._writer = pq.ParquetWriter(self._out, schema, compression=codec)
         self._rows: list[Any] = []
 
     def add(self, records: Rows) -> Buffer:
@@ -112,6 +131,28 @@ class _Out:
         data = b"".join(self._parts)
         self._parts.clear()
         return data
+
+
+def _typed(column: Any, kind: Any) -> Any:
+    """A header as values of that type, null where it is none; each different text is read once."""
+    texts = column.dictionary
+    if kind == pa.string():
+        return column.dictionary_decode()
+    try:
+        values = texts.cast(kind)
+    except pa.ArrowInvalid:
+        values = pa.array([_value(text, kind) for text in texts.to_pylist()], kind)
+    return values.take(column.indices)
+
+
+def _value(text: str, kind: Any) -> Any:
+    """One of them; a time may be in milliseconds since the epoch as well, as in Flume's header `timestamp`."""
+    if pa.types.is_timestamp(kind) and _MILLIS.fullmatch(text):
+        return pa.scalar(int(text) * 1000, pa.int64()).cast(kind)
+    try:
+        return pa.scalar(text, pa.string()).cast(kind)
+    except pa.ArrowInvalid:
+        return None
 
 
 def _headers(batch: Batch) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import logging
@@ -9,8 +10,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urlencode
 
-from plugins import Batch, Caution, EventId, FlafkaError, Rejected, Retry, require
+from plugins import Batch, Caution, EventId, FlafkaError, PartitionClaim, Rejected, Retry, require
 from plugins.shared.morphline import Failed, Morphline
 from sinks.bulk import DocumentsSink, Refused
 from sinks.solr.config import SolrConfig
@@ -196,6 +198,40 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         told |= {one.id: {"document": one.fields} for one in self._documents}
         self.reset()
         return [told[id] for id in batch.ids()]
+
+    def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
+        """Its documents, committed or not: by its id, or as the event makes them."""
+        own = self.config.morphline_file is None and self.config.document_id == "%[id]"
+        if batch is None and not own:
+            return [{"unknown": "the id of its document is made of the event itself"}]
+        self.open()
+        try:
+            names = [str(id)]
+            if batch is not None:
+                with contextlib.suppress(Rejected):  # a morphline's documents before its failure are there
+                    self.write(batch)
+                names = [str(one.fields.get(self._id_field)) for one in self._documents]
+            return [self._traced(name) for name in names] or [{"missing": "it makes no document"}]
+        finally:
+            self.close()
+
+    def _traced(self, name: str) -> dict[str, Any]:
+        try:
+            answer = json.loads(self._solr._send_request("get", f"get?{urlencode({'id': name, 'wt': 'json'})}"))
+        except self._errors as e:
+            status = int(found[1]) if (found := _STATUS.search(str(e))) else 0
+            raise Retry(self._trouble(status, str(e))) from e
+        if not (document := answer.get("doc")):
+            return {"missing": f"{self._url} has no document {name}"}
+        return {"collection": self._url, "id": name, "document": document}
+
+    def repeats(self, claim: PartitionClaim) -> str:
+        """Documents replace themselves; where others have their ids too, an older one would replace a newer one."""
+        if self.config.morphline_file is not None or self.config.document_id == "%[id]":
+            return ""
+        return (
+            f"documentId {self.config.document_id} is not the event's own: an older event would replace a newer one"
+        )
 
     def _transform(self, batch: Batch) -> None:
         """The same by the morphline."""

@@ -80,7 +80,8 @@ class HttpConfig(ServingConfig, EncodingConfig):
         return self.max_blob_length if self.handler == "blob" else self.max_request_bytes
 
     def cautions(self) -> Iterator[Problem]:
-        """Jetty's settings."""
+        """Jetty's settings, and what `ssl` needs."""
+        yield from super().cautions()
         for jettys in (one for one in self.options() if one.ignored):
             for name in getattr(self, jettys.field):
                 protects = jettys.field == "ssl_factory"

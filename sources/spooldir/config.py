@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from plugins import Config, Problem, agreement, option
-from plugins.options import ANY_CASE, suggestion
+from plugins.options import ANY_CASE, missing_library, suggestion
 from plugins.shared.charsets import text_codec
 from plugins.shared.javaclass import cannot_run, is_java_class
 from sources.filenames import name_pattern
@@ -202,7 +202,9 @@ class SpooldirConfig(Config):
             raise ValueError("sets the header that basenameHeaderKey names: the two need different names")
 
     def cautions(self) -> Iterator[Problem]:
-        """Options of another deserializer."""
+        """Options of another deserializer, and a library that is not there."""
+        if self.deserializer == "AVRO":
+            yield from missing_library("deserializer", "fastavro", "avro")
         for field, owner in _APPLIES.items():
             if field in self.model_fields_set and self.deserializer != owner:
                 name = type(self).model_fields[field].alias or field

@@ -58,6 +58,11 @@ class Content:
             pass
         return self._at
 
+    @property
+    def unpacked_of(self) -> int:
+        """How many bytes of a compressed file were unpacked so far."""
+        return self._file.tell() if self._file is not None else 0
+
     def read(self, size: int) -> bytes:
         """The next bytes."""
         data = self._read_packed(size) if self.packed else self._read_plain(size)

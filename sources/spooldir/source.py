@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from plugins import Batch, FlafkaError, Retry, Source, require
+from plugins import Batch, FlafkaError, FollowedFile, Retry, Source, require
 from plugins.shared.disk import make_directory
 from sources import columns
 from sources.spooldir.config import SpooldirConfig
@@ -52,6 +52,11 @@ class SpooldirSource(Source[SpooldirConfig]):
     def __init__(self, config: SpooldirConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._held = ExitStack()
+        self._waiting: deque[Candidate] = deque()
+        """Files to read, the next one first."""
+        self._reading: FollowedFile | None = None
+        """How far the file that is being read is stored, for whoever looks."""
+        self.metrics.ask("FollowedFileCount", lambda: len(self._waiting) + (self._reading is not None))
 
     def open(self) -> None:
         """Lock `trackerDir` and read it. Raises Retry while a directory is missing or cannot be written."""
@@ -78,8 +83,7 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._resume = self._last_position()
         self._troubles = Troubles(self.log, self.metrics)
         self._directory = Directory(config, self._troubles)
-        self._waiting: deque[Candidate] = deque()
-        """Files to read, the next one first."""
+        self._waiting.clear()
         self._list_at = 0.0
         self._current: Spooled | None = None
         self._held.callback(self._close_current)
@@ -97,6 +101,8 @@ class SpooldirSource(Source[SpooldirConfig]):
     def close(self) -> None:
         """Let go of the directories."""
         self._held.close()
+        self._waiting.clear()
+        self._reading = None
         self.metrics.degraded = str
 
     def exclusive(self) -> Collection[Path]:
@@ -133,7 +139,13 @@ class SpooldirSource(Source[SpooldirConfig]):
             self._retire(file)
         if last is not None and last is self._current:
             self._unsaved = last.position
+            self._reading = FollowedFile(last.path, last.taken)
         self._save()
+
+    def followed(self) -> list[FollowedFile]:
+        """The file that is being read, and those that wait for it; none of those that were read or are left."""
+        reading, waiting = self._reading, self._waiting.copy()
+        return [*([reading] if reading else ()), *(FollowedFile(one.path, 0) for one in waiting)]
 
     # --- reading
 
@@ -207,6 +219,7 @@ class SpooldirSource(Source[SpooldirConfig]):
             except OSError as e:
                 self._troubles.report(path, f"{path} cannot be read, it is tried again: {e.strerror or e}")
             else:
+                self._reading = FollowedFile(path, file.taken)
                 self._resume.pop(path, None)
                 self._troubles.over(path)
                 return file
@@ -357,6 +370,7 @@ class SpooldirSource(Source[SpooldirConfig]):
         if self._current is not None:
             self._current.close()
             self._current = None
+            self._reading = None
 
     # --- directories
 

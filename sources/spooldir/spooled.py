@@ -64,6 +64,11 @@ class Spooled:
         return piece
 
     @property
+    def taken(self) -> int:
+        """How many bytes of it that is; of a compressed file about, as it is unpacked by blocks."""
+        return self.content.unpacked_of if self.content.packed else self.offset
+
+    @property
     def position(self) -> Position:
         """How far it was read."""
         return Position(self.path, self.offset, self.state)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import stat
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 
 from plugins import Metrics
-from sources.taildir.copies import compressed, may_be_copy, unpack
+from sources.taildir.copies import Copies, Copy, may_be_copy
 from sources.taildir.groups import Groups
+from sources.taildir.known import Known
 from sources.taildir.ledger import Ledger
+from sources.taildir.listing import files, key_of, names
+from sources.taildir.opened import Opened
 from sources.taildir.opener import ARRIVED, CREATED
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
 from sources.taildir.watch import Change, Hints
 from sources.troubles import Troubles
-
-_MOST_COPIES = 100
-"""So many files, the latest, are looked into for what a file that is gone held."""
 
 
 class Found(NamedTuple):
@@ -51,41 +51,32 @@ class Files:
     ) -> None:
         """`room` is a directory for what compressed copies hold; unpacking ends when `stopping` is set."""
         self._groups = groups
-        self._tails: dict[Key, Tail] = {}
-        self._saved: dict[int, list[Tail]] = {}
-        """By inode, files of the position file that were not found since the start; by 0, what files once were."""
-        for tail in saved:
-            self._saved.setdefault(tail.inode, []).append(tail)
+        self._known = Known(saved, log)
+        self._opened = Opened(self.forget)
+        self._copies = Copies(room, troubles, stopping)
         self._by_path: dict[str, Tail] = {}
+        """What is there under each path; where nothing is, what was there."""
         self._away: list[Tail] = []
         """Files that were gone, and read to their end as far as known, at the latest look everywhere."""
         self._written: set[Tail] = set()
         """Closed files that were written to, as far as known."""
         self.unsaved: set[Tail] = set()
         """Those whose place or name on disk is not the present one."""
-        self._open: dict[Tail, None] = {}
-        """In order of last use."""
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most_open = 4096 if most == resource.RLIM_INFINITY else max(16, min(most // 2, 4096))
         self.ledger = Ledger()
         self._file_header = file_header
         self.idle_seconds = idle
-        self._room = room
-        self._stopping = stopping
         self._troubles = troubles
         self._metrics = metrics
         self._log = log
 
     def __iter__(self) -> Iterator[Tail]:
         """All of them, those not found again included: what the position file names."""
-        yield from self._tails.values()
-        for tails in self._saved.values():
-            yield from tails
+        return iter(self._known)
 
     @property
     def followed(self) -> list[Tail]:
         """Those that were found."""
-        return list(self._tails.values())
+        return list(self._known.found.values())
 
     @property
     def directories(self) -> dict[str, list[str] | None]:
@@ -93,13 +84,13 @@ class Files:
 
         With the patterns of names that count there; None where others may as well.
         """
-        where = self._groups.directories | {os.path.dirname(t.real) for t in self._tails.values() if t.real != t.path}
+        where = self._groups.directories | {os.path.dirname(t.real) for t in self.followed if t.real != t.path}
         return {directory: self._groups.patterns(directory) for directory in where}
 
     @property
     def most_waiting(self) -> int:
         """So many files may be open besides, until they are adopted."""
-        return max(16, self._most_open // 2)
+        return max(16, self._opened.most // 2)
 
     def wanted(self, path: str) -> str | None:
         """The name for which the file of that path is followed; None where it is not. Any thread."""
@@ -112,7 +103,7 @@ class Files:
 
     def held(self, key: Key) -> bool:
         """Whether that file is open. Any thread."""
-        tail = self._tails.get(key)
+        tail = self._known.found.get(key)
         return tail is not None and tail.fd is not None
 
     # --- finding
@@ -120,7 +111,7 @@ class Files:
     def excuse(self, directories: Iterable[str]) -> None:
         """What is there now need not be told of by the kernel: nobody watched when it came."""
         for directory in directories:
-            self.ledger.excuse(key for key in _names(directory) if key not in self._tails)
+            self.ledger.excuse(key for key in names(directory) if key not in self._known.found)
 
     def adopt(self, hints: Hints) -> set[Tail]:
         """Follow what the watch has opened; answer what is new of it. A look has to follow."""
@@ -134,21 +125,46 @@ class Files:
 
     def _note_growth(self, hints: Hints) -> None:
         """Which closed files were written to: should they be gone before they are opened, that is lost."""
-        came = {change.path for change in hints.changes if change.kind in (ARRIVED, CREATED)}
         self._written = {tail for tail in self._written if tail.grown and not tail.gone}
-        for known in self._written:
-            if came & {known.path, known.real}:
-                known.grown = None  # names are told of apart from writes, and may be later
-        for path in hints.grown:
+        known: dict[str, set[Tail]] = {}
+        for tail in (*self._away, *self._written):
+            for path in (tail.path, tail.real):
+                known.setdefault(path, set()).add(tail)
+
+        def closed(path: str) -> Iterator[Tail]:
             present = self._by_path.get(path)
-            for tail in [present, *(tail for tail in self._away if tail.path == path)]:
-                if tail is not None and tail.fd is None and not tail.grown:
-                    tail.grown = None if path in came or tail is not present else True
+            for tail in known.get(path, set()) | ({present} if present is not None else set()):
+                if tail.fd is None:
+                    yield tail
+
+        for change in hints.changes:
+            if change.kind in (ARRIVED, CREATED):
+                for tail in closed(change.path):
+                    if change.key != (tail.device, tail.inode):
+                        tail.replaced = True
+                        if tail.grown:
+                            tail.grown = None  # names are told of apart from writes, and may be later
+        for path in hints.grown:
+            for tail in closed(path):
+                if not tail.grown:
+                    tail.grown = None if tail.replaced else True
                     self._written.add(tail)
+
+    def _index(self) -> None:
+        """Find files by their paths; of several that had the same one, that which is there now."""
+        found: dict[str, Tail] = {}
+        for named in (False, True):
+            for tail in self._known.found.values():
+                if tail.named is named:
+                    found[tail.path] = found[tail.real] = tail
+        for tail in self._known.found.values():
+            if found[tail.path] is not tail or found[tail.real] is not tail:
+                tail.replaced = True
+        self._by_path = found
 
     def _is_link(self, change: Change) -> bool:
         """Whether that is another name of a file that is followed."""
-        if change.key not in self._tails:
+        if change.key not in self._known.found:
             return False
         try:
             status = os.lstat(change.path)
@@ -159,7 +175,7 @@ class Files:
     def _adopt(self, change: Change, new: Found) -> None:
         if change.key is None or change.opened is None or (fd := change.opened.take()) is None:
             return
-        tail = self._tails.get(change.key)
+        tail = self._known.found.get(change.key)
         if tail is not None and tail.fd is not None:
             os.close(fd)
             return
@@ -169,7 +185,7 @@ class Files:
         if tail is not None:
             self._hold(tail, fd)
             return
-        tail = self._recall(change.key, change.path, fd)
+        tail = self._known.recall(change.key, change.path, fd)
         if tail is None:
             device, inode = change.key
             tail = Tail(change.path, inode=inode, device=device, mark=Mark(), name=change.name)
@@ -189,13 +205,13 @@ class Files:
             for path in self._groups.paths(directory):
                 self._find(path, found, unknown)
         self._find_renamed(where, found)
-        missing = self._missing() if unknown else []
+        missing = self._known.missing() if unknown else []
         for path, key in unknown:
             self._find_new(path, key, found, missing, skip_to_end=skip_to_end)
         self._find_copies(where, found)
+        self.unsaved |= found.changed
         if found.changed:
-            self.unsaved |= found.changed
-            self._by_path = {path: tail for tail in self._tails.values() for path in (tail.real, tail.path)}
+            self._index()
         return found
 
     def hinted(self, hints: Hints) -> tuple[set[Tail], set[Tail]]:
@@ -229,9 +245,9 @@ class Files:
         if not stat.S_ISREG(status.st_mode):
             return
         key = (status.st_dev, status.st_ino)
-        tail = self._tails.get(key)
+        tail = self._known.found.get(key)
         if tail is None:
-            tail = self._recall(key, path)
+            tail = self._known.recall(key, path)
             if tail is None:
                 unknown.append((path, key))
                 return
@@ -244,7 +260,7 @@ class Files:
 
     def _find_new(self, path: str, key: Key, found: Found, missing: list[Tail], *, skip_to_end: bool) -> None:
         """A file that nothing is known of yet, unless it is the copy of one that is gone."""
-        tail = self._tails.get(key)  # by another of its names
+        tail = self._known.found.get(key)  # by another of its names
         try:
             status = os.stat(path)
         except OSError:
@@ -252,7 +268,7 @@ class Files:
         if key != (status.st_dev, status.st_ino):
             return
         if tail is None:
-            tail = next((t for t in missing if may_be_copy(t, path) and _is_in(t, path)), None)
+            tail = next((t for t in missing if may_be_copy(t, path) and t.is_at(path)), None)
             if tail is not None:
                 missing.remove(tail)
                 self._move_to(tail, key, path)
@@ -269,11 +285,11 @@ class Files:
         if not tail.named:
             found.changed.add(tail)
         tail.named = tail.matched = True
-        tail.deleted = False
+        tail.deleted = tail.replaced = False
         found.statuses[tail] = status
 
     def _follow(self, key: Key, tail: Tail, found: Found, fd: int | None = None) -> None:
-        self._tails[key] = tail
+        self._known.found[key] = tail
         self._label(tail)
         found.changed.add(tail)
         # At once: an open file can be read even when it is deleted. If it cannot be opened, reading it will say so.
@@ -285,52 +301,17 @@ class Files:
             except ChangedError:
                 # While nobody looked: what it held may be in a copy.
                 if tail.mark is not None:
-                    former = tail.former()
-                    self._saved.setdefault(0, []).append(former)
-                    self.unsaved.add(former)
+                    self.unsaved.add(self._known.keep_former(tail))
                 self.restart(tail)
                 with suppress(OSError):
                     self.open(tail)
             except OSError:
                 pass
 
-    def _recall(self, key: Key, path: str, fd: int | None = None) -> Tail | None:
-        """The file of the position file that this is. Its content decides, unless name, device and inode agree."""
-        device, inode = key
-        known = self._saved.get(inode, [])
-        for tail in sorted(known, key=lambda t: (t.path != path, t.device not in (None, device))):
-            sure = tail.path == path and tail.device in (None, device)
-            # What was opened already is compared already.
-            if tail.is_in(fd, path) if fd is not None else sure or _is_in(tail, path):
-                self._tell_unproved(tail, path)
-                known.remove(tail)
-                tail.device = device
-                if tail.path != path:
-                    tail.move(path)
-                return tail
-        return None
-
-    def _tell_unproved(self, tail: Tail, path: str) -> None:
-        """The inode, and a line that ends at the position, are all that says that it has that name now."""
-        if tail.mark is None and tail.path != path and tail.position:
-            self._log.warning(
-                "%s is read from byte %d on: the position file has that for its inode, under the name %s;"
-                " nothing else proves that it is the same file",
-                path,
-                tail.position,
-                tail.path,
-            )
-
     def _find_renamed(self, where: set[str], found: Found) -> None:
         """Those not found by a matching name: by any other name where they were, or by none."""
-        listed: dict[str, dict[Key, str]] = {}
-
-        def names(directory: str) -> dict[Key, str]:
-            if directory not in listed:
-                listed[directory] = _names(directory)
-            return listed[directory]
-
-        for key, tail in self._tails.items():
+        there = cache(names)
+        for key, tail in self._known.found.items():
             if tail in found.statuses or not where & {os.path.dirname(tail.path), os.path.dirname(tail.name)}:
                 continue
             tail.matched = False
@@ -338,25 +319,25 @@ class Files:
             # Under a name that does not match, it must be proved: another file may have taken the inode.
             sure = tail.fd is not None or tail.provable
             for home in (os.path.dirname(tail.path), os.path.dirname(tail.real)):
-                if sure and not named and key in names(home):
-                    tail.move(names(home)[key])
+                if sure and not named and key in there(home):
+                    tail.move(there(home)[key])
                     found.changed.add(tail)
                     named = True
             if named != tail.named:
                 tail.named = named
                 tail.deleted = not named
                 found.changed.add(tail)
-        for tail in [tail for inode, tails in self._saved.items() if inode for tail in tails]:
+        for tail in self._known.not_found():
             homes = {os.path.dirname(tail.path), os.path.dirname(tail.real)}
             if not self._asked(tail, where):
                 continue
             if not tail.provable:
                 self._lost_sight(tail, found)
                 continue
-            places = (place for home in homes for place in names(home).items())
+            places = (place for home in homes for place in there(home).items())
             for key, path in places:
-                if key[1] == tail.inode and key not in self._tails and _is_in(tail, path):
-                    self._tell_unproved(tail, path)
+                if key[1] == tail.inode and key not in self._known.found and tail.is_at(path):
+                    self._known.tell_unproved(tail, path)
                     self._move_to(tail, key, path)
                     self._follow(key, tail, found)
                     break
@@ -373,76 +354,37 @@ class Files:
             tail.deleted = True
             found.changed.add(tail)
 
-    def _missing(self) -> list[Tail]:
-        """Files that are gone, with the rest of what they held, and whose copies can be told by their bytes."""
-        saved = (tail for tails in self._saved.values() for tail in tails if not tail.inode or tail.deleted)
-        known = (tail for tail in self._tails.values() if tail.fd is None and tail.deleted)
-        return [tail for tail in (*saved, *known) if tail.provable and tail.mark is not None]
-
     def _find_copies(self, where: set[str], found: Found) -> None:
         """What the files held that are gone: in a copy under a rotated name, compressed or not."""
-        listed: dict[str, list[os.DirEntry[str]]] = {}
-        for tail in self._missing():
+        entries = cache(files)
+        for tail in self._known.missing():
             home = os.path.dirname(tail.real)
             if not where & {home, os.path.dirname(tail.name)}:
                 continue
-            if home not in listed:
-                listed[home] = _files(home)
-            for path, status in _latest(listed[home], tail):
-                identity = (status.st_ino, status.st_mtime_ns, status.st_size)
-                if identity in tail.refused or self._stopping.is_set():
-                    continue
-                if self._continue(tail, path, (status.st_dev, status.st_ino), found):
-                    break
-                tail.refused.add(identity)
+            copy = self._copies.find(tail, entries(home), self._known.found.keys())
+            if copy is not None:
+                self._continue(tail, copy, found)
 
-    def _continue(self, tail: Tail, path: str, key: Key, found: Found) -> bool:
-        """Read on in that file, if it proves to hold what the tail's file held."""
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            if compressed(fd):
-                unpacked = unpack(tail, fd, self._room, self._stopping)
-                if unpacked is None:
-                    return False
-                self._log.info("%s holds what %s held: it is read from byte %d on", path, tail.path, tail.position)
-                tail.unpacked = True
-                status = os.fstat(unpacked)
-                self._move_to(tail, (status.st_dev, status.st_ino), tail.path)
-                tail.named, tail.deleted = False, True
-                self._follow((status.st_dev, status.st_ino), tail, found, unpacked)
-                return True
-            if key in self._tails or not tail.is_in(fd, path):
-                return False
-            self._move_to(tail, key, path)
-            self._follow(key, tail, found)
-        except OSError as e:
-            self._troubles.report(path, f"{path} cannot be unpacked, it is tried again: {e.strerror or e}")
-            return False
+    def _continue(self, tail: Tail, copy: Copy, found: Found) -> None:
+        """Read on in that copy."""
+        if copy.unpacked is None:
+            self._move_to(tail, copy.key, copy.path)
         else:
-            self._troubles.over(path)
-            return True
-        finally:
-            os.close(fd)
+            self._log.info("%s holds what %s held: it is read from byte %d on", copy.path, tail.path, tail.position)
+            tail.unpacked = True
+            self._move_to(tail, copy.key, tail.path)
+            tail.named, tail.deleted = False, True
+        self._follow(copy.key, tail, found, copy.unpacked)
 
     def _move_to(self, tail: Tail, key: Key, path: str) -> None:
         """It was found there."""
-        self._drop(tail)
+        self._known.drop(tail)
         tail.device, tail.inode = key
         tail.seen = None
         tail.named, tail.deleted = True, False
         if path != tail.path:
             self._log.info("reading of %s goes on from byte %d in %s", tail.path, tail.position, path)
             tail.move(path)
-
-    def _drop(self, tail: Tail) -> None:
-        """No longer among those that are found, or are to be."""
-        if self._tails.get((tail.device or 0, tail.inode)) is tail:
-            del self._tails[tail.device or 0, tail.inode]
-        elif tail in (known := self._saved.get(tail.inode, [])):
-            known.remove(tail)
 
     # --- letting go
 
@@ -455,7 +397,7 @@ class Files:
                 continue
             if tail.named:
                 self.close(tail)
-            elif self._tails.get((tail.device or 0, tail.inode)) is not tail:
+            elif not self._known.is_found(tail):
                 if not self._may_return(tail):
                     gone.append(tail)
             elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.position:
@@ -478,12 +420,12 @@ class Files:
     def forget(self, tail: Tail) -> None:
         """Follow it no longer."""
         read = tail.fd is not None
-        found = self._tails.get((tail.device or 0, tail.inode)) is tail
+        found = self._known.is_found(tail)
         self.close(tail)
         tail.gone = True
         self.unsaved.add(tail)
         self._troubles.over(tail.path)
-        self._drop(tail)
+        self._known.drop(tail)
         for path in (tail.path, tail.real):
             if self._by_path.get(path) is tail:
                 del self._by_path[path]
@@ -511,101 +453,18 @@ class Files:
 
     def open(self, tail: Tail) -> None:
         """Open it if it is not; close another where too many are. Raises as `Tail.open` does."""
-        if tail.fd is None:
-            self._make_room()
-            known = tail.mark
-            tail.open()
-            if tail.mark is not known:
-                self.unsaved.add(tail)
-        self._open.pop(tail, None)
-        self._open[tail] = None
+        if self._opened.open(tail):
+            self.unsaved.add(tail)
 
     def _hold(self, tail: Tail, fd: int) -> None:
         """It is open already."""
-        self._make_room()
-        tail.hold(fd)
-        self._open[tail] = None
+        self._opened.hold(tail, fd)
         self.unsaved.add(tail)
-
-    def _make_room(self) -> None:
-        """Where too many are open, close a quarter of them.
-
-        Of those used least recently, first what was read to its end. A file that has no name any more could never be
-        opened again: it is forgotten if it was read to its end, though its writer might go on, and kept if not.
-        """
-        if len(self._open) < self._most_open:
-            return
-        for unread in (False, True):
-            for tail in list(self._open):
-                if len(self._open) <= self._most_open * 3 // 4:
-                    return
-                assert tail.fd is not None
-                status = os.fstat(tail.fd)
-                if bool(tail.held) or status.st_size > tail.position:
-                    if unread and status.st_nlink and tail.named:
-                        self.close(tail)
-                        tail.grown = True
-                elif status.st_nlink and tail.named:
-                    self.close(tail)
-                elif not status.st_nlink:
-                    self.forget(tail)
 
     def close(self, tail: Tail) -> None:
         """Close it; it is followed still."""
-        self._open.pop(tail, None)
-        tail.close()
+        self._opened.close(tail)
 
     def close_all(self) -> None:
         """Close every one."""
-        for tail in list(self._open):
-            self.close(tail)
-
-
-def key_of(path: str) -> Key | None:
-    """Device and inode of what is there; None where there is nothing that can be seen."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _files(directory: str) -> list[os.DirEntry[str]]:
-    with suppress(OSError), os.scandir(directory) as entries:
-        return [entry for entry in entries if entry.is_file()]
-    return []
-
-
-def _latest(entries: Iterable[os.DirEntry[str]], tail: Tail) -> list[tuple[str, os.stat_result]]:
-    """Those that may be copies of it, the latest first."""
-    found = []
-    for entry in entries:
-        if may_be_copy(tail, entry.path):
-            with suppress(OSError):
-                found.append((entry.path, entry.stat()))
-    found.sort(key=lambda entry: (-entry[1].st_mtime_ns, entry[0]))
-    return found[:_MOST_COPIES]
-
-
-def _names(directory: str) -> dict[Key, str]:
-    """Every regular file there."""
-    names = {}
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.is_file() and (key := key_of(entry.path)):
-                    names[key] = entry.path
-    except OSError:
-        pass
-    return names
-
-
-def _is_in(tail: Tail, path: str) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return tail.is_in(fd, path)
-    finally:
-        os.close(fd)
+        self._opened.close_all()

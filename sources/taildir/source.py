@@ -102,9 +102,6 @@ class TaildirSource(Source[TaildirConfig]):
             most=self._files.most_waiting,
         )
         self._held.callback(self._watch.close)
-        self._missed = self._shown = ""
-        """What is told of missed files, and what of it `metrics` shows."""
-        self._missed_until = 0.0
         self._yielded: list[Events] = []
         self._behind: set[Tail] = set()
         self._holding: set[Tail] = set()
@@ -233,7 +230,7 @@ class TaildirSource(Source[TaildirConfig]):
             grown, changed = self._files.hinted(hints)
             quiet = {tail for tail in self._holding if self._quiet(tail, now)}
             tails = dict.fromkeys(grown | changed | self._behind | quiet)
-        self._tell_missed(now)
+        self._tell_missed()
         self._behind = set()
         found = []
         for tail, status in tails.items():
@@ -281,25 +278,18 @@ class TaildirSource(Source[TaildirConfig]):
             if self._watch.add(directory, patterns):
                 self._files.excuse([directory])
 
-    def _tell_missed(self, now: float) -> None:
+    def _tell_missed(self) -> None:
         """Count files that were gone before they could be opened, and show that for a while."""
-        missed = self._files.ledger.missed
-        if missed:
+        if missed := self._files.ledger.missed:
             self.metrics.add("FileMissedCount", len(missed))
             text = (
                 "files were gone before they could be opened, and what they held is not read:"
                 f" {self.metrics.get('FileMissedCount'):.0f} so far, the latest {missed[-1]}"
             )
             self.complain("missed", "%s", text)
-            self._missed_until = now + _MISSED_SECONDS
-            self._missed, missed[:] = text, []
-        if self._missed_until and self.metrics.last_error in ("", self._shown):
-            shown = self._missed if now < self._missed_until else ""
-            if shown != self.metrics.last_error:
-                self.metrics.error(shown)
-            self._shown = shown
-            if not shown:
-                self._missed_until = 0.0
+            until = time.monotonic() + _MISSED_SECONDS
+            self.metrics.degraded = lambda: text if time.monotonic() < until else ""
+            missed.clear()
 
     def _quiet(self, tail: Tail, now: float) -> bool:
         """Whether it has not grown for so long that its last event will not go on."""

@@ -107,6 +107,8 @@ class Tail:
         """Whether no name leads to it, though its directory is there: Flume would forget it."""
         self.grown: bool | None = False
         """Whether it was written to since it was closed; None where that may have been another file of its name."""
+        self.replaced = False
+        """Whether another file came by its name since it was last seen there."""
         self.unpacked = False
         """Whether `fd` is what a compressed copy of it holds."""
         self.refused: set[tuple[int, int, int]] = set()
@@ -134,7 +136,7 @@ class Tail:
         """It goes by that name now."""
         if self.fd is None and not self.provable:
             self.name = path  # another file may have taken its inode
-        self.path = path
+        self.path, self.replaced = path, False
         self.real = str(Path(path).resolve()) if Path(path).is_symlink() else path
 
     def open(self) -> None:
@@ -180,6 +182,17 @@ class Tail:
             return self.mark.holds(fd)
         # Flume left no proof: believe its position under the same name, and else only at the end of a line.
         return path == self.path or not self.position or os.pread(fd, 1, self.position - 1) == b"\n"
+
+    def is_at(self, path: str) -> bool:
+        """Whether that name leads to it, as `is_in`; False where what is there cannot be opened."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return self.is_in(fd, path)
+        finally:
+            os.close(fd)
 
     def status(self) -> os.stat_result | None:
         """Its size and times; None where its name no longer leads to it."""

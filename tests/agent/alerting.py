@@ -27,6 +27,12 @@ def rules() -> dict[str, str]:
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
+def patience() -> dict[str, int]:
+    """By alert: for how many minutes its expression has to hold."""
+    found = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    return {rule["alert"]: int(rule.get("for", "0m").removesuffix("m")) for rule in found}
+
+
 def look(scraped: str | None) -> Look:
     """The series of one scrape, or of one that failed."""
     found: dict[str, Vector] = {"up": {frozenset({("job", "flafka")}): float(scraped is not None)}}

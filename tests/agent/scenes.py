@@ -32,6 +32,10 @@ class Scene:
                 kind, _, name = one.metrics.partition(".")
                 self.metrics[one.metrics] = Metrics()
                 self.registry.add(kind, name, self.metrics[one.metrics])
+        for edge in self.graph.edges:
+            if edge.metrics:
+                self.metrics[edge.metrics] = Metrics()
+                self.registry.add("ROUTE", edge.metrics.partition(".")[2], self.metrics[edge.metrics])
         command = f"agent dlq list -c {spec.file} -n {spec.name}"
         self.view = View(self.graph, self.registry, command)
         self.view.show(self.graph, self.watch, {"files": lambda: self.files})
@@ -75,6 +79,7 @@ def at_work(scene: Scene) -> None:
     counters: Mapping[str, tuple[str, float]] = {
         "SOURCE": ("EventAcceptedCount", 1),
         "INTERCEPTOR": ("EventReceivedCount", 1),
+        "ROUTE": ("EventRoutedCount", 1),
         "CHANNEL": ("EventPutSuccessCount", 4),
         "SINK": ("EventDrainSuccessCount", 3),
     }

@@ -20,8 +20,10 @@ from agent.monitoring.watch import KafkaWatch
 from agent.runner.agent import Agent
 from agent.services.running import free_port, until
 from plugins import Backlog, Broker, ClusterLook, Components, Metrics, Onlooker
-from tests.agent.alerting import RULES, Look, firing, look, names, rules
+from tests.agent.alerting import RULES, Look, firing, look, names, patience, rules
+from tests.agent.prometheus import judged, promtool
 from tests.runner.test_notices import Plugin
+from tests.system.running import small_disk
 
 CONFIGURATION = """
 a1.sources = tls udp numbers waiting over
@@ -199,6 +201,75 @@ def test_alerts_on_brokers_and_backlogs() -> None:
         watch._onlookers["c1"] = seen
         watch._look("c1", backlogs=True)
         assert firing(before, scraped(registry)) == expected
+
+
+NOT_YET = {
+    "SOURCE": {"UnacknowledgedSeconds": 60, "OpenConnectionCount": 3, "OpenConnectionLimit": 4}
+    | {"CertificateSecondsLeft": 14 * 86400, "KernelDropCount": 7},
+    "CHANNEL": {"ChannelFillPercentage": 80, "Overflowing": 0, "DiskFreeBytes": 2e9}
+    | {"BrokersDown": 0, "UnderReplicatedPartitions": 0, "OfflinePartitions": 0},
+    "SINK": {"LagSeconds": 600, "RetentionSecondsLeft": 6 * 3600, "EventRejectedCount": 7},
+}
+"""By kind: figures at the limits of what is well."""
+WRONG = {
+    "SOURCE": {"UnacknowledgedSeconds": 61, "OpenConnectionCount": 4, "CertificateSecondsLeft": 14 * 86400 - 1}
+    | {"KernelDropCount": 8},
+    "CHANNEL": {"ChannelFillPercentage": 80.5, "Overflowing": 1, "DiskFreeBytes": 2e9 - 1}
+    | {"BrokersDown": 1, "UnderReplicatedPartitions": 1, "OfflinePartitions": 1},
+    "SINK": {"LagSeconds": 601, "RetentionSecondsLeft": 6 * 3600 - 1, "EventRejectedCount": 8},
+}
+"""Those that go beyond them."""
+
+
+def test_prometheus_judges_as_these_tests_do(tmp_path: Path) -> None:
+    registry, shown = Registry("a1"), {}
+    for kind, figures in NOT_YET.items():
+        for name in ("well", "ill"):
+            metrics = shown[kind, name] = Metrics()
+            registry.add(kind, name, metrics)
+            for figure, value in figures.items():
+                metrics.add(figure, value) if figure in ("KernelDropCount", "EventRejectedCount") else metrics.set(
+                    figure, value
+                )
+    before = scraped(registry)
+    assert firing(before, before) == {}
+    for kind, figures in WRONG.items():
+        metrics = shown[kind, "ill"]
+        metrics.error("it is away")
+        for figure, value in figures.items():
+            metrics.add(figure) if figure in ("KernelDropCount", "EventRejectedCount") else metrics.set(figure, value)
+    after = scraped(registry)
+    found = firing(before, after)
+    assert found == {alert: {"ill"} for alert in rules().keys() - {"FlafkaAgentDown"}}
+    tool = promtool(tmp_path)
+    pairs, lasting = {(alert, name) for alert, names in found.items() for name in names}, patience()
+    rates = {alert for alert, expression in rules().items() if "rate(" in expression}
+    expected = {
+        10: set(),
+        11: {(alert, name) for alert, name in pairs if not lasting[alert]},
+        17: {(alert, name) for alert, name in pairs if lasting[alert] <= 5},
+        45: {(alert, name) for alert, name in pairs if alert not in rates},
+    }
+    assert judged(tool, tmp_path, before, after, expected) == ""
+    assert judged(tool, tmp_path, before, look(None), {10: set(), 14: {("FlafkaAgentDown", "")}}) == ""
+    expected[45].pop()
+    assert "FAILED" in judged(tool, tmp_path, before, after, expected)
+
+
+def test_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(
+        "a1.sources = s\na1.channels = c\na1.sources.s.type = seq\na1.sources.s.channels = c\n"
+        f"a1.channels.c.type = file\na1.channels.c.checkpointDir = {tmp_path}/small/checkpoint\n"
+        f"a1.channels.c.dataDirs = {tmp_path}/small/data\n"
+    )
+    spec, found = load(file, components=Components())
+    assert spec is not None, found
+    agent = Agent(spec)
+    before = scraped(agent.registry)
+    assert firing(before, before) == {}
+    with small_disk(tmp_path / "small", 64):
+        assert firing(before, scraped(agent.registry)) == {"FlafkaDiskNearlyFull": {"c"}}
 
 
 def test_the_dashboard_shows_figures_that_there_are(made: Agent) -> None:

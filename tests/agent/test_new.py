@@ -6,10 +6,10 @@ import ast
 import base64
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from agent.cli import main
 from agent.services.running import free_port
 from plugins import Components
+from tests.fixtures.plugins import found_by_python, pass_tests_of
 
 NAMES = {"source": "made-up-lines", "sink": "made-up-file", "interceptor": "madeup"}
 
@@ -32,36 +33,13 @@ def make(kind: str, name: str, directory: Path) -> None:
     assert f"agent check -c {directory}/agent.conf" in shown.output
 
 
-def found_by_python(directory: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """As `pip install -e` leaves it: on the path, with the entry point of its pyproject.toml. Answers its module."""
-    module = name.replace("-", "_")
-    about = directory / f"{module}-0.1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
-    project = (directory / "pyproject.toml").read_text()
-    entry = project.partition("[project.entry-points.flafka]\n")[2].partition("\n")[0].replace('"', "")
-    (about / "entry_points.txt").write_text(f"[flafka]\n{entry}\n")
-    monkeypatch.syspath_prepend(directory)
-    for one in (module, f"test_{module}"):
-        monkeypatch.delitem(sys.modules, one, raising=False)
-    return module
-
-
-def pass_tests_of(module: ModuleType, directory: Path) -> None:
-    names = [name for name in vars(module) if name.startswith("test_")]
-    assert names
-    for name in names:
-        test = vars(module)[name]
-        test(*[directory] * len(test.__annotations__.keys() - {"return"}))
-
-
 @pytest.mark.parametrize("kind", NAMES)
 def test_a_component_is_found_by_its_type_and_passes_its_test(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, directory = NAMES[kind], tmp_path / "new"
     make(kind, name, directory)
-    module = found_by_python(directory, name, monkeypatch)
+    module = found_by_python(directory, monkeypatch)
     assert Components().get(kind, name).__module__ == module
     checked = CliRunner().invoke(main, ["check", "-c", str(directory / "agent.conf"), "--strict"])
     assert checked.exit_code == 0, checked.output
@@ -135,20 +113,23 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_pip_installs_it_in_place(tmp_path: Path) -> None:
-    make("interceptor", "madeup", tmp_path / "new")
-    environment = tmp_path / "venv"
+@pytest.mark.parametrize("kind", NAMES)
+def test_pip_installs_it_in_place(kind: str, tmp_path: Path) -> None:
+    name, directory, environment = NAMES[kind], tmp_path / "new", tmp_path / "venv"
+    make(kind, name, directory)
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    python = environment / "bin/python"
     packages = next((environment / "lib").glob("python*/site-packages"))
     here = [Path(__file__).parents[2], *(Path(path) for path in sys.path if path.endswith("site-packages"))]
     (packages / "shared.pth").write_text("".join(f"{path}\n" for path in here))
-    pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", "-e", tmp_path / "new"]
-    subprocess.run(pip, check=True)
-    done = subprocess.run(
-        [python, "-m", "agent", "check", "-c", tmp_path / "new/agent.conf"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def python(*words: str | Path) -> None:
+        command = [environment / "bin/python", "-m", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    python("pip", "install", "--quiet", "--no-deps", "-e", directory)
+    python("pytest", "-q", "-p", "no:cacheprovider", directory)
+    (tmp_path / "in").touch()
+    python("agent", "check", "--strict", "-c", directory / "agent.conf")
+    python("agent", "explain", kind, name)

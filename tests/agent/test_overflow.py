@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent.cli.check import flow
 from agent.config import Mode, load
+from agent.graph import graph_of, ways
 from agent.topology import AgentSpec
 from plugins import Components
 
@@ -35,7 +35,10 @@ def test_one_that_is_right_is_not_spoken_of(tmp_path: Path, cls: str, mode: Any)
     spec, said = loaded(tmp_path, CONFIGURATION.replace("= kafka\n", f"= {cls}\n"), mode)
     assert said == []
     assert spec is not None
-    assert flow(spec) == ["s1 (seq) → c1 (kafka, overflow c2)"]
+    assert ways(graph_of(spec)) == [
+        "s1 (seq) → c1 (kafka)",
+        "c1 (kafka) → overflow [while brokers are away] c2 (file)",
+    ]
     overflow = spec.channels[0].overflow
     assert overflow is not None
     assert (overflow.channel, overflow.seconds) == ("c2", 5)

@@ -168,3 +168,16 @@ def test_readiness_names_what_was_never_open() -> None:
     registry.waiting = lambda: {"a1.channels.c1": "no broker answers"}
     answer = ask("/readyz")
     assert (answer.status, answer.json()["waiting"]) == (503, {"a1.channels.c1": "no broker answers"})
+
+
+def test_names_that_are_no_text_are_shown_as_far_as_they_can_be() -> None:
+    registry, metrics = Registry("a1"), Metrics()
+    registry.add("SOURCE", "s1", metrics)
+    metrics.error("/in/a\udcff cannot be read")
+    view = view_of(registry, [FollowedFile("/in/a\udcff", 5)])
+    ask = asking(view=view)
+    for path in ("/api/state", "/api/files", "/healthz", "/metrics"):
+        answer = ask(path)
+        assert answer.status in (200, 503), path
+        assert b"/in/a\\udcff" in answer.body, path
+        assert answer.json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.config import load
+from agent.runner.agent import Agent
 from agent.services.running import RunningAgent, until
 from agent.topology import AgentSpec
-from plugins import Components
+from plugins import Batch, Components, Event
 from tests.agent.scenes import Scene, at_work, cluster, some_files
 from tests.agent.test_graph import CONFIGURATION
 from tests.system.running import connected
@@ -312,3 +314,99 @@ a1.sinks.k1.channel = c1
         truth = agent.metrics()["CHANNEL.c1"]
         assert {name: rows[name] for name in truth} == truth
         page.close()
+
+
+TWO_WAYS = """
+a1.sources = s1
+a1.channels = c1 c2
+a1.sinks = k1 k2
+a1.sources.s1.type = netcat
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = 0
+a1.sources.s1.channels = c1 c2
+a1.sources.s1.selector.type = multiplexing
+a1.sources.s1.selector.header = kind
+a1.sources.s1.selector.mapping.rare = c2
+a1.sources.s1.selector.default = c1
+a1.channels.c1.type = memory
+a1.channels.c2.type = memory
+a1.sinks.k1.type = null
+a1.sinks.k1.channel = c1
+a1.sinks.k2.type = null
+a1.sinks.k2.channel = c2
+a1.sinks.k2.interceptors = m
+a1.sinks.k2.interceptors.m.type = mask
+a1.sinks.k2.interceptors.m.patterns = card
+a1.monitoring.port = 0
+"""
+
+
+@pytest.fixture
+def two_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = tmp_path / "agent.conf"
+    file.write_text(TWO_WAYS)
+    agent = Agent(configured(file))
+    agent.start()
+    until(lambda: agent.sources[0].was_open.is_set() and agent.server._server, "the agent")
+    yield agent
+    agent.stop()
+
+
+def wire(page: Page, words: str) -> float:
+    """The rate on the line whose label has these words; 0 as long as there is none."""
+    texts = "\n".join(page.locator("#edges text").all_text_contents())
+    found = re.search(rf"^{words}([\d.,]+)/s$", texts, re.MULTILINE)
+    return float(found[1].replace(",", "")) if found else 0.0
+
+
+def test_each_way_has_its_own_rate(browser: Browser, two_ways: Agent) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.set_default_timeout(PATIENCE)
+    page.goto(f"http://127.0.0.1:{two_ways.server.port}/")
+    turned(page)
+    rare, other = Event(b"x", {"kind": "rare"}), Event(b"x")
+
+    def divided() -> bool:
+        two_ways.sources[0].deliver(Batch.of([rare, *[other] * 9]))
+        seldom = wire(page, "kind = rare")
+        return seldom > 1 and 8 < wire(page, "otherwise") / seldom < 10
+
+    until(divided, "each way to have its own rate")
+    page.close()
+
+
+def test_events_are_shown_as_they_pass_behind_the_last_mask(browser: Browser, two_ways: Agent) -> None:
+    card = "4111 1111 1111 1111"
+    pages = [browser.new_page(viewport={"width": 1400, "height": 900}) for _ in range(2)]
+    taps = {"k1": two_ways.sinks[0].members[0].delivery.taps, "k2": two_ways.sinks[1].members[0].delivery.taps}
+
+    def ask(page: Page, node: str) -> None:
+        page.locator(f"[data-id='{node}']").click()
+        page.locator("#sample-button").click()
+        turned(page)
+
+    for page in pages:
+        page.set_default_timeout(PATIENCE)
+        page.goto(f"http://127.0.0.1:{two_ways.server.port}/")
+        turned(page)
+        ask(page, "a1.sinks.k2")
+    assert len(taps["k2"].listeners) == 1
+    deliver = two_ways.sources[0].deliver
+    until(lambda: deliver(Batch.of([Event(f"<b>{card}</b>".encode(), {"kind": "rare"})])), "an event")
+    for page in pages:
+        page.locator("#sample-events li").first.wait_for()
+        text = page.locator("#sample-events").inner_text()
+        assert ("<b>***</b>" in text, card in text, "kind = rare" in text) == (True, False, True)
+        assert page.locator("#sample-events b").count() == 0
+    page.keyboard.press("Escape")
+    for node in ("sinks.k1", "channels.c1", "channels.c2", "sources.s1"):
+        ask(page, f"a1.{node}")
+        told = page.locator("#sample-about").inner_text()
+        assert f"a1.sinks.k2.interceptors.m takes out what the events at a1.{node} have" in told
+        assert page.locator("#sample-events li").count() == 0
+        page.keyboard.press("Escape")
+    for page in pages:
+        page.close()
+    until(lambda: two_ways.look() or not taps["k2"].listeners, "the tap to end with the last page")
+    assert not taps["k1"].listeners

@@ -131,6 +131,26 @@ def test_what_is_not_is_shown_side_by_side(directory: Path) -> None:
     assert "event 1: row" in (failure.text or "")
 
 
+def test_what_an_interceptor_rejects_is_told(directory: Path) -> None:
+    private = "a1.sources.s1.interceptors.private."
+    lines = [line for line in CONFIGURATION.splitlines() if not line.startswith(private)]
+    lines += [f"{private}{one}" for one in ("type = json", "fields = level", "onError = reject")]
+    (directory / "agent.conf").write_text("\n".join(lines) + "\n")
+    shown = run(
+        directory,
+        """[[test]]
+lines = ['{"level": "ERROR"}', "no JSON"]
+[[test.expect]]
+at = "s1"
+event = [{ headers = { level = "ERROR" } }, { body = "no JSON", rejected = "^the body is no JSON object" }]
+[[test.expect]]
+at = "logs"
+count = 1
+""",
+    )
+    assert shown.exit_code == 0, shown.output
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [

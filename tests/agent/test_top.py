@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from agent.cli import main
-from agent.cli.output import short, span
+from agent.cli.output import brief, short, span
 from agent.cli.top import drawn, fitting, rows
 from agent.config import load
 from agent.graph import graph_of
@@ -72,6 +72,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     one.metrics["CHANNEL.c1"].set("ChannelSize", 17)
     one.metrics["SINK.k1"].set("Lag", 9)
     one.metrics["SINK.k1"].set("LagSeconds", 4.2)
+    one.metrics["SINK.k1"].set("BatchMilliseconds", 2140)
     one.metrics["SINK.k1"].add("EventRejectedCount", 3)
     one.metrics["SINK.k2"].error("[the disk] is full")
     one.metrics["SINK.k2"].set("RetryAttempt", 2)
@@ -95,7 +96,7 @@ def test_a_pipe_gets_one_look_as_lines(served: Served) -> None:
     assert by_name["s1"] == ["s1", "netcat", "-", "123.5", "k", "ok"]
     assert by_name["s1.i1"] == ["s1.i1", "regex_filter", "-", "130.0", "k", "6,544", "dropped"]
     assert by_name["c1"] == ["c1", "memory", "-", "0", "17", "ok"]
-    assert by_name["k1"] == ["k1", "null", "-", "0", "9", "4", "s", "3", "ok"]
+    assert by_name["k1"] == ["k1", "null", "-", "0", "9", "4", "s", "2.1", "s", "3", "ok"]
     assert by_name["k2"][:6] == ["k2", "logger", "-", "0", "failing", "#3"]
     assert rest[-1] == "SINK.k2: [the disk] is full"
 
@@ -114,6 +115,7 @@ def test_json_has_the_values_that_the_metrics_have(served: Served) -> None:
     ]
     assert found["a1.sources.s1"]["events"] == 123_456
     assert (found["a1.sinks.k1"]["lag"], found["a1.sinks.k1"]["lag_seconds"]) == (9, 4.2)
+    assert found["a1.sinks.k1"]["batch_milliseconds"] == 2140
     assert found["a1.sinks.k2"]["retry_attempt"] == 2
     assert told["problems"] == [{"component": "SINK.k2", "reason": "[the disk] is full"}]
 
@@ -189,3 +191,10 @@ def test_numbers_are_short(number: float | None, text: str) -> None:
 )
 def test_times_are_short(seconds: float | None, text: str) -> None:
     assert span(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"), [(0, "0.0 ms"), (0.44, "0.4 ms"), (12.3, "12 ms"), (2140, "2.1 s"), (90_000, "2 min")]
+)
+def test_times_of_batches_are_short(milliseconds: float, text: str) -> None:
+    assert brief(milliseconds) == text

@@ -15,7 +15,7 @@ import pytest
 from channels.file import FileChannel, flume
 from channels.file.log import drop_from
 from plugins import FlafkaError, Retry
-from tests.channels.test_file import channel, consumer, events, opened, segments
+from tests.channels.file_running import channel, consumer, events, opened, segments
 
 RECORDED = Path(__file__).parents[1] / "data/flume_file_channel"
 NAMES = ("records", "checkpoint")

@@ -124,11 +124,14 @@ def test_nothing_is_handed_out_before_the_brokers_say_that_it_is_the_same_topic(
     consumer = reading(brokers, "confirmed", RebalanceListener(start=None), ids)
     try:
         waiting(consumer, ids)
+        numbered(brokers, "confirmed", range(10, 20))
+        until(lambda: len(consumer._asked) + len(consumer._fetched) == 20)
+        assert len(ids.waiting) == 1, "one request at a time, for all that waits"
         ids.answer(None)  # no broker answered: it is asked again, and nothing is lost or overtaken
         waiting(consumer, ids)
         ids.held = False
         ids.answer("first")
-        assert bodies(consumer, 10) == [b"%d" % number for number in range(10)]
+        assert bodies(consumer, 20) == [b"%d" % number for number in range(20)]
         assert consumer.lag() == 0
     finally:
         consumer.close()
@@ -154,10 +157,30 @@ def test_records_of_a_topic_made_again_are_not_taken_for_those_of_the_old_one(br
     consumer = reading(brokers, "again", RebalanceListener(start=None), ids)
     try:
         waiting(consumer, ids)
+        assert consumer.lag() == 10
         ids.answer("second")
-        with pytest.raises(Retry, match="topic again was deleted and created again"):
+        with pytest.raises(Retry, match=r"topic again was deleted and created again.* 10 records"):
             until(lambda: consumer.take(1))
         assert consumer._metrics.get("TopicRecreatedCount") == 1
+        assert consumer._metrics.get("RecordLostCount") == 10
+    finally:
+        consumer.close()
+
+
+def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_meanwhile(brokers):
+    numbered(brokers, "given-up", range(10))
+
+    class MadeAgain(Ids):
+        """Once it was asked what is left of the topic."""
+
+        def get(self):
+            found, self.now = self.now, "second"
+            return found
+
+    consumer = reading(brokers, "given-up", RebalanceListener(start=50), MadeAgain())
+    try:
+        with pytest.raises(Retry, match="topic given-up was deleted and created again"):
+            until(lambda: consumer.take(1))
     finally:
         consumer.close()
 

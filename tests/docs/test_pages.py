@@ -1,5 +1,6 @@
 """The pages: what is generated is the present, links lead somewhere, the site is built without a warning."""
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -10,7 +11,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from plugins import Batch, Event, Origin, conformance
 from tests.docs.blocks import PAGES, ROOT
 
 DOCS = ROOT / "docs"
@@ -99,14 +103,45 @@ def test_files_that_messages_name_are_there() -> None:
 
 @pytest.fixture
 def site_plugin(tmp_path):
-    """The directory with the files of CONTRIBUTING.md."""
-    page = (ROOT / "CONTRIBUTING.md").read_text()
+    """The directory with the files of CONTRIBUTING.md and docs/plugins.md."""
+    pages = (ROOT / "CONTRIBUTING.md").read_text() + (DOCS / "plugins.md").read_text()
     directory = tmp_path / "site"
     directory.mkdir()
-    for code, name in re.findall(r'```python\n("""(\w+\.py).*?)```', page, re.S):
+    for code, name in re.findall(r'```python\n("""(\w+\.py).*?)```', pages, re.S):
         (directory / name).write_text(code)
-    assert {path.name for path in directory.iterdir()} == {"site_plugin.py", "test_site_plugin.py"}
+    names = {path.name for path in directory.iterdir()}
+    assert names == {"site_plugin.py", "test_site_plugin.py", "site_sizes.py"}
     return directory
+
+
+def test_a_source_and_a_sink_with_their_options_have_less_than_25_lines_each(site_plugin):
+    lines = (site_plugin / "site_plugin.py").read_text().splitlines()
+    classes = [one for one in ast.parse("\n".join(lines)).body if isinstance(one, ast.ClassDef)]
+    assert [one.name for one in classes] == ["DatagramsConfig", "DatagramsSource", "LinesConfig", "LinesSink"]
+    for config, component in zip(classes[::2], classes[1::2], strict=True):
+        written = [*lines[config.lineno - 1 : config.end_lineno], *lines[component.lineno - 1 : component.end_lineno]]
+        assert len([line for line in written if line.strip()]) < 25
+
+
+@given(st.lists(st.builds(Event, st.binary(max_size=3) | st.just(b"#\xff"), st.dictionaries(st.text(), st.text()))))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_interceptor_of_the_page_is_the_same_by_column_and_by_event(sizes, events):
+    by_event, by_column = (conformance.make(cls, {}) for cls in (sizes.SizesByEvent, sizes.SizesByColumn))
+    batch = Batch.of(events, Origin.of_record("t", 0, 7, 0, len(events)))
+    one, other = by_event.intercept(batch), by_column.intercept(batch)
+    assert (list(one), one.ids()) == (list(other), other.ids())
+
+
+@pytest.fixture
+def sizes(site_plugin, monkeypatch):
+    monkeypatch.syspath_prepend(site_plugin)
+    monkeypatch.delitem(sys.modules, "site_sizes", raising=False)
+    return importlib.import_module("site_sizes")
+
+
+def test_both_interceptors_of_the_page_pass_the_kit(sizes):
+    for cls in (sizes.SizesByEvent, sizes.SizesByColumn):
+        conformance.check_interceptor(cls, {}, events=[Event(b"# a comment"), Event(b"#"), Event(b"")])
 
 
 def test_the_components_of_contributing_md_pass_the_kit(site_plugin, tmp_path, monkeypatch):

@@ -18,14 +18,20 @@ def program(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
     `packages` are those to unpack: its own, and libraries that no base system has. They are fetched once into the
     cache, `apt-get update` included where apt has no lists yet and we may.
     """
-    if found := shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin"):
-        return Path(found), dict(os.environ)
+    found, libraries = unpacked(name, *packages)
+    return found, {**os.environ, **libraries}
+
+
+def unpacked(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
+    """The same, with only what it needs to have in its environment."""
+    if found := shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin:/lib/systemd"):
+        return Path(found), {}
     root = cache_directory() / "debian" / "-".join(packages)
     if not root.exists() and (reason := _fetch(root, packages)):
         pytest.skip(f"{name} is not here and cannot be fetched ({reason}): apt-get install {packages[0]}")
     libraries = {str(path.parent) for path in root.rglob("*.so*")}
-    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(sorted(libraries))}
-    return next(path for path in root.rglob(f"*bin/{name}")), environment
+    places = (path for folder in ("bin", "sbin", "lib/systemd") for path in root.rglob(f"{folder}/{name}"))
+    return next(places), {"LD_LIBRARY_PATH": ":".join(sorted(libraries))}
 
 
 def _fetch(root: Path, packages: tuple[str, ...]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -46,23 +48,36 @@ a1.sinks.files.sink.directory = {directory}
 
 
 class RunningFlume:
-    """Flume's agent `a1` as a process. `with` it, so that it never outlives what started it.
+    """Flume's agent as a process. `with` it, so that it never outlives what started it.
 
-    `jars` are locks whose jars follow Flume's own on its class path. What it says is in `flume.log` in `directory`.
+    `jars` are locks whose jars follow Flume's own on its class path; `options` are for its JVM, `environment` adds to
+    the present one. What it says is in `flume.log` in `directory`.
     """
 
-    def __init__(self, directory: Path, configuration: Path, *, jars: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        configuration: Path,
+        *,
+        name: str = "a1",
+        jars: Sequence[str] = (),
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         (directory / "log4j2.xml").write_text(LOGGING)
         self._directory, self._log = directory, directory / "flume.log"
-        options = [f"-Dlog4j2.configurationFile={directory}/log4j2.xml", f"-Djava.io.tmpdir={directory}"]
+        options = [f"-Dlog4j2.configurationFile={directory}/log4j2.xml", f"-Djava.io.tmpdir={directory}", *options]
         path = [Path(ensure(lock), "*") for lock in ("flume", *jars)]
         command = java_command(find_java(), path, "org.apache.flume.node.Application", heap_mb=256, options=options)
-        self._command = [*command, "--name", "a1", "--conf-file", str(configuration), "--no-reload-conf"]
+        self._command = [*command, "--name", name, "--conf-file", str(configuration), "--no-reload-conf"]
+        self._environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen[bytes]
 
-    def __enter__(self) -> RunningFlume:
+    def __enter__(self) -> Self:
         with self._log.open("ab") as output:
-            self.process = subprocess.Popen(self._command, stdout=output, stderr=output, cwd=self._directory)
+            self.process = subprocess.Popen(
+                self._command, env=self._environment, stdout=output, stderr=output, cwd=self._directory
+            )
         return self
 
     def __exit__(self, *_: object) -> None:

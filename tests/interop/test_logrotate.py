@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import subprocess
 import threading
@@ -151,3 +152,34 @@ def test_copytruncate_under_a_writer_that_does_not_append(tmp_path: Path) -> Non
         assert agent.stop() == 0
         assert agent.log.count("NUL bytes") == 1
     assert [line for file in sorted(out.iterdir()) for line in file.read_bytes().splitlines()] == lines
+
+
+def test_what_is_shipped_rotates_tailed_files_and_the_agents_own_log(tmp_path: Path) -> None:
+    logrotate, environment = program("logrotate", "logrotate", "libpopt0")
+    logs, out = tmp_path / "app", tmp_path / "out"
+    logs.mkdir()
+    out.mkdir()
+    shipped = (Path(__file__).parents[2] / "conf" / "logrotate-flafka.conf").read_text()
+    script = tmp_path / "rotate.conf"
+    script.write_text(shipped.replace("/var/log/", f"{tmp_path}/"))
+    configuration = CONFIGURATION.format(logs=logs, pattern="app[.]log", home=tmp_path, out=out)
+    own = tmp_path / "flafka" / "agent.log"
+    with RunningAgent(own.parent, configuration) as agent:
+        agent.healthy()
+        for number in range(3):
+            (logs / "app.log").write_text(f"line {number}\n")
+            lines = number + 1
+            agent.until(lambda lines=lines: agent.count("SINK.out", "EventDrainSuccessCount") >= lines, "it arrives")
+            command = [str(logrotate), "--force", "--state", str(tmp_path / "state"), str(script)]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+            assert own.stat().st_size == 0, "copied, and cut"
+        assert agent.stop() == 0
+    assert own.read_text().startswith("20"), "the agent appends to what is left: no hole of NULs before its lines"
+    assert "a1 runs" in gzip.decompress((own.parent / "agent.log.1.gz").read_bytes()).decode()
+    assert sorted(path.name for path in logs.iterdir()) == ["app.log", "app.log.1", "app.log.2.gz", "app.log.3.gz"]
+    assert sorted(line for file in out.iterdir() for line in file.read_bytes().splitlines()) == [
+        b"line 0",
+        b"line 1",
+        b"line 2",
+    ]

@@ -8,18 +8,20 @@ from pathlib import Path
 NAMES = "subjectAltName=DNS:localhost,IP:127.0.0.1"
 
 
-def certificate(directory: Path, names: str = NAMES, whose: str = "server") -> Path:
-    """`server.crt`, and with its key `server.pem` and `server.p12` (password `changeit`), for this machine.
+def certificate(
+    directory: Path, names: str = NAMES, whose: str = "server", *, days: int = 30, password: str = "changeit"
+) -> Path:
+    """`server.crt`, and with its key `server.pem` and `server.p12` (with that password), for this machine.
 
     Those of another host or client bear another name in `whose`.
     """
-    for name, content in _made(names, whose).items():
+    for name, content in _made(names, whose, days, password).items():
         (directory / name).write_bytes(content)
     return directory
 
 
 @cache
-def _made(names: str, whose: str) -> dict[str, bytes]:
+def _made(names: str, whose: str, days: int, password: str) -> dict[str, bytes]:
     """Once a run."""
     with tempfile.TemporaryDirectory(prefix=f"{whose}-") as temporary:
         directory = Path(temporary)
@@ -34,13 +36,13 @@ def _made(names: str, whose: str) -> dict[str, bytes]:
             "ec_paramgen_curve:prime256v1",
             "-nodes",
             "-days",
-            "30",
+            str(days),
             "-subj",
             "/CN=localhost",
         ]
         _run(*new, "-addext", names, "-keyout", str(key), "-out", str(crt))
         (directory / "server.pem").write_bytes(key.read_bytes() + crt.read_bytes())
-        pack = ["openssl", "pkcs12", "-export", "-inkey", str(key), "-in", str(crt), "-passout", "pass:changeit"]
+        pack = ["openssl", "pkcs12", "-export", "-inkey", str(key), "-in", str(crt), "-passout", f"pass:{password}"]
         _run(*pack, "-out", str(directory / "server.p12"))
         return {file.name: file.read_bytes() for file in directory.iterdir()}
 

@@ -1,6 +1,8 @@
 """Batches: events and columns are two views of one thing, and nothing that makes another batch loses any of it."""
 
 import random
+import re
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -289,3 +291,19 @@ def test_a_piece_of_a_split_batch_carries_its_own_header_values_only():
     pieces = list(batch.split(300, 1 << 20))
     assert [event for piece in pieces for event in piece] == list(batch)
     assert [len(piece.header("n").dictionary) for piece in pieces] == [300, 300, 300, 100]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (b"x", "Batch.of takes events, such as Event(b'…', {'host': 'web1'}), not the bytes b'x'"),
+        ({"body": "x"}, "not the dict {'body': 'x'}"),
+        (Event(None), "the body of an event must be bytes, not the NoneType None"),  # type: ignore[arg-type]  # as by mistake
+        (Event(7), "the body of an event must be bytes, not the int 7"),  # type: ignore[arg-type]  # as by mistake
+        (Event(b"", {"a": 1}), "the headers of an event must be texts by name, not the dict {'a': 1}"),  # type: ignore[dict-item]  # as by mistake
+        (Event(b"", ["a"]), "the headers of an event must be texts by name, not the list ['a']"),  # type: ignore[arg-type]  # as by mistake
+    ],
+)
+def test_what_is_no_event_is_told(given: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        Batch.of([Event(b"fine"), given])

@@ -5,8 +5,12 @@ import inspect
 import re
 import types
 from collections.abc import Iterator
-from typing import Any
+from datetime import datetime
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any, Literal
 
+import pydantic
 import pytest
 
 from plugins import (
@@ -19,7 +23,9 @@ from plugins import (
     UnknownType,
     UnusableType,
     hookimpl,
+    option,
 )
+from plugins.manager import KINDS
 
 
 class First(Source[Config]):
@@ -115,8 +121,11 @@ class Nameless(First):
     ("wrong", "message"),
     [
         (NothingInParticular, "NothingInParticular is no source, channel, interceptor or sink"),
-        (Nameless, "Nameless has no type_name"),
-        (Lacking, "the sink 'lacking', tests.plugins.test_manager.Lacking, lacks write"),
+        (Nameless, "Nameless has no type_name to be named by in a configuration: write type_name = 'nameless'"),
+        (
+            Lacking,
+            "the sink 'lacking', tests.plugins.test_manager.Lacking, lacks write: write `def write(self, batch)`",
+        ),
         ("ticks", "components() lists 'ticks', which is no component's class"),
         (First(Config()), "which is no component's class"),
     ],
@@ -137,7 +146,7 @@ def test_what_is_no_component_is_a_fault_at_its_line_and_the_rest_can_be_used(wr
 def test_a_component_that_lacks_a_method_says_so_when_it_is_asked_for() -> None:
     components = brought(module(Lacking))
     for name in ("LACKING", "org.example.lacking"):
-        with pytest.raises(UnusableType, match=r"Lacking, lacks write \(.*test_manager.py:\d+\)"):
+        with pytest.raises(UnusableType, match=r"Lacking, lacks write: .* \(.*test_manager.py:\d+\)"):
             components.get("sink", name)
     with pytest.raises(UnknownType, match="did you mean 'lacking'"):
         components.get("sink", "lackin")
@@ -215,3 +224,106 @@ def test_plugins_come_through_the_entry_point_group(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Installed, "load", load)
     (fault,) = Components().faults
     assert "cannot be imported: SystemExit: there is no licence" in fault.message
+
+
+# --- what authors get wrong
+
+
+class Plain:
+    """No option."""
+
+
+class Odd(Config):
+    where: Path = option(name="where", description="May be one.")
+    tags: set[str] = option(name="tags", description="A line is no set.")
+
+
+class Objects(Config):
+    thing: Plain | None = option(None, name="thing", description="A line is no such thing.")
+
+
+class Mapped(Config):
+    labels: dict[str, str] = option({}, name="labels", description="Of which properties?")
+
+
+class Dotted(Config):
+    labels: str = option("", name="labels.", description="All of them?")
+
+
+class Fine(Config):
+    a: Literal["x", "y"] | None = option(None, name="a", description="A word.")
+    b: list[int] = option([], name="b", description="Numbers.")
+    c: pydantic.SecretStr | None = option(None, name="c", description="A secret.")
+    d: dict[str, str] | None = option(None, name="d.", description="Properties.")
+    e: datetime | float | Path = option(1.5, name="e", description="A time, a number, a path.")
+    f: IPv4Address | pydantic.HttpUrl | None = option(None, name="f", description="Anything that a text becomes.")
+
+
+def sink(name: str, config: type[Config] = Config, **methods: Any) -> type[Any]:
+    """A class of a sink with these methods."""
+    methods = {"write": lambda self, batch: None, **methods}
+    return types.new_class(name, (Sink[config],), {}, lambda body: body.update(type_name="mine", **methods))  # type: ignore[valid-type]  # it is one
+
+
+async def awaited(self: Any, batch: Any) -> None:
+    pass
+
+
+def yielding(self: Any, batch: Any) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [
+        (sink("A", write=awaited), "has an `async def write`, which nothing here awaits: write `def write`; it may"),
+        (sink("A", flush=awaited), "has an `async def flush`, which nothing here awaits"),
+        (sink("A", open=awaited), "has an `async def open`, which nothing here awaits"),
+        (sink("A", write=yielding), "has a write that yields, so that it would never run: write it without `yield`"),
+        (
+            sink("A", write=lambda self: None),
+            "has a `def write(self)`: write `def write(self, batch)`, as it is called",
+        ),
+        (
+            sink("A", flush=lambda self, batch: None),
+            "has a `def flush(self, batch)`: write `def flush(self)`, as it is called",
+        ),
+        (sink("A", Odd), "cannot be configured: the option tags is a set[str], and a line of a file holds a text"),
+        (sink("A", Objects), "cannot be configured: the option thing is a "),
+        (sink("A", Mapped), "cannot be configured: the option labels is a dict[str, str]; end its name in a dot"),
+        (sink("A", Dotted), "cannot be configured: the option labels. is a str; under a name that ends in a dot"),
+    ],
+)
+def test_a_class_that_cannot_work_is_told_in_one_sentence_and_the_rest_can_be_used(cls: type, said: str) -> None:
+    components = brought(module(cls, First))
+    (fault,) = components.faults
+    assert said in fault.message
+    assert f"the sink 'mine', {cls.__module__}.A, " in fault.message
+    assert "\n" not in fault.message
+    assert list(components.all("source")) == [First]
+    with pytest.raises(UnusableType, match=re.escape(said)):
+        components.get("sink", "mine")
+
+
+def test_what_an_author_may_write() -> None:
+    for cls in (
+        sink("B", Fine),
+        sink("B", write=lambda self, *batches: None),
+        sink("B", flush=lambda self, timeout=5: None),
+        sink("B", probe=lambda self: iter(["a sentence"])),
+        sink("B", probe=yielding_probe),
+    ):
+        assert not brought(module(cls)).faults
+
+
+def yielding_probe(self: Any) -> Iterator[str]:
+    yield "a sentence"
+
+
+def test_nothing_is_wrong_with_the_built_in_ones() -> None:
+    from plugins.mistakes import mistakes
+
+    components = Components()
+    for kind in KINDS:
+        for cls in components.all(kind):
+            assert not [*mistakes(cls)], cls

@@ -1,6 +1,7 @@
 """The sink runner: committed is delivered, failed is offered again, rejected is kept."""
 
 import threading
+import time
 import types
 from collections.abc import Iterator
 from typing import ClassVar
@@ -11,7 +12,7 @@ import channels.memory
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
 from agent.services.running import until
-from agent.topology import Place, SinkSpec
+from agent.topology import ComponentSpec, Place, SinkSpec
 from channels.memory import MemoryChannel, MemoryConfig
 from plugins import (
     Batch,
@@ -20,6 +21,7 @@ from plugins import (
     Conflict,
     Event,
     EventId,
+    Interceptor,
     PartitionClaim,
     Receipt,
     Rejected,
@@ -115,12 +117,14 @@ def pipeline():
     """Starts a sink on a memory channel; stops it afterwards."""
     started = []
 
-    def start(cls, channel=None, audit=None):
+    def start(cls, channel=None, audit=None, interceptors=()):
         channel = channel or MemoryChannel(MemoryConfig(), "m")
         runner = ChannelRunner("a.channels.m", "m", channel, audit)
         runner.ready.set()
         letters = Letters()
-        spec = SinkSpec("k", "a.sinks.k", cls, Config(), {}, Place("test.conf", 1), channel="m")
+        place = Place("test.conf", 1)
+        made = tuple(ComponentSpec(one.type_name, "i", one, Config(), {}, place) for one in interceptors)
+        spec = SinkSpec("k", "a.sinks.k", cls, Config(), {}, place, channel="m", interceptors=made)
         sink = SinkRunner([spec], runner, letters, "host.a.k")
         sink.thread.start()
         started.append(sink)
@@ -143,6 +147,20 @@ def test_flushed_events_leave_the_channel(pipeline):
     until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert sink.members[0].sink.durable == [b"1", b"2"]
     assert sink.members[0].metrics.get("EventDrainSuccessCount") == 2
+
+
+@pytest.mark.parametrize("cls", [Store, Record])
+def test_how_long_a_batch_takes_is_shown(pipeline, monkeypatch, cls):
+    began = time.monotonic()
+    monkeypatch.setattr("agent.runner.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
+    Record.commits, Record.failures = {}, []
+    sink, channel, _ = pipeline(cls)
+    metrics = sink.members[0].metrics
+    assert "BatchMilliseconds" not in metrics.snapshot()
+    put(channel, b"1", b"2")
+    until(lambda: metrics.get("EventDrainSuccessCount") == 2)
+    until(lambda: metrics.get("BatchMilliseconds"))
+    assert 50_000 < metrics.get("BatchMilliseconds") <= 100_000
 
 
 def test_after_a_failure_everything_since_the_last_flush_is_offered_again(pipeline):
@@ -171,6 +189,29 @@ def test_rejected_events_are_kept_and_the_rest_is_delivered(pipeline):
     assert [(letter.event.body, letter.reason, letter.id.index) for letter in letters] == [(b"bad", "not wanted", 1)]
     assert sink.members[0].metrics.get("EventDrainSuccessCount") == 2
     assert sink.members[0].metrics.get("EventRejectedCount") == 1
+
+
+class Refuse(Interceptor[Config]):
+    """Rejects what is bad, after it has changed it."""
+
+    type_name = "refuse"
+
+    def intercept(self, batch):
+        changed = batch.with_header("seen", "yes")
+        return self.reject(changed, {row: "it is bad" for row, one in enumerate(batch) if one.body == b"bad"})
+
+
+def test_what_a_sinks_interceptor_rejects_is_a_letter_as_the_channel_has_the_event(pipeline):
+    sink, channel, letters = pipeline(Store, interceptors=[Refuse])
+    put(channel, b"1", b"bad", b"2")
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
+    member = sink.members[0]
+    assert member.sink.durable == [b"1", b"2"]
+    assert [(one.component, one.event, one.reason) for one in letters] == [
+        ("a.sinks.k", Event(b"bad"), "it is bad"),
+    ]
+    assert letters[0].id is not None
+    assert (member.metrics.get("EventRejectedCount"), member.metrics.get("EventFilteredCount")) == (1, 0)
 
 
 def test_what_a_flush_rejects_is_a_dead_letter_and_not_counted_as_delivered(pipeline):
@@ -473,6 +514,21 @@ def test_a_flush_that_fails_while_partitions_go_has_the_others_taken_again():
     assert channel.rewound == [{1: 5}]
     assert not runner.ranges.waiting()
     runner.close()
+
+
+@pytest.mark.parametrize("given", [[{"body": "x"}], [b"x"], Taken(0, 0, 1, [Event(b"x")])])
+def test_a_reader_that_hands_out_what_is_no_batch_is_named(pipeline, given):
+    class Lists(MemoryChannel):
+        def reader(self, owner, *, group, member):
+            found = super().reader(owner, group=group, member=member)
+            found.take = lambda _: given
+            return found
+
+    sink, _, _ = pipeline(Store, Lists(MemoryConfig(), "m"))
+    until(lambda: sink.members[0].metrics.last_error)
+    said = sink.members[0].metrics.last_error
+    assert said.startswith("take() of ")
+    assert said.endswith(f"must return None or a Taken with a Batch, not {given!r:.60}")
 
 
 class Mistaken(Store):

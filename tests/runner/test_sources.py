@@ -1,6 +1,8 @@
 """The source runner: what is acknowledged is stored, whatever fails in between."""
 
 import threading
+import time
+import types
 
 import pyarrow.compute as pc
 import pytest
@@ -72,6 +74,30 @@ class Stumble(Interceptor[Config]):
             self.fallen = True
             raise RuntimeError("a bug in an interceptor")
         return batch
+
+
+class Refuse(Interceptor[Config]):
+    """Rejects every third, drops every fifth."""
+
+    type_name = "refuse"
+
+    def intercept(self, batch):
+        numbers = [int(event.body) for event in batch]
+        batch = self.reject(batch, {row: f"{n} is bad" for row, n in enumerate(numbers) if n % 3 == 0})
+        return batch.map(lambda event: None if int(event.body) % 5 == 0 else event)
+
+
+class Grow(Interceptor[Config]):
+    """Makes two of each the first time."""
+
+    type_name = "grow"
+    grown = False
+
+    def intercept(self, batch):
+        if self.grown:
+            return batch
+        self.grown = True
+        return Batch.of([*batch, *batch])
 
 
 class Letters(list):
@@ -208,6 +234,51 @@ def test_events_without_a_channel_are_counted_and_acknowledged():
     assert runner.metrics.get("EventUnroutedCount") == 10
 
 
+def test_what_goes_to_each_channel_is_counted_exactly():
+    class Kinds(Ten):
+        """The even ones are of kind `a`."""
+
+        type_name = "kinds"
+
+        def batches(self):
+            yield Batch.of([Event(b"%d" % n, {"kind": "ab"[n % 2]}) for n in range(10)])
+            yield Batch.of([Event(b"x")])
+
+    class Refusing(Store):
+        """Refuses the first of each batch."""
+
+        type_name = "refusing"
+
+        def put(self, batch):
+            super().put(batch.slice(1))
+            raise Rejected({EventId("", 0, 0, 0): "too large"})
+
+    one, rest, both, away = Store(name="one"), Store(name="rest"), Refusing(name="both"), Store(name="away")
+    one.failures = [Retry("away")]
+    away.failures = [Retry("away")] * 9
+    route = Route(("one", "both"), ("away",))
+    selector = SelectorSpec("multiplexing", Route(("rest", "both")), "kind", {"a": route})
+    runner, _ = run(Kinds, one, rest, both, away, selector=selector)
+    assert (len(one.held), len(rest.held), len(both.held), len(away.held)) == (5, 6, 9, 0)
+    counted = {name: metrics.get("EventRoutedCount") for name, metrics in runner.routed.items()}
+    assert counted == {"one": 5, "rest": 6, "both": 9, "away": 0}
+    assert runner.metrics.get("EventAcceptedCount") == 11
+
+
+def test_how_long_a_batch_takes_is_shown(monkeypatch):
+    store, began = Store(name="c"), time.monotonic()
+    monkeypatch.setattr("agent.runner.latency.time", types.SimpleNamespace(monotonic=lambda: began + 100))
+    runner, _ = run(Ten, store, interceptors=[Stumble])
+    for metrics in (runner.metrics, runner.interceptors[0].metrics, runner.channels["c"].metrics):
+        assert 50_000 < metrics.get("BatchMilliseconds") <= 100_000
+        assert "BatchMilliseconds" in metrics.gauges()
+    store.failures = [Retry("away")]
+    give_up = threading.Event()
+    give_up.set()
+    runner, _ = run(Ten, store, give_up=give_up)
+    assert runner.metrics.get("BatchMilliseconds") == 0  # it came to no end
+
+
 def test_a_bug_in_an_interceptor_loses_nothing(caplog):
     store = Store(name="c")
     run(Ten, store, interceptors=[Stumble])
@@ -301,3 +372,39 @@ def test_the_audit_is_told_what_is_stored_and_before_the_source_is():
     assert told == store.held == [body for body in NUMBERS if body != b"3"]
     assert runner.source.told == NUMBERS
     assert [letter.event.body for letter in letters] == [b"3"]
+
+
+def test_what_an_interceptor_rejects_is_a_dead_letter_before_the_rest_is_stored():
+    store = Store(name="c")
+    runner, letters = run(Ten, store, interceptors=[Refuse])
+    assert store.held == [b"1", b"2", b"4", b"7", b"8"]
+    assert [(one.component, one.id, one.event.body, one.reason) for one in letters] == [
+        ("a.sources.s", None, b"%d" % n, f"{n} is bad") for n in (0, 3, 6, 9)
+    ]
+    for metrics in (runner.metrics, runner.interceptors[0].metrics):
+        assert metrics.get("EventRejectedCount") == 4
+        assert metrics.get("EventFilteredCount") == 1
+    assert runner.source.told == NUMBERS
+
+
+def test_what_an_interceptor_rejects_waits_for_letters_that_cannot_be_kept(monkeypatch):
+    failures = [Retry("no room for letters")]
+
+    def put(self, letters):
+        if failures:
+            raise failures.pop()
+        self.extend(letters)
+
+    monkeypatch.setattr(Letters, "put", put)
+    store = Store(name="c")
+    _, letters = run(Ten, store, interceptors=[Refuse])
+    assert [one.event.body for one in letters] == [b"0", b"3", b"6", b"9"]
+    assert store.held == [b"1", b"2", b"4", b"7", b"8"]
+
+
+def test_an_interceptor_that_makes_more_events_is_told_so(caplog):
+    store = Store(name="c")
+    run(Ten, store, interceptors=[Grow])
+    assert "Grow" in caplog.text
+    assert "must return the events that it gets, changed or fewer of them, and makes 2 of 1" in caplog.text
+    assert store.held == NUMBERS

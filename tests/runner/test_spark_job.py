@@ -19,8 +19,9 @@ from agent.runner.spark import query as query_module
 from agent.runner.spark.job import EventsTask, Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.query import Clock, Query, most_records, read_topic
 from agent.testing import session
-from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
+from agent.topology import ChannelSpec, ComponentSpec, Place, SinkSpec, Tolerance
 from channels.kafka import KafkaChannel, KafkaChannelConfig
+from interceptors.json import JsonConfig, JsonInterceptor
 from plugins import Batch, Config, Conflict, FlafkaError, KafkaStream, PartitionClaim, Rejected, Resumed, Retry, Sink
 from tests.runner.test_rejections import Letters
 
@@ -92,6 +93,24 @@ def test_a_task_hands_dead_letters_to_the_driver() -> None:
     assert [(one.event.body, one.id, one.arrival) for one in result.letters] == [(b"bad", ("t", 0, 1, 0), 7)]
     assert (result.offered, result.receipt.events) == (3, 2)
     assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_a_task_hands_over_what_interceptors_reject() -> None:
+    job, sink = jobs(Tolerance())
+    config, _ = JsonConfig.parse({"fields": "a", "onError": "reject"})
+    assert config is not None
+    json = ComponentSpec("i", "a.sinks.k.interceptors.i", JsonInterceptor, config, {}, PLACE)
+    sink = replace(sink, sink=replace(sink.sink, interceptors=(json,)))
+    result = PartitionTask(job, sink, {0: CLAIM}, CLAIM).run(iter([records(b'{"a": 1}', b"no", b"{}")]))
+    assert result is not None
+    assert [(one.event.body, one.id) for one in result.letters] == [(b"no", ("t", 0, 1, 0))]
+    assert (result.offered, result.receipt.events) == (3, 2)
+    told: list[Any] = []
+    counted: list[Any] = []
+    events = EventsTask(job, sink, {0: CLAIM}, CLAIM, counted.append, told.append, keep_dead_letters=False)
+    batches = [*events(iter([records(b'{"a": 1}', b"no")]))]
+    assert [row["body"] for batch in batches for row in batch.to_pylist()] == [b'{"a": 1}']
+    assert counted[0]["i"][0]["EventRejectedCount"] == 1
 
 
 def test_a_task_whose_events_are_nearly_all_rejected_fails() -> None:

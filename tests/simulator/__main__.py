@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 import time
 from dataclasses import replace
@@ -54,7 +55,7 @@ def main() -> None:
             failed += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}", flush=True)
             if not arguments.no_shrink:
-                tell(shrink(replace(plan, faults=run.world.faults), type(error)))
+                tell(shrink(replace(plan, faults=run.world.faults), error))
             if not arguments.keep_going:
                 break
         took, used = time.monotonic() - started, time.process_time() - used
@@ -82,11 +83,11 @@ def tell(plan: Plan) -> None:
     print(f"  {type(error).__name__}: {error}")
 
 
-def shrink(plan: Plan, kind: type[BaseException]) -> Plan:
-    """The same failure with as little as possible."""
+def shrink(plan: Plan, error: BaseException) -> Plan:
+    """The same failure, whatever the numbers and events in its message, with as little as possible."""
 
     def fails(candidate: Plan) -> bool:
-        return type(attempt(candidate)[1]) is kind
+        return _said(attempt(candidate)[1]) == _said(error)
 
     changed = fails(plan)
     while changed:
@@ -101,6 +102,10 @@ def shrink(plan: Plan, kind: type[BaseException]) -> Plan:
             if fails(smaller := replace(plan, steps=steps)):
                 plan, changed = smaller, True
     return plan
+
+
+def _said(error: BaseException | None) -> tuple[type, str]:
+    return type(error), re.sub(r"b'[^']*'|[0-9.]+", "", str(error))
 
 
 def simulate(output: Path, *arguments: str) -> None:

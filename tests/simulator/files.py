@@ -516,7 +516,6 @@ class FileRun:
     def _end(self) -> None:
         self.world.told("--- nothing goes wrong any more")
         self.world.quiet = True
-        self.world.given = self.world.given and {}
         self.world.sleep(90)
         self.do_start()
         before, since = -1, self.world.now

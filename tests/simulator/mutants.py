@@ -44,7 +44,7 @@ class Outdated(Exception):
 
 
 HDFS, KAFKA, SOLR = ("hdfs",), ("kafka",), ("solr",)
-SOURCES = ("overflow",)
+SOURCES = ("taildir", "overflow")
 """What schedules without a sink are about."""
 EXACTLY_ONCE = ("hdfs", "kafka")
 ALL = ("hdfs", "kafka", "solr")
@@ -55,6 +55,7 @@ READER, RUNNER = "channels/kafka/reader.py", "agent/runner/local/sinks.py"
 LETTERS = "agent/runner/deadletters/letters.py"
 DELIVERY = "agent/runner/delivery.py"
 OVERFLOW, OVERFLOWS = "agent/runner/local/overflow.py", ("overflow",)
+FILES, TAILDIR, FILE_STORIES = "sources/taildir/files.py", ("taildir",), "tests/simulator/test_file_stories.py"
 
 MUTANTS = (
     # --- the commit record on HDFS
@@ -197,6 +198,7 @@ MUTANTS = (
         HDFS_SINK,
         "if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:",
         "if False:",
+        "tests/sinks/test_hdfs_epochs.py::test_of_two_owners_that_open_epochs_at_once_only_the_later_commits",
     ),
     Mutant(
         "epoch-by-clock",
@@ -359,6 +361,15 @@ MUTANTS = (
         "elif False:",
     ),
     Mutant(
+        "loss-of-this-topic",
+        "no record of a topic made again is taken for the rest of one that has lost some",
+        ALL,
+        READER,
+        "return error if self._topic_ids.get() == self._claim.topic_id else self._made_again()",
+        "return error",
+        "tests/channels/test_kafka.py::test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_meanwhile",
+    ),
+    Mutant(
         "fetched-before-seek",
         "what was fetched before a seek is dropped",
         ALL,
@@ -518,6 +529,15 @@ MUTANTS = (
         "            if False:\n",
         "test_a_commit_of_a_driver_before_a_reset_that_comes_late_does_not_undo_the_reset",
     ),
+    Mutant(
+        "loss-of-this-topic-on-spark",
+        "no record of a topic made again is taken for the rest of one that has lost some",
+        SPARK,
+        "agent/runner/spark/query.py",
+        "        starts, ends = self.channel.starts(), self.channel.ends()\n        self._look()\n",
+        "        self._look()\n        starts, ends = self.channel.starts(), self.channel.ends()\n",
+        "test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a_driver_looks_what_is_left",
+    ),
     # --- a drain
     Mutant(
         "drain-end",
@@ -526,6 +546,27 @@ MUTANTS = (
         "agent/runner/drain.py",
         "        self._over = not self._ends\n",
         "        self._over = True\n",
+    ),
+    # --- files that are followed
+    Mutant(
+        "taildir-present",
+        "of several files that had a name, writes are those of the one that has it now",
+        TAILDIR,
+        FILES,
+        "for named in (False, True):",
+        "for named in (True, False):",
+        f"{FILE_STORIES}::"
+        "test_writes_to_a_file_are_heard_of_after_what_its_name_held_before_was_read_in_a_compressed_copy",
+    ),
+    Mutant(
+        "taildir-replaced",
+        "what is written under a name that another file had since may be that one's",
+        TAILDIR,
+        FILES,
+        "tail.grown = None if tail.replaced else True",
+        "tail.grown = True",
+        f"{FILE_STORIES}::"
+        "test_what_is_written_to_a_file_that_was_renamed_since_does_not_count_as_lost_with_the_one_before",
     ),
     # --- the overflow of a Kafka channel
     Mutant(

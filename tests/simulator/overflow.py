@@ -88,6 +88,8 @@ class Disk:
     entries: list[Batch] = field(default_factory=list)
     committed: int = 0
     full_until: float = 0.0
+    joined: int = 1
+    """At most so many entries are taken together."""
     changed: Any = None
 
 
@@ -126,7 +128,7 @@ class DiskChannel(Channel[Any]):
 
 
 class DiskReader(Reader):
-    """Joins as many entries as chance has it."""
+    """Joins entries as that of the channel `file` does: what is taken again comes with all that it was taken with."""
 
     def __init__(self, channel: DiskChannel, owner: Any) -> None:
         self._channel, self._owner = channel, owner
@@ -134,14 +136,14 @@ class DiskReader(Reader):
         self._at: int | None = None
 
     def take(self, timeout: float) -> Taken | None:
-        disk, here = self._channel.disk, world()
+        disk = self._channel.disk
         if self._at is None:
             self._owner.assigned({self._claim: disk.committed or None})
             self._at = disk.committed
         if self._at >= len(disk.entries) and timeout:
             disk.changed.idle(timeout, 5.0)
         start = self._at
-        found = disk.entries[start : start + here.random.choice([1, 2, 5, 100])]
+        found = disk.entries[start : start + disk.joined]
         if not found:
             return None
         self._at = start + len(found)
@@ -193,7 +195,8 @@ class OverflowRun:
         seeded(self.plan.seed)
         with simulation(self.world), logged(logging.INFO if self.world.verbose else logging.WARNING):
             self.brokers = self.world.models["kafka"] = Brokers(self.world)
-            self.disk = self.world.models["disk"] = Disk(changed=Signal(self.world))
+            joined = self.world.random.choice([1, 2, 5, 100])
+            self.disk = self.world.models["disk"] = Disk(joined=joined, changed=Signal(self.world))
             self.feed = self.world.models["feed"] = Feed(changed=Signal(self.world))
             self.world.run(self._main)
 
@@ -260,11 +263,15 @@ class OverflowRun:
 
     def do_pause(self, seconds: float) -> None:
         if self.agent is not None and self.agent.running:
-            self.held_up = self.world.now + seconds
+            self._hold_up(seconds)
             self.agent.process.pause(seconds)
 
     def do_full(self, seconds: float) -> None:
-        self.held_up = self.disk.full_until = self.world.now + seconds
+        self._hold_up(seconds)
+        self.disk.full_until = self.world.now + seconds
+
+    def _hold_up(self, seconds: float) -> None:
+        self.held_up = max(self.held_up, self.world.now + seconds)
 
     def do_in_flight(self, most: int) -> None:
         self.feed.in_flight = most

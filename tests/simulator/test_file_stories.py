@@ -69,3 +69,18 @@ def test_a_file_that_was_read_and_deleted_before_the_agent_slept_and_woke_is_not
         *fate, first=(*AWAKE, Step(5, "remove"), Step(1, "write", (3,)), Step(1, "pause", (70.0,))), seed=seed
     )
     assert not [line for line, count in Counter(run._arrived()).items() if count > 1]
+
+
+def test_what_is_written_to_a_file_that_was_renamed_since_does_not_count_as_lost_with_the_one_before() -> None:
+    later = (Step(12, "remove"), Step(3, "write", (7,)), Step(0.5, "pause", (20.0,)))
+    run, _ = told(*later, Step(12, "write", (12,)), Step(0.05, "rotate", (False,)), first=AWAKE, seed=MATCHING)
+    assert run._metric("FileMissedCount") == 0
+
+
+def test_writes_to_a_file_are_heard_of_after_what_its_name_held_before_was_read_in_a_compressed_copy() -> None:
+    before = (*AWAKE, Step(2, "kill"), Step(0, "write", (5,)), Step(0, "rotate", (True,)), Step(0, "write", (5,)))
+    closed = (*before, Step(0, "compress"), Step(1, "start"))
+    gone = (Step(0, "rotate", (True,)), Step(0, "delete"))
+    run, said = told(Step(15, "write", (5,)), *gone, first=closed, seed=MATCHING)
+    assert MISSED in said
+    assert run._metric("FileMissedCount") == 1

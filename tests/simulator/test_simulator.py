@@ -4,14 +4,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures.examples import examples
 from tests.fixtures.processes import Forked
-from tests.simulator.__main__ import simulate
+from tests.simulator import overflow
+from tests.simulator.__main__ import shrink, simulate
 from tests.simulator.mutants import MUTANTS, ROOT, chosen, found
+from tests.simulator.outcomes import Failure
+from tests.simulator.plans import Plan, Step
+from tests.simulator.program import installed
+from tests.simulator.stories import Run, attempt
+from tests.simulator.world import Fault, Kind
 
 SEEDS = examples(60)
 LONG = examples(100) == 100
@@ -70,6 +77,35 @@ def test_a_seed_tells_the_same_story_whatever_ran_before(simulated):
     told = [line for line in alone if "schedules in" not in line and "passed" not in line]
     assert told == after[-len(alone) :][: len(told)]
     assert len(told) > 5
+
+
+def test_a_failure_is_shrunk_to_what_it_takes(monkeypatch):
+    needed = Fault("h1", "solr.update", 1, Kind.REFUSED, 0, life=2)
+    faults = [needed._replace(life=1), needed, needed._replace(what="kafka.commit", kind=Kind.LOST)]
+    steps = [Step(1, what, ("h1",)) for what in ("start", "start", "kill", "start")]
+    check = Run._check
+
+    def fail(run: Run) -> None:
+        check(run)
+        if needed in run.world.faults:
+            raise Failure("as if something were lost")
+
+    monkeypatch.setattr(Run, "_check", fail)
+    with installed():
+        found = shrink(Plan(1, "solr", [*steps, Step(20, "put", (1, 0))], faults=faults), Failure)
+    assert found.faults == [needed]
+    assert len(found.steps) < len(steps) + 1
+    assert "kill" in {step.what for step in found.steps}
+
+
+def test_faults_that_came_by_chance_come_about_again_once_each_where_they_are_given():
+    """In this one an agent dies, and the next one as well."""
+    with installed():
+        plan = overflow.plan_of(58000461)
+        by_chance, _ = attempt(plan)
+        given, _ = attempt(replace(plan, faults=by_chance.world.faults))
+    assert [fault.kind for fault in by_chance.world.faults].count(Kind.KILLED) > 0
+    assert given.world.story == by_chance.world.story
 
 
 def test_each_mutant_can_be_made_of_the_present_code():

@@ -62,6 +62,24 @@ def test_what_retention_took_is_said_with_what_to_do(sink: str) -> None:
     assert "the operator: agent group reset g --topic t:0 --to earliest" in story
 
 
+def test_what_retention_took_is_said_once_however_long_nobody_accepts_it() -> None:
+    run = told(
+        "solr", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(20, "put", (2, 0)), Step(20, "stop", ("h1",)),
+        Step(30, "retention", (0, 1, "stopped")), Step(0, "start", ("h1",)), Step(120, "put", (1, 0)),
+    )  # fmt: skip
+    assert sum("h1 says: group g stands at offset" in line for line in run.world.story) == 1
+
+
+def test_a_drain_of_a_group_that_another_program_has_set_back_past_retention_ends_once_that_is_accepted() -> None:
+    run = told(
+        "solr", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (4, 0)),
+        Step(20, "retention", (0, 0, "")), Step(5, "foreign", (0, -2)), Step(0, "drain", ("h2", "runs", 0)),
+    )  # fmt: skip
+    story = "\n".join(run.world.story)
+    assert "the operator: agent group reset g --topic t:0 --to earliest" in story
+    assert "the drain on h1 ended with 0" in story
+
+
 def test_a_group_whose_offsets_expired_and_whose_records_retention_took_says_where_it_begins() -> None:
     run = told("solr", Step(0, "start", ("h1",)), Step(5, "put", (2, 0)), Step(20, "abandon", ("expire", 0, True)))
     assert "the group's offsets are gone" in "\n".join(run.world.story)
@@ -163,6 +181,35 @@ def test_a_driver_does_not_end_the_record_of_a_live_agent_on_threads_that_writes
     story = "\n".join(run.world.story)
     assert "with a record of commits in hdfs:/data-h1/.flafka, not hdfs:/data/.flafka: stop it" in story
     assert not any("another owner has committed" in line for line in run.world.story)
+
+
+@pytest.mark.parametrize(("kind", "meanwhile"), [(Kind.PAUSED, "stop"), (Kind.LATE, "kill")])
+def test_a_commit_that_is_under_way_while_the_group_is_reset_does_not_undo_the_reset(
+    kind: Kind, meanwhile: str
+) -> None:
+    """Who asked for it sleeps too shortly to notice, or is gone."""
+    run = told(
+        "spark-hbase", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(6, "put", (4, 0)),
+        Step(10, "put", (4, 0)), Step(0.1, meanwhile, ("h1",)), Step(0.1, "reset", ("earliest",)),
+        faults=(Fault("driver-1", "kafka.commit", 3, kind, 1.0),),
+    )  # fmt: skip
+    assert run.world.faults
+    assert all(epoch > 0 for epoch in run._epochs().values())
+
+
+def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a_driver_looks_what_is_left() -> None:
+    run = told(
+        "spark-hbase", Step(0, "start", ("h1",)), Step(2, "put", (3, 0)), Step(20, "stream", (6, 0.7)),
+        Step(6, "recreate", (1, 1)), Step(3, "put", (2, 0)), Step(0.5, "kill", ("h1",)),
+        faults=(
+            Fault("driver-1", "kafka.describe_topic", 8, Kind.KILLED_AFTER, 0),
+            Fault("executor-4", "hbase.put", 1, Kind.KILLED, 0),  # the query fails
+            Fault("driver-2", "kafka.committed", 2, Kind.PAUSED_AFTER, 2.0),
+        ), seed=63001581,
+    )  # fmt: skip
+    story = "\n".join(run.world.story)
+    assert len(run.world.faults) == 3
+    assert "To accept the loss" not in story
 
 
 def test_a_driver_whose_commit_was_not_answered_says_that_a_reset_may_be_undone() -> None:

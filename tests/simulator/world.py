@@ -61,10 +61,13 @@ class Fault(NamedTuple):
     kind: Kind
     seconds: float
     """How long a pause lasts, or how late the late come."""
+    life: int = 1
+    """Of the processes of that name, one after the other: which one."""
 
     def __str__(self) -> str:
         lasting = f" ({self.seconds:.0f} s)" if self.kind in (Kind.PAUSED, Kind.PAUSED_AFTER, Kind.LATE) else ""
-        return f"{self.process}: {self.what} no. {self.number} is {self.kind.value}{lasting}"
+        life = f" (life {self.life})" if self.life > 1 else ""
+        return f"{self.process}{life}: {self.what} no. {self.number} is {self.kind.value}{lasting}"
 
 
 class Process:
@@ -72,6 +75,9 @@ class Process:
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
+        world.lives[name] += 1
+        self.life = world.lives[name]
+        """Which one of that name."""
         self.alive = True
         self.paused_until = 0.0
         self.calls: Counter[str] = Counter()
@@ -208,7 +214,7 @@ class World:
         self.skew = 0.0
         """How wrong the clock on the wall goes, in seconds."""
         self.chances = chances or Chances()
-        self.given = {(f.process, f.what, f.number): f for f in given} if given is not None else None
+        self.given = {(f.process, f.life, f.what, f.number): f for f in given} if given is not None else None
         self.armed: dict[tuple[str, str], tuple[Kind, float]] = {}
         """By process and call: what becomes of the next one, where nothing is given, and for how many seconds."""
         self.faults: list[Fault] = []
@@ -220,8 +226,10 @@ class World:
         """What was raised by nobody's thread."""
         self.over = False
         self.quiet = False
-        """Set to have no more faults by chance."""
+        """Set to have no more faults."""
         self.steps = 0
+        self.lives = Counter[str]()
+        """How many processes of each name there were."""
         self.hub = getcurrent()
         self.outside = Process(self, "world")
         self.current: Thread = None  # type: ignore[assignment]  # nobody asks while there is none
@@ -433,12 +441,14 @@ class World:
 
     def _drawn(self, process: Process, what: str, kinds: tuple[Kind, ...]) -> Fault | None:
         number = process.calls[what]
+        if self.quiet:
+            return None
         if self.given is not None:
-            return self.given.get((process.name, what, number))
+            return self.given.get((process.name, process.life, what, number))
         if self.armed and (armed := self.armed.pop((process.name, what), None)) is not None:
-            return Fault(process.name, what, number, *armed)
+            return Fault(process.name, what, number, *armed, process.life)
         chances = self.chances
-        if self.quiet or len(self.faults) >= chances.most:
+        if len(self.faults) >= chances.most:
             return None
         if self._fate.random() >= chances.share * chances.often.get(what, 1.0):
             return None
@@ -449,7 +459,7 @@ class World:
             return None
         kind = self._fate.choice(possible)
         seconds = self._fate.choice([2.0, 20.0, 70.0]) if kind is not Kind.LATE else self._fate.choice([1.0, 15.0])
-        return Fault(process.name, what, number, kind, seconds)
+        return Fault(process.name, what, number, kind, seconds, process.life)
 
     def told(self, line: str) -> None:
         """Add a line to the story."""

@@ -38,7 +38,6 @@ from tests.sinks.hdfs_running import (
         ({"hdfs.webhdfs": "http://nn1:9870"}, "hdfs.webhdfs", "must be host:port"),
         ({"hdfs.path": None}, "hdfs.path", "is required"),
         ({"hdfs.path": "hdfs:logs"}, "hdfs.path", "write hdfs:///logs"),
-        ({"hdfs.path": "file:/logs"}, "hdfs.path", "file: is not built"),
         ({"hdfs.path": "s3a://bucket/x"}, "hdfs.path", "s3a: is not built"),
         ({"hdfs.path": "webhdfs:///x"}, "hdfs.path", "webhdfs://namenode:9870/x"),
         ({"hdfs.path": "/logs/%c"}, "hdfs.path", "no ':' in names"),
@@ -56,6 +55,9 @@ from tests.sinks.hdfs_running import (
             "serializer",
             "name the compression with serializer.compressionCodec",
         ),
+        ({"serializer.columns.n": "long"}, "serializer.columns.n", "must be one of string, boolean, int, bigint"),
+        ({"serializer.columns.n": "int"}, "serializer.columns.n", "write hdfs.fileType = DataStream and serializer"),
+        ({"serializer.columns.body": "string"}, "serializer.columns.body", "is a column of every file"),
         ({"serializer": "avro_evnt"}, "serializer", "did you mean 'AVRO_EVENT'"),
         ({"serializer": "com.acme.Mine$Builder"}, "serializer", "com.acme.Mine$Builder is a Java class"),
         (
@@ -71,7 +73,6 @@ from tests.sinks.hdfs_running import (
         ),
         ({"hdfs.batchSize": "0"}, "hdfs.batchSize", "greater than 0"),
         ({"hdfs.rollIntervall": "5"}, "hdfs.rollIntervall", "did you mean 'hdfs.rollInterval'"),
-        ({"hdfs.kerberosPrincipal": "x"}, "hdfs.kerberosPrincipal", "not built yet"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_to_write(
@@ -94,6 +95,10 @@ def test_a_wrong_option_is_named_with_what_to_write(
         ),
         ({"hdfs.writeFormat": "Text"}, {"hdfs.writeFormat": "has no effect with DataStream"}),
         ({"hdfs.path": "hdfs:///logs"}, {}),
+        (
+            {"hdfs.kerberosPrincipal": "flume/_HOST@R", "hdfs.kerberosKeytab": "/k"},
+            {"hdfs.kerberosPrincipal": "no effect with an HDFS that asks for no Kerberos"},
+        ),
         (
             {"serializer.compressionCodec": "snappy"},
             {"serializer.compressionCodec": "has no effect with serializer TEXT"},

@@ -67,6 +67,56 @@ def test_an_owner_that_sleeps_while_the_group_is_reset_commits_no_more(
     assert delivered(fake) == Counter(range(3) if before == "committed" else ()) + Counter(range(1, 4))
 
 
+def open_two_epochs(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
+    """An owner opens an epoch; at its call of that number another one opens a later epoch and commits in it.
+
+    Their HDFS, how many calls the first one made, and whether it was refused.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        fake = FakeWebHdfs()
+        fake.install(patch)
+        sleeper, awake = open_sink(directory), open_sink(directory)
+        sleeper.resume(CLAIM, 0)
+        write_and_commit(sleeper, 0, 3)
+        begun = len(fake.calls)
+
+        def overtake(number: int, _: str) -> None:
+            if number == begun + index:
+                fake.heal()
+                found = awake.resume(OWN._replace(epoch=LATER + 1), 1)
+                awake.write(records(1, 3))
+                awake.commit(awake.stage(found.claim, 1, 3))
+
+        fake.before = overtake
+        refused = False
+        try:
+            found = sleeper.resume(OWN._replace(epoch=LATER), 1)
+            calls = len(fake.calls) - begun
+            if found.claim.epoch == LATER:
+                if index >= calls:
+                    overtake(begun + index, "")
+                sleeper.write(records(1, 3))
+                receipt = sleeper.stage(found.claim, 1, 3)
+                with pytest.raises(Conflict):
+                    sleeper.commit(receipt)
+            else:
+                assert found.position == 3
+        except Retry:
+            refused, calls = True, 0
+        finally:
+            sleeper.close()
+            awake.close()
+        return fake, calls, refused
+
+
+def test_of_two_owners_that_open_epochs_at_once_only_the_later_commits(tmp_path: Path) -> None:
+    _, calls, _ = open_two_epochs(tmp_path, 1 << 30)
+    outcomes = [open_two_epochs(tmp_path, index) for index in range(calls)]
+    for index, (fake, *_) in enumerate(outcomes):
+        assert delivered(fake) == Counter({0: 1, 1: 2, 2: 2}), f"call {index}"
+    assert any(refused for *_, refused in outcomes)
+
+
 def test_a_group_that_was_deleted_goes_on_by_the_record_of_its_latest_epoch(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
     sink.resume(CLAIM, 0)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -134,6 +135,15 @@ def test_names_end_as_the_format_is_called_and_nothing_is_lost(
     assert all(re.search(f"-[0-9a-f]{{8}}{re.escape(end)}$", path) for path in fake.visible())
     assert [file.length for file in receipt.staged.files] == [len(data) for data in fake.visible().values()]
     assert all(fake.visible().values())
+
+
+def test_parquet_has_the_typed_columns_that_are_asked_for(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks(serializer="parquet", **{"serializer.columns.n": "bigint"})
+    sink.write(records(0, 2, n="{}7"))
+    sink.commit(sink.stage(OWN, 0, 2))
+    (data,) = fake.visible().values()
+    rows = pq.read_table(io.BytesIO(data)).to_pylist()
+    assert rows == [{"n": n, "headers": [("n", f"{n:02}")], "body": b"%d" % (n // 10)} for n in (7, 17)]
 
 
 def test_each_schema_has_files_of_its_own_and_an_event_without_one_is_rejected(sinks: Any, fake: FakeWebHdfs) -> None:

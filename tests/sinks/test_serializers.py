@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import zlib
+from datetime import UTC, date, datetime
 from typing import Any
 
 import fastavro
@@ -85,6 +86,74 @@ def test_avro(batch: Batch, codec: str, interval: int) -> None:
 def test_parquet(batch: Batch) -> None:
     rows = pq.read_table(io.BytesIO(written(Parquet("snappy"), batch))).to_pylist()
     assert [Event(row["body"], dict(row["headers"])) for row in rows] == list(batch)
+
+
+TYPED = {
+    "s": "string",
+    "b": "boolean",
+    "i": "int",
+    "l": "bigint",
+    "f": "float",
+    "d": "double",
+    "day": "date",
+    "at": "timestamp",
+}
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("more", [[], [Event(b"", dict.fromkeys(TYPED, "no such value"))]])
+def test_parquet_has_typed_columns_of_headers(more: list[Event]) -> None:
+    values = {"s": "x", "b": "true", "i": "-7", "l": "123456789012345", "f": "1.5", "d": "1.50", "day": "2026-01-31"}
+    events = [
+        Event(b"1", {**values, "at": "2026-01-31T13:00:00+01:00"}),
+        Event(b"2", {"i": "12"}),
+        Event(b"3"),
+        *more,
+    ]
+    table = pq.read_table(io.BytesIO(written(Parquet("snappy", TYPED), Batch.of(events))))
+    assert [str(table.schema.field(name).type) for name in TYPED] == [
+        *("string", "bool", "int32", "int64", "float", "double", "date32[day]", "timestamp[us, tz=UTC]")
+    ]
+    first, second, third, *rest = table.to_pylist()
+    assert {name: first[name] for name in TYPED} == {
+        "s": "x",
+        "b": True,
+        "i": -7,
+        "l": 123456789012345,
+        "f": 1.5,
+        "d": 1.5,
+        "day": date(2026, 1, 31),
+        "at": NOON,
+    }
+    assert (second["i"], [third[name] for name in TYPED]) == (12, [None] * len(TYPED))
+    assert [(row["s"], {row[name] for name in TYPED if name != "s"}) for row in rest] == [
+        ("no such value", {None}) for _ in more
+    ]
+    assert [Event(row["body"], dict(row["headers"])) for row in table.to_pylist()] == events, "texts are all there"
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        (str(int(NOON.timestamp() * 1000)), NOON),
+        ("2026-01-31T12:00:00.000Z", NOON),
+        ("2026-01-31T12:00:00", None),  # of which zone?
+        ("9" * 30, None),
+    ],
+)
+def test_times_in_parquet(text: str, at: datetime | None) -> None:
+    batch = Batch.of([Event(b"", {"at": text})])
+    table = pq.read_table(io.BytesIO(written(Parquet("null", {"at": "timestamp"}), batch)))
+    assert table["at"].to_pylist() == [at]
+
+
+@given(st.lists(st.text(max_size=12) | st.from_regex(r"[-+]?[0-9]{1,20}(\.[0-9]+)?", fullmatch=True), max_size=5))
+def test_a_value_is_read_alike_whatever_else_is_in_the_batch(texts: list[str]) -> None:
+    columns = {f"h-{name}": name for name in TYPED.values()}
+    serializer = Parquet("null", columns)
+    together = Batch.of([Event(b"", dict.fromkeys(columns, text)) for text in texts])
+    alone = [serializer.records(together.slice(row, 1)).records.to_pylist()[0] for row in range(len(texts))]
+    assert repr(serializer.records(together).records.to_pylist()) == repr(alone)
 
 
 def test_headers_past_the_columns_of_a_batch() -> None:

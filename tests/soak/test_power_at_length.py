@@ -10,6 +10,8 @@ from unittest import mock
 
 import pytest
 
+from channels.file import FileChannel
+from channels.spillable import SpillableMemoryChannel
 from tests.channels.test_file_power import campaign
 
 SEEDS = int(os.environ.get("FLAFKA_SOAK_POWER", "100"))
@@ -23,12 +25,14 @@ def _quick() -> Iterator[None]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_a_file_channel_survives_losses_of_power(tmp_path: Path, figures: list[str]) -> None:
+@pytest.mark.parametrize("kind", [FileChannel, SpillableMemoryChannel])
+def test_a_file_channel_survives_losses_of_power(tmp_path: Path, figures: list[str], kind: type[FileChannel]) -> None:
     states = 0
     for seed in range(1000, 1000 + SEEDS):
         print(f"seed {seed}")
-        states += campaign(tmp_path / str(seed), seed)
+        states += campaign(tmp_path / str(seed), seed, kind=kind)
         shutil.rmtree(tmp_path / str(seed))
     figures.append(
-        f"channel file: {SEEDS} disks, each of which lost its power three times, looked at in {states} states"
+        f"channel {kind.type_name}: {SEEDS} disks, each of which lost its power three times, "
+        f"looked at in {states} states"
     )

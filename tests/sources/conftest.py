@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the source `taildir`."""
+"""Fixtures of the tests of the sources `taildir` and `spooldir`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources.taildir_running import open_files
+from tests.sources.descriptors import open_files
 
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Iterator[Path]:
-    directory = tmp_path / "logs"
-    directory.mkdir()
-    yield directory
-    assert open_files(tmp_path) == [], "everything is let go of"
+    """A directory for taildir; nothing below `tmp_path` is left open."""
+    yield from _directory(tmp_path, "logs")
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Path]:
+    """A directory for spooldir; nothing below `tmp_path` is left open."""
+    yield from _directory(tmp_path, "spool")
+
+
+def _directory(parent: Path, name: str) -> Iterator[Path]:
+    (parent / name).mkdir()
+    yield parent / name
+    assert open_files(parent) == [], "everything is let go of"

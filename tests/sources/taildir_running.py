@@ -65,19 +65,6 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def open_files(directory: Path) -> list[str]:
-    """What this process holds open under that directory, deleted files included."""
-    found = []
-    for fd in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(fd.readlink())
-        except OSError:
-            continue
-        if target.startswith(str(directory)) or "inotify" in target:
-            found.append(target)
-    return found
-
-
 def kill(source: TaildirSource) -> None:
     """What SIGKILL leaves: nothing is saved any more, and the system closes all that is open."""
     source._positions.save = lambda *_, **__: None

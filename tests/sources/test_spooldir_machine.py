@@ -23,7 +23,8 @@ from sources.spooldir import SpooldirSource
 from sources.spooldir import directory as directory_module
 from sources.spooldir import tracker as tracker_module
 from tests.fixtures.examples import examples
-from tests.sources.test_spooldir import open_files, start
+from tests.sources.descriptors import open_files
+from tests.sources.spooldir_running import start
 from tests.sources.test_spooldir_reuse import later
 
 

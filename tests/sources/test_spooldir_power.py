@@ -11,7 +11,7 @@ import pytest
 
 from plugins import FlafkaError
 from tests.fixtures.power import Disk, Said, losses
-from tests.sources.test_spooldir import make, put, read_anew
+from tests.sources.spooldir_running import make, put, read_anew
 
 SITES = (
     "Tracker.save",

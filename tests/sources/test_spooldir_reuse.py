@@ -12,16 +12,10 @@ import pytest
 from sources.spooldir import tracker as tracker_module
 from sources.spooldir.birth import birth
 from sources.spooldir.tracker import LEFT_NAME
-from tests.sources.test_spooldir import names, put, read, read_anew, start
+from tests.sources.spooldir_running import names, put, read, read_anew, start
 
 COARSE = 5
 """Linux's clock that has the times of files."""
-
-
-@pytest.fixture
-def spool(tmp_path: Path) -> Path:
-    (tmp_path / "spool").mkdir()
-    return tmp_path / "spool"
 
 
 def later() -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from sources.taildir import TaildirConfig, TaildirSource
 from tests.fixtures.processes import Forked
-from tests.sources.taildir_running import append, open_files, start
+from tests.sources.descriptors import open_files
+from tests.sources.taildir_running import append, start
 
 # --- while it runs
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources.descriptors import open_files
 from tests.sources.taildir_running import (
     append,
     bodies,
     kill,
     make,
-    open_files,
     positions,
     process,
     start,

@@ -26,7 +26,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sources.taildir import TaildirSource
 from tests.fixtures.examples import examples
-from tests.sources.taildir_running import kill, open_files, process, start
+from tests.sources.descriptors import open_files
+from tests.sources.taildir_running import kill, process, start
 
 PACKERS: list[tuple[Callable[[bytes], bytes], str]] = [
     (gzip.compress, "gz"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -72,6 +73,34 @@ def test_a_file_is_opened_and_can_be_read_after_it_was_deleted(begin: Begin, tmp
     log.unlink()
     assert bodies(source) == [b"1", b"2"]
     assert source.metrics.get("FileMissedCount") == 0
+    source.close()
+
+
+def test_a_file_that_was_gone_before_it_could_be_opened_is_counted_and_degrades_health(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "logs" / "log.a"
+    log.parent.mkdir()
+    source = begin(tmp_path)
+    news(source)
+    process = opener(source)
+    os.kill(process.pid, signal.SIGSTOP)
+    log.write_bytes(b"1\n")
+    log.unlink()
+    os.kill(process.pid, signal.SIGCONT)
+
+    def missed() -> float:
+        assert bodies(source) == []
+        return source.metrics.get("FileMissedCount")
+
+    until(missed)
+    assert source.metrics.get("FileMissedCount") == 1
+    assert str(log) in source.metrics.degraded()
+    assert not source.metrics.last_error, "it works: nobody is to end it"
+    now = time.monotonic()
+    monkeypatch.setattr("sources.taildir.source.time.monotonic", lambda: now + 601)
+    assert not source.metrics.degraded()
+    monkeypatch.undo()
     source.close()
 
 
@@ -232,6 +261,32 @@ def test_a_closed_file_that_was_written_to_and_compressed_unseen_is_read_on_in_i
     assert sorted(bodies(source)) == [b"3", b"4"]
     rotate(log, 3)
     assert bodies(source) == []
+    source.close()
+
+
+def test_a_compressed_copy_that_could_not_be_unpacked_is_tried_again(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk that is to hold what it holds is full at first."""
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs" / "app.log"
+    source = begin(tmp_path, "app[.]log", idleTimeout="0", inotify="false")
+    append(log, b"1\n")
+    assert bodies(source) == [b"1"]
+    append(log, b"2\n")
+    rotate(log, 3)
+
+    def full(*_: object) -> int | None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sources.taildir.copies.unpack", full)
+        source._files.idle_seconds = 60.0
+        assert bodies(source) == []
+        trouble = f"{log}.1.gz cannot be unpacked, it is tried again: No space left on device"
+        assert source._troubles.first() == trouble
+    assert bodies(source) == [b"2"]
+    assert source._troubles.first() == ""
     source.close()
 
 

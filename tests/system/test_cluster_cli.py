@@ -1,5 +1,6 @@
 """`agent cluster`, `agent topic` and `agent group` against real brokers."""
 
+import contextlib
 import json
 import re
 import time
@@ -24,6 +25,8 @@ from agent.services.process import await_ready
 from plugins.shared.offsets import OffsetMetadata
 
 agent = click.Group(commands=[cluster, topic, group])
+SOON = 0.05
+"""After so many seconds a reset looks whether it stands."""
 Run = Callable[..., Result]
 
 
@@ -31,6 +34,7 @@ Run = Callable[..., Result]
 def run(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command line, `run("topic list")`, with the test's cluster as the user's own."""
     monkeypatch.setenv("FLAFKA_CLUSTER_DIR", str(kafka_cluster.directory))
+    monkeypatch.setattr("agent.cli.group.OUTSIDE_SECONDS", SOON)
 
     def run(line: str, code: int = 0) -> Result:
         result = CliRunner().invoke(agent, line.split())
@@ -44,7 +48,7 @@ def run(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
 @pytest.fixture
 def log(run: Run, kafka_cluster: KafkaCluster, request: pytest.FixtureRequest) -> str:
     """A topic of two partitions; partition 0 holds records of the times 1000, 2000 … 10000 ms, partition 1 three."""
-    name = f"log-{request.node.name}"
+    name = re.sub(r"[^\w-]", "-", f"log-{request.node.name}")
     run(f"topic create {name} --partitions 2")
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     for number in range(1, 11):
@@ -250,6 +254,49 @@ def test_group_reset_refuses_while_somebody_reads(run: Run, kafka_cluster: Kafka
         assert "group busy is being read by a-reader on 127.0.0.1" in refused.stderr
     run("group reset busy --to earliest --yes")
     assert [(at, found.epoch > 0) for at, found in said(kafka_cluster, "busy")] == [(0, True), (0, True)]
+
+
+@pytest.mark.parametrize("often", [1, 1000])
+def test_group_reset_stands_though_a_commit_from_outside_was_under_way(
+    run: Run, kafka_cluster: KafkaCluster, log: str, monkeypatch: pytest.MonkeyPatch, often: int
+) -> None:
+    name, sleep = f"outside-{often}", time.sleep
+    before = OffsetMetadata(topic_id=id_of(kafka_cluster, log), ids=2).text()
+    late = iter(range(often))
+
+    def driver(seconds: float) -> None:
+        """It has looked at the group before the reset."""
+        if seconds != SOON:
+            sleep(seconds)
+        elif next(late, None) is not None:
+            commit(kafka_cluster, name, log, 5, 2, metadata=before)
+
+    commit(kafka_cluster, name, log, 4, 1, metadata=before)
+    monkeypatch.setattr("agent.cli.group.time.sleep", driver)
+    done = run(f"group reset {name} --to 0 --topic {log}:0 --yes", code=int(often > 1))
+    assert f"a commit that was under way has undone this for {log}-0" in done.stderr
+    (first, _), untouched = said(kafka_cluster, name)
+    assert (first, untouched[0]) == (0 if often == 1 else 5, 2)
+
+
+def test_group_reset_stands_no_more_where_somebody_reads_meanwhile(
+    run: Run, kafka_cluster: KafkaCluster, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep = time.sleep
+    before = OffsetMetadata(topic_id=id_of(kafka_cluster, log), ids=2).text()
+    commit(kafka_cluster, "joined", log, 0, 0, metadata=before)
+    with contextlib.ExitStack() as stack:
+
+        def driver(seconds: float) -> None:
+            if seconds == SOON:
+                commit(kafka_cluster, "joined", log, 0, 0, metadata=before)
+                stack.enter_context(reading(kafka_cluster, "joined", log))
+            else:
+                sleep(seconds)
+
+        monkeypatch.setattr("agent.cli.group.time.sleep", driver)
+        done = run("group reset joined --to latest --yes", code=1)
+        assert f"has undone this for {log}-0, {log}-1, and group joined is being read by a-reader" in done.stderr
 
 
 def test_a_command_config_names_the_cluster(run: Run, kafka_cluster: KafkaCluster, tmp_path: Path, log: str) -> None:

@@ -90,7 +90,7 @@ def test_what_another_members_session_still_holds_is_delivered(
     servers, out = kafka_cluster.bootstrap_servers, tmp_path / "out"
     first, second = (configuration(servers, topic, out / name, name=name) for name in ("a1", "a2"))
     with both(tmp_path, first, second) as (one, other):
-        assert (one.stop(), other.stop()) == (0, 0)
+        assert (one.stop(), other.stop(signal.SIGKILL)) == (0, -signal.SIGKILL)
     put(kafka_cluster, topic, EVENTS, 0, 1)
     with RunningAgent(tmp_path / "1", first, "-c", str(tmp_path / "1/agent.conf"), "--drain") as agent:
         assert agent.ended() == 0, agent.log

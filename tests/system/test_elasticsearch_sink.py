@@ -13,7 +13,7 @@ import pytest
 
 from agent.services.opensearch import OPENSEARCH, OpenSearchCluster
 from agent.services.running import RunningAgent, free_port
-from plugins import Event, Retry, conformance
+from plugins import Event, EventId, PartitionClaim, Retry, conformance
 from plugins.conformance.samples import sample_events
 from sinks.elasticsearch import ElasticsearchConfig, ElasticsearchSink
 from tests.fixtures.kit import exercises
@@ -99,6 +99,12 @@ def test_documents_and_a_redelivery(opensearch_cluster: OpenSearchCluster) -> No
         "app-0-1-0": {"_index": f"{index}-{DAY}", "@message": "😀", "@fields": {}},
         "app-0-2-0": {"_index": f"{index}-json", "body": {"n": 7, "deep": [{"a": None}]}, "type": "json"},
     }
+    claim = PartitionClaim("cluster", "app", "id", "g", 0, 0)
+    for known in (batch(events[1], offset=2), None):
+        (found,) = sink.trace(claim, EventId("app", 0, 2, 0), known)
+        assert (found["index"], found["id"], found["document"]["body"]["n"]) == (f"{index}-json", "app-0-2-0", 7)
+    (nothing,) = sink.trace(claim, EventId("app", 0, 3, 0), batch(events[1], offset=3))
+    assert "shows a document app-0-3-0" in nothing["missing"]
 
 
 def test_what_is_refused_is_found_among_the_rest(opensearch_cluster: OpenSearchCluster) -> None:

@@ -20,6 +20,7 @@ from agent.services.solr import SolrCluster
 from plugins.shared.offsets import OffsetMetadata
 from tests.system.running import agent_command, hdfs_sink, in_hdfs, kafka_channel, unique
 from tests.system.test_drain import create, put
+from tests.system.test_kafka_ends import bodies
 
 PARTITIONS = (0, 1, 2)
 
@@ -104,18 +105,33 @@ def _solr(name: str, cluster: SolrCluster) -> tuple[str, Callable[[], Counter[by
     return lines, lambda: Counter(document["body_t"].encode() for document in solr_documents(url).values())
 
 
+def _kafka(name: str, cluster: KafkaCluster) -> tuple[str, Callable[[], Counter[bytes]]]:
+    out = f"{name}-out"
+    create(cluster, out, 1)
+    sink = ("type = kafka", "channel = c1", f"kafka.bootstrap.servers = {cluster.bootstrap_servers}")
+    lines = "\n".join(f"a1.sinks.k1.{line}" for line in (*sink, f"kafka.topic = {out}", "flushInterval = 500"))
+    return lines, lambda: Counter(bodies(cluster, out))
+
+
+SINKS: dict[str, Callable[..., tuple[str, Callable[[], Counter[bytes]]]]] = {
+    "hdfs": _hdfs,
+    "solr": _solr,
+    "kafka": _kafka,
+}
+
+
 def _claims(agent: RunningAgent) -> list[str]:
     """The partitions that its sink had, one list after each rebalance."""
     return re.findall(r"has partitions (.*)", agent.log)
 
 
 @pytest.mark.xdist_group("stores")
-@pytest.mark.parametrize("kind", ["hdfs", "solr"])
+@pytest.mark.parametrize("kind", SINKS)
 def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
     request: pytest.FixtureRequest, tmp_path: Path, kafka_cluster: KafkaCluster, kind: str
 ) -> None:
     name = unique("group")
-    sink, delivered = (_hdfs if kind == "hdfs" else _solr)(name, request.getfixturevalue(f"{kind}_cluster"))
+    sink, delivered = SINKS[kind](name, request.getfixturevalue(f"{kind}_cluster"))
     group = Group(tmp_path, kafka_cluster, name, sink)
 
     def has(times: int = 1) -> Counter[bytes]:
@@ -137,7 +153,7 @@ def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
         assert agent.stop() == 0
     group.left()
     group.reset("earliest")
-    once_more = Counter(latest) if kind == "hdfs" else Counter[bytes]()  # Solr has them by their ids
+    once_more = Counter(latest) if kind != "solr" else Counter[bytes]()  # Solr has them by their ids
     for deleted in (False, True):
         if deleted:
             group.left()
@@ -152,8 +168,9 @@ def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
     assert delivered() == has() + once_more
 
 
-def test_an_agent_that_sleeps_while_its_group_is_reset_delivers_nothing_of_what_it_held(
-    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
+@pytest.mark.parametrize("meanwhile", ["its group is reset", "another one takes over below another path"])
+def test_an_agent_that_sleeps_delivers_nothing_of_what_it_held(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, meanwhile: str
 ) -> None:
     name = unique("group")
     sink, delivered = _hdfs(name, hdfs_cluster)
@@ -164,7 +181,12 @@ def test_an_agent_that_sleeps_while_its_group_is_reset_delivers_nothing_of_what_
         asleep.until(lambda: asleep.count("SINK.k1", "EventDrainAttemptCount") == 600, "all to be held")
         asleep.process.send_signal(signal.SIGSTOP)
         group.left()
-        group.reset("earliest")
+        if meanwhile == "its group is reset":
+            group.reset("earliest")
+        else:
+            path = f"a1.sinks.k1.hdfs.path = webhdfs://{hdfs_cluster.webhdfs}/{name}"
+            assert f"{path}\n" in group.configuration
+            group.configuration = group.configuration.replace(f"{path}\n", f"{path}/moved\n")
         group.configuration += "a1.sinks.k1.hdfs.rollInterval = 1\n"
         with group.agent("a2") as other:
             other.until(lambda: delivered() == Counter(group.bodies), "what the other delivers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -132,7 +133,8 @@ def test_plugins_that_cannot_be_imported_are_named_and_the_rest_works(tmp_path: 
 
 
 WRONG = (
-    HEAD
+    "import threading\n"
+    + HEAD
     + """
 class Lacking(Sink[Config]):
     type_name = "lacking"
@@ -152,6 +154,13 @@ class Unmade(Sink[Config]):
         pass
 
 
+class Awaited(Sink[Config]):
+    type_name = "awaited"
+
+    async def write(self, batch):
+        pass
+
+
 class Listing(Source[Config]):
     type_name = "listing"
 
@@ -167,6 +176,31 @@ class Texts(Source[Config]):
         yield "second"
 
 
+class Bytes(Source[Config]):
+    type_name = "bytes"
+
+    def batches(self):
+        yield Batch.of([b"a line"])
+
+
+class Raising(Source[Config]):
+    type_name = "raising"
+
+    def batches(self):
+        yield Batch.of([Event(self.read())])
+
+    def read(self):
+        raise OSError("the tape is torn")
+
+
+class Deaf(Source[Config]):
+    type_name = "deaf"
+
+    def batches(self):
+        yield Batch.of([Event(b"one")])
+        threading.Event().wait()
+
+
 class Forgetful(Interceptor[Config]):
     type_name = "forgetful"
 
@@ -176,7 +210,7 @@ class Forgetful(Interceptor[Config]):
 
 @hookimpl
 def components():
-    return [Lacking, Unmade, Listing, Texts, Forgetful]
+    return [Lacking, Unmade, Awaited, Listing, Texts, Bytes, Raising, Deaf, Forgetful]
 """
 )
 OF = "plugin wrong-plugin 1.0 (entry point 'wrong = wrong_plugin')"
@@ -195,14 +229,21 @@ def wrong(tmp_path: Path) -> Path:
 
 def test_a_component_that_lacks_a_method_or_cannot_be_made_is_named_by_check(tmp_path: Path, wrong: Path) -> None:
     path, file = [wrong, ROOT], wrong / "wrong_plugin.py"
-    lacking = f"{OF}: the sink 'lacking', wrong_plugin.Lacking, lacks write"
+    lacking = f"{OF}: the sink 'lacking', wrong_plugin.Lacking, lacks write: write `def write(self, batch)`"
     place = f"{file}:{line_of('class Lacking(Sink[Config]):')}"
     checked = agent("check", "-c", str(configuration(tmp_path, "seq")), path=path)
-    assert (checked.returncode, checked.stdout.splitlines()[0]) == (0, f"{place}: warning: {lacking}")
+    assert checked.returncode == 0
+    assert f"{place}: warning: {lacking}" in checked.stdout.splitlines()
 
     checked = agent("check", "-c", str(configuration(tmp_path, "seq", "lacking")), path=path)
     assert checked.returncode == 2
     assert f"agent.conf:9: a1.sinks.k1: {lacking} ({place})" in checked.stdout
+
+    awaited = f"{OF}: the sink 'awaited', wrong_plugin.Awaited, has an `async def write`, which nothing here awaits"
+    checked = agent("check", "-c", str(configuration(tmp_path, "seq", "awaited")), path=path)
+    assert checked.returncode == 2
+    assert f"agent.conf:9: a1.sinks.k1: {awaited}: write `def write`; it may block its thread" in checked.stdout
+    assert f"({file}:{line_of('    async def write(self, batch):')})" in checked.stdout
 
     checked = agent("check", "-c", str(configuration(tmp_path, "seq", "unmade")), path=path)
     assert checked.returncode == 2
@@ -211,47 +252,58 @@ def test_a_component_that_lacks_a_method_or_cannot_be_made_is_named_by_check(tmp
     assert f"a1.sinks.k1: it cannot be made, a bug in {place}, {OF}: {error}" in checked.stdout
 
 
+SOURCES = {
+    "listing": (
+        '        yield Batch([Event(b"x")])',
+        "Batch takes an Arrow RecordBatch, not a list; Batch.of([Event(…)]) takes events ({place}, {of})",
+    ),
+    "texts": (
+        '        yield "second"',
+        "batches() of wrong_plugin.Texts ({place}, {of}) must yield batches, such as Batch.of([Event(…)]), and "
+        "yields 'second'",
+    ),
+    "bytes": (
+        '        yield Batch.of([b"a line"])',
+        "Batch.of takes events, such as Event(b'…', {{'host': 'web1'}}), not the bytes b'a line' ({place}, {of})",
+    ),
+    "raising": ('        raise OSError("the tape is torn")', "OSError: the tape is torn ({place}, {of})"),
+    "words": (
+        "class Forgetful(Interceptor[Config]):",
+        "intercept() of wrong_plugin.Forgetful ({place}, {of}) must return a Batch, not None",
+    ),
+}
+"""By type: the line that is wrong, and what is said of it."""
+
+
 @pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize(
-    ("source", "more", "line", "said"),
-    [
-        (
-            "listing",
-            "",
-            '        yield Batch([Event(b"x")])',
-            "TypeError: Batch takes an Arrow RecordBatch, not a list; Batch.of([Event(…)]) takes events "
-            "({place}, {of})",
-        ),
-        (
-            "texts",
-            "",
-            '        yield "second"',
-            "batches() of wrong_plugin.Texts ({place}, {of}) must yield batches, such as Batch.of([Event(…)]), and "
-            "yields 'second'",
-        ),
-        (
-            "words",
-            "a1.sources.s1.interceptors = i\na1.sources.s1.interceptors.i.type = forgetful\n",
-            "class Forgetful(Interceptor[Config]):",
-            "intercept() of wrong_plugin.Forgetful ({place}, {of}) must return a Batch, not None",
-        ),
-    ],
-)
 def test_what_a_component_gives_wrongly_is_named_and_other_components_work(
-    tmp_path: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch, source: str, more: str, line: str, said: str
+    tmp_path: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(wrong, "good-plugin", {"good_plugin.py": GOOD}, "good = good_plugin")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(wrong), str(ROOT)]))
-    text = configuration(tmp_path, source, more=more).read_text()
-    text = text.replace("a1.sources = s1", "a1.sources = s1 s2")
-    text += "a1.sources.s2.type = words\na1.sources.s2.channels = c1\n"
-    place = f"{wrong / 'wrong_plugin.py'}:{line_of(line)}"
-    expected = said.format(place=place, of=OF)
+    text = configuration(tmp_path, "words").read_text()
+    text = text.replace("a1.sources = s1", f"a1.sources = s1 deaf {' '.join(f'w-{kind}' for kind in SOURCES)}")
+    for name, kind in {"deaf": "deaf", **{f"w-{kind}": kind for kind in SOURCES}}.items():
+        text += f"a1.sources.{name}.type = {kind}\na1.sources.{name}.channels = c1\n"
+    text += "a1.sources.w-words.interceptors = i\na1.sources.w-words.interceptors.i.type = forgetful\n"
+    expected = {
+        f"SOURCE.w-{kind}": said.format(place=f"{wrong / 'wrong_plugin.py'}:{line_of(line)}", of=OF)
+        for kind, (line, said) in SOURCES.items()
+    }
     with RunningAgent(tmp_path / "a", text) as running:
-        running.until(lambda: running.failing().get("SOURCE.s1") == expected, "the source to be told of")
-        assert expected in running.log
-        running.until(lambda: running.count("SOURCE.s2", "EventAcceptedCount") == 1, "the other source to work")
-        running.until(lambda: running.count("SINK.k1", "EventDrainSuccessCount") >= 1, "the sink to work")
+        running.until(lambda: running.failing() == expected, "all to be told of")
+        running.until(lambda: running.count("SOURCE.s1", "EventAcceptedCount") == 1, "the other source to work")
+        running.until(lambda: running.count("SINK.k1", "EventDrainSuccessCount") >= 3, "the sink to work")
+        running.stop()
+        log = running.log
+    for said in expected.values():
+        assert said in log
+    assert log.count("Traceback (most recent call last)") == 1, "of the plugin's own exception"
+    frames = re.findall(r'  File "(.*?)", line', log)
+    assert frames == [str(wrong / "wrong_plugin.py")] * 2, "and only its own frames"
+    deaf = re.search(r"a1.sources.deaf: wrong_plugin.Deaf .* does not stop: it is in batches\(\) at (\S+);", log)
+    assert deaf is not None
+    assert deaf[1] == f"{wrong / 'wrong_plugin.py'}:{line_of('        threading.Event().wait()')}"
 
 
 # --- other distributions with packages of our names

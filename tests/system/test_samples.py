@@ -29,7 +29,8 @@ def channel(request: pytest.FixtureRequest) -> tuple[dict[str, str], str]:
 def topic(servers: str, name: str) -> str:
     """A topic that is there, as brokers need not make those that clients ask for."""
     made = NewTopic(unique(name), num_partitions=1, replication_factor=3)
-    AdminClient({"bootstrap.servers": servers}).create_topics([made])[made.topic].result(60)
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([made])[made.topic].result(60)
     return made.topic
 
 

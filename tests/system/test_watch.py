@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_port
@@ -31,21 +31,46 @@ def figure(agent: RunningAgent, sink: str, name: str) -> float | None:
     return None if value is None else float(value)
 
 
+def alerting(agent: RunningAgent) -> dict[str, set[str]]:
+    """By alert of conf/monitoring that fires on its figures: the components that it is about."""
+    scraped = look(agent.get("/metrics/prometheus")[1].decode())
+    return firing(scraped, scraped)
+
+
+def an_old_backlog(kafka: KafkaCluster) -> str:
+    """A topic that is kept for two hours, of one replica, with a record in each partition that is older than ten
+    minutes."""
+    topic, servers = unique("old"), {"bootstrap.servers": kafka.bootstrap_servers}
+    new = NewTopic(topic, num_partitions=3, replication_factor=1, config={"retention.ms": str(2 * 3_600_000)})
+    admin = AdminClient(servers)  # its answers come as long as it is there
+    admin.create_topics([new])[topic].result(60)
+    producer = Producer(servers)
+    for partition in range(3):
+        producer.produce(topic, b"x", partition=partition, timestamp=int(1000 * (time.time() - 700)))
+    assert producer.flush(60) == 0
+    return topic
+
+
 def up(agent: RunningAgent) -> list[bool]:
     return [broker["up"] for broker in cluster(agent).get("brokers", [])]
 
 
 def test_brokers_and_backlogs_as_they_are(tmp_path: Path, kafka_cluster: KafkaCluster, figures: list[str]) -> None:
     topic = unique("watched")
+    late = an_old_backlog(kafka_cluster)
     text = f"""
 a1.sources = s1
-a1.channels = c1
-a1.sinks = well down
+a1.channels = c1 old
+a1.sinks = well down late
 a1.sources.s1.type = netcat
 a1.sources.s1.bind = 127.0.0.1
 a1.sources.s1.port = 0
 a1.sources.s1.channels = c1
 {kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+{kafka_channel(kafka_cluster.bootstrap_servers, late, name="old")}
+a1.sinks.late.type = hdfs
+a1.sinks.late.channel = old
+a1.sinks.late.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
 a1.sinks.well.type = null
 a1.sinks.well.channel = c1
 a1.sinks.well.group = {topic}-well
@@ -56,6 +81,10 @@ a1.sinks.down.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
 """
     with RunningAgent(tmp_path, text) as agent:
         agent.until(lambda: up(agent) == [True] * 3, "the brokers")
+        agent.until(lambda: figure(agent, "late", "Backlog") == 3, "the old backlog")
+        alerts = alerting(agent)
+        assert (alerts["FlafkaSinkBehind"], alerts["FlafkaRetentionNear"]) == ({"late"}, {"late"})
+        assert not alerts.keys() & {"FlafkaBrokersDown", "FlafkaUnderReplicated", "FlafkaPartitionsOffline"}
         agent.until(lambda: cluster(agent)["partitions"] == 3, "the topic")
         began = time.time()
         send(agent.port("s1"), b"".join(b"%d\n" % n for n in range(100)))
@@ -80,9 +109,11 @@ a1.sinks.down.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
             agent.until(lambda: cluster(agent)["under_replicated"] == 3, "under-replicated partitions")
             agent.until(lambda: cluster(agent)["brokers"][1]["leads"] == 0, "other leaders")
             assert cluster(agent)["leaderless"] == 0
-            scraped = look(agent.get("/metrics/prometheus")[1].decode())
-            alerts = firing(scraped, scraped)
-            assert (alerts["FlafkaBrokersDown"], alerts["FlafkaUnderReplicated"]) == ({"c1"}, {"c1"})
+            agent.until(lambda: "FlafkaPartitionsOffline" in alerting(agent), "the partition without a leader")
+            alerts = alerting(agent)
+            assert alerts["FlafkaBrokersDown"] == {"c1", "old"}
+            assert alerts["FlafkaUnderReplicated"] >= {"c1"}
+            assert alerts["FlafkaPartitionsOffline"] == {"old"}
             assert "down" in alerts["FlafkaComponentFailing"]
         finally:
             kafka_cluster.start()

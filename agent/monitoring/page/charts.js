@@ -28,6 +28,13 @@ export function short(number) {
   return size >= 100 || Number.isInteger(number) ? Math.round(number).toLocaleString("en") : number.toFixed(1);
 }
 
+export function brief(milliseconds) {
+  if (milliseconds === undefined) return "–";
+  if (milliseconds >= 10000) return span(milliseconds / 1000);
+  if (milliseconds >= 1000) return `${(milliseconds / 1000).toFixed(1)} s`;
+  return `${milliseconds.toFixed(milliseconds >= 10 ? 0 : 1)} ms`;
+}
+
 export function span(seconds) {
   if (seconds < 0) return "over";
   if (seconds < 60) return `${Math.round(seconds)} s`;

@@ -1,7 +1,8 @@
 // The page of one agent: asks `api/state` every two seconds and shows what it says.
 "use strict";
 
-import { drawn, element, history, short, span } from "./charts.js";
+import { brief, drawn, element, history, short, span } from "./charts.js";
+import { sample } from "./sample.js";
 import { draw } from "./wires.js";
 
 const EVERY = 2000, HISTORY_EVERY = 10000, FILES_EVERY = 4000;
@@ -12,6 +13,7 @@ const CHARTS = {
   EventAcceptedCount: ["events/s accepted", true], EventReceivedCount: ["events/s", true],
   EventPutSuccessCount: ["events/s stored", true], EventDrainSuccessCount: ["events/s delivered", true],
   ChannelSize: ["events in the channel", false], Lag: ["lag in events", false], LagSeconds: ["lag in seconds", false],
+  BatchMilliseconds: ["milliseconds a batch", false],
 };
 
 const $ = (selector) => document.querySelector(selector);
@@ -64,8 +66,8 @@ function figures(node) {
     many("behind", "LagSeconds", span);
     const left = figure(node, "RetentionSecondsLeft");
     if (left < 86400) add("until Kafka deletes the oldest", span(left), true);
-    many("a batch", "BatchMilliseconds", (v) => `${short(v)} ms`);
   }
+  many("a batch", "BatchMilliseconds", brief);
   many(node.kind === "sink" ? "dead letter(s)" : "rejected", "EventRejectedCount", short, true);
   const next = figure(node, "RetryTime");
   if (next) add(`until attempt ${figure(node, "RetryAttempt") + 1}`, span(Math.max(0, next / 1000 - state.time)));
@@ -78,12 +80,10 @@ function makeCard(node) {
   const top = element("span", { class: "top" }, element("span", { class: "name" }, node.name), element("span", { class: "type" }, words));
   if (node.kind === "sink") top.append(element("span", { class: onSpark(node) ? "chip spark" : "chip" }, onSpark(node) ? "Spark" : "local"));
   top.append(element("span", { class: "chip state", hidden: "" }));
-  const ways = graph.edges.filter((edge) => edge.start === node.id && edge.end !== node.id)
-    .map((edge) => `→ ${nodes.get(edge.end).name}${edge.label ? ` (${edge.label})` : ""}`).join(", ");
-  const parts = ["figures", "steps", "why"].map((name) => element("span", { class: name }));
+  const parts = ["figures", "steps", "why", "ways"].map((name) => element("span", { class: name }));
   const chart = drawn("svg", { viewBox: "0 0 100 22", preserveAspectRatio: "none", "aria-hidden": "true" }, drawn("path", { class: "line" }));
-  made.append(top, ...parts, element("span", { class: "ways" }, ways), chart);
-  made.addEventListener("click", () => { shown = node; detail(); $("#detail").showModal(); });
+  made.append(top, ...parts, chart);
+  made.addEventListener("click", () => { shown = node; detail(); sample.of(node.id); $("#detail").showModal(); });
   return made;
 }
 
@@ -97,6 +97,11 @@ function updateCard(node) {
   show(card.querySelector(".figures"), figures(node), (pairs) => pairs.map(([value, label, bad]) =>
     element("span", bad ? { class: "bad" } : {}, element("b", {}, value), ` ${label}`)));
   show(card.querySelector(".why"), why(node), (text) => [text]);
+  const ways = graph.edges.filter((edge) => edge.start === node.id).map((edge) => { // where no lines are drawn
+    const events = flow(edge), said = [edge.label, events > 0 ? `${short(events)}/s` : ""].filter(Boolean).join(", ");
+    return `→ ${nodes.get(edge.end).name}${said ? ` (${said})` : ""}`;
+  });
+  show(card.querySelector(".ways"), ways.join(", "), (text) => [text]);
   const steps = node.interceptors.map((one) => {
     const dropped = figure(one, "EventFilteredCount");
     return [one.type, `${one.name}${dropped ? ` (${short(dropped)} dropped)` : ""}`];
@@ -145,16 +150,11 @@ function filter() {
   for (const frame of document.querySelectorAll(".group")) frame.hidden = !frame.querySelector(".card:not([hidden])");
 }
 
+/** Events a second along an edge; undefined for a topic that Spark writes, as nobody here counts these. */
 function flow(edge) {
-  const start = nodes.get(edge.start), end = nodes.get(edge.end);
-  if (edge.kind === "overflow") return figure(start, "Overflowing") ? rate(end, MAIN.channel) : 0;
-  if (end.kind === "sink") return rate(end, MAIN.sink);
-  const into = graph.edges.filter((other) => other.end === edge.end);
-  if (into.length === 1) return rate(end, MAIN.channel);
-  if (edge.kind === "topic") return undefined;
-  const ways = graph.edges.filter((other) => other.start === edge.start);
-  const all = ways.every((way) => !way.label) && !start.words.includes("channels in turn");
-  return all ? rate(start, MAIN.source) : undefined;
+  if (edge.metrics) return rate(edge, "EventRoutedCount");
+  if (edge.kind === "overflow") return rate(nodes.get(edge.start), "OverflowEventCount");
+  return edge.kind === "topic" ? undefined : rate(nodes.get(edge.end), MAIN.sink);
 }
 
 function wires() {
@@ -222,9 +222,9 @@ function kafka() {
 }
 
 function spark() {
-  const rows = graph.nodes.filter(onSpark).map((node) => [node.name, ...["BatchMilliseconds", "RecordsPerSecond", "Lag", "StateRows", "StateBytes"].map((name) => short(figure(node, name))), short(figure(node, "DriverRestartCount") || 0)]);
+  const rows = graph.nodes.filter(onSpark).map((node) => [node.name, brief(figure(node, "BatchMilliseconds")), ...["RecordsPerSecond", "Lag", "StateRows", "StateBytes"].map((name) => short(figure(node, name))), short(figure(node, "DriverRestartCount") || 0)]);
   $("#spark").hidden = !rows.length;
-  show($("#spark .tables"), rows, () => [table(["Sink", "Took, ms#", "Records/s#", "Lag#", "State, rows#", "State, bytes#", "Restarts of the driver#"], rows)]);
+  show($("#spark .tables"), rows, () => [table(["Sink", "Took#", "Records/s#", "Lag#", "State, rows#", "State, bytes#", "Restarts of the driver#"], rows)]);
 }
 
 async function files() {
@@ -292,6 +292,7 @@ async function turn() {
     graph.nodes.forEach(updateCard);
     problems(); letters(); said(); kafka(); spark(); filter(); wires();
     if ($("#detail").open && !String(getSelection())) detail();
+    if ($("#detail").open) await sample.turn(ask);
     if (Date.now() - filesAsked > FILES_EVERY) await files();
     $("#stale").hidden = true;
     document.body.dataset.turns = ++turns;
@@ -302,5 +303,6 @@ async function turn() {
   setTimeout(turn, EVERY);
 }
 
+$("#detail").addEventListener("close", () => sample.end());
 $("#file-filter").addEventListener("input", () => { files().catch(() => {}); });
 turn();

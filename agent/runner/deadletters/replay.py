@@ -10,7 +10,6 @@ kill in between repeats up to `LOT` letters.
 from __future__ import annotations
 
 import contextlib
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -21,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from agent.audit.publishing import audit_of
 from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters, dead_letters_of, marker
 from agent.runner.deadletters.stored import StoredDeadLetter, read
+from agent.runner.local import alone
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
 from agent.topology import AgentSpec, ChannelSpec, SinkSpec
@@ -32,8 +32,6 @@ LOT, LOT_BYTES = 500, 4 << 20
 ANSWER_SECONDS = 60.0
 TRANSACTION_SECONDS = 30
 """A replay that is killed holds the topic's readers up until its transaction is that old, or another one begins."""
-PATIENCE_SECONDS = 60.0
-"""How long a sink that is run here may fail."""
 
 Outcome = Counter[str]
 """Letters that could not be replayed, by the reason; under the empty text those that were."""
@@ -259,29 +257,17 @@ class ThroughSink(Replayer):
         assert config is not None
         runner = ChannelRunner(self.channel.path, self.channel.name, memory(config, self.channel.name))
         runner.ready.set()
-        sink = SinkRunner([spec], runner, self.letters, spec.path)
-        sink.draining.set()
-        sink.thread.start()
-        return sink
+        return alone.started(spec, runner, self.letters, spec.path)
 
     @staticmethod
     def _await(sink: SinkRunner) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while sink.channel.metrics.get("ChannelSize"):
-            if not sink.failing():
-                deadline = time.monotonic() + PATIENCE_SECONDS
-            if time.monotonic() > deadline:
-                raise Retry(
-                    f"the replay stopped, {sink.path} does not deliver: {sink.members[0].metrics.last_error}. "
-                    f"Up to {LOT} letters may be delivered and are not noted as replayed"
-                )
-            sink.stopping.wait(0.02)
+        left = f"Up to {LOT} letters may be delivered and are not noted as replayed"
+        alone.wait(sink, lambda: not sink.channel.metrics.get("ChannelSize"), left)
 
     @staticmethod
     def _stop(sink: SinkRunner | None) -> None:
         if sink is not None:
-            sink.stopping.set()
-            sink.thread.join(PATIENCE_SECONDS)
+            alone.stop(sink)
 
 
 def replay(replayer: Replayer, chosen: Collection[str], *, again: bool) -> Outcome:

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 
 from agent.audit.publishing import ALIVE_SECONDS, Audit
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
+from agent.runner.latency import took
 from agent.runner.supervise import Worker
 from agent.runner.taps import Taps
-from plugins import Batch, Channel, Rejected, Retry
+from plugins import Batch, Channel, Reader, RebalanceListener, Rejected, Retry
 
 
 class ChannelRunner(Worker):
@@ -54,6 +55,10 @@ class ChannelRunner(Worker):
         """The same for who puts into it."""
         return self.wait_until_open(stopping, patience)
 
+    def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
+        """A consumer of it: see `Channel.reader`."""
+        return self.channel.reader(owner, group=group, member=member)
+
     def put(self, batch: Batch, letters: DeadLetters, owner: str) -> int:
         """Store a batch that the source of path `owner` has brought: return when the channel holds it, and `letters`
         what the channel can never take. Answers how many these are. Raises Retry.
@@ -65,6 +70,7 @@ class ChannelRunner(Worker):
         if not self.ready.is_set():
             raise Retry(f"channel {self.name} is not open yet")
         reasons: dict[int, str] = {}
+        since = time.monotonic()
         try:
             self.channel.put(batch)
         except Rejected as e:
@@ -75,6 +81,7 @@ class ChannelRunner(Worker):
                 for event, (row, reason) in zip(batch.where(rejected), reasons.items(), strict=True)
             )
             batch = batch.where(pc.invert(rejected))
+        took(self.metrics, since)
         if self.audit is not None:
             self.audit.put(batch)
         return len(reasons)

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from agent.audit.publishing import Audit
 from agent.runner.deadletters.letters import DeadLetters, letters_of_records
 from agent.runner.local.channels import ChannelRunner, wait_for
-from agent.runner.retries import Backoff, Retries, unforeseen
-from plugins import Batch, Channel, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken, Unreachable
+from agent.runner.retries import Backoff, Retries, told
+from plugins import Batch, Channel, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken, Unreachable
 from plugins.errors import ANY_FAILURE
 
 MOST_PUTS = 1000
@@ -138,7 +138,7 @@ class OverflowingChannel(ChannelRunner):
         last = self.retries.last
         if last is None or isinstance(last, Unreachable):
             return ""
-        return str(last) if isinstance(last, FlafkaError) else unforeseen(last)
+        return told(last)
 
     def _refused(self) -> str:
         return self.channel.refusal if isinstance(self.channel, KafkaBackedChannel) else ""
@@ -378,7 +378,7 @@ class OverflowingChannel(ChannelRunner):
                 raise error
             seconds = self._forwarding.failed(error, backoff)
             self.metrics.add("OverflowRepeatedCount", events)
-            self._trouble(str(error) if isinstance(error, FlafkaError) else unforeseen(error))
+            self._trouble(told(error))
             put = None
             if self._ending.wait(seconds):
                 raise _Ended

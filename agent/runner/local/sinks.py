@@ -14,12 +14,13 @@ from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinkprocessors import sink_processor_of
 from agent.runner.retries import LONGEST_SECONDS, Retries
 from agent.topology import SinkGroupSpec, SinkSpec
-from plugins import Conflict, FlafkaError, PartitionClaim, Reader, Retry, Taken
-from plugins.errors import ANY_FAILURE
+from plugins import Batch, Conflict, FlafkaError, PartitionClaim, Reader, Retry, Taken
+from plugins.errors import ANY_FAILURE, MISUSE_SECONDS
+from plugins.installed import described
 
 TAKE_SECONDS = 0.1
 QUIET_SECONDS = 3.0
-"""An idle sink forgets its latest failure after so long without another."""
+"""An idle sink that has partitions forgets its latest failure after so long without another."""
 ROUND_SECONDS = 5.0
 """The longest wait, as in Flume, before the sinks of a group are asked again when none of them worked."""
 ANOTHER = "another sink of the group gets the batch"
@@ -83,6 +84,8 @@ class SinkRunner:
         self._all_failed = False
         self._wait = 0.0
         """Seconds until the next try when no sink is left to be tried now."""
+        self._assigned_time = 0.0
+        """When it got partitions last, in seconds since the epoch: only from then on it may fail at them."""
         self._lag_shown = 0.0
 
     def failing(self) -> bool:
@@ -126,7 +129,7 @@ class SinkRunner:
                     raise
                 member.retries.failed(e, then="tried again when it is its turn")
                 self.processor.failed(member.name)
-        self.reader = self.channel.channel.reader(self, group=self.group, member=self.member)
+        self.reader = self.channel.reader(self, group=self.group, member=self.member)
         if self.committing is not None:
             self.committing.membership = self.reader.membership
 
@@ -195,12 +198,16 @@ class SinkRunner:
         """The next records, or None after a while without any. Raises ReaderFailed."""
         assert self.reader is not None
         try:
-            taken = self.reader.take(TAKE_SECONDS)
+            taken: object = self.reader.take(TAKE_SECONDS)
         except FlafkaError as e:
             raise ReaderFailed(str(e), e.after if isinstance(e, Retry) else None) from e
         if taken is None:
             member.metrics.add("BatchEmptyCount")
             self._show_lag(member)
+            return None
+        if not (isinstance(taken, Taken) and isinstance(taken.batch, Batch)):
+            who = f"take() of {described(type(self.reader))}"
+            raise ReaderFailed(f"{who} must return None or a Taken with a Batch, not {taken!r:.60}", MISUSE_SECONDS)
         return taken
 
     def _failed(self, member: Member, error: BaseException) -> None:
@@ -229,7 +236,7 @@ class SinkRunner:
         group's sinks only one of the channel's is."""
         if len(self.members) > 1 and not isinstance(member.retries.last, ReaderFailed):
             return
-        quiet = time.time() - member.metrics.last_error_time > QUIET_SECONDS
+        quiet = time.time() - max(member.metrics.last_error_time, self._assigned_time) > QUIET_SECONDS
         if quiet and self.ranges and not self.ranges.waiting():
             member.retries.recovered()
             self._all_failed = False
@@ -361,6 +368,7 @@ class SinkRunner:
             starts[claim] = position
         if self.committing is not None:
             self._keep_notes()
+        self._assigned_time = time.time()
         self.log.info("has partitions %s", sorted(self.ranges))
         return starts
 

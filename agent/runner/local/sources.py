@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 
-from agent.runner.deadletters.letters import DeadLetters
+from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.delivery import intercepted
+from agent.runner.latency import took
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.optional import PATIENCE_SECONDS, OptionalPuts
 from agent.runner.local.selectors import Routed, Selector
@@ -19,12 +21,9 @@ from agent.runner.retries import Backoff
 from agent.runner.supervise import Worker, close
 from agent.runner.taps import Taps
 from agent.topology import SourceSpec
-from plugins import Batch, Interceptor, Retry, Source
-from plugins.errors import ANY_FAILURE
-from plugins.installed import described
-
-MISTAKE_SECONDS = 60.0
-"""A source whose author was mistaken works no better the next time, and may repeat what it brought before."""
+from plugins import Batch, Interceptor, Metrics, Source
+from plugins.errors import ANY_FAILURE, Misuse
+from plugins.installed import at_work, described
 
 
 class SourceRunner(Worker):
@@ -48,6 +47,8 @@ class SourceRunner(Worker):
         self.channels = {name: channels[name] for name in spec.channels}
         self.selector = Selector(spec.selector)
         self.taps = Taps()
+        self.routed = {name: Metrics() for name in spec.channels}
+        """By channel: how many events this source has put into it, as `EventRoutedCount`."""
         self.optional = {name: OptionalPuts(f"{spec.path}-{name}", source.in_flight) for name in spec.channels}
         self.was_open = threading.Event()
         """Set once it takes events for the first time."""
@@ -81,7 +82,7 @@ class SourceRunner(Worker):
             self._pump_in_flight(self.source.in_flight)
 
     def _batches(self) -> Iterator[Batch]:
-        """What the source yields. Raises Retry where that is no batch: it would never be stored."""
+        """What the source yields. Raises Misuse where that is no batch: it would never be stored."""
         batches: object = self.source.batches()
         if not isinstance(batches, Iterable):
             raise self._no_batch(f"returns {batches!r:.60}", None)
@@ -90,11 +91,11 @@ class SourceRunner(Worker):
                 raise self._no_batch(f"yields {batch!r:.60}", getattr(batches, "gi_frame", None))
             yield batch
 
-    def _no_batch(self, what: str, frame: FrameType | None) -> Retry:
+    def _no_batch(self, what: str, frame: FrameType | None) -> Misuse:
         place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
         cls = described(type(self.source), place)
         message = f"batches() of {cls} must yield batches, such as Batch.of([Event(…)]), and {what}"
-        return Retry(message, MISTAKE_SECONDS)
+        return Misuse(message)
 
     def close(self) -> None:
         """Release the source, its interceptors and what waits for optional channels."""
@@ -144,11 +145,24 @@ class SourceRunner(Worker):
         if not len(batch):
             return True
         number = next(self._numbers)
-        self._under_way[number] = time.monotonic()
+        since = self._under_way[number] = time.monotonic()
         try:
-            return self._deliver(batch)
+            stored = self._deliver(batch)
+            if stored:
+                took(self.metrics, since)
+            return stored
         finally:
             del self._under_way[number]
+
+    def told_to_stop(self) -> str:
+        """Why it goes on although it is to stop, in words; empty where it has ended, or waits for a channel."""
+        if not (self.stopping.is_set() and self.thread.is_alive()) or self._under_way:
+            return ""
+        what = at_work(self.thread)
+        return (
+            f"{described(type(self.source))} does not stop: it is in {what}; what blocks has to end soon after "
+            "`stopping` is set, such as by a timeout of a second"
+        )
 
     def _waited(self) -> float:
         """For how long the oldest batch has not been stored."""
@@ -161,19 +175,25 @@ class SourceRunner(Worker):
         metrics.add("AppendBatchReceivedCount")
         backoff = Backoff()
         kept: Batch | None = None
+        filtered = 0
         waiting: list[Routed] = []
         while True:
             try:
                 if kept is None:
                     tapped = self.taps.listeners
-                    kept = intercepted(batch, self.interceptors, tapped)
+                    rejected: list[DeadLetter] = []
+                    left = intercepted(batch, self.interceptors, tapped, functools.partial(self._reject, rejected))
                     for one in tapped:
-                        one.passed(kept)
+                        one.passed(left)
+                    if rejected:
+                        self._letters().put(rejected)
+                        metrics.add("EventRejectedCount", len(rejected))
+                    kept, filtered = left, len(batch) - len(left) - len(rejected)
                     waiting = self._routed(kept)
                 while waiting:
                     self._put(waiting[0])
                     waiting.pop(0)
-                metrics.add("EventFilteredCount", len(batch) - len(kept))
+                metrics.add("EventFilteredCount", filtered)
                 metrics.add("EventAcceptedCount", len(kept))
                 metrics.add("AppendBatchAcceptedCount")
                 self.retries.recovered()
@@ -184,6 +204,15 @@ class SourceRunner(Worker):
                 if self.give_up.wait(seconds):
                     self.log.error("stopped before %d events could be stored", len(batch))
                     return False
+
+    def _reject(self, letters: list[DeadLetter], batch: Batch, reasons: Sequence[str]) -> None:
+        """Make letters of what an interceptor has rejected."""
+        letters += [DeadLetter(self.path, None, event, reason) for event, reason in zip(batch, reasons, strict=True)]
+
+    def _letters(self) -> DeadLetters:
+        """Where they go: to those of a channel that has to take all events, or else of the first."""
+        required = [name for name in self.spec.channels if name in self.spec.selector.required()]
+        return self.dead_letters[(required or self.spec.channels)[0]]
 
     def _routed(self, batch: Batch) -> list[Routed]:
         if not len(batch):
@@ -213,5 +242,6 @@ class SourceRunner(Worker):
     def _store(self, batch: Batch, runner: ChannelRunner) -> None:
         if rejected := runner.put(batch, self.dead_letters[runner.name], self.path):
             self.metrics.add("EventRejectedCount", rejected)
+        self.routed[runner.name].add("EventRoutedCount", len(batch) - rejected)
         for one in runner.taps.listeners:
             one.passed(batch)

@@ -15,11 +15,21 @@ import pyarrow as pa
 from agent.audit.publishing import Tallies, audit_of
 from agent.audit.sums import Sum
 from agent.options import AgentOptions
-from agent.runner.deadletters.letters import DeadLetter, dead_letters_of, letters_of_records
+from agent.runner.deadletters.letters import DeadLetter, dead_letters_of, letters_of, letters_of_records
 from agent.runner.deadletters.notices import Causes, Heard, both
-from agent.runner.delivery import Delivery, Range, Ranges, intercepted, opened
+from agent.runner.delivery import Delivery, Range, Ranges, by_id, intercepted, opened
 from agent.topology import ChannelSpec, SinkSpec
-from plugins import Interceptor, KafkaBackedChannel, Metrics, PartitionClaim, Receipt, Record, StreamingSink, Taken
+from plugins import (
+    EventId,
+    Interceptor,
+    KafkaBackedChannel,
+    Metrics,
+    PartitionClaim,
+    Receipt,
+    Record,
+    StreamingSink,
+    Taken,
+)
 from plugins.shared.frames import to_arrow
 
 InterceptorCounts = dict[str, tuple[dict[str, float], str]]
@@ -210,7 +220,11 @@ class EventsTask(_Task):
                 channel.confirm(claim)
                 if taken.undecodable and self.keep_dead_letters:
                     letters.put(letters_of_records(self.job.sink.path, claim, taken))
-                if len(batch := intercepted(taken.batch, interceptors)):
+                rejected: dict[EventId, str] = {}
+                batch = intercepted(taken.batch, interceptors, rejected=by_id(rejected))
+                if rejected and self.keep_dead_letters:
+                    letters.put(letters_of(self.job.sink.path, claim, rejected, [taken]))
+                if len(batch):
                     yield to_arrow(batch)
             self.count(_of_interceptors(interceptors))
 

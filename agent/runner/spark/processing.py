@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from agent.runner.deadletters.notices import Causes
 from agent.runner.delivery import intercepted, opened
+from agent.runner.latency import BATCH
 from agent.runner.spark.job import EventsTask, InterceptorCounts, Job, SinkJob, Summing, SummingCauses
 from agent.runner.spark.progress import Offsets, ends_of, ends_of_log, gauges_of, report, report_rejected
 from agent.runner.spark.query import Clock, most_records, read_topic
@@ -159,7 +160,7 @@ class Processing:
         gauges: dict[str, float] = {}
         for told in self._gauges.values():
             for gauge, value in told.items():
-                summed = gauge not in ("Lag", "BatchMilliseconds")
+                summed = gauge not in ("Lag", BATCH)
                 gauges[gauge] = gauges.get(gauge, 0) + value if summed else max(gauges.get(gauge, 0), value)
         if not all("Lag" in told for told in self._gauges.values()):
             gauges.pop("Lag", None)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agent.runner.deadletters.notices import Causes
+from agent.runner.latency import BATCH
 
 Offsets = dict[int, int]
 """By partition."""
@@ -44,7 +45,7 @@ def gauges_of(progress: Any, delivered: Mapping[int, int | None]) -> dict[str, f
     `delivered` are the positions up to which events are delivered, where they are known apart from Spark.
     """
     gauges: dict[str, float] = {
-        "BatchMilliseconds": progress.batchDuration,
+        BATCH: progress.batchDuration,
         "RecordsPerSecond": round(_finite(progress.processedRowsPerSecond), 1),
     }
     lags = [_behind(source, delivered) for source in progress.sources]
@@ -119,7 +120,7 @@ def listener(log: logging.Logger, on_progress: Callable[[str, Any], None], on_id
 
 def _line(progress: Any) -> str:
     gauges = gauges_of(progress, {})
-    text = f"batch {progress.batchId}: {progress.numInputRows} records in {gauges['BatchMilliseconds']:.0f} ms"
+    text = f"batch {progress.batchId}: {progress.numInputRows} records in {gauges[BATCH]:.0f} ms"
     text += f" ({gauges['RecordsPerSecond']:.0f}/s)"
     if "StateRows" in gauges:
         text += f", state {gauges['StateRows']:.0f} rows, {gauges['StateBytes'] / 1e6:.1f} MB"

@@ -91,7 +91,6 @@ class Query:
         except Exception as e:
             if self.claims and not isinstance(e, FlafkaError):
                 with suppress(Retry):  # what Spark sees of it need not say why
-                    self._look()
                     self._look_for_records()
             raise
         finally:
@@ -182,8 +181,13 @@ class Query:
                 self.channel.restore(known)
 
     def _look_for_records(self) -> None:
-        """Raises FlafkaError, with the way out, where the brokers do not have the records that come next."""
+        """Raises FlafkaError, with the way out, where the brokers do not have the records that come next.
+
+        Raises what `_look` raises where that is no business of this query's any more: no record of a topic made again
+        is to be given up.
+        """
         starts, ends = self.channel.starts(), self.channel.ends()
+        self._look()
         for partition, offset in self.expected.items():
             if offset is not None and partition in ends:
                 error = out_of_range(self.claims[partition], offset, starts[partition], ends[partition])

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from plugins.component import Component, require
+from plugins.component import Component
 from plugins.errors import MissingExtra, Retry
-from plugins.options import Config, Difference, Problem, option
+from plugins.options import Config, Difference, Problem, missing_library, option
 from plugins.shared.morphline import Morphline
 from plugins.shared.morphline.compiler import Process
 
@@ -51,11 +51,7 @@ class MorphlineConfig(Config):
         """A file, or the library that reads it, that is not there yet."""
         yield from super().cautions()
         if self.morphline_file:
-            try:
-                require("hocon", "morphlines")
-            except MissingExtra as e:
-                # About this machine, not about what the file says: so nothing differs from Flume.
-                yield Problem("morphlineFile", f"needs {str(e).replace(' is', ', which is', 1)}", as_in_flume=True)
+            yield from missing_library("morphlineFile", "hocon", "morphlines")
         if self.morphline_file and not Path(self.morphline_file).exists():
             yield Problem("morphlineFile", f"{self.morphline_file} does not exist: nothing runs until it does")
 

@@ -501,7 +501,14 @@ class Brokers:
             if kind is Kind.UNANSWERED:
                 _quietly(work)
             elif kind is Kind.LATE:
-                self.world.late(fault.seconds, lambda: _quietly(work))
+                process = self.world.process
+
+                def late() -> None:
+                    if not process.alive:
+                        self.world.told(f"{what} comes after the end of {process.name}")
+                    _quietly(work)
+
+                self.world.late(fault.seconds, late)
             self.world.sleep(patience)
             raise exception(KafkaError._TIMED_OUT)
         if kind is Kind.REFUSED:

@@ -1,0 +1,227 @@
+"""What a channel's topic holds of a span of time, sent to one sink again, in a consumer group of the replay's own.
+
+The sink is run here, on a reader that ends with the span. Its group and, where it keeps one, its own record of
+commits are those of the replay, so that the sink's live group is not touched, and a replay that was killed goes on
+where it was when it is run again: the same span of the same sink has the same group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from agent.runner.agent import member_id
+from agent.runner.deadletters.letters import dead_letters_of
+from agent.runner.drain import Goal
+from agent.runner.local import alone
+from agent.runner.local.channels import ChannelRunner
+from agent.topology import AgentSpec, SinkSpec
+from plugins import (
+    Components,
+    FlafkaError,
+    KafkaBackedChannel,
+    PartitionClaim,
+    PlainSink,
+    Reader,
+    RebalanceListener,
+    Retry,
+    Sink,
+    replay_group,
+)
+from plugins.shared.offsets import next_epoch
+
+LOOK_SECONDS = 0.5
+SESSION_SECONDS = 60.0
+"""More than the session of a consumer that was killed, or of a static member that has ended, unless it was set so."""
+LEFT = "What it has delivered is noted: run it again, and it goes on there"
+
+
+class Part(NamedTuple):
+    """The span in one partition: records `first` up to, not including, `end`."""
+
+    partition: int
+    first: int
+    end: int
+    position: int
+    """Where the replay goes on; `end` where nothing is left."""
+    oldest: int
+    """The first record that retention has left in the topic."""
+    begun: bool
+    """Whether the replay's group has a position in it."""
+
+
+class Outcome(NamedTuple):
+    """What became of the events that were left."""
+
+    delivered: int
+    filtered: int
+    """Dropped by the sink's interceptors."""
+    rejected: int
+    """Dead letters now."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A span of time, of one sink's channel. Times are in milliseconds since the epoch; `end` is not in it."""
+
+    spec: AgentSpec
+    sink: SinkSpec
+    channel: KafkaBackedChannel[Any]
+    """Open."""
+    claims: Mapping[int, PartitionClaim]
+    """By partition, of the replay's group."""
+    parts: tuple[Part, ...]
+
+    @property
+    def group(self) -> str:
+        """The consumer group of the replay."""
+        return next(iter(self.claims.values())).group
+
+    @property
+    def begun(self) -> bool:
+        """Whether an earlier run has delivered some of it."""
+        return any(part.position > part.first for part in self.parts)
+
+    @property
+    def records(self) -> int:
+        """Records that are left, those that hold no events included."""
+        return sum(part.end - part.position for part in self.parts)
+
+    def events(self) -> dict[int, int]:
+        """Events that are left, by partition: all of them are read for that."""
+        return {
+            part.partition: sum(
+                len(taken.fresh())
+                for taken in self.channel.read(self.claims[part.partition], part.position, part.end)
+            )
+            for part in self.parts
+            if part.position < part.end
+        }
+
+    def repeats(self) -> str:
+        """Why the sink cannot promise each event once, in words; empty where it can."""
+        made: Sink[Any] = self.sink.make()
+        return made.repeats(next(iter(self.claims.values())))
+
+    def again(self) -> Replay:
+        """The same from the beginning, in a later epoch: all that was delivered is delivered once more."""
+        epoch = next_epoch(max(claim.epoch for claim in self.claims.values()))
+        claims = {p: claim._replace(epoch=epoch) for p, claim in self.claims.items()}
+        parts = tuple(part._replace(position=part.first, begun=False) for part in self.parts)
+        return replace(self, claims=claims, parts=parts)
+
+    def _await_nobody(self) -> None:
+        """A position can be set only while nobody is in the group: a run that is over is in it for its session."""
+        deadline = time.monotonic() + SESSION_SECONDS
+        while holders := self.channel.holders(self.group):
+            if time.monotonic() > deadline:
+                raise Retry(f"this replay is run by {', '.join(sorted({*holders.values()}))}")
+            time.sleep(LOOK_SECONDS)
+
+    def run(self, tell: Callable[[int], None] = lambda delivered: None) -> Outcome:
+        """Deliver what is left, and return when it is delivered. Raises Retry where the sink cannot deliver: what it
+        has delivered until then is noted. `tell` is called now and then, with the events that are delivered."""
+        if begin := {self.claims[part.partition]: part.first for part in self.parts if not part.begun}:
+            self._await_nobody()
+            self.channel.record(begin)
+        described = self.spec.channel(self.sink.channel)
+        ends = {part.partition: part.end for part in self.parts}
+        channel = _Span(described.path, described.name, self.channel, ends)
+        channel.ready.set()
+        letters = dead_letters_of(self.spec.name, described, self.channel, self.spec.options)
+        runner = alone.started(self.sink, channel, letters, member_id(self.spec.name, f"{self.sink.name}.replay"))
+        counted = runner.members[0].metrics
+        try:
+            goal = Goal(channel, self.channel, self.sink.group, [runner.members[0].delivery], [], ends)
+
+            def over() -> bool:
+                tell(int(counted.get("EventDrainSuccessCount")))
+                return goal.reached()
+
+            alone.wait(runner, over, LEFT, LOOK_SECONDS)
+        finally:
+            alone.stop(runner)
+            letters.close()
+        names = ("EventDrainSuccessCount", "EventFilteredCount", "EventRejectedCount")
+        return Outcome(*(int(counted.get(name)) for name in names))
+
+
+class _Span(ChannelRunner):
+    """The channel up to the end of the span, without its audit: what is delivered again is no difference."""
+
+    def __init__(self, path: str, name: str, channel: KafkaBackedChannel[Any], ends: Mapping[int, int]) -> None:
+        super().__init__(path, name, channel)
+        self._ends = ends
+
+    def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
+        """One that comes to its end."""
+        reader = super().reader(owner, group=group, member=member)
+        reader.stop_at(self._ends)
+        return reader
+
+
+@contextmanager
+def replay_of(spec: AgentSpec, name: str, start: int, end: int) -> Iterator[Replay]:
+    """The replay to that sink of what came from `start` up to, not including, `end`, with its channel open.
+
+    Raises FlafkaError, in a sentence, where there is none to be had, and Retry where brokers do not answer.
+    """
+    live = _sink(spec, name)
+    described = spec.channel(live.channel)
+    channel = described.make()
+    if not isinstance(channel, KafkaBackedChannel):
+        raise FlafkaError(
+            f"{described.path} is a channel of type {described.cls.type_name}, which forgets what is delivered: "
+            "nothing can be replayed. A channel in Kafka keeps it as long as its topic does"
+        )
+    known = channel.positions(live.group)  # before the channel is opened, which would make a topic that is missing
+    channel.open()
+    try:
+        yield _planned(spec, live, channel, known, start, end)
+    finally:
+        channel.close()
+
+
+def _sink(spec: AgentSpec, name: str) -> SinkSpec:
+    found = next((sink for sink in spec.sinks if name in (sink.name, sink.path)), None)
+    if found is None:
+        raise FlafkaError(f"no sink {name}: there are {', '.join(sink.name for sink in spec.sinks)}")
+    if not issubclass(found.cls, Sink):
+        raise FlafkaError(
+            f"{found.path} is a sink of type {found.cls.type_name}: its queries have a state that a replay would "
+            "change. agent process runs its processor on stored events and keeps nothing"
+        )
+    return found
+
+
+def _planned(
+    spec: AgentSpec,
+    live: SinkSpec,
+    channel: KafkaBackedChannel[Any],
+    known: Mapping[PartitionClaim, int | None],
+    start: int,
+    end: int,
+) -> Replay:
+    group = replay_group(channel.stream(live.group).group, live.path, start, end)
+    cls = Components().get("sink", live.cls.type_name) if issubclass(live.cls, PlainSink) else live.cls
+    sink = replace(live, cls=cls, group=group, runner="local")
+    ids = {claim.partition: claim.ids for claim in known}
+    firsts, ends, oldest = channel.at(start), channel.at(end), channel.starts()
+    claims: dict[int, PartitionClaim] = {}
+    parts = []
+    for claim, position in channel.positions(group).items():
+        partition = claim.partition
+        first = max(firsts[partition], oldest[partition])
+        last = max(first, ends[partition])
+        at = first if position is None else max(first, position)
+        if at >= last or channel.vacant(partition, at, last):
+            at = last
+        # Events have the ids that they have for the live group: a store that has them by id is not doubled.
+        claims[partition] = claim if position is not None else claim._replace(ids=ids[partition])
+        parts.append(Part(partition, first, last, at, oldest[partition], position is not None))
+    if not parts:
+        raise Retry(f"the topic of {live.channel} has no partitions yet")
+    return Replay(spec, sink, channel, claims, tuple(sorted(parts)))

@@ -1,0 +1,98 @@
+"""Looks into a channel's topic: single records and spans of them, without a place in any consumer group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from plugins import EventId, PartitionClaim, Record, Retry, Taken, Whereabouts
+from plugins.shared.kafkaclient import CONSUMER, read_up_to, reason
+
+ANSWER_SECONDS = 10.0
+
+Decode = Callable[[Iterator[Record], PartitionClaim], Taken | None]
+Positions = Mapping[str | None, Mapping[PartitionClaim, int | None]]
+
+
+class Looking:
+    """A topic, to be looked into. Raises Retry where its brokers do not answer."""
+
+    def __init__(self, properties: Mapping[str, Any], topic: str, decode: Decode) -> None:
+        self._properties = {**CONSUMER, **properties, "group.id": "flafka-reader"}
+        self._topic, self._decode = topic, decode
+
+    def cluster(self) -> str:
+        """The id of its cluster."""
+        return str(self._asked(lambda consumer: consumer.list_topics(self._topic, timeout=ANSWER_SECONDS)).cluster_id)
+
+    def at(self, time: int) -> dict[int, int]:
+        """See `KafkaBackedChannel.at`."""
+
+        def ask(consumer: Consumer) -> dict[int, int]:
+            partitions = consumer.list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic].partitions
+            wanted = [TopicPartition(self._topic, partition, time) for partition in partitions]
+            found = consumer.offsets_for_times(wanted, timeout=ANSWER_SECONDS)
+            return {one.partition: one.offset if one.offset >= 0 else self._marks(consumer, one)[1] for one in found}
+
+        return cast("dict[int, int]", self._asked(ask))
+
+    def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
+        """See `KafkaBackedChannel.read`."""
+        consumer = Consumer(self._properties)
+        try:
+            at = TopicPartition(self._topic, claim.partition, start)
+            records = (_record(one) for one in read_up_to(consumer, at, end, ANSWER_SECONDS))
+            within = (record for record in records if start <= record.offset < end)
+            while (taken := self._decode(within, claim)) is not None:
+                yield taken
+        except KafkaException as e:
+            raise Retry(f"topic {self._topic} cannot be read: {reason(e)}") from e
+        finally:
+            consumer.close()
+
+    def find(self, id: EventId, known: Positions) -> Whereabouts | None:
+        """See `Channel.find`: given the positions of the groups, with a claim for each partition."""
+        claims = [claim for positions in known.values() for claim in positions if claim.partition == id.partition]
+        kinds = [named for one in claims for named in (one, one._replace(ids=2), one._replace(ids=1))]
+        claim = next((one for one in kinds if one.stem == id.topic), None)
+        if claim is None:
+            return None
+        low, high = self._asked(lambda consumer: self._marks(consumer, TopicPartition(self._topic, id.partition)))
+        taken = next(self.read(claim, id.offset, id.offset + 1), None) if low <= id.offset < high else None
+        at = {
+            group: next(one for one in positions.items() if one[0].partition == id.partition)
+            for group, positions in known.items()
+        }
+        place: dict[str, str | int] = {"topic": self._topic, "partition": id.partition, "offset": id.offset}
+        return Whereabouts(place, taken, _missing(id, taken, low, high), at)
+
+    def _marks(self, consumer: Consumer, at: TopicPartition) -> tuple[int, int]:
+        at = TopicPartition(at.topic, at.partition)
+        return consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
+
+    def _asked(self, ask: Callable[[Consumer], Any]) -> Any:
+        consumer = Consumer(self._properties)
+        try:
+            return ask(consumer)
+        except KafkaException as e:
+            raise Retry(f"topic {self._topic} cannot be looked at: {reason(e)}") from e
+        finally:
+            consumer.close()
+
+
+def _record(message: Any) -> Record:
+    return Record(message.offset(), message.timestamp()[1], message.key(), message.value(), message.headers() or ())
+
+
+def _missing(id: EventId, taken: Taken | None, low: int, high: int) -> str:
+    if id.offset < low:
+        return f"retention has removed it: the oldest record of partition {id.partition} is {low}"
+    if id.offset >= high:
+        return f"no such record came yet: partition {id.partition} ends at {high}"
+    if taken is None or not (len(taken.batch) or taken.undecodable):
+        return f"record {id.offset} holds no event: it ends a transaction, or replays a dead letter"
+    if len(taken.batch) and id not in taken.batch.ids():
+        return f"record {id.offset} holds {len(taken.batch)} events, numbered from 0"
+    return ""

@@ -1,0 +1,80 @@
+"""What the sink needs of a file system: HDFS has it, and so has a local disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Status(NamedTuple):
+    """What there is at a path."""
+
+    name: str
+    is_file: bool
+    length: int
+    changed: int
+    """Time of the last change on the file system's clock, ms since the epoch."""
+
+
+class FileSystem(Protocol):
+    """Files and directories, safe for threads. Raises Retry with a sentence for whatever goes wrong.
+
+    A call that raises may or may not have been executed. What has returned is durable.
+    """
+
+    def close(self) -> None:
+        """Let go of it."""
+
+    def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """The results for all items, worked on side by side. After a failure no more are begun."""
+
+    def upload(self, path: str, data: bytes | Path) -> str:
+        """Write a new file, `path` or `path` with something behind it, and return its name."""
+
+    def status(self, path: str) -> Status | None:
+        """What is at that path; None where nothing is."""
+
+    def list(self, path: str) -> list[Status]:
+        """What is in that directory, by name; nothing where there is none. A file is listed with an empty name."""
+
+    def read(self, path: str) -> bytes | None:
+        """A small file's content; None where there is no file."""
+
+    def rename(self, source: str, target: str) -> bool:
+        """Move a file, atomically; False where the target exists, the source does not, or its directory does not.
+
+        Where the target is a directory the file is moved into it.
+        """
+
+    def mkdirs(self, path: str) -> None:
+        """Make a directory, with all above it."""
+
+    def delete(self, path: str, *, only_empty: bool = False) -> None:
+        """Delete a file, or a directory with all in it; nothing happens where there is none.
+
+        With `only_empty`, Retry for a directory with something in it.
+        """
+
+    def may_write(self, path: str) -> None:
+        """Raise Retry where the user may not create files in that directory."""
+
+
+def each(threads: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """The results for all items, worked on by these threads. After a failure no more are begun."""
+    items = list(items)
+    if len(items) == 1:
+        return [function(items[0])]
+    futures = [threads.submit(function, item) for item in items]
+    wait(futures, return_when=FIRST_EXCEPTION)
+    for future in futures:
+        future.cancel()
+    wait(futures)
+    for future in futures:
+        if not future.cancelled() and (error := future.exception()):
+            raise error
+    return [future.result() for future in futures]

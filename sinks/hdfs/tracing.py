@@ -1,0 +1,113 @@
+"""Which files have a record of the channel: by the commit record, and by the files' names."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from plugins import EventId, PartitionClaim
+from sinks.hdfs.chain import Manifest, claim_hash, safe_name
+from sinks.hdfs.filesystem import FileSystem
+
+Told = dict[str, Any]
+
+
+class Tracer:
+    """Looks for the files that have one record."""
+
+    def __init__(self, hdfs: FileSystem, state: str, claim: PartitionClaim, id: EventId) -> None:
+        self._hdfs, self._state, self._claim, self._id = hdfs, state, claim, id
+        self._names: dict[str, PartitionClaim] = {}
+        """The claims of the topic's chains, by what their files have in their names."""
+
+    def find(self, bucket: str | None) -> list[Told]:
+        """Every place, of replays and earlier epochs too; `bucket` is how the paths of the event's files begin, None
+        where that is not known."""
+        found = list(self._committed(bucket))
+        known = {told.get("path") for told in found}
+        if bucket is not None:
+            found += [told for told in self._named(bucket) if told["path"] not in known]
+        if not any("path" in told for told in found):
+            found += self._nowhere(bucket) if not found else []
+        return found
+
+    def _committed(self, bucket: str | None) -> Iterator[Told]:
+        """As the chains of manifests have it, which reach back a day and to the latest commit."""
+        topic = posixpath.join(
+            self._state, "chain", safe_name(self._claim.cluster_id), safe_name(self._claim.topic_id)
+        )
+        for group in self._hdfs.list(topic):
+            for epoch in self._hdfs.list(posixpath.join(topic, group.name)):
+                if not epoch.name.isdecimal():
+                    continue
+                claim = self._claim._replace(group=_text(group.name), epoch=int(epoch.name))
+                self._names[claim_hash(claim)[:8]] = claim
+                yield from self._in_chain(posixpath.join(topic, group.name, epoch.name), claim, bucket)
+
+    def _in_chain(self, directory: str, claim: PartitionClaim, bucket: str | None) -> Iterator[Told]:
+        directory, offset = posixpath.join(directory, str(self._id.partition)), self._id.offset
+        starts = [int(one.name) for one in self._hdfs.list(directory) if one.name.isdecimal()]
+        start = max((one for one in starts if one <= offset), default=None)
+        content = None if start is None else self._hdfs.read(posixpath.join(directory, f"{start:020d}"))
+        if content is None:
+            return
+        manifest = msgspec.json.decode(content, type=Manifest)
+        if manifest.successor is not None or not manifest.start <= offset < manifest.end:
+            return
+        files = [file.final for file in manifest.files]
+        ours = [file for file in files if bucket is not None and _of(file, bucket)]
+        about = _about(claim, manifest.start, manifest.end - 1)
+        if not files:
+            yield {"missing": "its record was committed without a file: nothing in it was for this sink", **about}
+        for file in ours or files:
+            if self._hdfs.status(file) is None:
+                yield {"missing": f"{file} was delivered, and was moved or deleted since", **about}
+            else:
+                yield {"path": file, **about}
+
+    def _named(self, bucket: str) -> Iterator[Told]:
+        """By the names in the directory: there they are for as long as the files are."""
+        directory, partition = posixpath.dirname(bucket), self._id.partition
+        topic = re.escape(safe_name(self._claim.topic)[:100])
+        ours = re.compile(rf"{topic}-{partition}-(\d{{10,}})-(\d{{10,}})-([0-9a-f]{{8}})")
+        for one in self._hdfs.list(directory):
+            path = posixpath.join(directory, one.name)
+            if one.is_file and _of(path, bucket) and (match := ours.search(one.name)):
+                first, last = int(match[1]), int(match[2])
+                if first <= self._id.offset <= last:
+                    claim = self._names.get(match[3])
+                    about = _about(claim, first, last) if claim is not None else {"first": first, "last": last}
+                    yield {"path": path, **about}
+
+    def _nowhere(self, bucket: str | None) -> list[Told]:
+        offset = self._id.offset
+        if bucket is not None:
+            return [{"missing": f"no file of {posixpath.dirname(bucket)} has record {offset}"}]
+        name = f"{safe_name(self._claim.topic)[:100]}-{self._id.partition}-<first>-<last>"
+        return [
+            {
+                "unknown": "the commit record reaches back a day, and the event's path is not known here: it is in a "
+                f"file whose name has {name} with {offset} between the two"
+            }
+        ]
+
+
+def _about(claim: PartitionClaim, first: int, last: int) -> Told:
+    return {"first": first, "last": last, "group": claim.group, "epoch": claim.epoch, "replay": bool(claim.replay)}
+
+
+def _of(path: str, bucket: str) -> bool:
+    """Whether a file's path is one of that bucket."""
+    return path.startswith(bucket if bucket.endswith("/") else f"{bucket}.") and posixpath.dirname(
+        path
+    ) == posixpath.dirname(bucket)
+
+
+def _text(name: str) -> str:
+    """What `safe_name` was given, where that was not too long."""
+    return unquote(name.replace("=", "%")).removeprefix("%")

@@ -1,0 +1,89 @@
+"""`agent trace`: the id in what a user has at hand, and channels that cannot be asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from agent.cli import main
+from agent.config import load
+from agent.topology import AgentSpec
+from agent.tracing import Followed, _once_a_group, id_in
+from plugins import Components, EventId, FlafkaError
+
+CONF = """
+a1.sources = s
+a1.channels = c m
+a1.sinks = k
+a1.sources.s.type = seq
+a1.sources.s.channels = c m
+a1.channels.c.type = kafka
+a1.channels.c.kafka.bootstrap.servers = 127.0.0.1:1
+a1.channels.c.kafka.topic = web-logs
+a1.channels.m.type = memory
+a1.sinks.k.type = null
+a1.sinks.k.channel = m
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    file = tmp_path / "agent.conf"
+    file.write_text(CONF)
+    return file
+
+
+@pytest.fixture
+def spec(conf: Path) -> AgentSpec:
+    found, problems = load(conf, components=Components())
+    assert found is not None, problems
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "web-logs~0123456789-2-17-3",
+        "host-1-web-logs~0123456789-2-17-3",
+        "2026/web-logs~0123456789-2-17-3/web",
+        " web-logs~0123456789-2-17-3\n",
+    ],
+)
+def test_an_id_is_found_in_the_key_of_a_row(text: str, spec: AgentSpec) -> None:
+    assert id_in(spec, text) == EventId("web-logs~0123456789", 2, 17, 3)
+
+
+def test_ids_of_other_topics_and_older_versions(spec: AgentSpec) -> None:
+    assert id_in(spec, "web-logs-2-17-3") == EventId("web-logs", 2, 17, 3)
+    assert id_in(spec, "else~0123456789-2-17-3") == EventId("else~0123456789", 2, 17, 3)
+
+
+@pytest.mark.parametrize("text", ["", "web-logs", "web-logs-1-2", "a b", "17"])
+def test_what_is_no_id_is_refused_in_a_sentence(text: str, spec: AgentSpec) -> None:
+    with pytest.raises(FlafkaError, match="is no event's id: one ends with partition"):
+        id_in(spec, text)
+
+
+def test_a_configuration_that_knows_nothing_of_an_id_says_so(conf: Path) -> None:
+    alone = conf.with_name("memory.conf")
+    text = CONF.replace("a1.channels = c m", "a1.channels = m").replace("channels = c m", "channels = m")
+    alone.write_text("\n".join(line for line in text.splitlines() if ".c." not in line))
+    shown = CliRunner().invoke(main, ["trace", "m-0-1-0", "-c", str(alone)])
+    assert shown.exit_code == 1
+    assert "those of a channel in memory end with the agent's run" in shown.stdout
+
+
+def test_sinks_of_one_group_compete_for_an_event(spec: AgentSpec) -> None:
+    (sink,) = spec.sinks
+    sinks = [replace(sink, name=name, group=group) for name, group in (("k", None), ("l", None), ("m", "other"))]
+    found = [
+        Followed("a1.sinks.k", "solr", "missing", "group c is past it"),
+        Followed("a1.sinks.l", "solr", "delivered", places=({"id": "x"},)),
+        Followed("a1.sinks.m", "solr", "missing", "group other is past it"),
+    ]
+    told = list(_once_a_group(sinks, found))
+    assert [one.state for one in told] == ["elsewhere", "delivered", "missing"]
+    assert told[0].why == "a1.sinks.l, of the same consumer group, got it"

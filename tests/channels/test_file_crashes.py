@@ -1,0 +1,147 @@
+"""The file channel where processes die: nothing that was acknowledged is lost, and no id is given twice."""
+
+import contextlib
+import logging
+import os
+import tempfile
+import threading
+from collections import Counter
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from plugins import Batch, Event
+from tests.channels.file_running import consumer, events, opened, segments
+from tests.fixtures.processes import Forked
+
+
+def put_and_take(directory: Path, round: int, acknowledged: Connection, delivered: Connection) -> None:
+    """Until it is killed."""
+    files = opened(directory)
+
+    def put(writer: int) -> None:
+        for n in range(10**9):
+            files.put(Batch.of([Event(b"%d %d" % (writer, n))]))
+            os.write(acknowledged.fileno(), b"%d %d\n" % (writer, n))
+
+    for writer in range(4):
+        threading.Thread(target=put, args=(round * 4 + writer,)).start()
+    owner = consumer(files)
+    while True:
+        for taken in iter(lambda: owner.reader.take(0.01), None):
+            owner.got.append(taken)
+            for body, id in zip(taken.batch.bodies.to_pylist(), taken.batch.ids(), strict=True):
+                os.write(delivered.fileno(), b"%s %s\n" % (body, str(id).encode()))
+            owner.commit()
+
+
+def test_nothing_that_was_acknowledged_is_lost_by_kills(tmp_path: Path, forked: Forked) -> None:
+    acknowledged: set[str] = set()
+    delivered: dict[str, str] = {}
+    for round in range(4):
+        pipes = [Pipe(duplex=False) for _ in range(2)]
+        process = forked.start(put_and_take, tmp_path, round, *(there for _, there in pipes))
+        for _, there in pipes:
+            there.close()
+        with contextlib.ExitStack() as stack:
+            answers, takes = (stack.enter_context(os.fdopen(os.dup(here.fileno()), "rb")) for here, _ in pipes)
+            taken_lines: list[bytes] = []
+            reader = threading.Thread(target=lambda pipe=takes, to=taken_lines: to.extend(pipe))
+            reader.start()
+            lines = [answers.readline() for _ in range(400)]
+            process.kill()
+            lines += answers.readlines()
+            process.join()
+            reader.join()
+        for here, _ in pipes:
+            here.close()
+        acknowledged |= {line.decode().strip() for line in lines if line.endswith(b"\n")}
+        for line in taken_lines:
+            writer, n, id = line.decode().split()
+            assert delivered.setdefault(id, f"{writer} {n}") == f"{writer} {n}", "an id is given to two events"
+    files = opened(tmp_path)
+    owner = consumer(files)
+    rest = {body.decode() for body in owner.take_all()}
+    for taken in owner.got:
+        for id, event in zip(taken.batch.ids(), taken.batch, strict=True):
+            assert delivered.setdefault(str(id), event.body.decode()) == event.body.decode()
+    files.close()
+    assert acknowledged <= {*delivered.values(), *rest}
+    assert len(acknowledged) >= 1600
+    assert max(Counter(delivered.values()).values()) == 1, "no event is stored twice"
+
+
+class Model(RuleBasedStateMachine):
+    """Puts, takes, commits, rewinds and crashes in any order, beside a plain list of what should be there."""
+
+    @initialize()
+    def begin(self) -> None:
+        logging.disable(logging.CRITICAL)
+        self.disk = mock.patch.multiple(os, fsync=lambda _: None, fdatasync=lambda _: None)  # power stays
+        self.disk.start()
+        self.place = tempfile.TemporaryDirectory()
+        self.directory = Path(self.place.name)
+        self.files = opened(self.directory)
+        self.owner = consumer(self.files)
+        self.waiting: list[bytes] = []
+        self.taken = 0
+        self.number = 0
+
+    @rule(count=st.integers(1, 3), size=st.sampled_from([0, 0, 300_000]))
+    def put(self, count: int, size: int) -> None:
+        batch = events(*range(self.number, self.number + count), size=size)
+        self.number += count
+        self.files.put(batch)
+        self.waiting += batch.bodies.to_pylist()
+
+    @rule()
+    def take(self) -> None:
+        got = self.owner.take_all()
+        assert got == self.waiting[self.taken :]
+        self.taken = len(self.waiting)
+
+    @precondition(lambda self: self.owner.got)
+    @rule()
+    def commit(self) -> None:
+        self.owner.commit()
+        self.waiting = self.waiting[self.taken :]
+        self.taken = 0
+
+    @precondition(lambda self: self.owner.got)
+    @rule()
+    def rewind(self) -> None:
+        assert self.owner.reader is not None
+        self.owner.reader.rewind({0: self.owner.got[0].start})
+        self.owner.got.clear()
+        self.taken = 0
+
+    @rule(torn=st.binary(max_size=100))
+    def crash(self, torn: bytes) -> None:
+        self.files.close()
+        with segments(self.directory)[-1].open("ab") as file:
+            file.write(torn)
+        self.files = opened(self.directory)
+        self.owner = consumer(self.files)
+        self.taken = 0
+
+    @invariant()
+    def size(self) -> None:
+        if hasattr(self, "files"):
+            assert self.files.metrics.get("ChannelSize") == len(self.waiting)
+            share = (len(self.waiting) - self.taken) / self.files.config.capacity
+            assert self.files.metrics.get("ChannelFillPercentage") == pytest.approx(100 * share)
+
+    def teardown(self) -> None:
+        logging.disable(logging.NOTSET)
+        self.disk.stop()
+        if hasattr(self, "files"):
+            self.files.close()
+            self.place.cleanup()
+
+
+TestModel = Model.TestCase

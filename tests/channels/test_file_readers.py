@@ -1,0 +1,97 @@
+"""The file channel with several readers, and with sinks that have a record of their own."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from plugins import PartitionClaim
+from tests.channels.file_running import Owner, consumer, events, opened
+
+
+def test_a_reader_that_is_about_to_begin_has_its_partition_alone(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    files.put(events(1))
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow(Owner):
+        """Looks at its record for a while before it begins."""
+
+        def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+            asked.set()
+            assert go_on.wait(60)
+            return super().assigned(committed)
+
+    slow = Slow()
+    slow.reader = files.reader(slow, group=None, member="z")
+    taken: list[bytes] = []
+    taking = threading.Thread(target=lambda: taken.extend(slow.take_all()))
+    taking.start()
+    assert asked.wait(60)
+    quick = consumer(files, "a")
+    assert not quick.take_all(), "it is the other one's still"
+    go_on.set()
+    taking.join()
+    assert taken == [b"1"]
+    assert slow.take_all() == []
+    assert quick.take_all() == [], "the other one has committed it as it gave the partition up"
+    files.put(events(2, 3))
+    files.put(events(4))
+    assert sorted(quick.take_all() + slow.take_all()) == [b"2", b"3", b"4"]
+    files.close()
+
+
+def test_readers_share_the_events_and_one_that_leaves_gives_them_to_the_others(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    first, second = consumer(files, "k1"), consumer(files, "k2")
+    assert first.take_all() == second.take_all() == []
+    for n in range(10):
+        files.put(events(n))
+    got, others = first.take_all(), second.take_all()
+    assert len(got) == len(others) == 5
+    second.commit()
+    assert first.reader is not None
+    first.reader.close()  # without a commit: the other one gets them
+    assert sorted(second.take_all()) == sorted(got)
+    third = consumer(files, "k0")
+    assert third.take_all() == []  # what the second has taken it delivers first
+    second.take_all()
+    third.take_all()
+    files.put(events(10))
+    files.put(events(11))
+    assert len(second.take_all()) == len(third.take_all()) == 1
+    files.close()
+    files = opened(tmp_path)
+    alone = consumer(files, "k2")
+    assert sorted(alone.take_all()) == [b"10", b"11"], "a restart with one sink delivers what two had"
+    files.close()
+
+
+def test_a_sinks_own_record_moves_the_position_and_is_kept_with_it(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    for n in range(3):
+        files.put(events(n))
+    owner = consumer(files)
+    owner.answer = {0: 2}
+    assert owner.take_all() == [b"2"]
+    assert files.metrics.get("ChannelSize") == 1
+    claim = owner.claims[0]._replace(epoch=5, record="hdfs:/x/.flafka")
+    assert owner.reader is not None
+    owner.reader.commit({claim: 3})
+    files.close()
+    files = opened(tmp_path)
+    owner = consumer(files)
+    owner.take_all()
+    assert owner.claims[0] == claim
+    files.close()
+
+
+def test_a_sinks_own_record_is_ahead_of_what_the_disk_has_kept(tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    files.put(events(0))
+    owner = consumer(files)
+    owner.answer = {0: 3}
+    assert owner.take_all() == []
+    files.put(events(3))
+    assert owner.take_all() == [b"3"]
+    assert owner.got[0].start == 3
+    files.close()

@@ -1,0 +1,100 @@
+"""The interceptor `sample`: how many it keeps, and which."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+
+from agent.config import load
+from interceptors.sample import SampleConfig, SampleInterceptor
+from plugins import Batch, Components, Event, conformance
+
+
+def make(**properties: str) -> SampleInterceptor:
+    return conformance.make(SampleInterceptor, properties)
+
+
+def kept(interceptor: SampleInterceptor, events: list[Event], size: int = 7) -> list[bytes]:
+    """What is left of them, in batches of that size."""
+    return [
+        event.body
+        for start in range(0, len(events), size)
+        for event in interceptor.intercept(Batch.of(events[start : start + size]))
+    ]
+
+
+EVENTS = [Event(b"%d" % n, {"session": f"s{n % 500}"}) for n in range(5000)]
+
+
+@pytest.mark.parametrize("size", [1, 7, 10, 4096])
+def test_one_of_so_many_whatever_the_batches(size: int) -> None:
+    assert kept(make(every="10"), EVENTS, size) == [event.body for event in EVENTS[::10]]
+
+
+def test_a_share_by_chance(seed: int) -> None:
+    interceptor = make(rate="0.1")
+    interceptor.random = random.Random(seed).random
+    assert 350 < len(kept(interceptor, EVENTS)) < 650  # six standard deviations and more
+    assert kept(make(rate="1"), EVENTS) == [event.body for event in EVENTS]
+
+
+@pytest.mark.parametrize("properties", [{"rate": "0.1"}, {"every": "10"}])
+def test_a_value_is_kept_whole_and_the_same_ones_everywhere(properties: dict[str, str]) -> None:
+    first = kept(make(by="session", **properties), EVENTS)
+    sessions = {event.headers["session"] for event in EVENTS if event.body in set(first)}
+    assert first == [event.body for event in EVENTS if event.headers["session"] in sessions]
+    assert 20 < len(sessions) < 100
+    assert kept(make(by="session", **properties), EVENTS, 100) == first
+    assert kept(make(by="session", seed="another", **properties), EVENTS) != first
+
+
+def test_which_values_are_kept_stays_the_same_in_later_versions() -> None:
+    interceptor = make(by="session", every="10")
+    values = (event.headers["session"] for event in interceptor.intercept(Batch.of(EVENTS)))
+    assert [*itertools.islice(values, 4)] == ["s24", "s37", "s58", "s87"]
+
+
+def test_of_nobody_everything_is_kept_and_counted() -> None:
+    interceptor = make(by="user", rate="0.0001")
+    events = [Event(b"1"), Event(b"2", {"user": "x"}), Event(b"3")]
+    assert kept(interceptor, events, 3) == [b"1", b"3"]
+    assert interceptor.metrics.get("EventUnkeyedCount") == 2
+
+
+def test_it_is_pure_only_by_a_header() -> None:
+    assert make(by="user", rate="0.5").pure
+    assert not make(rate="0.5").pure
+    assert not make(every="2").pure
+
+
+@pytest.mark.parametrize(
+    ("by", "told"), [("", ["sample gives an event another result each time"]), ("by = user", [])]
+)
+def test_a_sink_may_have_a_pure_one_only(by: str, told: list[str], tmp_path: Path) -> None:
+    options = ["type = null", "channel = c", "interceptors = i", "interceptors.i.type = sample"]
+    options += ["interceptors.i.rate = 0.1", f"interceptors.i.{by}" if by else "batchSize = 5"]
+    lines = ["a.sources = s", "a.channels = c", "a.sinks = k", "a.sources.s.type = seq", "a.sources.s.channels = c"]
+    lines += ["a.channels.c.type = memory", *(f"a.sinks.k.{option}" for option in options)]
+    (tmp_path / "agent.conf").write_text("\n".join(lines))
+    _, found = load(tmp_path / "agent.conf", components=Components())
+    errors = [str(one) for one in found if one.severity == "error"]
+    assert len(errors) == len(told)
+    assert all(text in error for text, error in zip(told, errors, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({}, "exactly one of rate"),
+        ({"rate": "0.1", "every": "2"}, "exactly one of rate"),
+        ({"rate": "0"}, "must be greater than 0"),
+        ({"rate": "2"}, "must be at most 1"),
+        ({"every": "0"}, "must be greater than 0"),
+    ],
+)
+def test_what_cannot_be(properties: dict[str, str], said: str) -> None:
+    _, (problem,) = SampleConfig.parse(properties)
+    assert problem.message.startswith(said)

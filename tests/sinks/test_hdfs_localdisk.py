@@ -1,0 +1,182 @@
+"""`file:///…` in hdfs.path: a directory of this host, with all that the sink promises of HDFS."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from plugins import Conflict, Retry
+from sinks.hdfs import HdfsConfig, HdfsSink
+from sinks.hdfs.localdisk import LocalDisk
+from tests.sinks.hdfs_running import CLAIM, NEVER, records
+
+CALLS = ("link", "fsync", "mkdir", "unlink", "rmdir")
+
+
+class Killed(BaseException):
+    """The process died at that call."""
+
+
+@pytest.fixture(autouse=True)
+def _quick() -> Iterator[None]:
+    with mock.patch.object(os, "fsync", return_value=None):
+        yield
+
+
+@pytest.fixture
+def disk() -> Iterator[LocalDisk]:
+    made = LocalDisk(2)
+    yield made
+    made.close()
+
+
+def sink_of(directory: Path, **options: str) -> HdfsSink:
+    staging = {"hdfs.stagingDir": str(directory / "staging"), "hdfs.threadsPoolSize": "1"}
+    given = {"hdfs.path": f"file://{directory}/out/%{{app}}", "hdfs.fileType": "DataStream", **NEVER, **staging}
+    config, problems = HdfsConfig.parse({**given, **options})
+    assert config is not None, problems
+    sink = HdfsSink(config, "k1")
+    sink.open()
+    return sink
+
+
+def deliver(sink: HdfsSink, end: int, step: int = 2) -> None:
+    """All records up to that one that were not delivered yet."""
+    resumed = sink.resume(CLAIM, None)
+    for start in range(resumed.position or 0, end, step):
+        stop = min(end, start + step)
+        sink.write(records(start, stop, app="app-{}"))
+        sink.commit(sink.stage(resumed.claim, start, stop))
+
+
+def visible(directory: Path) -> list[Path]:
+    return [path for path in directory.glob("out/**/*") if path.is_file() and ".flafka" not in path.parts]
+
+
+def delivered(directory: Path) -> Counter[int]:
+    return Counter(int(line) for path in visible(directory) for line in path.read_bytes().split())
+
+
+@contextmanager
+def killed_at(number: int) -> Iterator[None]:
+    """The process dies at that moment: there is one before and one after each call that changes the disk."""
+    moments = itertools.count(1)
+
+    def pass_moment() -> None:
+        if next(moments) == number:
+            raise Killed
+
+    def watched(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **options: Any) -> Any:
+            pass_moment()
+            answer = real(*given, **options)
+            pass_moment()
+            return answer
+
+        return call
+
+    with mock.patch.multiple(os, **{name: watched(getattr(os, name)) for name in CALLS}):
+        yield
+
+
+def test_files_appear_in_their_directories_and_what_is_not_committed_is_hidden(tmp_path: Path) -> None:
+    sink = sink_of(tmp_path)
+    assert sink.record == f"file:{tmp_path}/out/.flafka"
+    claim = sink.resume(CLAIM, None).claim
+    sink.write(records(0, 10, app="app-{}"))
+    receipt = sink.stage(claim, 0, 10)
+    assert not visible(tmp_path)
+    sink.commit(receipt)
+    assert {path.parent.name for path in visible(tmp_path)} == {"app-0", "app-1"}
+    assert delivered(tmp_path) == Counter(range(10))
+    sink.close()
+
+
+def test_of_two_owners_one_commits(tmp_path: Path) -> None:
+    one, other = sink_of(tmp_path), sink_of(tmp_path)
+    claims = [sink.resume(CLAIM, None).claim for sink in (one, other)]
+    for sink in (one, other):
+        sink.write(records(0, 5, app="a"))
+    one.commit(one.stage(claims[0], 0, 5))
+    with pytest.raises(Conflict):
+        other.commit(other.stage(claims[1], 0, 5))
+    assert other.resume(CLAIM, None).position == 5
+    assert delivered(tmp_path) == Counter(range(5))
+    one.close()
+    other.close()
+
+
+def test_a_kill_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    for number in itertools.count(1):
+        home = tmp_path / str(number)
+        try:
+            with killed_at(number):
+                deliver(sink_of(home), 2)
+            assert delivered(home) == Counter(range(2))
+            break
+        except Killed:
+            assert not delivered(home) - Counter(range(2))
+            deliver(sink_of(home), 3)
+            assert delivered(home) == Counter(range(3)), number
+    assert number > 40
+
+
+def test_a_rename_overwrites_nothing(tmp_path: Path, disk: LocalDisk) -> None:
+    one, other, target = (str(tmp_path / name) for name in ("one", "other", "target"))
+    disk.upload(one, b"1")
+    disk.upload(other, b"2")
+    assert not disk.rename(str(tmp_path / "none"), target)
+    assert not disk.rename(one, str(tmp_path / "missing/target"))
+    assert disk.rename(one, target)
+    assert not disk.rename(other, target)
+    assert (disk.read(target), disk.read(other), disk.status(one)) == (b"1", b"2", None)
+    disk.mkdirs(str(tmp_path / "directory"))
+    assert disk.rename(other, str(tmp_path / "directory"))
+    assert [(found.name, found.is_file, found.length) for found in disk.list(str(tmp_path / "directory"))] == [
+        ("other", True, 1)
+    ]
+
+
+def test_what_is_not_there_is_nothing_and_what_fails_is_a_sentence(tmp_path: Path, disk: LocalDisk) -> None:
+    missing = str(tmp_path / "missing")
+    assert (disk.status(missing), disk.list(missing), disk.read(missing)) == (None, [], None)
+    disk.delete(missing)
+    disk.upload(f"{missing}/made", b"")
+    assert disk.status(missing) is not None
+    assert [found.name for found in disk.list(f"{missing}/made")] == [""]
+    with pytest.raises(Retry, match=r"cannot delete .*missing: Directory not empty"):
+        disk.delete(missing, only_empty=True)
+    with pytest.raises(Retry, match=r"cannot write .*made/x: File exists"):
+        disk.upload(f"{missing}/made/x", b"")
+    disk.delete(missing)
+    assert disk.status(missing) is None
+
+
+@pytest.mark.parametrize(
+    ("properties", "option", "says"),
+    [
+        ({"hdfs.path": "file://logs/app"}, "hdfs.path", "write file:///logs/app"),
+        ({"hdfs.path": "file:logs"}, "hdfs.path", "write file:///logs"),
+        ({"hdfs.path": "file:///logs", "hdfs.webhdfs": "nn:9870"}, "hdfs.webhdfs", "remove it"),
+    ],
+)
+def test_a_wrong_path_is_told(properties: dict[str, str], option: str, says: str) -> None:
+    _, problems = HdfsConfig.parse(properties)
+    assert [problem.option for problem in problems] == [option]
+    assert says in problems[0].message
+
+
+def test_a_probe_says_where_nothing_can_be_written(tmp_path: Path) -> None:
+    sink = sink_of(tmp_path)
+    assert list(sink.probe()) == []
+    (tmp_path / "file").write_bytes(b"")
+    other = sink_of(tmp_path, **{"hdfs.path": f"file:{tmp_path}/file/out"})
+    assert "cannot be a directory" in next(other.probe())

@@ -1,0 +1,85 @@
+"""Which files of the HDFS sink have a record: by the commit record, by their names, and by what is left of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugins import EventId, replay_group
+from tests.sinks.fake_webhdfs import FakeWebHdfs
+from tests.sinks.hdfs_running import CLAIM, OWN, open_sink, records, write_and_commit
+
+PATH = {"hdfs.path": "/logs/%{host}"}
+
+
+def told(directory: Path, offset: int, *, known: bool = True, **options: str) -> list[dict[str, Any]]:
+    """What a sink that is not open says of that record; `known` with the event."""
+    sink = open_sink(directory, **{**PATH, **options})
+    sink.close()
+    batch = records(offset, offset + 1, host="h{}") if known else None
+    return sink.trace(CLAIM, EventId(CLAIM.stem, CLAIM.partition, offset, 0), batch)
+
+
+@pytest.fixture
+def two_commits(fake: FakeWebHdfs, tmp_path: Path) -> FakeWebHdfs:
+    """Records 0 to 3 and 4 to 9, each commit with a file of two hosts."""
+    sink = open_sink(tmp_path, **PATH)
+    sink.resume(CLAIM, None)
+    write_and_commit(sink, 0, 4, host="h{}")
+    write_and_commit(sink, 4, 10, host="h{}")
+    sink.close()
+    return fake
+
+
+def test_the_commit_record_names_the_file(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
+    for offset, first, last in ((0, 0, 3), (3, 0, 3), (4, 4, 9), (9, 4, 9)):
+        (place,) = told(tmp_path, offset)
+        assert (place["first"], place["last"], place["group"], place["replay"]) == (first, last, CLAIM.group, False)
+        assert str(offset).encode() in two_commits.files[place["path"]].split()
+    files = told(tmp_path, 5, known=False)  # its path is not known without the event
+    assert sorted(place["path"].split("/")[2] for place in files) == ["h0", "h1"]
+
+
+def test_a_name_tells_where_the_commit_record_does_not_reach(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
+    first = next(path for path in two_commits.files if "/.flafka/chain/" in path and path.endswith("0" * 20))
+    del two_commits.files[first]
+    (place,) = told(tmp_path, 2)
+    assert b"2" in two_commits.files[place["path"]].split()
+    assert (place["first"], place["last"]) == (0, 3)
+    (nothing,) = told(tmp_path, 2, known=False)
+    assert "reaches back a day" in nothing["unknown"]
+    (nothing,) = told(tmp_path, 2, **{"hdfs.useLocalTimeStamp": "true"})  # nor is it known then
+    assert "unknown" in nothing
+
+
+def test_a_file_that_is_gone_and_a_record_that_never_came_are_said_so(
+    two_commits: FakeWebHdfs, tmp_path: Path
+) -> None:
+    (place,) = told(tmp_path, 6)
+    del two_commits.files[place["path"]]
+    (gone,) = told(tmp_path, 6)
+    assert gone["missing"] == f"{place['path']} was delivered, and was moved or deleted since"
+    (nothing,) = told(tmp_path, 10)
+    assert nothing["missing"] == "no file of /logs/h0 has record 10"
+
+
+def test_a_replay_has_files_and_a_commit_record_of_its_own(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
+    before = dict(two_commits.visible())
+    claim = CLAIM._replace(group=replay_group(CLAIM.group, "a1.sinks.k1", 1, 2))
+    assert claim.replay == "a1.sinks.k1.1-2"
+    for _ in range(2):  # the second one goes on where the first one ended
+        sink = open_sink(tmp_path, **PATH)
+        resumed = sink.resume(claim, 2)
+        if resumed.position == 2:
+            sink.write(records(2, 6, host="h{}"))
+            sink.commit(sink.stage(OWN._replace(group=claim.group), 2, 6))
+        sink.close()
+    assert resumed.position == 6
+    visible = two_commits.visible()
+    assert {path: visible[path] for path in before} == before
+    replayed = {path: content for path, content in visible.items() if "-replay" in path}
+    assert replayed.keys() == visible.keys() - before.keys()
+    assert sorted(b"".join(replayed.values()).split()) == [b"2", b"3", b"4", b"5"]
+    assert [place["replay"] for place in told(tmp_path, 5)] == [False, True]

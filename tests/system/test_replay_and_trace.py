@@ -1,0 +1,355 @@
+"""`agent trace` and `agent replay` on real stores: where each event is, and a span of the topic sent again."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, TopicPartition
+
+from agent.audit.reconciliation import HdfsReader, hbase_rows, lines, solr_documents
+from agent.cli import main
+from agent.services.hbase import HBaseCluster
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
+from agent.services.solr import SolrCluster
+from plugins.shared.kafkaclient import CONSUMER, read_up_to
+from tests.system.running import ROOT, hdfs_sink, kafka_channel, unique
+from tests.system.test_proofs_stores import stored, table_of
+
+EVENTS = 300
+"""Of the span that is replayed."""
+DIES_AMID_THE_SECOND_COMMIT = """
+import itertools, os, signal
+import sinks.hdfs.chain as chain
+from agent.cli import main
+
+publish, calls = chain.Chain._publish, itertools.count(1)
+
+def dying(self, manifest):
+    if next(calls) == 2:  # the record has it, and its files have no names yet
+        os.kill(os.getpid(), signal.SIGKILL)
+    publish(self, manifest)
+
+chain.Chain._publish = dying
+main()
+"""
+
+
+@dataclass
+class Scene:
+    """An agent at work, and what it had delivered when the span ended."""
+
+    agent: RunningAgent
+    file: Path
+    """That its source follows."""
+    topic: str
+    root: str
+    kafka: KafkaCluster
+    hdfs: HdfsCluster
+    hbase: HBaseCluster
+    solr: str
+    span: list[str]
+    bodies: dict[str, bytes]
+    """Of the span, by id."""
+
+    def put(self, first: int, count: int) -> None:
+        """More events, which do not belong to the span."""
+        with self.file.open("ab") as file:
+            file.write(b"".join(b"%d\n" % n for n in range(first, first + count)))
+
+    def files(self, *, replayed: bool) -> list[bytes]:
+        """The lines of the files that replays wrote, or of the others."""
+        reader = HdfsReader(self.hdfs.webhdfs)
+        visible = [path for path in reader.visible(self.root) if ("-replay" in path) == replayed]
+        return [line for path in visible for line in lines(reader.read(path))]
+
+    def positions(self) -> dict[str, Any]:
+        """Of the groups of the agent: what `agent group describe` says."""
+        servers = self.kafka.bootstrap_servers
+        told = {}
+        for group in (self.topic, f"{self.topic}-solr", f"{self.topic}-hbase"):
+            shown = run("group", "describe", group, "--bootstrap-server", servers, "--json")
+            told[group] = [(r["partition"], r["current_offset"], r["epoch"]) for r in json.loads(shown.stdout)]
+        return told
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def away() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@pytest.fixture(scope="module")
+def scene(
+    tmp_path_factory: pytest.TempPathFactory,
+    kafka_cluster: KafkaCluster,
+    hdfs_cluster: HdfsCluster,
+    hbase_cluster: HBaseCluster,
+    solr_cluster: SolrCluster,
+) -> Iterator[Scene]:
+    directory = tmp_path_factory.mktemp("again")
+    topic, root = unique("again"), unique("/again")
+    url = solr_cluster.create_core(topic)
+    with table_of(hbase_cluster, topic) as table:
+        table.connection.create_table(topic, {"f": {"max_versions": 10}})
+    file = directory / "app.log"
+    configuration = f"""
+a1.sources = app
+a1.channels = c1 m1
+a1.sinks = k1 k2 k3 k4 k5
+a1.sources.app.type = taildir
+a1.sources.app.channels = c1
+a1.sources.app.filegroups = app
+a1.sources.app.filegroups.app = {directory}/app[.]log
+a1.sources.app.headers.app.host = web-1
+a1.sources.app.positionFile = {directory}/positions.json
+a1.sources.app.batchSize = 20
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+a1.channels.m1.type = memory
+{hdfs_sink(hdfs_cluster.webhdfs, f"{root}/%{{host}}")}
+a1.sinks.k1.interceptors = no13
+a1.sinks.k1.interceptors.no13.type = regex_filter
+a1.sinks.k1.interceptors.no13.regex = ^13$
+a1.sinks.k1.interceptors.no13.excludeEvents = true
+a1.sinks.k2.type = solr
+a1.sinks.k2.channel = c1
+a1.sinks.k2.group = {topic}-solr
+a1.sinks.k2.url = {url}
+a1.sinks.k2.field.number_i = %[body]
+a1.sinks.k3.type = hbase2
+a1.sinks.k3.channel = c1
+a1.sinks.k3.group = {topic}-hbase
+a1.sinks.k3.thrift = {hbase_cluster.address}
+a1.sinks.k3.table = {topic}
+a1.sinks.k3.columnFamily = f
+a1.sinks.k3.rowKey = %{{host}}-%[id]
+a1.sinks.k4.type = http
+a1.sinks.k4.channel = c1
+a1.sinks.k4.group = {topic}-http
+a1.sinks.k4.endpoint = http://127.0.0.1:{away()}/
+a1.sinks.k5.type = null
+a1.sinks.k5.channel = m1
+"""
+    with RunningAgent(directory / "a", configuration) as agent:
+        start = now()
+        file.write_bytes(b"".join(b"%d\n" % n for n in range(EVENTS - 1)) + b"bad\n")
+        for sink, number in (("k1", EVENTS - 1), ("k2", EVENTS - 1), ("k3", EVENTS)):
+            agent.until(
+                lambda sink=sink, number=number: agent.count(f"SINK.{sink}", "EventDrainSuccessCount") == number,
+                f"{sink} to have all",
+            )
+        time.sleep(0.002)  # the span ends behind the millisecond in which the last of them came
+        span = ["--from", start, "--to", now()]
+        yield Scene(
+            agent,
+            file,
+            topic,
+            root,
+            kafka_cluster,
+            hdfs_cluster,
+            hbase_cluster,
+            url,
+            span,
+            stored(kafka_cluster, topic),
+        )
+
+
+@pytest.fixture
+def replay(scene: Scene) -> Callable[..., Result]:
+    def replayed(sink: str, *arguments: str) -> Result:
+        return run("replay", "-c", str(scene.agent.file), "--sink", sink, *scene.span, "--yes", *arguments)
+
+    return replayed
+
+
+@pytest.fixture
+def trace(scene: Scene) -> Callable[..., tuple[int, dict[str, Any]]]:
+    def traced(id: str) -> tuple[int, dict[str, Any]]:
+        shown = run("trace", id, "-c", str(scene.agent.file), "--json")
+        return shown.exit_code, json.loads(shown.stdout)
+
+    return traced
+
+
+def id_of(scene: Scene, body: bytes) -> str:
+    (found,) = [id for id, one in scene.bodies.items() if one == body]
+    return found
+
+
+def at(traced: dict[str, Any], sink: str) -> dict[str, Any]:
+    (found,) = [one for one in traced["sinks"] if one["sink"] == f"a1.sinks.{sink}"]
+    return dict(found)
+
+
+def test_a_delivered_event_is_found_in_every_store(
+    scene: Scene, trace: Callable[..., tuple[int, dict[str, Any]]]
+) -> None:
+    id = id_of(scene, b"7")
+    code, found = trace(id)
+    assert code == 0
+    assert (found["id"], found["channel"], found["sources"]) == (id, "a1.channels.c1", ["a1.sources.app"])
+    assert found["place"]["topic"] == scene.topic
+    assert found["headers"]["host"] == "web-1"
+
+    file = at(found, "k1")
+    (place,) = file["places"]
+    assert file["state"] == "delivered"
+    assert place["first"] <= found["place"]["offset"] <= place["last"]
+    assert b"7" in lines(HdfsReader(scene.hdfs.webhdfs).read(place["path"]))
+    (document,) = at(found, "k2")["places"]
+    assert (document["id"], document["document"]["number_i"]) == (id, 7)
+    (row,) = at(found, "k3")["places"]
+    assert (row["row"], row["cells"]["f:pCol"]) == (f"web-1-{id}", "7")
+    assert at(found, "k4")["state"] == "waiting"
+
+    assert trace(f"web-1-{id}")[1]["id"] == id  # the key of a row
+    shown = run("trace", id, "-c", str(scene.agent.file))
+    assert shown.exit_code == 0
+    assert place["path"] in shown.stdout
+    assert re.search(r"a1\.sinks\.k4 \(http\)  waiting: group \S+ is at record \d+, \d+ before it", shown.stdout)
+
+
+def test_what_was_rejected_filtered_or_never_there_is_said_so(
+    scene: Scene, trace: Callable[..., tuple[int, dict[str, Any]]]
+) -> None:
+    code, found = trace(id_of(scene, b"bad"))
+    assert code == 0
+    assert at(found, "k2")["state"] == "dead letter"
+    assert "bad" in at(found, "k2")["why"]
+    assert found["dead_letters"][0]["component"] == "a1.sinks.k2"
+    assert at(trace(id_of(scene, b"13"))[1], "k1")["state"] == "filtered"
+
+    topic, partition, offset, _ = id_of(scene, b"7").rsplit("-", 3)
+    code, found = trace(f"{topic}-{partition}-999999-0")
+    assert code == 1
+    assert "ends at" in found["missing"]
+    code, found = trace(f"{topic}-{partition}-{offset}-5000")
+    assert code == 1
+    assert "events, numbered from 0" in found["missing"]
+    code, found = trace(f"{scene.topic}~0123456789-0-0-0")
+    assert code == 1
+    assert "not the one that this id is of" in found["missing"]
+    assert "no event's id" in run("trace", "hello", "-c", str(scene.agent.file)).stderr
+
+
+def test_a_replay_to_hdfs_that_is_killed_goes_on_and_the_live_group_is_not_touched(
+    scene: Scene, replay: Callable[..., Result], trace: Callable[..., tuple[int, dict[str, Any]]]
+) -> None:
+    dry = replay("k1", "--dry-run", "--json")
+    assert f"{EVENTS} events would be replayed to a1.sinks.k1 (hdfs), through its interceptors no13" in dry.stderr
+    assert sum(row["events"] for row in json.loads(dry.stdout)) == EVENTS
+    before = scene.positions()
+    scene.put(EVENTS, 100)  # the agent goes on meanwhile
+    command = [sys.executable, "-c", DIES_AMID_THE_SECOND_COMMIT, "replay", "-c", str(scene.agent.file)]
+    killed = subprocess.run(
+        [*command, "--sink", "k1", *scene.span, "--yes"], cwd=ROOT, timeout=180, check=False, capture_output=True
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    amid = Counter(scene.files(replayed=True))
+    assert 0 < amid.total() < EVENTS - 1
+
+    rest = replay("k1")
+    assert rest.exit_code == 0, rest.output
+    expected = Counter(body for body in scene.bodies.values() if body != b"13")
+    assert Counter(scene.files(replayed=True)) == expected
+    assert "this replay is complete" in replay("k1").stderr
+    assert Counter(scene.files(replayed=True)) == expected
+
+    scene.put(EVENTS + 100, 1)
+    live = expected + Counter(b"%d" % n for n in range(EVENTS, EVENTS + 101))
+    scene.agent.until(lambda: Counter(scene.files(replayed=False)) == live, "the agent to go on")
+    after = scene.positions()
+    assert all(
+        epoch == was and position >= old
+        for group in before
+        for (_, old, was), (_, position, epoch) in zip(before[group], after[group], strict=True)
+    )
+    places = at(trace(id_of(scene, b"7"))[1], "k1")["places"]
+    assert sorted(place["replay"] for place in places) == [False, True]
+
+
+def test_stores_by_id_overwrite_themselves(scene: Scene, replay: Callable[..., Result]) -> None:
+    id = id_of(scene, b"7")
+    documents = solr_documents(scene.solr)
+    scene.agent.until(lambda: len(solr_documents(scene.solr)) >= EVENTS - 1, "Solr to have all")
+    import pysolr
+
+    pysolr.Solr(scene.solr).delete(id=id, commit=True)
+    replayed = replay("k2")
+    assert f"{EVENTS - 1} events delivered" in replayed.stderr, replayed.output
+    assert "1 events became dead letters" in replayed.stderr
+    assert replayed.exit_code == 1
+    found = solr_documents(scene.solr)
+    assert {one: found[one]["number_i"] for one in scene.bodies if one in documents or one == id} == {
+        one: int(body) for one, body in scene.bodies.items() if body != b"bad"
+    }
+    again = replay("k2", "--again")
+    assert f"{EVENTS - 1} events delivered" in again.stderr, again.output
+    assert len(solr_documents(scene.solr)) == len(found)
+
+    key = f"web-1-{id}"
+    with table_of(scene.hbase, scene.topic) as table:
+        kept = f"web-1-{id_of(scene, b'8')}"
+        replayed = replay("k3")
+        assert f"{EVENTS} events delivered" in replayed.stderr, replayed.output
+        assert [len(table.cells(one, b"f:pCol", versions=10)) for one in (key, kept)] == [1, 1]
+    rows = hbase_rows(scene.hbase.address, scene.topic)
+    assert {rows[f"web-1-{one}"]["pCol"] for one in scene.bodies} == {*scene.bodies.values()}
+
+
+def test_a_replay_to_a_topic_has_each_event_once_more(
+    scene: Scene, replay: Callable[..., Result], tmp_path: Path
+) -> None:
+    servers, copy = scene.kafka.bootstrap_servers, f"{scene.topic}-copy"
+    assert run("topic", "create", copy, "--bootstrap-server", servers, "--partitions", "1").exit_code == 0
+    conf = tmp_path / "copy.conf"
+    conf.write_text(
+        f"{scene.agent.file.read_text()}\na1.sinks = k6\na1.sinks.k6.type = kafka\na1.sinks.k6.channel = c1\n"
+        f"a1.sinks.k6.group = {scene.topic}-copy\na1.sinks.k6.kafka.topic = {copy}\n"
+        f"a1.sinks.k6.kafka.bootstrap.servers = {servers}\n"
+    )
+    again = ["replay", "-c", str(conf), "--sink", "k6", *scene.span, "--yes"]
+    for told in (f"{EVENTS} events delivered to a1.sinks.k6", "this replay is complete"):
+        replayed = run(*again)
+        assert told in replayed.stderr, replayed.output
+    consumer = Consumer({**CONSUMER, "bootstrap.servers": servers, "group.id": copy})
+    at = TopicPartition(copy, 0, 0)
+    _, end = consumer.get_watermark_offsets(at, timeout=30)
+    found = [message.value() for message in read_up_to(consumer, at, end, 30)]
+    consumer.close()
+    assert Counter(found) == Counter(scene.bodies.values())
+
+
+def test_what_cannot_be_promised_is_refused_in_a_sentence(scene: Scene, replay: Callable[..., Result]) -> None:
+    refused = replay("k4", "--dry-run")
+    assert refused.exit_code == 1
+    assert "a1.sinks.k4 is not replayed to: after a kill it writes" in refused.stderr
+    assert "forgets what is delivered" in replay("k5").stderr
+    assert "no sink k9" in replay("k9").stderr
+    backwards = ["replay", "-c", str(scene.agent.file), "--sink", "k1", "--from", scene.span[3], "--to"]
+    assert "--from must be before --to" in run(*backwards, scene.span[1]).stderr
+    assert "in the future" in run(*backwards, "9999-01-01").stderr
