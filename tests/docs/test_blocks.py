@@ -103,6 +103,8 @@ def readable(words: list[str]) -> None:
     if words[0] == "sudo":
         words = words[3 if words[1] == "-u" else 1 :]
         words = [word for word in words if not re.fullmatch(r"[A-Z_]+=.*", word)]
+    if words[0].startswith("/"):
+        words[0] = Path(words[0]).name
     assert words[0] in COMMANDS, f"{words[0]} is none of the commands that blocks may have"
     for word in words[1:]:
         if re.fullmatch(r"(\./)?(conf|docs|tests|bench)/[\w./-]+", word):
