@@ -5,12 +5,12 @@ In the stores it is there once. Spark has no transactions for the topic: there i
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from agent.audit.reconciliation import HdfsReader
 from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent
+from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
 from tests.system.running import hdfs_sink, kafka_channel, reconciliation, unique
 from tests.system.stores import hbase_sink, solr_sink, stored, table_of
@@ -82,7 +82,7 @@ class Feed(threading.Thread):
                 return
 
 
-@contextmanager
+@contextlib.contextmanager
 def feeding(kafka: KafkaCluster, topic: str) -> Iterator[Feed]:
     feed = Feed(kafka, topic)
     feed.start()
@@ -138,12 +138,19 @@ a1.sinks.k4.kafka.topic = {out}
         with RunningAgent(tmp_path, configuration + "a1.runner = spark\n") as agent:
             in_the_middle(agent)
             driver = driver_of(agent)
+            os.kill(driver, signal.SIGSTOP)
             agent.stop(signal.SIGKILL)
-            os.kill(driver, signal.SIGKILL)
         put_undecodable(kafka_cluster, topic)
-        with RunningAgent(tmp_path, configuration + "a1.runner = local\n") as agent:
-            in_the_middle(agent)
-            agent.stop(signal.SIGKILL)
+        try:
+            with RunningAgent(tmp_path, configuration + "a1.runner = local\n") as agent:
+                in_the_middle(agent)
+                os.kill(driver, signal.SIGCONT)  # it goes on with what it held, until it finds its agent gone
+                until(lambda: not Path(f"/proc/{driver}").exists(), "the driver to end")
+                in_the_middle(agent)
+                agent.stop(signal.SIGKILL)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(driver, signal.SIGKILL)
         with RunningAgent(tmp_path, configuration + "a1.runner = spark\n") as agent:
             in_the_middle(agent)
             put_undecodable(kafka_cluster, topic)
