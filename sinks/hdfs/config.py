@@ -234,6 +234,12 @@ class HdfsConfig(Config):
                 "names no host, and no Hadoop configuration does: HDFS on this host is meant (Flume would write to "
                 "the local disk); to name another, write hdfs://namenode:8020/… or set HADOOP_CONF_DIR",
             )
+        if self.time_zone is not None and known_zone(self.time_zone) is None:
+            near = suggestion(self.time_zone, sorted(zoneinfo.available_timezones()))
+            what = (
+                f"{self.time_zone!r} is no time zone, so that UTC is used{near}; without it that of this machine is"
+            )
+            yield Problem("hdfs.timeZone", what, as_in_flume=True)
         if self.kerberos_principal:
             yield Problem(
                 "hdfs.kerberosPrincipal",
@@ -407,14 +413,6 @@ class HdfsConfig(Config):
         longest = ROUND_UNITS.get(self.round_unit, self.round_value)
         if self.round and not 0 < self.round_value <= longest:
             raise ValueError(f"must be 1 to {longest} {self.round_unit}s, not {self.round_value}")
-
-    @pydantic.field_validator("time_zone")
-    @classmethod
-    def _check_time_zone(cls, value: str | None) -> str | None:
-        if value is not None and known_zone(value) is None:
-            near = suggestion(value, sorted(zoneinfo.available_timezones()))
-            raise ValueError(f"there is no time zone {value!r}{near}")
-        return value
 
     @agreement("kerberos_principal")
     def _refuse_kerberos(self) -> None:
