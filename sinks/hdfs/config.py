@@ -29,8 +29,7 @@ _HOST = re.compile(r"(https://)?[^\s/]+")
 _SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https", "file": "file"}
 
 _KERBEROS = (
-    "No effect with an HDFS that asks for no Kerberos, as in Flume; one that does cannot be written to, as Kerberos "
-    "is not built yet."
+    "Refused, as Kerberos is not built yet; no effect where Hadoop's core-site.xml is there and asks for none."
 )
 
 
@@ -185,7 +184,7 @@ class HdfsConfig(Config):
         description="Local directory for unfinished files. If unset, the system's directory for temporary files.",
     )
     kerberos_principal: str | None = option(
-        None, name="hdfs.kerberosPrincipal", description=f"Kerberos user, as in Flume. {_KERBEROS}"
+        None, name="hdfs.kerberosPrincipal", description=f"Kerberos user of Flume's. {_KERBEROS}"
     )
     kerberos_keytab: str | None = option(
         None, name="hdfs.kerberosKeytab", description=f"Keytab of that user. {_KERBEROS}"
@@ -243,8 +242,8 @@ class HdfsConfig(Config):
         if self.kerberos_principal:
             yield Problem(
                 "hdfs.kerberosPrincipal",
-                "has no effect with an HDFS that asks for no Kerberos; one that does cannot be written to yet: the "
-                "sink and `check --connect` say so then. hdfs.proxyUser names the owner of files",
+                "has no effect, as core-site.xml asks for no Kerberos (Flume would log in all the same); "
+                "hdfs.proxyUser names the owner of files",
             )
         if self.proxy_user and self.location.scheme == "file":
             yield Problem(
@@ -416,11 +415,12 @@ class HdfsConfig(Config):
 
     @agreement("kerberos_principal")
     def _refuse_kerberos(self) -> None:
-        if self.kerberos_principal and Hadoop().get("hadoop.security.authentication").lower() == "kerberos":
+        hadoop = Hadoop()
+        asked = hadoop.get("hadoop.security.authentication", "simple").lower() != "simple"
+        if self.kerberos_principal and (asked or not hadoop.files):
             raise ValueError(
-                "is not built yet, and core-site.xml says that this HDFS asks for it: let an HttpFS server that logs "
-                "in to it stand between, name that with hdfs.webhdfs = host:14000 and the user with hdfs.proxyUser, "
-                "and remove this"
+                "is not built yet: remove it where this HDFS asks for no Kerberos, hdfs.proxyUser names the user; "
+                "where it does, let an HttpFS server that logs in to it stand between, and name it with hdfs.webhdfs"
             )
 
 
