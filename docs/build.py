@@ -9,11 +9,14 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
+
 from agent import explain
+from agent.cli import main as cli
 from agent.config import catalogue
 from agent.config.runners import TABLE
 from agent.config.sinkgroups import OPTIONS as PROCESSORS
@@ -24,7 +27,6 @@ from plugins.shared.javaclass import FAMILIES
 DOCS = Path(__file__).parent
 REFERENCE = DOCS / "reference"
 SAMPLES = DOCS / "samples"
-MIGRATING = DOCS / "migrating-from-flume.md"
 SITE = DOCS.parent / "build" / "site"
 KINDS = explain.KINDS
 MADE = "This page is made by `./dev docs` from what the components declare; `agent explain` prints the same."
@@ -47,7 +49,8 @@ def main() -> None:
     for there in REFERENCE.glob("*.md"):
         if there.name not in wanted:
             there.unlink()
-    MIGRATING.write_text(migrating(MIGRATING.read_text("utf-8")), "utf-8")
+    for page, made in FILLED.items():
+        page.write_text(filled(page.read_text("utf-8"), made()), "utf-8")
     warnings = site(SITE)
     if warnings:
         sys.exit(f"{warnings}docs: {len(warnings.splitlines())} lines of errors")
@@ -227,24 +230,46 @@ def runners() -> list[str]:
     return ["\n".join(["| | local | spark |", "|---|---|---|", *rows])]
 
 
-# --- the tables for those who come from Flume
+# --- tables within pages that are written by hand
 
 
-def migrating(text: str) -> str:
-    """The page for those who come from Flume, `text`, with its tables as the components have them now."""
+def filled(text: str, tables: Mapping[str, str]) -> str:
+    """The page `text`, with these tables as they are now, each between its two comments."""
+    for name, rows in tables.items():
+        between = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+        text, count = between.subn(lambda match, rows=rows: f"{match[1]}\n{rows}\n\n{match[2]}", text)
+        assert count == 1, f"the table {name} has no place, or several"
+    return text
+
+
+def of_commands() -> dict[str, str]:
+    """What there is on the command line."""
+    return {"commands": table(("command", ""), commands(cli, "agent"))}
+
+
+def commands(group: click.Group, path: str) -> Iterator[tuple[str, ...]]:
+    """Each command with the first sentence of its help; of a group, its own."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+        else:
+            first = " ".join((command.help or "").split("\n\n")[0].split())
+            yield (f"`{path} {name}`", first.replace("|", "\\|"))
+
+
+def of_differences() -> dict[str, str]:
+    """What those who come from Flume have to know."""
     components = Components()
-    tables = {
+    return {
         "differences": table(("", "Flume", "Flafka"), otherwise(components)),
         "classes": table(
             ("Java classes", "what takes their place"), ((one.examples, one.instead) for one in FAMILIES)
         ),
         "unbuilt": table(("Flume's", "what to write instead"), unbuilt(components)),
     }
-    for name, rows in tables.items():
-        between = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
-        text, count = between.subn(lambda match, rows=rows: f"{match[1]}\n{rows}\n\n{match[2]}", text)
-        assert count == 1, f"{name} has no place in {MIGRATING.name}"
-    return text
 
 
 def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -281,6 +306,13 @@ def unbuilt(components: Components) -> Iterator[tuple[str, ...]]:
                 components.get(kind, one.java)
             except (UnknownType, KeyError):
                 yield (f"{kind} `{one.name}`", one.instead)
+
+
+FILLED = {
+    DOCS / "migrating-from-flume.md": of_differences,
+    DOCS / "command-line.md": of_commands,
+}
+"""Pages with tables, and what makes those."""
 
 
 if __name__ == "__main__":
