@@ -129,7 +129,7 @@ def _row(node: dict[str, Any], state: dict[str, Any]) -> Row:
         figures.get(BATCH),
         figures.get("EventRejectedCount"),
         figures.get("EventFilteredCount") if kind == "interceptor" else None,
-        figures.get("DroppedDatagramCount"),
+        figures.get("KernelDropCount"),
         int(figures["RetryAttempt"]) if again else None,
         max(0.0, again / 1000 - state["time"]) if again else None,
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 from agent.config import load
 from agent.runner.agent import Agent
-from agent.services.running import RunningAgent, until
+from agent.services.running import RunningAgent, free_port, until
 from agent.topology import AgentSpec
 from plugins import Batch, Components, Event
 from tests.agent.scenes import Scene, at_work, cluster, some_files
@@ -410,3 +412,79 @@ def test_events_are_shown_as_they_pass_behind_the_last_mask(browser: Browser, tw
         page.close()
     until(lambda: two_ways.look() or not taps["k2"].listeners, "the tap to end with the last page")
     assert not taps["k1"].listeners
+
+
+TROUBLED = """
+a1.sources = tcp udp spool
+a1.channels = c1 full
+a1.sinks = k1 away
+a1.sources.tcp.type = netcat
+a1.sources.tcp.bind = 127.0.0.1
+a1.sources.tcp.port = 0
+a1.sources.tcp.channels = c1
+a1.sources.udp.type = syslogudp
+a1.sources.udp.host = 127.0.0.1
+a1.sources.udp.port = 0
+a1.sources.udp.receiveBufferSize = 4096
+a1.sources.udp.channels = c1
+a1.sources.spool.type = spooldir
+a1.sources.spool.spoolDir = {directory}
+a1.sources.spool.batchSize = 10
+a1.sources.spool.channels = full
+a1.channels.c1.type = memory
+a1.channels.c1.capacity = 10000
+a1.channels.full.type = memory
+a1.channels.full.capacity = 20
+a1.channels.full.transactionCapacity = 10
+a1.sinks.k1.type = null
+a1.sinks.k1.channel = c1
+a1.sinks.away.type = avro
+a1.sinks.away.hostname = 127.0.0.1
+a1.sinks.away.port = {closed}
+a1.sinks.away.channel = full
+"""
+
+
+def test_troubles_of_a_real_agent_are_shown_with_their_causes(browser: Browser, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    (spool / "a.log").write_bytes(b"123456789\n" * 1000)
+    (spool / "b.log").write_bytes(b"123456789\n" * 10)
+    text = TROUBLED.format(directory=spool, closed=free_port())
+    with (
+        RunningAgent(tmp_path, text) as agent,
+        connected(agent.port("tcp")),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        sender.connect(("127.0.0.1", agent.port("udp")))
+
+        def dropped() -> int:
+            for _ in range(500):
+                sender.send(b"<13>" + bytes(1000))
+            return agent.count("SOURCE.udp", "KernelDropCount")
+
+        agent.until(dropped, "datagrams to be dropped")
+        agent.until(lambda: agent.failing().keys() >= {"SINK.away"}, "the sink to fail")
+        agent.until(lambda: agent.count("CHANNEL.full", "ChannelFillPercentage") >= 100, "the channel to be full")
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.set_default_timeout(PATIENCE)
+        assert agent._address is not None
+        page.goto("http://{}:{}/".format(*agent._address))
+        turned(page)
+        assert re.search(r"\b1 of [\d.,]+( k)? connections", shown(page, "a1.sources.tcp"))
+        until(lambda: "dropped" in shown(page, "a1.sources.udp"), "the loss to be shown")
+        assert "2 files" in shown(page, "a1.sources.spool")
+        assert "% full" in shown(page, "a1.channels.full")
+        found = json.loads(agent.get("/api/files")[1])["files"]
+        assert [Path(one["path"]).name for one in found] == ["a.log", "b.log"]
+        assert 0 < found[0]["position"] < found[0]["size"] == 10_000
+        rows = [row.split("\t")[:4] for row in page.locator("#files tbody tr").all_inner_texts()]
+        left = [one["size"] - one["position"] for one in found]
+        assert [row[1:] for row in rows] == [
+            [one["path"], f"{one['position']:,}", f"{rest:,}"] for one, rest in zip(found, left, strict=True)
+        ]
+        reason = agent.failing()["SINK.away"]
+        assert f"SINK.away: {reason}" in page.locator("#problems").inner_text()
+        assert f"a1.sinks.away: {reason}" in page.locator("#said").inner_text()
+        assert "until attempt" in shown(page, "a1.sinks.away")
+        page.close()

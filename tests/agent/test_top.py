@@ -67,6 +67,7 @@ class Served:
 def served(tmp_path: Path) -> Iterator[Served]:
     one = Served(tmp_path)
     one.metrics["SOURCE.s1"].add("EventAcceptedCount", 123_456)
+    one.metrics["SOURCE.s1"].add("KernelDropCount", 7)
     one.metrics["INTERCEPTOR.s1.i1"].add("EventReceivedCount", 130_000)
     one.metrics["INTERCEPTOR.s1.i1"].add("EventFilteredCount", 6544)
     one.metrics["CHANNEL.c1"].set("ChannelSize", 17)
@@ -93,7 +94,7 @@ def test_a_pipe_gets_one_look_as_lines(served: Served) -> None:
     assert first.startswith("a1 is failing, up ")
     assert heads.split()[:3] == ["COMPONENT", "EV/S", "EVENTS"]
     by_name = {line.split()[0]: line.split() for line in rest}
-    assert by_name["s1"] == ["s1", "netcat", "-", "123.5", "k", "ok"]
+    assert by_name["s1"] == ["s1", "netcat", "-", "123.5", "k", "7", "lost"]
     assert by_name["s1.i1"] == ["s1.i1", "regex_filter", "-", "130.0", "k", "6,544", "dropped"]
     assert by_name["c1"] == ["c1", "memory", "-", "0", "17", "ok"]
     assert by_name["k1"] == ["k1", "null", "-", "0", "9", "4", "s", "2.1", "s", "3", "ok"]
@@ -115,6 +116,7 @@ def test_json_has_the_values_that_the_metrics_have(served: Served) -> None:
     ]
     assert found["a1.sources.s1"]["events"] == 123_456
     assert (found["a1.sinks.k1"]["lag"], found["a1.sinks.k1"]["lag_seconds"]) == (9, 4.2)
+    assert found["a1.sources.s1"]["dropped_datagrams"] == 7
     assert found["a1.sinks.k1"]["batch_milliseconds"] == 2140
     assert found["a1.sinks.k2"]["retry_attempt"] == 2
     assert told["problems"] == [{"component": "SINK.k2", "reason": "[the disk] is full"}]

@@ -44,7 +44,7 @@ function figures(node) {
     add("events/s", short(rate(node, MAIN.source)));
     many("events", MAIN.source);
     const most = figure(node, "OpenConnectionLimit");
-    many("connection(s)", "OpenConnectionCount", (v) => (most ? `${short(v)} of ${short(most)}` : short(v)));
+    many(most ? "connections" : "connection(s)", "OpenConnectionCount", (v) => (most ? `${short(v)} of ${short(most)}` : short(v)));
     many("file(s)", "FollowedFileCount");
     many("datagram(s) dropped", "KernelDropCount", short, true);
     if (figure(node, "UnacknowledgedSeconds") > 5) many("not stored yet", "UnacknowledgedSeconds", span, true);
@@ -164,7 +164,7 @@ function wires() {
 
 // --- the other sections
 
-const COMMAND = /\b(agent (?:dlq|group|cluster|check|start|sandbox|audit|topic|demo|hdfs) .*|pip install .*)$/;
+const COMMAND = /\b(agent (?:dlq|group|cluster|check|start|sandbox|audit|topic|demo|hdfs|tap|reload|explain|test) .*|pip install .*)$/;
 
 function sentence(text) { // one click selects what stands in it as a command
   const found = text.match(COMMAND);
