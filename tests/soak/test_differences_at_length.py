@@ -10,7 +10,7 @@ from tests.conftest import FIGURES, SEED
 from tests.interop.differential.operations import OPERATIONS
 from tests.interop.differential.search import Flumes, search
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 INPUTS = 100_000
 
 

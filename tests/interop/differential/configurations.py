@@ -290,7 +290,7 @@ class Resolve(Operation):
         Known("properties that name each other end Flume", lambda case: case.theirs == "error" and "${" in case.item),
         Known(
             "`${name}` of another property is resolved only where",
-            lambda case: _unseen(case) or re.search(r"\$\$|\$\}|\$$| $", case.item, re.MULTILINE),
+            lambda case: _unseen(case) or re.search(r"\$\$|\$\}|\$$| $|= \}$", case.item, re.MULTILINE),
         ),
     )
 

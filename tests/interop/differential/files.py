@@ -303,7 +303,7 @@ def _behind(value: str) -> bool:
     data = io.BytesIO(value.encode("latin-1"))
     try:
         fastavro.schemaless_reader(data, _SCHEMA, None)
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, EOFError):
         return False
     return data.tell() < len(value)
 
