@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from plugins import Batch, Event
 from tests.channels.file_running import consumer, events, opened, segments
+from tests.fixtures.memory import room
 from tests.fixtures.processes import Forked
 
 
@@ -84,7 +85,7 @@ class Model(RuleBasedStateMachine):
         logging.disable(logging.CRITICAL)
         self.disk = mock.patch.multiple(os, fsync=lambda _: None, fdatasync=lambda _: None)  # power stays
         self.disk.start()
-        self.place = tempfile.TemporaryDirectory()
+        self.place = tempfile.TemporaryDirectory(dir=room())
         self.directory = Path(self.place.name)
         self.files = opened(self.directory)
         self.owner = consumer(self.files)
