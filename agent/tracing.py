@@ -190,7 +190,7 @@ def _at(
     places = tuple(one for one in told if not one.keys() & {"missing", "unknown"})
     said = next((str(one[word]) for word in ("unknown", "missing") for one in told if word in one), "")
     if places:
-        late = "" if position is None or position > id.offset else "it is there ahead of the group's position"
+        late = "" if (position or 0) > id.offset else "it is there ahead of the group's position"
         return Followed(spec.path, type_name, "delivered", said or late, places)
     if refused is not None:
         again = ", and replayed since" if refused.replayed else ""

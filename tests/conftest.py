@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tests.fixtures import examples
 
 pytest_plugins = [
     "tests.fixtures.brokers",
+    "tests.fixtures.memory",
     "tests.fixtures.processes",
     "tests.fixtures.servers",
     "tests.fixtures.waits",
@@ -38,6 +40,8 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 """JVMs of tests live for seconds: they start in half the processor time where they do not optimise."""
 REAL = "real"
 """The parameter of a test that runs on a model as well: with this one it asks for servers when it runs."""
+ALL_NEED_SERVERS = re.compile(r'^pytestmark = pytest\.mark\.usefixtures\("(servers|spark_session)"\)$', re.MULTILINE)
+"""A module of which no test is quick."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -94,10 +98,19 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.stash[SEED]} (FLAFKA_SEED={config.stash[SEED]} makes the same choices again)"
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    if isinstance(collector, pytest.Session):
+        gc.disable()  # until all is imported, which makes no garbage to speak of
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """All tests in these directories need servers or are long: a quick run need not even import them."""
-    quick = config.getoption("--quick") and collection_path in (HERE / "system", HERE / "interop", HERE / "soak")
-    return True if quick else None
+    """Where all tests need servers or are long, a quick run need not even import them, nor what they import."""
+    if not config.getoption("--quick"):
+        return None
+    if collection_path in (HERE / "system", HERE / "interop", HERE / "soak"):
+        return True
+    is_module = collection_path.match("test_*.py")
+    return True if is_module and ALL_NEED_SERVERS.search(collection_path.read_text()) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -116,7 +129,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:  # xdist looks for groups r
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    gc.collect()
+    gc.enable()
     gc.freeze()  # what is imported stays: each look for garbage would go through all of it
     if hasattr(session.config, "workerinput"):
         grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]

@@ -412,10 +412,18 @@ class Builder:
                 self.report.error(self.runner_places[spec.path], spec.path, objection, drops=spec.path)
 
     def _check_checkpoints(self, sinks: list[SinkSpec], master: str) -> None:
-        """State lies where executors put it: on a cluster that has to be a place they all reach."""
-        for spec in sinks:
-            if issubclass(spec.cls, StreamingSink) and not is_local(master) and spec.make().checkpoint is None:
-                message = f"with spark.master = {master} it needs a checkpoint that the executors can reach: hdfs://host:port/…"
+        """State lies where executors put it, and so do files: on a cluster that has to be a place they all reach."""
+        for spec in [] if is_local(master) else sinks:
+            if issubclass(spec.cls, StreamingSink):
+                if spec.make().checkpoint is None:
+                    message = f"with spark.master = {master} it needs a checkpoint that the executors can reach: hdfs://host:port/…"
+                    self.report.error(spec.place, spec.path, message, drops=spec.path)
+            elif (
+                spec.runner == "spark"
+                and issubclass(spec.cls, CommittingSink)
+                and spec.make().record.startswith("file:")
+            ):
+                message = f"with spark.master = {master} each executor would write to its own disk: write to hdfs://…"
                 self.report.error(spec.place, spec.path, message, drops=spec.path)
 
     def _competitors(self, channel: str, group: str | None) -> list[str]:

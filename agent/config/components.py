@@ -22,6 +22,7 @@ from plugins.shared.javaclass import cannot_run, is_java_class
 _STORE = re.compile(r"kafka\.(.+\.)?ssl\.\w+\.location")
 """Of the properties that are passed on to Kafka's client, those that name files."""
 _SECRET_NAME = re.compile(r"password|passphrase|secret|jaas|token$|credential|api[._-]?key|[._]pem$", re.IGNORECASE)
+_BEHIND = re.compile(r"\s#|\s//")
 
 COMMON = {
     "source": ["type", "channels", "interceptors", "selector.type", "selector.optional"],
@@ -124,6 +125,7 @@ class Reader:
             message = cannot_run(part.kind, written.value)
         else:
             message = unknown if unknown.endswith("?") else f"{unknown}{near or f'; {built}'}"
+        message += _comment(written)
         if any(fault.whole for fault in self.components.faults):
             message += " (it may be of a plugin that cannot be used: see the warnings)"
         if part.kind == "interceptor":
@@ -206,6 +208,8 @@ class Reader:
         if any(unfinished(one, self.report) for one in concerned):
             return
         option, message = problem.option, problem.message
+        if prop:
+            message += _comment(prop)
         if message == "is required":
             message += f": add {part.path}.{option} = …"
         option += "*" * option.endswith(".")
@@ -220,6 +224,11 @@ class Reader:
             self.report.fatal(prop.place, part.path, message, drops=part.owner)
             return
         self.report.error(prop.place if prop else part.place, part.path, message, drops=part.owner)
+
+
+def _comment(prop: Property) -> str:
+    """A hint where what keeps a value from being understood may be a comment behind it."""
+    return "; a comment is a line of its own, which begins with #" if _BEHIND.search(prop.value) else ""
 
 
 def _found(config_class: type[Config], properties: Mapping[str, Property]) -> dict[str, str]:

@@ -40,7 +40,6 @@ from plugins import (
 from plugins.shared.kafkaclient import (
     CONSUMER,
     NO_BROKERS,
-    client_properties,
     committed,
     create_topic,
     failure,
@@ -49,6 +48,7 @@ from plugins.shared.kafkaclient import (
     refusing,
     unanswered,
 )
+from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, overtaken, undone
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]

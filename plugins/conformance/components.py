@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from plugins.component import Component
 from plugins.errors import FlafkaError
 from plugins.manager import kind_of
+from plugins.mistakes import mistakes
 from plugins.options import Config
 
 Properties = Mapping[str, str]
@@ -23,6 +24,8 @@ def check_component(cls: type[T], properties: Properties, *, failing: Properties
 
     The checks of each kind call this.
     """
+    for wrong, _ in mistakes(cls):
+        raise AssertionError(f"{cls.__name__} {wrong}")
     make(cls, properties)  # are they right? And it may import what it needs: below, that would pass for I/O
     _check_documented(cls)
     _check_options(cls, properties)

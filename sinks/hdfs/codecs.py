@@ -67,6 +67,8 @@ def canonical(name: str) -> str:
     if short in CODECS or short == "none":
         return short
     if short in ("lzo", "lzop") or "hadoop.compression.lzo" in short:
-        raise ValueError(f"{name}: LZO is in neither Hadoop nor this agent; lz4 and snappy are as fast")
+        raise ValueError(
+            f"{name}: LZO is in neither Hadoop nor this agent; write hdfs.codeC = lz4 or snappy, which are as fast"
+        )
     near = suggestion(name, list(CODECS)) or f"; there are {', '.join(CODECS)}"
     raise ValueError(f"there is no codec {name!r}{near}")

@@ -29,8 +29,7 @@ _HOST = re.compile(r"(https://)?[^\s/]+")
 _SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https", "file": "file"}
 
 _KERBEROS = (
-    "No effect with an HDFS that asks for no Kerberos, as in Flume; one that does cannot be written to, as Kerberos "
-    "is not built yet."
+    "Refused, as Kerberos is not built yet; no effect where Hadoop's core-site.xml is there and asks for none."
 )
 
 
@@ -185,7 +184,7 @@ class HdfsConfig(Config):
         description="Local directory for unfinished files. If unset, the system's directory for temporary files.",
     )
     kerberos_principal: str | None = option(
-        None, name="hdfs.kerberosPrincipal", description=f"Kerberos user, as in Flume. {_KERBEROS}"
+        None, name="hdfs.kerberosPrincipal", description=f"Kerberos user of Flume's. {_KERBEROS}"
     )
     kerberos_keytab: str | None = option(
         None, name="hdfs.kerberosKeytab", description=f"Keytab of that user. {_KERBEROS}"
@@ -234,11 +233,17 @@ class HdfsConfig(Config):
                 "names no host, and no Hadoop configuration does: HDFS on this host is meant (Flume would write to "
                 "the local disk); to name another, write hdfs://namenode:8020/… or set HADOOP_CONF_DIR",
             )
+        if self.time_zone is not None and known_zone(self.time_zone) is None:
+            near = suggestion(self.time_zone, sorted(zoneinfo.available_timezones()))
+            what = (
+                f"{self.time_zone!r} is no time zone, so that UTC is used{near}; without it that of this machine is"
+            )
+            yield Problem("hdfs.timeZone", what, as_in_flume=True)
         if self.kerberos_principal:
             yield Problem(
                 "hdfs.kerberosPrincipal",
-                "has no effect with an HDFS that asks for no Kerberos; one that does cannot be written to yet: the "
-                "sink and `check --connect` say so then. hdfs.proxyUser names the owner of files",
+                "has no effect, as core-site.xml asks for no Kerberos (Flume would log in all the same); "
+                "hdfs.proxyUser names the owner of files",
             )
         if self.proxy_user and self.location.scheme == "file":
             yield Problem(
@@ -408,21 +413,14 @@ class HdfsConfig(Config):
         if self.round and not 0 < self.round_value <= longest:
             raise ValueError(f"must be 1 to {longest} {self.round_unit}s, not {self.round_value}")
 
-    @pydantic.field_validator("time_zone")
-    @classmethod
-    def _check_time_zone(cls, value: str | None) -> str | None:
-        if value is not None and known_zone(value) is None:
-            near = suggestion(value, sorted(zoneinfo.available_timezones()))
-            raise ValueError(f"there is no time zone {value!r}{near}")
-        return value
-
     @agreement("kerberos_principal")
     def _refuse_kerberos(self) -> None:
-        if self.kerberos_principal and Hadoop().get("hadoop.security.authentication").lower() == "kerberos":
+        hadoop = Hadoop()
+        asked = hadoop.get("hadoop.security.authentication", "simple").lower() != "simple"
+        if self.kerberos_principal and (asked or not hadoop.files):
             raise ValueError(
-                "is not built yet, and core-site.xml says that this HDFS asks for it: let an HttpFS server that logs "
-                "in to it stand between, name that with hdfs.webhdfs = host:14000 and the user with hdfs.proxyUser, "
-                "and remove this"
+                "is not built yet: remove it where this HDFS asks for no Kerberos, hdfs.proxyUser names the user; "
+                "where it does, let an HttpFS server that logs in to it stand between, and name it with hdfs.webhdfs"
             )
 
 

@@ -11,7 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from plugins import Batch, Conflict, EventId, FlafkaError, PartitionClaim, Retry, Sink
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, client_properties, missing, probed, reason
+from plugins.shared.kafkaclient import CONNECT_SECONDS, NO_BROKERS, missing, probed, reason
+from plugins.shared.kafkaproperties import client_properties
 from sinks.bucketpath import BucketPath
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.topics import BATCH_BYTES, Topics

@@ -9,7 +9,7 @@ from typing import Any
 
 from plugins import FlafkaError, KafkaStream, StreamingSink, require
 from plugins.errors import ANY_FAILURE
-from plugins.shared.kafkaclient import java_properties
+from plugins.shared.kafkaproperties import java_properties
 from sinks.spark.config import ConsoleOutput, KafkaOutput, ParquetOutput, SparkSinkConfig
 from sinks.spark.loading import load, place_in
 from sinks.spark.rows import telling_rows

@@ -15,7 +15,8 @@ from confluent_kafka import Message
 
 from plugins import Batch, Event, FlafkaError, Retry, Source
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import NO_BROKERS, client_properties, missing, probed
+from plugins.shared.kafkaclient import NO_BROKERS, missing, probed
+from plugins.shared.kafkaproperties import client_properties
 from sources.kafka.config import KafkaSourceConfig
 from sources.kafka.consumer import Place, Position, TopicConsumer
 from sources.kafka.differences import KAFKA

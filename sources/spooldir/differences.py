@@ -25,6 +25,11 @@ SPOOLDIR = (
         here="it is read as far as possible and left where it is",
     ),
     Difference(
+        flume="with `deserializer.schemaType = LITERAL` the schema in the header is written anew, without blanks",
+        here="as the file has it",
+        option="deserializer.schemaType",
+    ),
+    Difference(
         flume="a kill within a block repeats the block from its start",
         here="a batch holds whole blocks, so that nothing but the last batch is repeated",
         option="deserializer",

@@ -27,6 +27,8 @@ _LEAST_BYTES = _BATCH_BYTES // 8
 """With less space than that left in a batch, the next file's lines wait for the next."""
 _GATHER = 0.002
 """Seconds between a hint and the look."""
+STOPPING_SECONDS = 0.1
+"""So late it is seen, amid a wait, that the agent stops."""
 _TURN_BYTES = 16 * _BATCH_BYTES
 """So much of one file is read before the next has its turn; more than the longest line."""
 assert _TURN_BYTES > MAX_LINE + 1
@@ -415,7 +417,7 @@ class TaildirSource(Source[TaildirConfig]):
             quiet = min(tail.changed_at for tail in self._holding) + self.config.multiline_timeout / 1000
             until = min(until, quiet)
         while not self.stopping.is_set() and (left := until - time.monotonic()) > 0:
-            if self._watch.wait(min(left, 0.1)):
+            if self._watch.wait(min(left, STOPPING_SECONDS)):
                 # Lines that come one by one shall not become batches of one each.
                 self.stopping.wait(_GATHER)
                 return

@@ -48,36 +48,36 @@ def delivered(of: FileChannel) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_was_put_and_not_taken_is_read(tmp_path: Path, name: str) -> None:
-    bodies = left(tmp_path, name)
-    found = read(tmp_path)
+def test_what_was_put_and_not_taken_is_read(memory: Path, name: str) -> None:
+    bodies = left(memory, name)
+    found = read(memory)
     got = [*found.events()]
     assert [plain(event.body) for event in got] == bodies
     assert [event.headers for event in got] == [{"n": body.decode(), "schön": "grüße 😀"} for body in bodies]
     assert found.damages == []
 
 
-def test_a_checkpoint_that_was_not_completed_is_not_believed(tmp_path: Path) -> None:
-    bodies = left(tmp_path, "checkpoint")
-    shutil.copytree(tmp_path, tmp_path / "whole")
+def test_a_checkpoint_that_was_not_completed_is_not_believed(memory: Path) -> None:
+    bodies = left(memory, "checkpoint")
+    shutil.copytree(memory, memory / "whole")
     for damage in (
-        lambda: (tmp_path / "c/checkpoint").write_bytes(b""),
-        lambda: write(tmp_path / "c/checkpoint", 4 * 8 + 7, b"\1"),
-        lambda: write(tmp_path / "c/inflighttakes", 0, b"\0\0"),
-        lambda: (tmp_path / "c/checkpoint.meta").unlink(),
-        lambda: (tmp_path / "backup/checkpoint.snappy").write_bytes(b"\x82SNAPPY\0" + b"\0" * 8 + b"\0\0\0\4abcd"),
-        lambda: shutil.rmtree(tmp_path / "backup"),
+        lambda: (memory / "c/checkpoint").write_bytes(b""),
+        lambda: write(memory / "c/checkpoint", 4 * 8 + 7, b"\1"),
+        lambda: write(memory / "c/inflighttakes", 0, b"\0\0"),
+        lambda: (memory / "c/checkpoint.meta").unlink(),
+        lambda: (memory / "backup/checkpoint.snappy").write_bytes(b"\x82SNAPPY\0" + b"\0" * 8 + b"\0\0\0\4abcd"),
+        lambda: shutil.rmtree(memory / "backup"),
     ):
         damage()
         # Without any checkpoint it is in the order of the commits: what was being taken is not given back first.
-        assert sorted(plain(event.body) for event in read(tmp_path).events()) == sorted(bodies)
+        assert sorted(plain(event.body) for event in read(memory).events()) == sorted(bodies)
 
 
-def test_a_checkpoint_knows_of_takes_that_were_in_deleted_files(tmp_path: Path) -> None:
-    bodies = left(tmp_path, "taken")
-    (takes,) = (log for log in tmp_path.glob("?/log-?") if "schön".encode() not in log.read_bytes())
+def test_a_checkpoint_knows_of_takes_that_were_in_deleted_files(memory: Path) -> None:
+    bodies = left(memory, "taken")
+    (takes,) = (log for log in memory.glob("?/log-?") if "schön".encode() not in log.read_bytes())
     takes.unlink()
-    assert [plain(event.body) for event in read(tmp_path).events()] == bodies
+    assert [plain(event.body) for event in read(memory).events()] == bodies
 
 
 def write(path: Path, at: int, data: bytes) -> None:
@@ -91,18 +91,18 @@ def place_of(log: Path, text: bytes) -> int:
     return log.read_bytes().index(text)
 
 
-def test_an_event_that_is_damaged_is_named_and_the_others_are_read(tmp_path: Path) -> None:
-    left(tmp_path, "records")
-    log = tmp_path / "a/log-1"
+def test_an_event_that_is_damaged_is_named_and_the_others_are_read(memory: Path) -> None:
+    left(memory, "records")
+    log = memory / "a/log-1"
     begin = log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50))
     write(log, place_of(log, b"2" + b"_" * 50) + 3, b"X")
-    files = opened(tmp_path)
+    files = opened(memory)
     assert delivered(files) == [b"4", b"5"]
     assert files.metrics.get("EventLostCount") == 1
     assert files.metrics.degraded is not None
-    found = read_again(tmp_path)
+    found = read_again(memory)
     assert [*found.events()]
-    assert found.damages == [f"{tmp_path}/a/log-1 is damaged at byte {begin}: the event there is lost"]
+    assert found.damages == [f"{memory}/a/log-1 is damaged at byte {begin}: the event there is lost"]
     files.close()
 
 
@@ -113,12 +113,12 @@ def read_again(directory: Path) -> flume.FlumeChannel:
     return read(directory)
 
 
-def test_records_behind_a_damaged_one_are_found(tmp_path: Path) -> None:
-    left(tmp_path, "records")
-    log = tmp_path / "a/log-1"
+def test_records_behind_a_damaged_one_are_found(memory: Path) -> None:
+    left(memory, "records")
+    log = memory / "a/log-1"
     begin = log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50))
     write(log, begin + 1, b"\x70")  # its length: nothing says where the next one is
-    found = read(tmp_path)
+    found = read(memory)
     # 1 alone is in the transaction then, and is taken.
     assert [plain(event.body) for event in found.events()] == [b"4", b"5"]
     assert len(found.damages) == 1
@@ -126,34 +126,34 @@ def test_records_behind_a_damaged_one_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 9, 3))
-def test_a_torn_end_is_an_uncommitted_one(tmp_path: Path, cut: int) -> None:
-    bodies = left(tmp_path, "records")
-    log = tmp_path / "a/log-1"
+def test_a_torn_end_is_an_uncommitted_one(memory: Path, cut: int) -> None:
+    bodies = left(memory, "records")
+    log = memory / "a/log-1"
     log.write_bytes(log.read_bytes().rstrip(b"\x80")[:-cut])
-    found = read(tmp_path)
+    found = read(memory)
     assert [plain(event.body) for event in found.events()] == bodies
     assert "ends at byte" in found.damages[0]
 
 
-def test_what_flumes_tool_has_taken_out_is_passed_over(tmp_path: Path) -> None:
-    left(tmp_path, "records")
-    log = tmp_path / "a/log-1"
+def test_what_flumes_tool_has_taken_out_is_passed_over(memory: Path) -> None:
+    left(memory, "records")
+    log = memory / "a/log-1"
     write(log, log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50)), b"\0")
-    found = read(tmp_path)
+    found = read(memory)
     assert [plain(event.body) for event in found.events()] == [b"4", b"5"]
     assert found.damages == []
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = left(tmp_path, "checkpoint")
-    for log in tmp_path.glob("?/log-?"):
+def test_a_file_that_is_missing_is_named(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = left(memory, "checkpoint")
+    for log in memory.glob("?/log-?"):
         log.unlink()
-    found = read(tmp_path)
+    found = read(memory)
     assert [*found.events()] == []
     assert found.lost == len(found.damages) >= 1
     assert re.match(r"log-[12] is missing: the event at its byte \d+ is lost", found.damages[0])
     monkeypatch.setattr(flume, "_SENTENCES", 0)
-    found = read(tmp_path)
+    found = read(memory)
     assert [*found.events()] == found.damages == []
     assert 1 <= found.lost <= len(bodies)
 
@@ -166,28 +166,28 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_what_cannot_be_read_keeps_the_channel_from_opening(
-    tmp_path: Path, file: str, data: bytes, message: str
+    memory: Path, file: str, data: bytes, message: str
 ) -> None:
-    left(tmp_path, "records")
-    (tmp_path / "a" / file).write_bytes(data)
-    files = channel(tmp_path)
+    left(memory, "records")
+    (memory / "a" / file).write_bytes(data)
+    files = channel(memory)
     with pytest.raises(FlafkaError, match=message):
         files.open()
     files.close()
-    assert (tmp_path / "a" / "log-1").exists()
+    assert (memory / "a" / "log-1").exists()
     assert any(message in str(problem) for problem in files.probe())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_flume_left_is_delivered_before_anything_else(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+    memory: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = opened(tmp_path)
+    files = opened(memory)
     files.put(events(7))
     files.close()
-    bodies = left(tmp_path, name)
-    assert any("holds" in problem and "of Flume's file channel" in problem for problem in channel(tmp_path).probe())
-    files = opened(tmp_path, backupCheckpointDir=str(tmp_path / "backup"))
+    bodies = left(memory, name)
+    assert any("holds" in problem and "of Flume's file channel" in problem for problem in channel(memory).probe())
+    files = opened(memory, backupCheckpointDir=str(memory / "backup"))
     assert f"took over {len(bodies)} events" in caplog.text
     files.put(events(8))
     assert files.metrics.get("ChannelSize") == len(bodies) + 2
@@ -197,38 +197,38 @@ def test_what_flume_left_is_delivered_before_anything_else(
     files.close()
 
     caplog.clear()
-    files = opened(tmp_path)
+    files = opened(memory)
     assert "took over" not in caplog.text
     owner = consumer(files)
     owner.take_all()
     assert [id for taken in owner.got for id in taken.batch.ids()] == ids
     owner.commit()
     files.close()
-    for directory in (tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path / "backup"):
+    for directory in (memory / "a", memory / "b", memory / "c", memory / "backup"):
         assert flume.files(directory) == []
-    kept = {path.name for path in tmp_path.glob("*/flume-*/*")}
+    kept = {path.name for path in memory.glob("*/flume-*/*")}
     assert {path.name for path in (RECORDED / name).glob("*/*")} == kept
-    assert [*channel(tmp_path).probe()] == []
+    assert [*channel(memory).probe()] == []
 
 
-def test_a_second_flume_channel_is_taken_over_too(tmp_path: Path) -> None:
-    bodies = left(tmp_path, "records")
-    files = opened(tmp_path)
+def test_a_second_flume_channel_is_taken_over_too(memory: Path) -> None:
+    bodies = left(memory, "records")
+    files = opened(memory)
     files.close()
-    again = left(tmp_path, "records")
-    files = opened(tmp_path)
+    again = left(memory, "records")
+    files = opened(memory)
     assert delivered(files) == bodies + again
-    assert len([*tmp_path.glob("a/flume-*")]) == 2
+    assert len([*memory.glob("a/flume-*")]) == 2
     files.close()
 
 
-def test_without_room_flumes_files_stay(tmp_path: Path) -> None:
-    bodies = left(tmp_path, "records")
-    files = channel(tmp_path, minimumRequiredSpace=str(1 << 60))
+def test_without_room_flumes_files_stay(memory: Path) -> None:
+    bodies = left(memory, "records")
+    files = channel(memory, minimumRequiredSpace=str(1 << 60))
     with pytest.raises(Retry, match="less room than minimumRequiredSpace: what Flume left is taken over later"):
         files.open()
     files.close()
-    files = opened(tmp_path)
+    files = opened(memory)
     assert delivered(files) == bodies
     files.close()
 
@@ -272,10 +272,10 @@ def steps(directory: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_kill_at_any_moment_loses_and_repeats_nothing(tmp_path: Path, name: str, first: int) -> None:
+def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path, name: str, first: int) -> None:
     """Killed at every call that changes the disk, and again a little later, and then left in peace."""
     kills = 0
-    for number, place in enumerate(steps(tmp_path)):
+    for number, place in enumerate(steps(memory)):
         place.mkdir()
         before = opened(place)
         if first:
@@ -306,11 +306,11 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(tmp_path: Path, name: st
     assert kills > 15
 
 
-def test_segments_from_an_entry_on_are_dropped(tmp_path: Path) -> None:
-    files = opened(tmp_path)
+def test_segments_from_an_entry_on_are_dropped(memory: Path) -> None:
+    files = opened(memory)
     for n in range(20):
         files.put(events(n, size=300_000))
-    firsts = [int(path.name[7:27]) for path in segments(tmp_path)]
+    firsts = [int(path.name[7:27]) for path in segments(memory)]
     files.close()
-    drop_from([tmp_path / "a", tmp_path / "b"], firsts[2])
-    assert [int(path.name[7:27]) for path in segments(tmp_path)] == firsts[:2]
+    drop_from([memory / "a", memory / "b"], firsts[2])
+    assert [int(path.name[7:27]) for path in segments(memory)] == firsts[:2]

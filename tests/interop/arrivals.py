@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,16 @@ from agent.services.running import PATIENCE_SECONDS, free_port, page, until
 from agent.topology import AgentSpec, ComponentSpec
 from tests.conformance import real_files
 from tests.conformance.arrival import ID, Agent, Run
+from tests.conformance.outputs import compared
 from tests.interop.test_flume import RunningFlume
+from tests.system.arrivals import Real, Shared, agents
 
 EVENTS = 60
 """Of each kind: no more than Flume's channels hold by default, as several of its sources lose what finds no room."""
 RUNS_IN_FLUME = {
-    "source": {"avro", "exec", "netcat", "spooldir", "syslogudp", "taildir"},
+    "source": {"avro", "exec", "kafka", "netcat", "spooldir", "syslogudp", "taildir"},
     "channel": {"file", "kafka", "memory"},
-    "sink": {"avro", "file_roll", "hdfs", "logger", "null"},
+    "sink": {"avro", "file_roll", "hdfs", "kafka", "logger", "null"},
 }
 """What is among the jars of Flume 1.11 that tests have, and needs no server that it cannot speak to."""
 
@@ -71,14 +75,26 @@ class FlumeAgent(RunningFlume):
             raise ServiceError(f"Flume ended before {what}; its log ends:\n{self.log[-4000:]}")
 
     def stop(self) -> int:
-        """As an operator does; 0, as its own code is that of the signal."""
-        self.process.send_signal(signal.SIGTERM)
+        """As an operator does; 0, as its own code is that of the signal.
+
+        What its sources have started gets the signal, too: Flume ends only a `shell`, and waits for what that runs.
+        """
+        os.killpg(self.process.pid, signal.SIGTERM)
         self.process.wait(PATIENCE_SECONDS)
         return 0
 
 
 class FlumeRun(Run):
     """The same, with real Flume."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for sink in self.spec.sinks:
+            if sink.cls.type_name == "hdfs":  # on a busy machine it gives up, and leaves events in `.tmp` files
+                self.put(sink, "hdfs.callTimeout", 0)
+        for part in (*self.spec.sources, *self.spec.channels):
+            if "zookeeperConnect" in part.properties:  # it looks there for offsets of a Kafka before 0.9
+                self.put(part, "migrateZookeeperOffsets", "false")
 
     def started(self, file: Path) -> AbstractContextManager[Agent]:
         """Flume with that file, until the end of the block."""
@@ -100,10 +116,37 @@ class FlumeRun(Run):
         return int(float(counters.get("EventDrainSuccessCount", 0)))
 
 
-def runs_in_flume(spec: AgentSpec) -> bool:
-    """Whether real Flume can run that agent here."""
+def in_both() -> list[Real]:
+    """Each agent of each file that real Flume can run here, too."""
+    return [real for real in agents() if _runs_in_flume(real.spec)]
+
+
+def _runs_in_flume(spec: AgentSpec) -> bool:
     kinds = {"source": spec.sources, "channel": spec.channels, "sink": spec.sinks}
     return all(part.cls.type_name in RUNS_IN_FLUME[kind] for kind, parts in kinds.items() for part in parts)
+
+
+def told_of_both(every: Iterable[Real], home: Path, shared: Shared, *, at_once: int) -> dict[str, list[str]]:
+    """Run each by ours and by Flume, so many at a time; by file and agent, in what they differ, or why one failed."""
+    pairs = {}
+    for real in every:
+        name = f"{real.id}-{real.spec.name}"
+        ours = Run(*real, home / name, shared, events=EVENTS)
+        theirs = FlumeRun(*real, home / f"{name}-flume", shared, events=EVENTS, mark="-flume")
+        pairs[name] = ours, theirs
+    with ThreadPoolExecutor(at_once) as pool:
+        return dict(zip(pairs, pool.map(lambda pair: _told(*pair), pairs.values()), strict=True))
+
+
+def _told(ours: Run, theirs: Run) -> list[str]:
+    told = []
+    for who, run in (("ours", ours), ("Flume", theirs)):
+        try:
+            run.execute()
+            told += [f"{who}: {difference}" for difference in run.differences()]
+        except (AssertionError, ServiceError) as e:
+            told.append(f"{who}: {str(e)[-1500:]}")
+    return told or compared(ours, theirs, ("ours", "Flume"))
 
 
 def _listens(port: int) -> bool:

@@ -76,14 +76,19 @@ class RunningFlume:
     def __enter__(self) -> Self:
         with self._log.open("ab") as output:
             self.process = subprocess.Popen(
-                self._command, env=self._environment, stdout=output, stderr=output, cwd=self._directory
+                self._command,
+                env=self._environment,
+                stdout=output,
+                stderr=output,
+                cwd=self._directory,
+                start_new_session=True,
             )
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        with contextlib.suppress(ProcessLookupError):  # what its sources have started may outlive it
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
     @property
     def log(self) -> str:

@@ -71,6 +71,10 @@ def thread() -> threading.Thread:
     return started
 
 
+def test_an_interceptor_may_reject() -> None:
+    conformance.check_interceptor(Splitting, {})
+
+
 def test_an_honest_interceptor_passes() -> None:
     conformance.check_interceptor(Identity, {})
 
@@ -169,6 +173,20 @@ class Aging(Identity):
         return batch.with_header("age", "old") if self.count > 1 else batch
 
 
+class Awaited(Identity):
+    """Is never run; pure."""
+
+    async def intercept(self, batch: Batch) -> Batch:  # type: ignore[override]  # as by mistake
+        return batch
+
+
+class Splitting(Identity):
+    """Rejects what is odd, each with a reason; pure."""
+
+    def intercept(self, batch: Batch) -> Batch:
+        return self.reject(batch, {row: "too long" for row, event in enumerate(batch) if len(event.body) > 100})
+
+
 class NotPure(Identity):
     """Not pure."""
 
@@ -188,6 +206,7 @@ class NotPure(Identity):
         (Reordering, "Reordering treats an event otherwise when it is alone in a batch"),
         (WithoutIds, "WithoutIds drops the ids of events"),
         (NeedsIds, "NeedsIds needs an origin"),
+        (Awaited, "Awaited has an `async def intercept`, which nothing here awaits"),
         (Aging, "Aging says it is pure, but gives another result"),
     ],
 )

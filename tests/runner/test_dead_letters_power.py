@@ -10,7 +10,8 @@ import pytest
 from agent.runner.deadletters.letters import DeadLetter, FileDeadLetters
 from agent.runner.deadletters.stored import read
 from plugins import Event
-from tests.fixtures.power import Disk, Said, losses
+from tests.fixtures.examples import some
+from tests.fixtures.power import Disk, Said, is_needed, losses, survives
 
 SITES = (
     "FileDeadLetters._append",
@@ -52,17 +53,10 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> None:
         assert all(one.event == letter(int(one.letter[1:])).event for one in found)
 
 
-def test_what_was_kept_survives_a_loss_of_power(tmp_path: Path) -> None:
-    for seed in range(SEEDS):
-        print(f"seed {seed}")
-        campaign(tmp_path / str(seed), seed)
+def test_what_was_kept_survives_a_loss_of_power(memory: Path) -> None:
+    survives(campaign, memory, some(range(SEEDS), 5))
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_each_sync_is_needed(tmp_path: Path, site: str) -> None:
-    for seed in range(SEEDS):
-        try:
-            campaign(tmp_path / str(seed), seed, site)
-        except AssertionError:
-            return
-    raise AssertionError("that sync can be left out")
+def test_each_sync_is_needed(memory: Path, site: str) -> None:
+    is_needed(campaign, memory, site, range(SEEDS))

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -47,7 +46,13 @@ def test_what_a_function_was_called_with_is_told_and_cut() -> None:
     assert telling(len)("abc") == 3
 
 
-@pytest.mark.parametrize("to_frame", [pd.DataFrame, pa.RecordBatch.from_pylist])
+def data_frame(rows: list[Any]) -> Any:
+    import pandas as pd  # which other workers of a parallel run need not
+
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("to_frame", [data_frame, pa.RecordBatch.from_pylist], ids=["DataFrame", "from_pylist"])
 def test_of_batches_the_first_row_of_the_one_it_was_at_is_told(to_frame: Callable[[list[Any]], Any]) -> None:
     def counts(key: tuple[str], batches: Iterator[Any]) -> Iterator[int]:
         for batch in batches:

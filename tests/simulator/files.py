@@ -37,7 +37,6 @@ TOPIC = "t"
 CONFIGURATION = """
 a.sources = s
 a.channels = c
-a.sinks = k
 a.sources.s.type = taildir
 a.sources.s.filegroups = g
 a.sources.s.filegroups.g = {logs}/{pattern}
@@ -52,8 +51,6 @@ a.channels.c.kafka.topic = t
 a.channels.c.kafka.consumer.group.id = g
 a.channels.c.partitions = 1
 a.channels.c.replication = 1
-a.sinks.k.type = null
-a.sinks.k.channel = c
 """
 MODULES = (
     "plugins.shared.disk",

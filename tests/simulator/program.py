@@ -37,6 +37,7 @@ COARSE = {
     "agent.runner.local.sinks": {"TAKE_SECONDS": 0.5},
     "agent.runner.spark.driver": {"WATCH_SECONDS": 5.0},
     "channels.kafka.reader": {"POLL_SECONDS": 0.25},
+    "sources.taildir.source": {"STOPPING_SECONDS": 2.0},
 }
 """How often threads look for what nobody tells them: less often, so that an idle minute costs little."""
 

@@ -177,14 +177,14 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
         "sync_directory < make_directory < FileRollSink.open",
     ],
 )
-def test_what_was_flushed_survives_a_loss_of_power_by_each_sync(tmp_path: Path, site: str) -> None:
+def test_what_was_flushed_survives_a_loss_of_power_by_each_sync(memory: Path, site: str) -> None:
     """Without one of them something is missing."""
     chances = random.Random(1)
-    (tmp_path / "live").mkdir()
-    with Disk(tmp_path / "live", site) as disk:
+    (memory / "live").mkdir()
+    with Disk(memory / "live", site) as disk:
         for life in range(4):
             with disk.killing(chances.randrange(30)):
-                sink = make(tmp_path / "live" / "out")
+                sink = make(memory / "live" / "out")
                 for number in range(4):
                     sink.write(batch(b"%d %d" % (life, number)))
                     sink.flush()
@@ -192,7 +192,7 @@ def test_what_was_flushed_survives_a_loss_of_power_by_each_sync(tmp_path: Path, 
     assert disk.sites.keys() > {site} if site else len(disk.sites) == 3
     missing = 0
     for count, (tree, done) in enumerate(losses(disk, chances)):
-        tree.write(tmp_path / str(count))
-        found = {line for path in (tmp_path / str(count)).glob("out/*") for line in path.read_bytes().split(b"\n")}
+        tree.write(memory / str(count))
+        found = {line for path in (memory / str(count)).glob("out/*") for line in path.read_bytes().split(b"\n")}
         missing += len({one.what for one in done if isinstance(one, Said)} - found)
     assert bool(missing) == bool(site)

@@ -170,3 +170,24 @@ def test_flumes_directory_comes_first_and_bad_xml_is_named(tmp_path: Path, monke
     (tmp_path / "flume" / "core-site.xml").write_text("<configuration>")
     _, problems = HdfsConfig.parse({"hdfs.path": "/logs"})
     assert [p.message.partition(": ")[0] for p in problems] == [f"cannot read {tmp_path}/flume/core-site.xml"]
+
+
+@pytest.mark.parametrize(
+    ("core", "refused"),
+    [
+        (None, True),
+        ({}, False),
+        ({"hadoop.security.authentication": "simple"}, False),
+        ({"hadoop.security.authentication": "kerberos"}, True),
+    ],
+)
+def test_a_kerberos_user_has_no_effect_where_hadoop_is_known_to_ask_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, core: dict[str, str] | None, refused: bool
+) -> None:
+    if core is not None:
+        write(tmp_path, "core-site.xml", core)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    given = {"hdfs.kerberosPrincipal": "flume/_HOST@R", "hdfs.kerberosKeytab": "/k"}
+    config, problems = HdfsConfig.parse({"hdfs.path": "hdfs://nn:8020/data", **given})
+    assert [problem.option for problem in problems] == ["hdfs.kerberosPrincipal"] * refused
+    assert config is None or [one.option for one in config.cautions()] == ["hdfs.kerberosPrincipal"]

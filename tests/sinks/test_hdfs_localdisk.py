@@ -13,7 +13,8 @@ from unittest import mock
 
 import pytest
 
-from plugins import Conflict, Retry
+from agent.config import load
+from plugins import Components, Conflict, Retry
 from sinks.hdfs import HdfsConfig, HdfsSink
 from sinks.hdfs.localdisk import LocalDisk
 from tests.sinks.hdfs_running import CLAIM, NEVER, records
@@ -180,3 +181,23 @@ def test_a_probe_says_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     other = sink_of(tmp_path, **{"hdfs.path": f"file:{tmp_path}/file/out"})
     assert "cannot be a directory" in next(other.probe())
+
+
+@pytest.mark.parametrize(("master", "runs"), [("local[2]", True), ("spark://host:7077", False)])
+def test_executors_on_other_hosts_have_other_disks(tmp_path: Path, master: str, runs: bool) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(f"""
+        a1.channels = c1
+        a1.sinks = k1
+        a1.spark.master = {master}
+        a1.channels.c1.type = kafka
+        a1.channels.c1.kafka.bootstrap.servers = host:9092
+        a1.channels.c1.kafka.topic = events
+        a1.sinks.k1.type = hdfs
+        a1.sinks.k1.channel = c1
+        a1.sinks.k1.runner = spark
+        a1.sinks.k1.hdfs.path = file:///out
+    """)
+    spec, found = load(file, components=Components())
+    assert (spec is not None) == runs
+    assert runs or "its own disk" in str(found[0])

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from plugins import FlafkaError
 from sources.taildir import TaildirSource
 from sources.taildir import positions as positions_module
-from tests.fixtures.power import Disk, Said, losses
+from tests.fixtures.examples import some
+from tests.fixtures.power import Disk, Said, is_needed, losses, survives
 from tests.sources.taildir_running import append, bodies, make, start
 
 SITES = (
@@ -81,33 +81,26 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> None:
         shutil.rmtree(place)
 
 
-def test_positions_survive_a_loss_of_power(tmp_path: Path) -> None:
-    for seed in range(SEEDS):
-        print(f"seed {seed}")
-        campaign(tmp_path / str(seed), seed)
+def test_positions_survive_a_loss_of_power(memory: Path) -> None:
+    survives(campaign, memory, some(range(SEEDS), 3))
 
 
 @pytest.mark.parametrize("site", [site for site in SITES if site not in NOT_ALONE])
-def test_each_sync_is_needed(tmp_path: Path, site: str) -> None:
-    for seed in range(SEEDS):
-        try:
-            campaign(tmp_path / str(seed), seed, site)
-        except (AssertionError, FlafkaError):
-            return
-    raise AssertionError("that sync can be left out")
+def test_each_sync_is_needed(memory: Path, site: str) -> None:
+    is_needed(campaign, memory, site, range(SEEDS))
 
 
 @pytest.mark.parametrize("which", ["", ".journal"])
-def test_a_file_of_zeros_is_told_of(tmp_path: Path, which: str, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "logs").mkdir()
-    append(tmp_path / "logs" / "log.1", b"1\n2\n")
-    source = start(tmp_path)
+def test_a_file_of_zeros_is_told_of(memory: Path, which: str, caplog: pytest.LogCaptureFixture) -> None:
+    (memory / "logs").mkdir()
+    append(memory / "logs" / "log.1", b"1\n2\n")
+    source = start(memory)
     assert bodies(source) == [b"1", b"2"]
     source.close()
-    path = tmp_path / "positions" / f"taildir.json{which}"
+    path = memory / "positions" / f"taildir.json{which}"
     path.write_bytes(bytes(path.stat().st_size))
-    append(tmp_path / "logs" / "log.1", b"3\n")
-    source = start(tmp_path)
+    append(memory / "logs" / "log.1", b"3\n")
+    source = start(memory)
     assert bodies(source) == [b"3"]
     source.close()
     assert f"{path} holds zeros, as a loss of power leaves them" in caplog.text

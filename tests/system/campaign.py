@@ -48,6 +48,8 @@ t.channels.events.type = kafka
 t.channels.events.kafka.bootstrap.servers = {brokers}
 t.channels.events.kafka.topic = {topic}
 t.channels.events.kafka.consumer.group.id = {topic}
+t.channels.events.kafka.consumer.session.timeout.ms = 6000
+t.channels.events.kafka.consumer.heartbeat.interval.ms = 1000
 t.channels.events.partitions = 3
 
 t.sinks.hdfs.type = hdfs

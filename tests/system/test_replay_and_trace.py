@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from agent.audit.reconciliation import HdfsReader, hbase_rows, lines, solr_documents
 from agent.cli import main
@@ -27,6 +28,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
+from plugins import EventId
 from plugins.shared.kafkaclient import CONSUMER, read_up_to
 from tests.system.running import ROOT, hdfs_sink, kafka_channel, unique
 from tests.system.test_proofs_stores import stored, table_of
@@ -61,7 +63,6 @@ class Scene:
     root: str
     kafka: KafkaCluster
     hdfs: HdfsCluster
-    hbase: HBaseCluster
     solr: str
     span: list[str]
     bodies: dict[str, bytes]
@@ -82,7 +83,7 @@ class Scene:
         """Of the groups of the agent: what `agent group describe` says."""
         servers = self.kafka.bootstrap_servers
         told = {}
-        for group in (self.topic, f"{self.topic}-solr", f"{self.topic}-hbase"):
+        for group in (self.topic, f"{self.topic}-solr"):
             shown = run("group", "describe", group, "--bootstrap-server", servers, "--json")
             told[group] = [(r["partition"], r["current_offset"], r["epoch"]) for r in json.loads(shown.stdout)]
         return told
@@ -108,19 +109,16 @@ def scene(
     tmp_path_factory: pytest.TempPathFactory,
     kafka_cluster: KafkaCluster,
     hdfs_cluster: HdfsCluster,
-    hbase_cluster: HBaseCluster,
     solr_cluster: SolrCluster,
 ) -> Iterator[Scene]:
     directory = tmp_path_factory.mktemp("again")
     topic, root = unique("again"), unique("/again")
     url = solr_cluster.create_core(topic)
-    with table_of(hbase_cluster, topic) as table:
-        table.connection.create_table(topic, {"f": {"max_versions": 10}})
     file = directory / "app.log"
     configuration = f"""
 a1.sources = app
 a1.channels = c1 m1
-a1.sinks = k1 k2 k3 k4 k5
+a1.sinks = k1 k2 k4 k5
 a1.sources.app.type = taildir
 a1.sources.app.channels = c1
 a1.sources.app.filegroups = app
@@ -140,13 +138,6 @@ a1.sinks.k2.channel = c1
 a1.sinks.k2.group = {topic}-solr
 a1.sinks.k2.url = {url}
 a1.sinks.k2.field.number_i = %[body]
-a1.sinks.k3.type = hbase2
-a1.sinks.k3.channel = c1
-a1.sinks.k3.group = {topic}-hbase
-a1.sinks.k3.thrift = {hbase_cluster.address}
-a1.sinks.k3.table = {topic}
-a1.sinks.k3.columnFamily = f
-a1.sinks.k3.rowKey = %{{host}}-%[id]
 a1.sinks.k4.type = http
 a1.sinks.k4.channel = c1
 a1.sinks.k4.group = {topic}-http
@@ -157,9 +148,9 @@ a1.sinks.k5.channel = m1
     with RunningAgent(directory / "a", configuration) as agent:
         start = now()
         file.write_bytes(b"".join(b"%d\n" % n for n in range(EVENTS - 1)) + b"bad\n")
-        for sink, number in (("k1", EVENTS - 1), ("k2", EVENTS - 1), ("k3", EVENTS)):
+        for sink in ("k1", "k2"):
             agent.until(
-                lambda sink=sink, number=number: agent.count(f"SINK.{sink}", "EventDrainSuccessCount") == number,
+                lambda sink=sink: agent.count(f"SINK.{sink}", "EventDrainSuccessCount") == EVENTS - 1,
                 f"{sink} to have all",
             )
         time.sleep(0.002)  # the span ends behind the millisecond in which the last of them came
@@ -171,7 +162,6 @@ a1.sinks.k5.channel = m1
             root,
             kafka_cluster,
             hdfs_cluster,
-            hbase_cluster,
             url,
             span,
             stored(kafka_cluster, topic),
@@ -222,8 +212,6 @@ def test_a_delivered_event_is_found_in_every_store(
     assert b"7" in lines(HdfsReader(scene.hdfs.webhdfs).read(place["path"]))
     (document,) = at(found, "k2")["places"]
     assert (document["id"], document["document"]["number_i"]) == (id, 7)
-    (row,) = at(found, "k3")["places"]
-    assert (row["row"], row["cells"]["f:pCol"]) == (f"web-1-{id}", "7")
     assert at(found, "k4")["state"] == "waiting"
 
     assert trace(f"web-1-{id}")[1]["id"] == id  # the key of a row
@@ -292,7 +280,7 @@ def test_a_replay_to_hdfs_that_is_killed_goes_on_and_the_live_group_is_not_touch
     assert sorted(place["replay"] for place in places) == [False, True]
 
 
-def test_stores_by_id_overwrite_themselves(scene: Scene, replay: Callable[..., Result]) -> None:
+def test_documents_replace_themselves(scene: Scene, replay: Callable[..., Result]) -> None:
     id = id_of(scene, b"7")
     documents = solr_documents(scene.solr)
     scene.agent.until(lambda: len(solr_documents(scene.solr)) >= EVENTS - 1, "Solr to have all")
@@ -311,14 +299,30 @@ def test_stores_by_id_overwrite_themselves(scene: Scene, replay: Callable[..., R
     assert f"{EVENTS - 1} events delivered" in again.stderr, again.output
     assert len(solr_documents(scene.solr)) == len(found)
 
-    key = f"web-1-{id}"
-    with table_of(scene.hbase, scene.topic) as table:
-        kept = f"web-1-{id_of(scene, b'8')}"
-        replayed = replay("k3")
-        assert f"{EVENTS} events delivered" in replayed.stderr, replayed.output
-        assert [len(table.cells(one, b"f:pCol", versions=10)) for one in (key, kept)] == [1, 1]
-    rows = hbase_rows(scene.hbase.address, scene.topic)
-    assert {rows[f"web-1-{one}"]["pCol"] for one in scene.bodies} == {*scene.bodies.values()}
+
+def test_rows_overwrite_themselves(scene: Scene, hbase_cluster: HBaseCluster, tmp_path: Path) -> None:
+    conf, topic = tmp_path / "rows.conf", scene.topic
+    lines = (
+        f"type = hbase2\nchannel = c1\ngroup = {topic}-hbase\nthrift = {hbase_cluster.address}\ntable = {topic}",
+        "columnFamily = f\nrowKey = %{host}-%[id]",
+    )
+    options = "\n".join(f"a1.sinks.k3.{line}" for line in "\n".join(lines).splitlines())
+    conf.write_text(f"{scene.agent.file.read_text()}\na1.sinks = k3\n{options}\n")
+    key = f"web-1-{id_of(scene, b'7')}"
+    with table_of(hbase_cluster, topic) as table:
+        table.connection.create_table(topic, {"f": {"max_versions": 10}})
+        for more in ((), ("--again",)):
+            replayed = run("replay", "-c", str(conf), "--sink", "k3", *scene.span, "--yes", *more)
+            assert f"{EVENTS} events delivered" in replayed.stderr, replayed.output
+        assert len(table.cells(key, b"f:pCol", versions=10)) == 1
+    rows = hbase_rows(hbase_cluster.address, topic)
+    assert {key: cells["pCol"] for key, cells in rows.items()} == {
+        f"web-1-{id}": body for id, body in scene.bodies.items()
+    }
+    found = json.loads(run("trace", key, "-c", str(conf), "--json").stdout)
+    (row,) = at(found, "k3")["places"]
+    assert (row["row"], row["cells"]["f:pCol"]) == (key, "7")
+    assert at(found, "k3")["why"] == "it is there ahead of the group's position"
 
 
 def test_a_replay_to_a_topic_has_each_event_once_more(
@@ -353,3 +357,24 @@ def test_what_cannot_be_promised_is_refused_in_a_sentence(scene: Scene, replay: 
     backwards = ["replay", "-c", str(scene.agent.file), "--sink", "k1", "--from", scene.span[3], "--to"]
     assert "--from must be before --to" in run(*backwards, scene.span[1]).stderr
     assert "in the future" in run(*backwards, "9999-01-01").stderr
+
+
+def test_what_retention_has_removed_is_still_found_in_the_stores(
+    scene: Scene, replay: Callable[..., Result], trace: Callable[..., tuple[int, dict[str, Any]]]
+) -> None:
+    """The last one: the topic lacks a record afterwards."""
+    id = next(id for id in scene.bodies if EventId.parse(id).offset == 0)
+    partition = EventId.parse(id).partition
+    admin = AdminClient({"bootstrap.servers": scene.kafka.bootstrap_servers})
+    for removed in admin.delete_records([TopicPartition(scene.topic, partition, 1)]).values():
+        removed.result(60)
+    code, found = trace(id)
+    assert code == 0
+    assert found["missing"] == f"retention has removed it: the oldest record of partition {partition} is 1"
+    assert found["body"] is None
+    places = at(found, "k1")["places"]
+    assert places
+    assert all(place["first"] == 0 for place in places)
+    (document,) = at(found, "k2")["places"]
+    assert document["id"] == id
+    assert f"partition {partition} begins with record 1" in replay("k1", "--dry-run").stderr

@@ -102,7 +102,8 @@ def hearing(running: Running) -> tuple[Callable[[str, Any], None], Callable[[str
     """
 
     def sink_of(query: str) -> Query | Processing | None:
-        return running.get(".".join(query.split(".")[:3]))  # a1.sinks.k1, and what may follow it
+        # The path of the sink is the query's name, or what stands before an output's.
+        return next((sink for path, sink in running.items() if f"{query}.".startswith(f"{path}.")), None)
 
     def on_progress(query: str, told: Any) -> None:
         if (sink := sink_of(query)) is not None:

@@ -32,7 +32,7 @@ from plugins import (
     Retry,
     Sink,
 )
-from plugins.shared.kafkaclient import java_properties
+from plugins.shared.kafkaproperties import java_properties
 from plugins.shared.offsets import OffsetMetadata, begins_late, made_again, out_of_range, overtaken
 
 log = logging.getLogger("spark")

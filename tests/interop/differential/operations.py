@@ -4,6 +4,7 @@ from tests.interop.differential.configurations import Config, ContextValue, Reso
 from tests.interop.differential.events import Intercept, Select
 from tests.interop.differential.files import Deserialize, JsonHandler, Serialize, Unwire, Wire
 from tests.interop.differential.search import Operation
+from tests.interop.differential.spooling import DeserializeAvro, Spool
 from tests.interop.differential.syslog import Multiport, Syslog
 from tests.interop.differential.times import Path, Time
 
@@ -19,6 +20,8 @@ _ALL = (
     Select,
     Serialize,
     Deserialize,
+    DeserializeAvro,
+    Spool,
     JsonHandler,
     Wire,
     Unwire,

@@ -45,6 +45,7 @@ import org.apache.flume.Context;
 import org.apache.flume.Event;
 import org.apache.flume.channel.ChannelSelectorFactory;
 import org.apache.flume.channel.MemoryChannel;
+import org.apache.flume.client.avro.ReliableSpoolingFileEventReader;
 import org.apache.flume.conf.FlumeConfiguration;
 import org.apache.flume.conf.FlumeConfigurationError;
 import org.apache.flume.event.EventBuilder;
@@ -62,6 +63,7 @@ import org.apache.flume.serialization.EventSerializer;
 import org.apache.flume.serialization.EventSerializerFactory;
 import org.apache.flume.serialization.PositionTracker;
 import org.apache.flume.serialization.ResettableFileInputStream;
+import org.apache.flume.source.SpoolDirectorySourceConfigurationConstants;
 import org.apache.flume.source.SyslogUtils;
 import org.apache.flume.source.avro.AvroFlumeEvent;
 import org.apache.flume.source.http.JSONHandler;
@@ -146,7 +148,10 @@ public class Differences {
       case "serialize":
         return serialize(settings);
       case "deserialize":
+      case "deserializeAvro":
         return item -> deserialize(settings, bytes(item));
+      case "spool":
+        return item -> spool(settings, item);
       case "json":
         return json(settings);
       case "wire":
@@ -422,6 +427,44 @@ public class Differences {
       }
       return written(events);
     }
+  }
+
+  /** Which of these files are read, in which order, and what is there afterwards. */
+  private static JsonNode spool(JsonNode settings, JsonNode files) throws Throwable {
+    java.nio.file.Path directory = Files.createTempDirectory(scratch.getParentFile().toPath(), "spool");
+    for (JsonNode file : files) {
+      java.nio.file.Path path = directory.resolve(file.get(0).asText());
+      Files.createDirectories(path.getParent());
+      Files.write(path, "x\n".getBytes(BYTES));
+      Files.setLastModifiedTime(path, java.nio.file.attribute.FileTime.fromMillis(file.get(1).asLong()));
+    }
+    Map<String, String> config = map(settings.get("config"));
+    ReliableSpoolingFileEventReader reader = new ReliableSpoolingFileEventReader.Builder()
+        .spoolDirectory(directory.toFile()).completedSuffix(config.getOrDefault("fileSuffix", ".COMPLETED"))
+        .includePattern(config.getOrDefault("includePattern", "^.*$"))
+        .ignorePattern(config.getOrDefault("ignorePattern", "^$")).trackerDirPath(".flumespool")
+        .annotateFileName(true).fileNameHeader("file").annotateBaseName(true).baseNameHeader("basename")
+        .deserializerType("LINE").deserializerContext(new Context())
+        .deletePolicy(config.getOrDefault("deletePolicy", "never"))
+        .trackingPolicy(config.getOrDefault("trackingPolicy", "rename")).inputCharset("UTF-8")
+        .decodeErrorPolicy(DecodeErrorPolicy.FAIL).consumeOrder(SpoolDirectorySourceConfigurationConstants.ConsumeOrder
+            .valueOf(config.getOrDefault("consumeOrder", "oldest").toUpperCase()))
+        .recursiveDirectorySearch(Boolean.parseBoolean(config.getOrDefault("recursiveDirectorySearch", "false")))
+        .sourceCounter(new SourceCounter("spool")).build();
+    ArrayNode answer = JSON.createArrayNode();
+    ArrayNode read = answer.addArray();
+    for (List<Event> events = reader.readEvents(1); !events.isEmpty(); events = reader.readEvents(1)) {
+      String file = events.get(0).getHeaders().get("file");
+      read.add(directory.relativize(new File(file).toPath()).toString());
+      reader.commit();
+    }
+    reader.close();
+    ArrayNode left = answer.addArray();
+    try (java.util.stream.Stream<java.nio.file.Path> paths = Files.walk(directory)) {
+      paths.filter(Files::isRegularFile).map(path -> directory.relativize(path).toString()).sorted()
+          .forEach(left::add);
+    }
+    return answer;
   }
 
   /** The beginning of a file. */

@@ -1,0 +1,194 @@
+"""Kafka's properties by librdkafka's names or by Java's: as each of the two clients wants them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException
+
+from plugins.errors import Retry
+from plugins.options import Problem
+from plugins.shared.keystore import Keystore, read_keystore
+
+QUIET = {"log_level": 0}
+"""What matters of the client's chatter is said by the components, in words."""
+_OF_PRODUCERS = frozenset(
+    {"acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id"}
+)
+OURS = _OF_PRODUCERS | {"auto.offset.reset", "enable.auto.commit", "group.id", "partition.assignment.strategy"}
+"""Properties on which the guarantees rest: set here, whatever Flume's files say about them."""
+_RENAMED = {
+    "buffer.memory": "queue.buffering.max.kbytes",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.request.size": "message.max.bytes",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+}
+_STORES = frozenset(
+    f"ssl.{store}.{what}" for store in ("truststore", "keystore") for what in ("location", "password", "type")
+)
+_PEM = {
+    "ssl.ca": ("ssl.truststore.certificates", "ssl.truststore"),
+    "ssl.certificate": ("ssl.keystore.certificate.chain", "ssl.keystore"),
+    "ssl.key": ("ssl.keystore.key", "ssl.keystore"),
+}
+"""librdkafka's PEM files and texts, and where Java has these."""
+_TO_JAVA = frozenset(
+    {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"}
+    | {f"{name}.{how}" for name in _PEM for how in ("pem", "location")}
+)
+_SPARKS_OWN = re.compile(r"auto\.offset\.reset|enable\.auto\.commit|group\.id|interceptor\.classes|.*\.deserializer")
+"""Usual in Flume's files; Spark sets them itself, and ends a query that names one."""
+_JAVA_ONLY = re.compile(
+    r"(key|value)\.(de)?serializer(\..*)?|max\.poll\.records|max\.block\.ms|interceptor\.classes|metric(s|\.).*|"
+    r"partitioner\.(class|.*\.ms|ignore\.keys)|exclude\.internal\.topics|default\.api\.timeout\.ms|sasl\.login\..*|"
+    r"sasl\.client\.callback.*|ssl\.(protocol|provider|enabled\.protocols|.*manager\.algorithm|cipher\.suites)|"
+    r"ssl\.(secure\.random.*|engine\.factory\.class)|client\.dns\.lookup|auto\.include\.jmx\.reporter|schema\.registry.*"
+)
+
+
+def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> dict[str, Any]:
+    """librdkafka's properties for these, without those that are `OURS`, and those that are none of its own.
+
+    Java's key- and truststores are read, unless `stores` is false: Retry says what is wrong with them.
+    """
+    found: dict[str, Any] = {}
+    for name, value in properties.items():
+        if name == "buffer.memory":
+            value = str(max(1, int(value) >> 10)) if value.isdecimal() else value
+        if name == "ssl.endpoint.identification.algorithm":
+            value = value or "none"
+        if name == "sasl.jaas.config":
+            found |= _jaas(value)
+        elif name not in OURS and name not in _STORES and _is_known(name):
+            found[_RENAMED.get(name, name)] = value
+    if stores:
+        found |= _stores(properties)
+    if "ssl.key.pem" in found:
+        found.pop("ssl.key.password", None)
+    return found
+
+
+@functools.cache
+def _is_known(name: str) -> bool:
+    """Whether librdkafka has that property, by its own name or by Java's."""
+    if _JAVA_ONLY.fullmatch(name):
+        return False
+    try:
+        Consumer({**QUIET, "group.id": "none", _RENAMED.get(name, name): "?"}).close()
+    except KafkaException as e:
+        return "No such configuration property" not in e.args[0].str()
+    return True
+
+
+def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Java's properties for these, as Spark wants them, without those that it refuses to be given.
+
+    Retry where a file that one names cannot be read.
+    """
+    found = {n: value for n, value in properties.items() if n not in _TO_JAVA and not _SPARKS_OWN.fullmatch(n)}
+    if mechanism := properties.get("sasl.mechanism") or properties.get("sasl.mechanisms"):
+        found["sasl.mechanism"] = mechanism
+    if (user := properties.get("sasl.username")) is not None:
+        module = "scram.Scram" if (mechanism or "").startswith("SCRAM") else "plain.Plain"
+        pairs = f"username={_quoted(user)} password={_quoted(properties.get('sasl.password', ''))}"
+        found["sasl.jaas.config"] = f"org.apache.kafka.common.security.{module}LoginModule required {pairs};"
+    if properties.get("ssl.endpoint.identification.algorithm") == "none":
+        found["ssl.endpoint.identification.algorithm"] = ""
+    for name, (java, store) in _PEM.items():
+        text = properties.get(f"{name}.pem")
+        if text is None and (path := properties.get(f"{name}.location")) is not None:
+            text = _text(path)
+        if text is not None:
+            found |= {java: text, f"{store}.type": "PEM"}
+    return found
+
+
+def accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], object]) -> dict[str, str]:
+    """These properties, if a client can be made with them. ValueError says what it says of them, and of which one."""
+    try:
+        if properties:
+            make(client_properties(properties, stores=False))
+    except KafkaException as e:
+        raise ValueError(_refused(str(e.args[0].str()), properties)) from None
+    return properties
+
+
+def _refused(text: str, properties: Mapping[str, str]) -> str:
+    about = re.findall('property "([^"]+)"', text)
+    if "GSSAPI" in text:
+        about = ["sasl.mechanism", "sasl.mechanisms", "security.protocol"]
+        text = (
+            "Kerberos (GSSAPI) is not in the installed librdkafka: install librdkafka-dev and libsasl2-dev, then run "
+            "`pip install --force-reinstall --no-binary confluent-kafka confluent-kafka`; or use SCRAM or PLAIN"
+        )
+    names = {_RENAMED.get(name, name): name for name in properties}
+    name = next((names[one] for one in about if one in names), None)
+    return f"{name}: {text}" if name else text
+
+
+def without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
+    """A caution for each of them that has no effect here."""
+    for name, value in properties.items():
+        if name in _OF_PRODUCERS and value.lower() not in ("all", "-1", "true"):
+            yield Problem(
+                prefix + name,
+                "has no effect: acks = all and idempotence are always set, or the loss of a broker loses events",
+                note=True,
+            )
+        if name.endswith("serializer") or name in OURS or name in _STORES or name == "sasl.jaas.config":
+            continue
+        if _JAVA_ONLY.fullmatch(name):
+            yield Problem(prefix + name, "has no effect: it is a property of Java's client only", note=True)
+        elif not _is_known(name):
+            yield Problem(prefix + name, "has no effect: Kafka's clients have no such property", as_in_flume=True)
+
+
+def _jaas(text: str) -> dict[str, str]:
+    """`…LoginModule required username="x" password="y";` in librdkafka's properties."""
+    names = {
+        "username": "sasl.username",
+        "password": "sasl.password",
+        "keyTab": "sasl.kerberos.keytab",
+        "principal": "sasl.kerberos.principal",
+        "serviceName": "sasl.kerberos.service.name",
+    }
+    pairs = re.findall(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""", text)
+    given = {name: re.sub(r"\\(.)", r"\1", double) or single or bare for name, double, single, bare in pairs}
+    return {names[name]: value for name, value in given.items() if name in names}
+
+
+def _stores(properties: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if path := properties.get("ssl.truststore.location"):
+        store = _read(path, properties.get("ssl.truststore.password"))
+        found["ssl.ca.pem"] = b"".join(store.trusted + store.chain).decode()
+    if path := properties.get("ssl.keystore.location"):
+        store = _read(path, properties.get("ssl.keystore.password") or properties.get("ssl.key.password"))
+        found["ssl.key.pem"], found["ssl.certificate.pem"] = store.key.decode(), b"".join(store.chain).decode()
+    return found
+
+
+def _quoted(text: str) -> str:
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as e:
+        raise Retry(f"cannot read {path}: {e.strerror}") from e
+
+
+def _read(path: str, password: str | None) -> Keystore:
+    try:
+        return read_keystore(path, password)
+    except (OSError, ValueError) as e:
+        raise Retry(f"cannot use the keystore {path}: {getattr(e, 'strerror', None) or e}") from e

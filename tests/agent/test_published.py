@@ -1,0 +1,68 @@
+"""Configurations of the kinds that people publish: each runs, or what is said of it tells how to make it run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agent.config import load
+from plugins import Components
+
+_BLOCKS = re.split(r"(?m)^### (.*)\n", Path(__file__).with_name("published.txt").read_text("utf-8"))[1:]
+PUBLISHED = dict(zip(_BLOCKS[::2], _BLOCKS[1::2], strict=True))
+COMPONENTS = Components()
+PLAIN = PUBLISHED["multiplexing by regex_extractor"].removeprefix("=> runs\n")
+
+
+def read(file: Path, text: str, name: str | None = None) -> tuple[bool, str]:
+    """Whether it runs, and all that is said of it."""
+    file.write_text(text, "utf-8", newline="")
+    spec, found = load(file, name, components=COMPONENTS, environment={})
+    return spec is not None, "\n".join(map(str, found))
+
+
+@pytest.fixture(autouse=True)
+def _without_hadoop(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("FLUME_CONF_DIR", "HADOOP_CONF_DIR", "HBASE_CONF_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_it_runs_or_is_told_how(name: str, tmp_path: Path) -> None:
+    expected = re.findall(r"(?m)^=> (.*)$", PUBLISHED[name])
+    text = re.sub(r"(?m)^=> .*\n", "", PUBLISHED[name])
+    runs, told = read(tmp_path / "flume.conf", text)
+    assert runs == ("runs" in expected), told
+    for words in expected:
+        assert words == "runs" or words in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(PLAIN.replace("\n", "\r\n"), id="Windows' ends of lines"),
+        pytest.param("\ufeff" + PLAIN, id="a byte order mark"),
+        pytest.param(PLAIN.replace(" = ", "\t=\t").replace("\n", "  \t\n"), id="tabs and blanks"),
+        pytest.param(PLAIN.replace(" = ", ":"), id="colons"),
+        pytest.param(PLAIN.replace("mem1 mem2", "mem1 \\\n    mem2"), id="lines that go on"),
+        pytest.param(PLAIN.replace("agent.", "app-agent_1."), id="a name with dashes"),
+        pytest.param(f"# größer 日本語\n{PLAIN}! another kind of comment\n", id="comments"),
+        pytest.param(f"{PLAIN}agent.sinks.old.type = logger\n", id="a part that is not used"),
+        pytest.param(f"agent.sinks.std2.type = bogus\n{PLAIN}", id="a key twice"),
+        pytest.param(re.sub(r"mem(?=\d)", "kanal_ä", PLAIN), id="names beyond ASCII"),
+    ],
+)
+def test_it_runs_however_it_is_written(text: str, tmp_path: Path) -> None:
+    runs, told = read(tmp_path / "flume.conf", text)
+    assert runs, told
+
+
+def test_each_of_several_agents_runs(tmp_path: Path) -> None:
+    plain = PLAIN
+    text = plain + plain.replace("agent.", "other.")
+    for name in ("agent", "other"):
+        runs, told = read(tmp_path / "flume.conf", text, name)
+        assert runs, told
+    assert "which agent? the file has: agent, other" in read(tmp_path / "flume.conf", text)[1]

@@ -1,0 +1,24 @@
+"""A few real files that real Flume 1.11 can run, too: of the same input the same arrives. All: `./dev soak`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import real_files
+from tests.interop.arrivals import in_both, told_of_both
+from tests.system.arrivals import Shared, shared
+
+__all__ = ["shared"]
+
+DRAWN = 3
+
+
+@pytest.mark.skipif(not real_files.files(), reason="no collection of real files (set FLUME_CASES)")
+@pytest.mark.timeout(1200)
+def test_real_flume_writes_the_same(shared: Shared, seed: int, tmp_path: Path) -> None:
+    drawn = random.Random(seed).sample(in_both(), DRAWN)
+    told = told_of_both(drawn, tmp_path, shared, at_once=DRAWN)
+    assert not {name: each for name, each in told.items() if each}
