@@ -104,8 +104,8 @@ def test_files_that_messages_name_are_there() -> None:
 
 @pytest.fixture
 def site_plugin(tmp_path):
-    """The directory with the files of CONTRIBUTING.md and docs/plugins.md."""
-    pages = (ROOT / "CONTRIBUTING.md").read_text() + (DOCS / "plugins.md").read_text()
+    """The directory with the files of CONTRIBUTING.md and docs/writing-plugins.md."""
+    pages = (ROOT / "CONTRIBUTING.md").read_text() + (DOCS / "writing-plugins.md").read_text()
     directory = tmp_path / "site"
     directory.mkdir()
     for code, name in re.findall(r'```python\n("""(\w+\.py).*?)```', pages, re.S):
