@@ -415,9 +415,10 @@ class HdfsConfig(Config):
 
     @agreement("kerberos_principal")
     def _refuse_kerberos(self) -> None:
+        if self.kerberos_principal is None:
+            return
         hadoop = Hadoop()
-        asked = hadoop.get("hadoop.security.authentication", "simple").lower() != "simple"
-        if self.kerberos_principal and (asked or not hadoop.files):
+        if not hadoop.files or hadoop.get("hadoop.security.authentication", "simple").lower() != "simple":
             raise ValueError(
                 "is not built yet: remove it where this HDFS asks for no Kerberos, hdfs.proxyUser names the user; "
                 "where it does, let an HttpFS server that logs in to it stand between, and name it with hdfs.webhdfs"
