@@ -168,7 +168,7 @@ def test_two_processes_at_once_download_each_jar_once(mirror: Mirror) -> None:
     ("service", "count"),
     [
         *(("kafka", 47), ("hdfs", 117), ("hbase", 123), ("solr", 122), ("spark", 4)),
-        *(("flume", 121), ("appenders", 32), ("log4j-kafka", 5), ("morphlines", 11)),
+        *(("flume", 123), ("appenders", 32), ("log4j-kafka", 5), ("morphlines", 11)),
     ],
 )
 def test_shipped_locks_name_each_jar_once(service: str, count: int) -> None:
