@@ -1,7 +1,7 @@
 """What operators and accidents do to a topic and its groups under a running Spark driver; all in one session of it.
 
-Partitions are added, groups are reset, the driver sleeps while retention takes records, the topic is made again, and
-the JVM runs out of memory, whereupon the topic is made again while there is no driver.
+Partitions are added, groups are reset and deleted, the driver sleeps while retention takes records, the topic is made
+again, and the JVM runs out of memory, whereupon the topic is made again while there is no driver.
 """
 
 from __future__ import annotations
@@ -135,6 +135,10 @@ a1.sinks.p.output.rows.type = console
         assert operator(f"group reset {topic} --topic {topic} --to earliest").returncode == 0
         on_hdfs.update([*on_hdfs])
         all_there("a reset beside the running driver")
+
+        admin.delete_consumer_groups([topic])[topic].result(60)
+        expect(written("without a group"))
+        all_there("the group was deleted under the running driver")
 
         driver = driver_of(agent)
         os.kill(driver, signal.SIGSTOP)
