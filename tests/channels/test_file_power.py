@@ -214,6 +214,8 @@ def campaign(directory: Path, seed: int, ignored: str = "", kind: type[FileChann
         for count, (remains, done) in enumerate(losses(disk, chances, LOOKED_AT), 1):
             if chances.random() < 1 / count:
                 tree, known = remains, before.after(done)  # the next life begins with one of them
+                if not kind.synced:
+                    known.stored = {*known.written}  # what had not been written may be gone for good
             place = directory / f"{life}-{count}"
             remains.write(place)
             check(place, before.after(done), kind)
