@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,8 +15,12 @@ from plugins.errors import Retry
 from plugins.options import Problem
 from plugins.shared.keystore import Keystore, read_keystore
 
-QUIET = {"log_level": 0}
-"""What matters of the client's chatter is said by the components, in words."""
+_LOG = logging.getLogger("librdkafka")
+_LOG.addFilter(lambda record: record.levelno < logging.CRITICAL)
+QUIET: Mapping[str, Any] = {"log_level": 0, "logger": _LOG}
+"""What matters of the client's chatter is said by the components, in words; a `log_level` that somebody sets has the
+rest in the log. Without a logger the client writes to standard error itself, and fatal errors, as that of a static
+member that another one has replaced, at any level."""
 _OF_PRODUCERS = frozenset(
     {"acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "transactional.id"}
 )

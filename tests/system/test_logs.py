@@ -1,0 +1,98 @@
+"""What agents log of an outage: each change of a component's state once, in text and in JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, free_port
+from tests.system.running import hdfs_sink, in_hdfs, kafka_channel, send, unique
+
+OUTAGE_SECONDS = 20.0
+MOST_LINES = 12
+"""Of an outage and the stop that follows, however long it was."""
+LINE = re.compile(r"\S+ (DEBUG|INFO|WARNING|ERROR) (\S+): (.*)")
+
+
+class Said(NamedTuple):
+    """A line of the log."""
+
+    level: str
+    component: str
+    message: str
+
+
+def said(agent: RunningAgent, form: str) -> list[Said]:
+    """All lines, which are nothing but the agent's."""
+    return [_said(line, form) for line in agent.log.splitlines()]
+
+
+def _said(line: str, form: str) -> Said:
+    if form == "json":
+        assert line.startswith("{"), line
+        told = json.loads(line)
+        return Said(told["level"], told["component"], told["message"])
+    found = LINE.fullmatch(line)
+    assert found is not None, line
+    return Said(*found.groups())
+
+
+def test_an_outage_is_told_once(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
+    agents: dict[str, RunningAgent] = {}
+    roots = {form: f"/{unique('logged')}" for form in ("text", "json")}
+    ports = {form: free_port() for form in roots}
+    with ExitStack() as running:
+        for form, root in roots.items():
+            text = f"""
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = netcat
+a1.sources.s1.bind = 127.0.0.1
+a1.sources.s1.port = {ports[form]}
+a1.sources.s1.ack-every-event = false
+a1.sources.s1.channels = c1
+{kafka_channel(kafka_cluster.bootstrap_servers, unique("logged"))}
+{hdfs_sink(hdfs_cluster.webhdfs, root)}
+"""
+            command = (sys.executable, "-m", "agent", "start", "--log-format", form)
+            agents[form] = running.enter_context(RunningAgent(tmp_path / form, text, command=command))
+        for form, agent in agents.items():
+            agent.until(lambda a=agent: a.get("/readyz")[0] == 200, "the agent to be ready")
+            send(ports[form], b"1\n2\n3\n")
+            agent.until(lambda a=agent: a.count("SINK.k1", "EventDrainSuccessCount") == 3, "the first events")
+        before = {form: said(agent, form) for form, agent in agents.items()}
+        for form, lines in before.items():
+            assert len(lines) < 10, form
+            assert {line.level for line in lines} == {"INFO"}, lines
+        for broker in ("broker-1", "broker-2", "broker-3"):
+            kafka_cluster.kill(broker)
+        killed = time.monotonic()
+        try:
+            for port in ports.values():
+                send(port, b"4\n5\n")
+            for agent in agents.values():
+                agent.until(agent.failing, "the outage to be shown")
+                agent.until(lambda: time.monotonic() - killed > OUTAGE_SECONDS, "the outage to last")
+        finally:
+            kafka_cluster.start()
+        for form, agent in agents.items():
+            agent.until(lambda a=agent: a.count("SINK.k1", "EventDrainSuccessCount") == 5, "the other events")
+            agent.healthy()
+            assert agent.stop() == 0
+            during = said(agent, form)[len(before[form]) :]
+            assert len(during) <= MOST_LINES, during
+            channel = [line.message for line in during if line.component == "a1.channels.c1"]
+            assert [message.partition(" at ")[0] for message in channel[:1]] == ["no acknowledgement from Kafka"]
+            assert channel[-1].startswith("Kafka acknowledges again after ")
+            assert len(set(channel)) == len(channel), "a state was told twice"
+            assert during[-1].message == "stopped"
+    for root in roots.values():
+        assert sorted(in_hdfs(hdfs_cluster, root)) == [b"%d" % n for n in range(1, 6)]
