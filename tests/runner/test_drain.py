@@ -39,7 +39,8 @@ class Kept(KafkaBackedChannel[Config]):
     def put(self, batch: Any) -> None:
         raise AssertionError
 
-    reader = put
+    def reader(self, owner: Any, *, group: str | None, member: str) -> Any:
+        raise AssertionError
 
     def ends(self) -> Mapping[int, int]:
         return dict(self.end)

@@ -168,7 +168,7 @@ MUTANTS = (
         "a record below another root is settled and followed",
         HDFS,
         HDFS_SINK,
-        'state if kind == "hdfs" else self.state',
+        "state if kind == self._kind else self.state",
         "self.state",
     ),
     Mutant(

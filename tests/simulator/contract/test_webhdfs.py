@@ -13,7 +13,7 @@ import pyhdfs
 import pytest
 
 from plugins import Retry
-from sinks.hdfs import webhdfs
+from sinks.hdfs import filesystem, webhdfs
 from sinks.hdfs.webhdfs import WebHdfs
 from tests.simulator import http
 from tests.simulator.running import replaced
@@ -25,7 +25,7 @@ from tests.simulator.world import World
 def hdfs(world: World | None, request: pytest.FixtureRequest) -> Iterator[WebHdfs]:
     if world is not None:
         Hdfs(world)
-        with replaced(webhdfs, pyhdfs, imported={"requests": http.requests}):
+        with replaced(webhdfs, filesystem, pyhdfs, imported={"requests": http.requests}):
             yield _connected(["namenode:9870"])
         return
     connected = _connected([request.getfixturevalue("hdfs_cluster").webhdfs])
