@@ -189,14 +189,12 @@ class KafkaReader(Poller, Reader):
     def lag(self) -> int | None:
         """Records of the owned partitions that were not taken; None where that cannot be told now."""
         try:
-            fetchable = self._ask(self._fetchable)
+            return int(self._ask(self._untaken))
         except (KafkaException, Retry):
             return None
-        with self.changed:
-            waiting = len(self._fetched) + len(self._asked)
-            return int(fetchable) + waiting + sum(map(len, self._queues.values()))
 
-    def _fetchable(self) -> int:
+    def _untaken(self) -> int:
+        """Counted by the thread that receives: what is received meanwhile would count twice."""
         if self._assigning:
             raise Retry("partitions are being assigned")
         total = 0
@@ -207,7 +205,8 @@ class KafkaReader(Poller, Reader):
                 low, high = self.consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
             self._ends[partition] = high
             total += max(0, high - (position if position >= 0 else low))
-        return total
+        with self.changed:
+            return total + len(self._fetched) + len(self._asked) + sum(map(len, self._queues.values()))
 
     def membership(self) -> Any:
         """For a transaction: the brokers refuse its offsets once this is no member any more. Raises Retry then."""

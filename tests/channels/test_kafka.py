@@ -100,7 +100,7 @@ def waiting(consumer, ids):
 
     def fetched():
         assert consumer.take(0.01) is None, "handed out before it was known of which topic it is"
-        return ids.waiting
+        return ids.waiting and (consumer._fetched or consumer._asked)
 
     until(fetched)
 
