@@ -204,8 +204,11 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         """The files that have its record; formats keep no ids, so which of their lines it is cannot be told."""
         bucket = None
         if batch is not None and not self.config.use_local_time_stamp:
-            path = self._paths.resolve_batch(batch).paths[0]
-            bucket = _bucket(path, self.root, LONGEST_NAME) if isinstance(path, str) else None
+            place = self._paths.resolve_batch(batch).paths[0], ""
+            try:
+                bucket, _ = _possible(place, self.root, LONGEST_NAME)
+            except ValueError as e:
+                return [{"missing": f"it has no file: {e}"}]
         hdfs = self._connect()
         try:
             return Tracer(hdfs, self.state, claim, id).find(bucket)

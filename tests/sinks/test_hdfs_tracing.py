@@ -65,6 +65,14 @@ def test_a_file_that_is_gone_and_a_record_that_never_came_are_said_so(
     assert nothing["missing"] == "no file of /logs/h0 has record 10"
 
 
+def test_an_event_that_has_no_path_is_in_no_file(fake: FakeWebHdfs, tmp_path: Path) -> None:
+    for hostile in ("..", ".flafka"):
+        sink = open_sink(tmp_path, **PATH)
+        sink.close()
+        (nothing,) = sink.trace(CLAIM, EventId(CLAIM.stem, CLAIM.partition, 0, 0), records(0, 1, host=hostile))
+        assert nothing["missing"].startswith("it has no file: ")
+
+
 def test_a_replay_has_files_and_a_commit_record_of_its_own(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     before = dict(two_commits.visible())
     claim = CLAIM._replace(group=replay_group(CLAIM.group, "a1.sinks.k1", 1, 2))
