@@ -157,7 +157,7 @@ def test_records_of_a_topic_made_again_are_not_taken_for_those_of_the_old_one(br
     consumer = reading(brokers, "again", RebalanceListener(start=None), ids)
     try:
         waiting(consumer, ids)
-        assert consumer.lag() == 10
+        until(lambda: consumer.lag() == 10)
         ids.answer("second")
         with pytest.raises(Retry, match=r"topic again was deleted and created again.* 10 records"):
             until(lambda: consumer.take(1))
