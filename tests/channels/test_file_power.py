@@ -44,7 +44,7 @@ SITES = {
     "sync_directory < replace < write": 4,
 }
 """Who syncs, and the first seed that finds what is lost without it: most of the others lose nothing."""
-SPILLABLE_SITES = {"replace < Log.append": 0, "sync_directory < replace < Log.append": 0}
+SPILLABLE_SITES = {"replace < Log.append": 0, "sync_directory < replace < Log.append": 133}
 """Who does in `SPILLABLEMEMORY` alone."""
 NOT_ALONE = ("sync_directory < replace < FileChannel._identify",)
 """Who does it once more than is needed, as what they use always does."""
