@@ -39,7 +39,8 @@ class ServerProcess:
         pid = int(written["pid"])
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)  # our own dead child stays a zombie until it is waited for
-        return pid if _start_time(pid) == written["started"] else None
+        started = _start_time(pid)
+        return pid if started is not None and started == written["started"] else None
 
     @property
     def rss_mb(self) -> int | None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,6 +120,21 @@ def test_an_error_of_an_earlier_start_is_not_told(server: ServerProcess) -> None
     server.start(BROKEN)
     with pytest.raises(ServiceError, match=r"one ended while starting; see"):
         await_ready(lambda: "not ready", [server], 200)
+
+
+def test_a_server_that_has_ended_before_its_start_was_noted_does_not_run(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = os.posix_spawn
+
+    def ended(*arguments: Any, **options: Any) -> int:
+        pid = spawn(*arguments, **options)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return pid
+
+    monkeypatch.setattr(os, "posix_spawn", ended)
+    server.start(BROKEN)
+    assert server.pid is None
 
 
 def test_waiting_ends_with_what_was_missing(server: ServerProcess) -> None:
