@@ -299,7 +299,7 @@ def test_probe_tells_what_is_wrong_and_leaves_nothing(place: Place) -> None:
     assert sink._hdfs.status(place.path) is None
     sink._hdfs.upload(f"{place.path}/file", b"")
     wrong = place.sink(**{"hdfs.path": f"{place.path}/file-0/%Y"})
-    assert [f"{place.path}/file-0 is a file on HDFS" in sentence for sentence in wrong.probe()] == [True]
+    assert [f"{place.path}/file-0 is a file, so that" in sentence for sentence in wrong.probe()] == [True]
     config, _ = HdfsConfig.parse({"hdfs.path": "webhdfs://127.0.0.1:1/x", "hdfs.fileType": "DataStream"})
     assert config is not None
     assert list(HdfsSink(config).probe()) == ["HDFS is away: no NameNode answers, or none is active, at 127.0.0.1:1"]

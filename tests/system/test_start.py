@@ -243,10 +243,10 @@ a1.sinks.k1.sink.directory = {tmp_path}/out
         shown = agent.metrics()
         status, exposition = agent.get("/metrics/prometheus")
         assert agent.stop() == 0
-    assert shown.keys() == {"SOURCE.syslog", "CHANNEL.c1", "SINK.k1"}
+    assert shown.keys() == {"SOURCE.syslog", "ROUTE.syslog.c1", "CHANNEL.c1", "SINK.k1"}
     assert all(isinstance(value, str) for counters in shown.values() for value in counters.values())
     kinds = {name: counters["Type"] for name, counters in shown.items()}
-    assert kinds == {"SOURCE.syslog": "SOURCE", "CHANNEL.c1": "CHANNEL", "SINK.k1": "SINK"}
+    assert kinds == {name: name.partition(".")[0] for name in shown}
     for component, counters in {
         "SOURCE.syslog": "EventReceivedCount EventAcceptedCount StartTime StopTime OpenConnectionCount",
         "CHANNEL.c1": "ChannelCapacity ChannelSize ChannelFillPercentage EventPutAttemptCount EventPutSuccessCount "
