@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
 from collections.abc import Callable, Collection
 
 import pyarrow as pa
@@ -56,7 +57,7 @@ class SampleInterceptor(Interceptor[SampleConfig]):
         self.pure = config.by is not None
         self.random: Callable[[], float] = random.random
         """A number from 0 up to 1: chance."""
-        self._passed = 0
+        self._lock, self._passed = threading.Lock(), 0
         self._limit = int(config.share * 2**64)
 
     def sets_headers(self) -> Collection[str]:
@@ -68,8 +69,10 @@ class SampleInterceptor(Interceptor[SampleConfig]):
         if self.config.by is not None:
             return batch.where(self._chosen(batch, self.config.by))
         if self.config.every is not None:
-            every, first = self.config.every, self._passed
-            self._passed = (first + len(batch)) % every
+            every = self.config.every
+            with self._lock:
+                first = self._passed
+                self._passed = (first + len(batch)) % every
             return batch.where(pa.array([not (first + row) % every for row in range(len(batch))], pa.bool_()))
         rate = self.config.share
         return batch.where(pa.array([self.random() < rate for _ in range(len(batch))], pa.bool_()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from typing import ClassVar
@@ -10,6 +11,13 @@ import pyarrow as pa
 
 from plugins.batch import Batch
 from plugins.component import C, Component
+
+
+class _Rejected(threading.local):
+    """What was rejected, of each thread its own: others may have a batch of theirs at the same time."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Batch, list[str]]] = []
 
 
 class Interceptor(Component[C]):
@@ -25,11 +33,14 @@ class Interceptor(Component[C]):
 
     def __init__(self, config: C, name: str = "") -> None:
         super().__init__(config, name)
-        self._rejected: list[tuple[Batch, list[str]]] = []
+        self._rejected = _Rejected()
 
     @abstractmethod
     def intercept(self, batch: Batch) -> Batch:
-        """Return the batch changed; use `where` to drop events. Must not raise for any content."""
+        """Return the batch changed; use `where` to drop events. Must not raise for any content.
+
+        Several threads may call at once, where a source has more than one batch `in_flight`.
+        """
 
     def reject(self, batch: Batch, reasons: Mapping[int, str]) -> Batch:
         """Within `intercept`: have these rows become dead letters, and go on with the batch that is returned.
@@ -39,12 +50,12 @@ class Interceptor(Component[C]):
         """
         chosen = [row in reasons for row in range(len(batch))]
         rejected = batch.where(pa.array(chosen, pa.bool_()))
-        self._rejected.append((rejected, [reasons[row] for row, one in enumerate(chosen) if one]))
+        self._rejected.batches.append((rejected, [reasons[row] for row, one in enumerate(chosen) if one]))
         return batch.where(pa.array([not one for one in chosen], pa.bool_()))
 
     def take_rejected(self) -> list[tuple[Batch, list[str]]]:
-        """For the runner: what was rejected since it last asked, and why."""
-        rejected, self._rejected = self._rejected, []
+        """For the runner: what was rejected on this thread since it last asked there, and why."""
+        rejected, self._rejected.batches = self._rejected.batches, []
         return rejected
 
     def sets_headers(self) -> Collection[str] | None:

@@ -7,6 +7,7 @@ import types
 import pyarrow.compute as pc
 import pytest
 
+from agent.runner.delivery import intercepted
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sources import SourceRunner
 from agent.topology import ComponentSpec, Place, Route, SelectorSpec, SourceSpec
@@ -85,6 +86,22 @@ class Refuse(Interceptor[Config]):
         numbers = [int(event.body) for event in batch]
         batch = self.reject(batch, {row: f"{n} is bad" for row, n in enumerate(numbers) if n % 3 == 0})
         return batch.map(lambda event: None if int(event.body) % 5 == 0 else event)
+
+
+class RefuseTwice(Refuse):
+    """The first time, it has another batch before it is done with this one: as two threads may have it."""
+
+    type_name = "refuse-twice"
+    meanwhile = None
+
+    def intercept(self, batch):
+        batch = super().intercept(batch)
+        if (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            thread = threading.Thread(target=meanwhile)
+            thread.start()
+            thread.join()
+        return batch
 
 
 class Grow(Interceptor[Config]):
@@ -400,6 +417,23 @@ def test_what_an_interceptor_rejects_waits_for_letters_that_cannot_be_kept(monke
     _, letters = run(Ten, store, interceptors=[Refuse])
     assert [one.event.body for one in letters] == [b"0", b"3", b"6", b"9"]
     assert store.held == [b"1", b"2", b"4", b"7", b"8"]
+
+
+def test_what_an_interceptor_rejects_on_two_threads_at_once_is_of_each_its_own():
+    """Else one takes, or drops as that of a try that failed, what the other one has rejected just then."""
+    interceptor, told = RefuseTwice(Config()), []
+
+    def passes(*numbers):
+        mine = []
+        batch = Batch.of(Event(b"%d" % n) for n in numbers)
+        left = intercepted(batch, [interceptor], rejected=lambda rows, reasons: mine.extend(reasons))
+        told.append((left.bodies.to_pylist(), mine))
+
+    interceptor.meanwhile = lambda: passes(2, 3)
+    passes(0, 1)
+    assert told == [([b"2"], ["3 is bad"]), ([b"1"], ["0 is bad"])]
+    assert interceptor.metrics.get("EventRejectedCount") == 2
+    assert interceptor.metrics.get("EventFilteredCount") == 0
 
 
 def test_an_interceptor_that_makes_more_events_is_told_so(caplog):
