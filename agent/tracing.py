@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from agent.runner.deadletters.letters import dead_letters_of
 from agent.runner.deadletters.stored import StoredDeadLetter, read
-from agent.runner.delivery import intercepted, opened
+from agent.runner.delivery import by_id, intercepted, opened
 from agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from plugins import Batch, Event, EventId, FlafkaError, KafkaBackedChannel, PartitionClaim, Sink, Taken, Whereabouts
 
@@ -178,17 +178,20 @@ def _at(
         why = "its queries read the topic without a group, and what they make of events has no ids"
         return Followed(spec.path, type_name, "unknown", why)
     refused = next((one for one in letters if one.component == spec.path), None)
+    rejected: dict[EventId, str] = {}
     if batch is not None:
         try:
             with opened(spec.interceptors) as interceptors:
-                batch = intercepted(batch, interceptors)
+                batch = intercepted(batch, interceptors, rejected=by_id(rejected))
         except FlafkaError as e:
             return Followed(spec.path, type_name, "unknown", f"its interceptors do not work here: {e}")
-        if not len(batch):
+        if not (len(batch) or rejected or refused):
             return Followed(spec.path, type_name, "filtered", "the sink's interceptors drop it, as they are now")
-    told = _asked(spec, claim, id, batch)
+    told = _asked(spec, claim, id, batch) if batch is None or len(batch) else []
     places = tuple(one for one in told if not one.keys() & {"missing", "unknown"})
     said = next((str(one[word]) for word in ("unknown", "missing") for one in told if word in one), "")
+    if rejected:
+        said = f"the sink's interceptors reject it: {rejected[id]}"
     if places:
         late = "" if (position or 0) > id.offset else "it is there ahead of the group's position"
         return Followed(spec.path, type_name, "delivered", said or late, places)

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from agent.cli import main
 from agent.config import load
+from agent.runner.deadletters.stored import StoredDeadLetter
 from agent.topology import AgentSpec
-from agent.tracing import Followed, _once_a_group, id_in
-from plugins import Components, EventId, FlafkaError
+from agent.tracing import Followed, _at, _once_a_group, id_in
+from plugins import Batch, Components, Event, EventId, FlafkaError, Origin, PartitionClaim, Whereabouts
 
 CONF = """
 a1.sources = s
@@ -87,3 +88,29 @@ def test_sinks_of_one_group_compete_for_an_event(spec: AgentSpec) -> None:
     told = list(_once_a_group(sinks, found))
     assert [one.state for one in told] == ["elsewhere", "delivered", "missing"]
     assert told[0].why == "a1.sinks.l, of the same consumer group, got it"
+
+
+@pytest.mark.parametrize(
+    ("position", "kept", "state", "why"),
+    [
+        (5, True, "dead letter", "the body is no JSON object"),
+        (5, False, "missing", "at record 5; the sink's interceptors reject it: the body is no JSON object"),
+        (4, False, "waiting", "is at record 4, 0 before it"),
+    ],
+)
+def test_what_a_sink_s_interceptors_reject_is_a_dead_letter(
+    conf: Path, position: int, kept: bool, state: str, why: str
+) -> None:
+    conf.write_text(
+        CONF + "a1.sinks.k.interceptors = j\na1.sinks.k.interceptors.j.type = json\n"
+        "a1.sinks.k.interceptors.j.fields = user\na1.sinks.k.interceptors.j.onError = reject\n"
+    )
+    found, problems = load(conf, components=Components())
+    assert found is not None, problems
+    (sink,) = found.sinks
+    batch = Batch.of([Event(b"no JSON")], Origin.of_records("m", 0, [4], [0]))
+    id, claim = batch.id(0), PartitionClaim("cluster", "m", "", "group", 0, 0)
+    letter = StoredDeadLetter("l", 0, sink.path, id, "the body is no JSON object", Event(b""), 0, False, False)
+    told = _at(sink, id, Whereabouts({}, None, "", {None: (claim, position)}), batch, (letter,) if kept else ())
+    assert (told.state, told.places) == (state, ())
+    assert why in told.why
