@@ -34,6 +34,8 @@ class Looking:
             partitions = consumer.list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic].partitions
             wanted = [TopicPartition(self._topic, partition, time) for partition in partitions]
             found = consumer.offsets_for_times(wanted, timeout=ANSWER_SECONDS)
+            if error := next((one.error for one in found if one.error is not None), None):
+                raise KafkaException(error)
             return {one.partition: one.offset if one.offset >= 0 else self._marks(consumer, one)[1] for one in found}
 
         return cast("dict[int, int]", self._asked(ask))
