@@ -55,7 +55,7 @@ class Sample(Listener):
             few = few.with_bodies(pc.binary_slice(few.bodies, 0, MOST_BYTES))  # one may be a file of gigabytes
             ids = [str(id) for id in few.ids()] if few.origin is not None else [None] * len(few)
             for row, (event, id, size) in enumerate(zip(few, ids, sizes, strict=True)):
-                about = {"number": first + row, "time": now, "id": id, "size": size}
+                about = {"number": first + row, "time": now, "id": id, "size": size, "cut": size > MOST_BYTES}
                 self._kept.append({**about, **_plain(event)})
 
     def told(self) -> dict[str, Any]:

@@ -126,6 +126,10 @@ def test_it_is_bounded_in_events_a_second_and_in_bytes(looked: Looked, monkeypat
     assert (found["passed"], len(found["events"])) == (2000, MOST_EVENTS)
     assert [event["time"] for event in found["events"]].count(1004.0) == EVENTS_A_SECOND
     assert {(len(event["body"]), event["size"]) for event in found["events"]} == {(MOST_BYTES, 100_000)}
+    clock[0] = 1005.0
+    sizes = (MOST_BYTES - 1, MOST_BYTES, MOST_BYTES + 1)
+    looked.passed("a1.channels.c1", Batch.of([Event(b"\xff" * size) for size in sizes]))  # four characters a byte
+    assert [event["cut"] for event in looked.samples.of("c1")["events"][:3]] == [True, False, False]
     many = {f"h{n:03}": "v" * 100 for n in range(100)}
     clock[0] = 1005.0
     looked.passed("a1.channels.c1", Batch.of([Event(b"", many)]))

@@ -49,10 +49,10 @@ export const sample = {
 };
 
 function row(event) {
-  const at = new Date(event.time * 1000), more = event.size - new TextEncoder().encode(event.body).length;
+  const at = new Date(event.time * 1000);
   const made = element("li", {}, element("time", { datetime: at.toISOString() }, at.toLocaleTimeString()), " ");
   if (event.id) made.append(element("span", { class: "type" }, event.id), " ");
-  if (more > 0) made.append(element("span", { class: "type" }, `the start of ${event.size.toLocaleString("en")} bytes`));
+  if (event.cut) made.append(element("span", { class: "type" }, `the start of ${event.size.toLocaleString("en")} bytes`));
   made.append(element("pre", {}, event.body));
   for (const [name, value] of Object.entries(event.headers)) made.append(element("span", { class: "header" }, `${name} = ${value}`), " ");
   return made;
