@@ -8,7 +8,7 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from plugins import EventId, PartitionClaim, Record, Retry, Taken, Whereabouts
-from plugins.shared.kafkaclient import CONSUMER, read_up_to, reason
+from plugins.shared.kafkaclient import CONSUMER, offsets_at, read_up_to, reason
 
 ANSWER_SECONDS = 10.0
 
@@ -33,9 +33,7 @@ class Looking:
         def ask(consumer: Consumer) -> dict[int, int]:
             partitions = consumer.list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic].partitions
             wanted = [TopicPartition(self._topic, partition, time) for partition in partitions]
-            found = consumer.offsets_for_times(wanted, timeout=ANSWER_SECONDS)
-            if error := next((one.error for one in found if one.error is not None), None):
-                raise KafkaException(error)
+            found = offsets_at(consumer, wanted, ANSWER_SECONDS)
             return {one.partition: one.offset if one.offset >= 0 else self._marks(consumer, one)[1] for one in found}
 
         return cast("dict[int, int]", self._asked(ask))

@@ -210,7 +210,16 @@ def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: flo
     The client hands out a partition's error beside an offset that looks as if there were none: taken for one, it
     would begin anew.
     """
-    found = consumer.committed(partitions, timeout=seconds)
+    return _without_errors(consumer.committed(partitions, timeout=seconds))
+
+
+def offsets_at(consumer: Consumer, times: list[TopicPartition], seconds: float) -> list[TopicPartition]:
+    """The first offsets at or after the times (ms since the epoch) that are given as offsets, below 0 where there is
+    nothing so new. KafkaException where that of one cannot be told, for the reason that `committed` has."""
+    return _without_errors(consumer.offsets_for_times(times, timeout=seconds))
+
+
+def _without_errors(found: list[TopicPartition]) -> list[TopicPartition]:
     for at in found:
         if at.error is not None:
             raise KafkaException(at.error)

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters
 from plugins import Event, EventId, KafkaStream, Retry
-from plugins.shared.kafkaclient import CONSUMER, read_up_to, stream_client
+from plugins.shared.kafkaclient import CONSUMER, offsets_at, read_up_to, stream_client
 
 ANSWER_SECONDS = 10.0
 
@@ -123,7 +123,7 @@ def records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[i
     try:
         found = consumer.list_topics(timeout=ANSWER_SECONDS).topics.get(topic)
         for partition in found.partitions if found is not None else ():
-            (at,) = consumer.offsets_for_times([TopicPartition(topic, partition, since)], timeout=ANSWER_SECONDS)
+            (at,) = offsets_at(consumer, [TopicPartition(topic, partition, since)], ANSWER_SECONDS)
             _, end = consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
             if at.offset < 0:  # there is nothing so new
                 continue
