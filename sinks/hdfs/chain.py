@@ -229,7 +229,7 @@ class Chain:
         if not self.sealed:
             return None
         content = self._hdfs.read(self.directory)
-        return self._decoded(self.directory, content).successor
+        return manifest_in(self.directory, content).successor
 
     def commit(self, manifest: Manifest) -> None:
         """Make it the next of the chain and its files visible, or raise Conflict. May be repeated after Retry."""
@@ -323,18 +323,7 @@ class Chain:
 
     def _read(self, name: str) -> Manifest:
         path = self._path(name)
-        return self._decoded(path, self._hdfs.read(path))
-
-    def _decoded(self, path: str, content: bytes | None) -> Manifest:
-        if content is None:
-            raise Retry(f"{path} has disappeared")
-        try:
-            manifest = msgspec.json.decode(content, type=Manifest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as e:
-            raise FlafkaError(f"{path} is no manifest of this sink, which cannot go on without it: {e}") from e
-        if manifest.version > VERSION:
-            raise FlafkaError(f"{path} was written by a newer version of this sink: upgrade this agent too")
-        return manifest
+        return manifest_in(path, self._hdfs.read(path))
 
     def _conflict(self, manifest: Manifest) -> Conflict:
         self._settled = False
@@ -345,6 +334,20 @@ class Chain:
 
     def _path(self, name: str) -> str:
         return posixpath.join(self.directory, name)
+
+
+def manifest_in(path: str, content: bytes | None) -> Manifest:
+    """The manifest at that path, whose content that is. Raises Retry where it is None, as no file is there any more,
+    and FlafkaError where it is damaged or of a newer version."""
+    if content is None:
+        raise Retry(f"{path} has disappeared")
+    try:
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise FlafkaError(f"{path} is no manifest of this sink, which cannot go on without it: {e}") from e
+    if manifest.version > VERSION:
+        raise FlafkaError(f"{path} was written by a newer version of this sink: upgrade this agent too")
+    return manifest
 
 
 def newest(hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> tuple[Chain, int | None]:

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-import msgspec
-
 from plugins import EventId, PartitionClaim
-from sinks.hdfs.chain import Manifest, claim_hash, safe_name
+from sinks.hdfs.chain import claim_hash, manifest_in, safe_name
 from sinks.hdfs.filesystem import FileSystem
 
 Told = dict[str, Any]
@@ -53,10 +51,10 @@ class Tracer:
         directory, offset = posixpath.join(directory, str(self._id.partition)), self._id.offset
         starts = [int(one.name) for one in self._hdfs.list(directory) if one.name.isdecimal()]
         start = max((one for one in starts if one <= offset), default=None)
-        content = None if start is None else self._hdfs.read(posixpath.join(directory, f"{start:020d}"))
-        if content is None:
+        path = posixpath.join(directory, f"{start or 0:020d}")
+        if start is None or (content := self._hdfs.read(path)) is None:
             return
-        manifest = msgspec.json.decode(content, type=Manifest)
+        manifest = manifest_in(path, content)
         if manifest.successor is not None or not manifest.start <= offset < manifest.end:
             return
         files = [file.final for file in manifest.files]

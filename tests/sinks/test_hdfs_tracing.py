@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plugins import EventId, replay_group
+from plugins import EventId, FlafkaError, replay_group
 from tests.sinks.fake_webhdfs import FakeWebHdfs
 from tests.sinks.hdfs_running import CLAIM, OWN, open_sink, records, write_and_commit
 
@@ -63,6 +63,14 @@ def test_a_file_that_is_gone_and_a_record_that_never_came_are_said_so(
     assert gone["missing"] == f"{place['path']} was delivered, and was moved or deleted since"
     (nothing,) = told(tmp_path, 10)
     assert nothing["missing"] == "no file of /logs/h0 has record 10"
+
+
+def test_a_damaged_commit_record_is_told_in_a_sentence(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
+    first = next(path for path in two_commits.files if "/.flafka/chain/" in path and path.endswith("0" * 20))
+    for damage in (b"", b"{", b"\xff"):
+        two_commits.files[first] = damage
+        with pytest.raises(FlafkaError, match=f"{first} is no manifest of this sink"):
+            told(tmp_path, 2)
 
 
 def test_an_event_that_has_no_path_is_in_no_file(fake: FakeWebHdfs, tmp_path: Path) -> None:
