@@ -67,7 +67,7 @@ def _unreadable(config: type[Config]) -> Iterator[str]:
     """What is wrong with options, each of which gets a text out of a file."""
     for option in config.options():
         annotation: Any = config.model_fields[option.field].annotation
-        schema = pydantic.TypeAdapter(annotation, config=_ANY).core_schema
+        schema = _schema(annotation)
         kind = annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
         shown = f"the option {option.name} is a {kind}"
         if option.is_prefix:
@@ -77,6 +77,14 @@ def _unreadable(config: type[Config]) -> Iterator[str]:
             yield f"cannot be configured: {shown}; end its name in a dot, to have all properties under it"
         elif not _from_text(schema):
             yield f"cannot be configured: {shown}, and a line of a file holds a text; it may be {KINDS}"
+
+
+def _schema(annotation: Any) -> Any:
+    """Pydantic's for values of it."""
+    try:
+        return pydantic.TypeAdapter(annotation, config=_ANY).core_schema
+    except pydantic.PydanticUserError:  # a model, dataclass or TypedDict has a configuration of its own
+        return pydantic.TypeAdapter(annotation).core_schema
 
 
 def _is_dict(schema: Any) -> bool:

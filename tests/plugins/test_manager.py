@@ -1,5 +1,6 @@
 """Finding components: names, aliases, suggestions, and who brings what."""
 
+import dataclasses
 import importlib.metadata
 import inspect
 import re
@@ -242,6 +243,27 @@ class Objects(Config):
     thing: Plain | None = option(None, name="thing", description="A line is no such thing.")
 
 
+class Place(pydantic.BaseModel):
+    host: str
+
+
+@dataclasses.dataclass
+class Point:
+    host: str
+
+
+class Modelled(Config):
+    place: Place | None = option(None, name="place", description="A line is no model.")
+
+
+class Model(Config):
+    place: Place = option(Place(host="a"), name="place", description="A line is no model.")
+
+
+class Data(Config):
+    point: Point = option(Point("a"), name="point", description="A line is no dataclass.")
+
+
 class Mapped(Config):
     labels: dict[str, str] = option({}, name="labels", description="Of which properties?")
 
@@ -290,6 +312,9 @@ def yielding(self: Any, batch: Any) -> Iterator[None]:
         ),
         (sink("A", Odd), "cannot be configured: the option tags is a set[str], and a line of a file holds a text"),
         (sink("A", Objects), "cannot be configured: the option thing is a "),
+        (sink("A", Modelled), "cannot be configured: the option place is a "),
+        (sink("A", Model), "cannot be configured: the option place is a Place, and a line of a file holds a text"),
+        (sink("A", Data), "cannot be configured: the option point is a Point, and a line of a file holds a text"),
         (sink("A", Mapped), "cannot be configured: the option labels is a dict[str, str]; end its name in a dot"),
         (sink("A", Dotted), "cannot be configured: the option labels. is a str; under a name that ends in a dot"),
     ],
