@@ -67,8 +67,8 @@ def replay(
         raise click.UsageError("--to is in the future: events may come until then")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     spec = with_own_cluster(load_or_exit(chosen, warnings=False), ask=True)
-    millis = (int(start.timestamp() * 1000), int(end.timestamp() * 1000))
-    with naming_brokers(spec), replay_of(spec, sink, *millis) as planned:
+    first, last = (max(0, int(at.timestamp() * 1000)) for at in (start, end))  # Kafka knows none before 1970
+    with naming_brokers(spec), replay_of(spec, sink, first, last) as planned:
         planned = planned.again() if again else planned
         _show(planned, counted=dry_run, as_json=as_json)
         if (why := planned.repeats()) and not anyway:

@@ -83,7 +83,7 @@ class Replay:
     @property
     def begun(self) -> bool:
         """Whether an earlier run has delivered some of it."""
-        return any(part.position > part.first for part in self.parts)
+        return any(part.begun and part.position > part.first for part in self.parts)
 
     @property
     def records(self) -> int:

@@ -1,0 +1,86 @@
+"""`agent replay`: the span that it is asked for, and what it says where there is nothing in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from agent.cli import main
+from agent.config import load
+from agent.runner import replaying
+from plugins import Components, FlafkaError, PartitionClaim
+
+CONF = """
+a1.sources = s
+a1.channels = c
+a1.sinks = k
+a1.sources.s.type = seq
+a1.sources.s.channels = c
+a1.channels.c.type = kafka
+a1.channels.c.kafka.bootstrap.servers = 127.0.0.1:1
+a1.channels.c.kafka.topic = web-logs
+a1.sinks.k.type = null
+a1.sinks.k.channel = c
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    file = tmp_path / "agent.conf"
+    file.write_text(CONF)
+    return file
+
+
+def test_a_span_from_before_1970_is_one_from_the_beginning(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka takes negative times for marks such as the end of the log, and a group's name has none."""
+    asked: list[Any] = []
+
+    @contextmanager
+    def replay_of(spec: Any, name: str, start: int, end: int) -> Iterator[None]:
+        asked.append((name, start, end))
+        raise FlafkaError("that is all")
+        yield
+
+    monkeypatch.setattr(replaying, "replay_of", replay_of)
+    span = ("--from", "1960-01-01T00:00+00:00", "--to", "1970-01-02T00:00+00:00")
+    shown = CliRunner().invoke(main, ["replay", "-c", str(conf), "--sink", "k", *span, "--yes"])
+    assert "that is all" in shown.output + shown.stderr + str(shown.exception)
+    assert asked == [("k", 0, 86_400_000)]
+
+
+class Topic:
+    """A channel with one partition, whose span, records 5 to 7, holds ends of transactions alone."""
+
+    def __init__(self, position: int | None) -> None:
+        self.position = position
+
+    def stream(self, group: str | None) -> Any:
+        return PartitionClaim("", "", "", group or "g", 0, 0)
+
+    def positions(self, group: str | None) -> dict[PartitionClaim, int | None]:
+        return {PartitionClaim("cluster", "web-logs", "id", group or "g", 0, 0): self.position}
+
+    def at(self, time: int) -> dict[int, int]:
+        return {0: {1: 5, 2: 8}[time]}
+
+    def starts(self) -> dict[int, int]:
+        return {0: 0}
+
+    def vacant(self, partition: int, start: int, end: int) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("position", "begun"), [(None, False), (5, True)])
+def test_a_span_that_holds_nothing_is_not_taken_for_a_replay_that_is_complete(
+    conf: Path, position: int | None, begun: bool
+) -> None:
+    spec, problems = load(conf, components=Components())
+    assert spec is not None, problems
+    topic: Any = Topic(position)
+    planned = replaying._planned(spec, spec.sinks[0], topic, topic.positions("g"), 1, 2)
+    assert (planned.records, planned.begun) == (0, begun)
