@@ -96,7 +96,8 @@ class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
         return ",".join(f"{scheme}{host['host']}:{host['port']}" for host in self.hosts())
 
     def cautions(self) -> Iterator[Problem]:
-        """A port that is not used as it is written, and documents that are not deleted."""
+        """A port that is not used as it is written, documents that are not deleted, and what TLS needs."""
+        yield from super().cautions()
         if any(_address(text).port == TRANSPORT_PORT for text in _split(self.host_names)):
             yield Problem(
                 "hostNames",

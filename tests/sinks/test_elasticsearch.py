@@ -452,3 +452,11 @@ def test_tls_with_ones_own_authority(tmp_path: Path) -> None:
     with contextlib.closing(Server()) as server:
         (trouble,) = made(hostNames=f"https://{server.address}").probe()
         assert "speaks TLS as it must" in trouble, trouble
+
+
+def test_a_truststore_s_library_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    config, found = ElasticsearchConfig.parse({"hostNames": "h", "ssl": "true", "truststore": "/ca.jks"})
+    assert config is not None, found
+    messages = {one.option: one.message for one in config.cautions()}
+    assert messages["truststore"] == "needs cryptography, which is not installed: pip install 'flafka[tls]'"
