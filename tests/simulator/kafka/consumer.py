@@ -27,16 +27,10 @@ from confluent_kafka import (
 )
 
 from tests.simulator.kafka.admin import metadata_of
-from tests.simulator.kafka.brokers import (
-    ASKING,
-    CHANGING,
-    Brokers,
-    Group,
-    Partition,
-    brokers,
-    in_background,
-)
+from tests.simulator.kafka.brokers import ASKING, CHANGING, Brokers, brokers, in_background
+from tests.simulator.kafka.groups import Group
 from tests.simulator.kafka.messages import ByTheClient, Entry, Message, Uncatchable, answer, exception, to_commit
+from tests.simulator.kafka.topics import Partition
 from tests.simulator.world import Signal, World
 
 POLL_CHECK_SECONDS = 0.5
