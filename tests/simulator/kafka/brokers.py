@@ -24,7 +24,8 @@ from tests.simulator.kafka.topics import TOPIC_DEFAULTS, Partition, Topic
 from tests.simulator.world import Kind, Process, Signal, World, world
 
 if TYPE_CHECKING:
-    from tests.simulator.kafka.consumer import Consumer, Fetch
+    from tests.simulator.kafka.fetch import Fetch
+    from tests.simulator.kafka.member import Membership
 
 REQUEST_SECONDS = 0.002
 """What a request takes."""
@@ -92,7 +93,7 @@ class Brokers:
         self.nodes = (1, 2, 3)
         self.changed = Signal(world)
         """Fired when topics or partitions come."""
-        self.clients: list[Consumer] = []
+        self.clients: list[Membership] = []
         """Members of groups, to be told of topics that change."""
         self.waiting: dict[str, list[Fetch]] = {}
         """Readers of topics that are not there, by the topic."""
@@ -139,7 +140,7 @@ class Brokers:
         finally:
             self.world.answered(fault)
 
-    def member_id(self, client: Consumer) -> str:
+    def member_id(self, client: Membership) -> str:
         """A new one."""
         self._members += 1
         return f"{client.instance or client.client_id}-{self._members:08d}"

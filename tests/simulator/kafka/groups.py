@@ -15,7 +15,7 @@ from tests.simulator.world import Signal
 
 if TYPE_CHECKING:
     from tests.simulator.kafka.brokers import Brokers
-    from tests.simulator.kafka.consumer import Consumer
+    from tests.simulator.kafka.member import Membership
 
 
 class Committed(NamedTuple):
@@ -44,7 +44,7 @@ class Member:
         "waits",
     )
 
-    def __init__(self, id: str, client: Consumer) -> None:
+    def __init__(self, id: str, client: Membership) -> None:
         self.id, self.client, self.instance = id, client, client.instance
         self.session, self.rebalance = client.session, client.max_poll
         self.topics: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Group:
 
     # --- membership
 
-    def join(self, client: Consumer) -> int | None:
+    def join(self, client: Membership) -> int | None:
         """A JoinGroup request; the answers come through `client.joined` and `client.synced`. An error's code."""
         instance = client.instance
         if client.member_id and (error := self.validate(client.member_id, instance)) is not None:
@@ -121,7 +121,7 @@ class Group:
             return None if known == member else int(KafkaError.FENCED_INSTANCE_ID)
         return None if member in self.members else int(KafkaError.UNKNOWN_MEMBER_ID)
 
-    def heartbeat(self, client: Consumer) -> int | None:
+    def heartbeat(self, client: Membership) -> int | None:
         """An error's code."""
         if (error := self.validate(client.member_id, client.instance)) is not None:
             return error
@@ -211,7 +211,7 @@ class Group:
             member.deadline = self.world.now + member.session
             member.client.answered(lambda client=member.client: client.joined(generation))
 
-    def sync(self, client: Consumer) -> None:
+    def sync(self, client: Membership) -> None:
         """A SyncGroup request: that of the leader shares partitions out."""
         member = self.members.get(client.member_id)
         if member is None or client.generation != self.generation or self.state == "Preparing":

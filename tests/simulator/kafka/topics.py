@@ -13,7 +13,7 @@ from confluent_kafka import Uuid
 from tests.simulator.kafka.messages import Entry, Headers, Transaction
 
 if TYPE_CHECKING:
-    from tests.simulator.kafka.consumer import Fetch
+    from tests.simulator.kafka.fetch import Fetch
 
 TOPIC_DEFAULTS = {
     "cleanup.policy": "delete",
