@@ -79,7 +79,7 @@ SINKS = (
         DELIVERY,
         "        letters = self.rejections.of(claim.partition)\n",
         "        letters = self.rejections.of(claim.partition)\n        self.rejections.letters.put(letters)\n",
-        "tests/runner/test_sinks.py::test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_offered",
+        "tests/runner/test_sinks_rejections.py::test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_offered",
     ),
     Mutant(
         "own-claims",
