@@ -17,7 +17,7 @@ from agent.topology import Place, SinkGroupSpec, SinkProcessorSpec, SinkSpec
 from channels.memory import MemoryChannel, MemoryConfig
 from plugins import Batch, Config, Event, Rejected, Retry, Sink
 from tests.fixtures.examples import examples
-from tests.runner.test_sinks import Letters
+from tests.runner.pipelines import Letters
 
 PLACE = Place("test.conf", 1)
 NAMES = ("k1", "k2", "k3")

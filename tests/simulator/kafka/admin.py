@@ -15,8 +15,9 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
 
-from tests.simulator.kafka.brokers import ASKING, CHANGING, LOST_SECONDS, Brokers, Topic, brokers
+from tests.simulator.kafka.brokers import ASKING, CHANGING, LOST_SECONDS, Brokers, brokers
 from tests.simulator.kafka.messages import answer, exception, to_commit
+from tests.simulator.kafka.topics import Topic
 from tests.simulator.threads import Future
 
 

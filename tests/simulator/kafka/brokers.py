@@ -1,8 +1,8 @@
 """The brokers of the simulation: one object for the whole cluster, as its clients can observe it.
 
-Modelled are topics with their ids, partitions as logs with their watermarks, transactions and the markers that end
-them, consumer groups of the classic protocol with static members, committed offsets with their metadata, and what
-becomes of all these when topics and groups are deleted and made again.
+Modelled are topics with their ids and logs (`topics.py`), consumer groups with their members and offsets
+(`groups.py`), and here what a request meets on its way, transactions and the markers that end them, and what becomes
+of all these when topics and groups are deleted and made again.
 
 Not modelled are single brokers, replication, leader epochs, quotas, authorization, the order in which brokers learn
 of what changed, and sizes other than a record's. A compacted topic keeps all records until `compact` is called.
@@ -11,19 +11,21 @@ of what changed, and sizes other than a record's. A compacted topic keeps all re
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
-from tests.simulator.kafka.messages import Entry, Headers, Transaction, exception
+from tests.simulator.kafka.groups import Committed, Group
+from tests.simulator.kafka.messages import Entry, Transaction, exception
+from tests.simulator.kafka.topics import TOPIC_DEFAULTS, Partition, Topic
 from tests.simulator.world import Kind, Process, Signal, World, world
 
 if TYPE_CHECKING:
-    from tests.simulator.kafka.consumer import Consumer, Fetch
+    from tests.simulator.kafka.fetch import Fetch
+    from tests.simulator.kafka.member import Membership
 
 REQUEST_SECONDS = 0.002
 """What a request takes."""
@@ -35,15 +37,6 @@ TRANSACTION_CHECK_SECONDS = 10.0
 """So often the coordinator looks for transactions that are too old."""
 MARKER_SECONDS = 0.004
 """From the decision about a transaction to its markers."""
-TOPIC_DEFAULTS = {
-    "cleanup.policy": "delete",
-    "max.message.bytes": "8388608",
-    "message.timestamp.after.max.ms": "3600000",
-    "message.timestamp.before.max.ms": "9223372036854775807",
-    "message.timestamp.type": "CreateTime",
-    "min.insync.replicas": "2",
-    "retention.ms": "604800000",
-}
 CHANGING = (Kind.LOST, Kind.UNANSWERED, Kind.LATE, Kind.DOUBLED)
 """What may become of a request that changes something."""
 ASKING = (Kind.LOST,)
@@ -74,379 +67,6 @@ def in_background(process: Process, seconds: float, work: Callable[[], None]) ->
     process.world.later(seconds, run)
 
 
-class Partition:
-    """One log. The entry at place n has offset n."""
-
-    __slots__ = ("entries", "low", "number", "open", "topic", "watchers")
-
-    def __init__(self, topic: Topic, number: int) -> None:
-        self.topic, self.number = topic, number
-        self.entries: list[Entry | None] = []
-        """None where compaction removed one."""
-        self.low = 0
-        self.open: dict[Transaction, int] = {}
-        """Transactions without their markers, with the offset of the first record."""
-        self.watchers: list[Fetch] = []
-
-    @property
-    def high(self) -> int:
-        """The offset of the next entry."""
-        return len(self.entries)
-
-    @property
-    def stable(self) -> int:
-        """The end for readers of what is committed."""
-        return min(self.open.values()) if self.open else len(self.entries)
-
-    def append(
-        self,
-        timestamp: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers | None,
-        transaction: Transaction | None = None,
-        *,
-        control: bool = False,
-    ) -> int:
-        offset = len(self.entries)
-        self.entries.append(Entry(offset, timestamp, key, value, headers, transaction, control))
-        if transaction is not None and not control and transaction not in self.open:
-            self.open[transaction] = offset
-            transaction.parts[self] = None
-        for fetch in self.watchers:
-            fetch.arrived()
-        return offset
-
-    def visible(self, start: int, *, read_committed: bool) -> Iterator[Entry]:
-        """The records from that offset on."""
-        end = self.stable if read_committed else self.high
-        for entry in self.entries[max(start, self.low) : end]:
-            if entry is None or entry.control:
-                continue
-            if read_committed and entry.transaction is not None and entry.transaction.state == "aborted":
-                continue
-            yield entry
-
-
-class Topic:
-    """A topic, from its creation to its end."""
-
-    __slots__ = ("configs", "id", "internal", "name", "partitions", "replicas")
-
-    def __init__(self, name: str, id: Uuid, replicas: int, configs: dict[str, str]) -> None:
-        self.name, self.id, self.replicas, self.configs = name, id, replicas, configs
-        self.internal = name.startswith("__")
-        self.partitions: list[Partition] = []
-
-
-class Committed(NamedTuple):
-    """A group's position."""
-
-    offset: int
-    metadata: str | None
-    order: int
-    """Greater than that of each one that was written before."""
-
-
-class Member:
-    """A member of a group, as its coordinator knows it."""
-
-    __slots__ = (
-        "assignment",
-        "client",
-        "deadline",
-        "id",
-        "instance",
-        "joined",
-        "owned",
-        "rebalance",
-        "session",
-        "topics",
-        "waits",
-    )
-
-    def __init__(self, id: str, client: Consumer) -> None:
-        self.id, self.client, self.instance = id, client, client.instance
-        self.session, self.rebalance = client.session, client.max_poll
-        self.topics: tuple[str, ...] = ()
-        self.owned: tuple[tuple[str, int], ...] = ()
-        self.assignment: tuple[tuple[str, int], ...] = ()
-        self.joined = self.waits = False
-        """Whether it waits for the others to join, or for the leader to share partitions out."""
-        self.deadline = 0.0
-
-
-class Group:
-    """A consumer group at its coordinator."""
-
-    def __init__(self, cluster: Brokers, name: str) -> None:
-        self.cluster, self.name, self.world = cluster, name, cluster.world
-        self.set_back: list[str] = []
-        """Where a member has committed less than what was committed before, under the same metadata."""
-        self.offsets: dict[tuple[str, int], Committed] = {}
-        self.pending: dict[Transaction, dict[tuple[str, int], Committed]] = {}
-        self.members: dict[str, Member] = {}
-        self.static: dict[str, str] = {}
-        self.generation = 0
-        self.state = "Empty"
-        self.leader = ""
-        self._turn = 0
-        self._orders = itertools.count()
-        self.changed = Signal(self.world)
-        """Fired when offsets become stable."""
-
-    # --- membership
-
-    def join(self, client: Consumer) -> int | None:
-        """A JoinGroup request; the answers come through `client.joined` and `client.synced`. An error's code."""
-        instance = client.instance
-        if client.member_id and (error := self.validate(client.member_id, instance)) is not None:
-            return error
-        new = not client.member_id
-        replaces = self.static.get(instance) if instance is not None else None
-        if new:
-            member = Member(self.cluster.member_id(client), client)
-            if instance is not None:
-                self.static[instance] = member.id
-            if replaces is not None:
-                old = self.members.pop(replaces)
-                member.assignment, member.joined = old.assignment, False
-                member.topics = client.topics
-                if self.leader == old.id:
-                    self.leader = member.id
-            self.members[member.id] = member
-            self._watch(member)
-            client.member_id = member.id
-            if replaces is not None and self.state == "Stable":
-                self._share(member)  # the same instance: nobody else need know
-                return None
-        else:
-            member = self.members[client.member_id]
-        same = not new and member.topics == client.topics and member.owned == client.owned_now()
-        member.topics, member.owned, member.joined = client.topics, client.owned_now(), True
-        if self.state == "Preparing":
-            self._complete_if_all()
-        elif same and member.id != self.leader and self.state == "Stable":
-            member.joined = False
-            self._share(member)
-        else:
-            self._prepare()
-        return None
-
-    def validate(self, member: str, instance: str | None) -> int | None:
-        """The code of the error where it is no member, or another one goes by its instance's name now."""
-        if instance is not None:
-            known = self.static.get(instance)
-            if known is None:
-                return int(KafkaError.UNKNOWN_MEMBER_ID)
-            return None if known == member else int(KafkaError.FENCED_INSTANCE_ID)
-        return None if member in self.members else int(KafkaError.UNKNOWN_MEMBER_ID)
-
-    def heartbeat(self, client: Consumer) -> int | None:
-        """An error's code."""
-        if (error := self.validate(client.member_id, client.instance)) is not None:
-            return error
-        if client.generation != self.generation:
-            return int(KafkaError.ILLEGAL_GENERATION)
-        member = self.members[client.member_id]
-        member.deadline = self.world.now + member.session
-        return int(KafkaError.REBALANCE_IN_PROGRESS) if self.state == "Preparing" else None
-
-    def leave(self, member: str) -> None:
-        """It goes, or its session has timed out."""
-        left = self.members.pop(member, None)
-        if left is None:
-            return
-        if left.instance is not None and self.static.get(left.instance) == member:
-            del self.static[left.instance]
-        if left.waits:  # for a leader that is gone
-            left.client.answered(left.client.forgotten)
-        if self.state in ("Stable", "Completing"):
-            self._prepare()
-        elif self.state == "Preparing":
-            self._complete_if_all()
-
-    def _watch(self, member: Member) -> None:
-        """End its session when no heartbeat has come for so long."""
-        member.deadline = self.world.now + member.session
-
-        def look() -> None:
-            if self.members.get(member.id) is not member:
-                return
-            left = max(member.deadline, self.cluster.away_until + member.session) - self.world.now
-            if member.joined and member.client.process.alive:  # waits for an answer of ours
-                left = max(left, member.session)
-            if left > 0:
-                self.world.later(left, look)
-            else:
-                self.world.told(f"group {self.name}: session of {member.instance or member.id} has timed out")
-                self.leave(member.id)
-
-        self.world.later(member.session, look)
-
-    def _prepare(self) -> None:
-        self.state = "Preparing"
-        for member in self.members.values():
-            if member.waits:
-                member.waits = False
-                member.client.answered(member.client.rejoin)
-        self._turn += 1
-        turn = self._turn
-        if not self._complete_if_all():
-            patience = max(member.rebalance for member in self.members.values())
-
-            def expire() -> None:
-                if self._turn != turn or self.state != "Preparing":
-                    return
-                if (left := self.cluster.away_until + patience - self.world.now) > 0:
-                    self.world.later(left, expire)
-                    return
-                for member in [m for m in self.members.values() if not m.joined and m.instance is None]:
-                    del self.members[member.id]
-                if not any(m.joined for m in self.members.values()) and self.members:
-                    self.world.later(patience, expire)
-                else:
-                    self._complete()
-
-            self.world.later(patience, expire)
-
-    def _complete_if_all(self) -> bool:
-        if all(member.joined for member in self.members.values()):
-            self._complete()
-            return True
-        return False
-
-    def _complete(self) -> None:
-        self.generation += 1
-        self._turn += 1
-        if not self.members:
-            self.state, self.leader = "Empty", ""
-            return
-        self.state = "Completing"
-        joined = [member for member in self.members.values() if member.joined]
-        if self.leader not in self.members or not self.members[self.leader].joined:
-            self.leader = joined[0].id
-        generation = self.generation
-        for member in joined:
-            member.joined = False
-            member.deadline = self.world.now + member.session
-            member.client.answered(lambda client=member.client: client.joined(generation))
-
-    def sync(self, client: Consumer) -> None:
-        """A SyncGroup request: that of the leader shares partitions out."""
-        member = self.members.get(client.member_id)
-        if member is None or client.generation != self.generation or self.state == "Preparing":
-            client.answered(client.rejoin)
-            return
-        if self.state == "Stable":
-            self._share(member)
-            return
-        member.waits = True
-        if member.id != self.leader:
-            return
-        shares = assign(
-            {m.id: (m.topics, m.owned) for m in self.members.values()}, lambda topic: self.cluster.count(topic)
-        )
-        self.state = "Stable"
-        for one in self.members.values():
-            one.assignment = tuple(shares[one.id])
-            if one.waits:
-                self._share(one)
-
-    def _share(self, member: Member) -> None:
-        member.waits = False
-        client, generation, assignment = member.client, self.generation, member.assignment
-        client.answered(lambda: client.synced(generation, assignment))
-
-    # --- offsets
-
-    def commit(
-        self,
-        offsets: Iterable[tuple[str, int, int, str | None]],
-        member: str = "",
-        generation: int = -1,
-        instance: str | None = None,
-    ) -> dict[tuple[str, int], int | None]:
-        """The code of an error by partition."""
-        offsets = list(offsets)
-        error = self._refuses(member, generation, instance)
-        answers: dict[tuple[str, int], int | None] = {}
-        for topic, partition, offset, metadata in offsets:
-            if error is None and self.cluster.partition(topic, partition) is None:
-                answers[topic, partition] = int(KafkaError.UNKNOWN_TOPIC_OR_PART)
-                continue
-            answers[topic, partition] = error
-            if error is None:
-                before = self.offsets.get((topic, partition))
-                if member and before is not None and before.metadata == metadata and offset < before.offset:
-                    self.set_back.append(f"{topic}-{partition} from {before.offset} to {offset}")
-                self.offsets[topic, partition] = self.written(offset, metadata)
-        return answers
-
-    def _refuses(self, member: str, generation: int, instance: str | None) -> int | None:
-        if generation < 0 and not member and instance is None:
-            return None if not self.members else int(KafkaError.UNKNOWN_MEMBER_ID)
-        if not self.members and self.name not in self.cluster.groups:
-            return int(KafkaError.ILLEGAL_GENERATION)
-        if (error := self.validate(member, instance)) is not None:
-            return error
-        if generation != self.generation:
-            return int(KafkaError.ILLEGAL_GENERATION)
-        return int(KafkaError.REBALANCE_IN_PROGRESS) if self.state == "Completing" else None
-
-    def written(self, offset: int, metadata: str | None) -> Committed:
-        """A position, written after all others."""
-        return Committed(offset, metadata, next(self._orders))
-
-    def unstable(self, topic: str, partition: int) -> bool:
-        """Whether a transaction that is under way holds an offset of this partition."""
-        return any((topic, partition) in offsets for offsets in self.pending.values())
-
-    def end(self, transaction: Transaction, *, committed: bool) -> None:
-        """The transaction's marker."""
-        offsets = self.pending.pop(transaction, {})
-        for place, at in offsets.items() if committed else ():
-            before = self.offsets.get(place)
-            if before is None or before.order < at.order:
-                self.offsets[place] = at
-        self.changed.fire()
-
-
-def assign(
-    members: dict[str, tuple[tuple[str, ...], tuple[tuple[str, int], ...]]], count: Callable[[str], int]
-) -> dict[str, list[tuple[str, int]]]:
-    """Shares as even as may be, each keeping what it has; what another one still has is nobody's for now."""
-    topics = sorted({topic for subscribed, _ in members.values() for topic in subscribed})
-    partitions = [(topic, number) for topic in topics for number in range(count(topic))]
-    there = set(partitions)
-    shares: dict[str, list[tuple[str, int]]] = {name: [] for name in members}
-    owner: dict[tuple[str, int], str] = {}
-    for name, (subscribed, owned) in members.items():
-        for place in owned:
-            if place in there and place[0] in subscribed and place not in owner:
-                owner[place] = name
-                shares[name].append(place)
-    for place in partitions:
-        if place not in owner:
-            able = [name for name in members if place[0] in members[name][0]]
-            if able:
-                shares[min(able, key=lambda name: len(shares[name]))].append(place)
-    for _ in partitions:
-        most = max(members, key=lambda name: len(shares[name]))
-        moved = False
-        for place in reversed(shares[most]):
-            able = [name for name in members if place[0] in members[name][0]]
-            least = min(able, key=lambda name: len(shares[name]))
-            if len(shares[most]) - len(shares[least]) > 1:
-                shares[most].remove(place)
-                shares[least].append(place)
-                moved = True
-                break
-        if not moved:
-            break
-    return {name: [at for at in share if owner.get(at, name) == name] for name, share in shares.items()}
-
-
 class Coordinated:
     """A transactional id at its coordinator."""
 
@@ -473,7 +93,7 @@ class Brokers:
         self.nodes = (1, 2, 3)
         self.changed = Signal(world)
         """Fired when topics or partitions come."""
-        self.clients: list[Consumer] = []
+        self.clients: list[Membership] = []
         """Members of groups, to be told of topics that change."""
         self.waiting: dict[str, list[Fetch]] = {}
         """Readers of topics that are not there, by the topic."""
@@ -520,7 +140,7 @@ class Brokers:
         finally:
             self.world.answered(fault)
 
-    def member_id(self, client: Consumer) -> str:
+    def member_id(self, client: Membership) -> str:
         """A new one."""
         self._members += 1
         return f"{client.instance or client.client_id}-{self._members:08d}"

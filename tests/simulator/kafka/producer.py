@@ -18,16 +18,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.simulator.kafka.admin import metadata_of
-from tests.simulator.kafka.brokers import (
-    CHANGING,
-    LOST_SECONDS,
-    Brokers,
-    Coordinated,
-    Transaction,
-    brokers,
-    in_background,
-)
-from tests.simulator.kafka.messages import Entry, Headers, Message, exception, to_commit
+from tests.simulator.kafka.brokers import CHANGING, LOST_SECONDS, Brokers, Coordinated, brokers, in_background
+from tests.simulator.kafka.messages import Entry, Headers, Message, Transaction, exception, to_commit
 from tests.simulator.world import Kind, Signal
 
 ANSWER_SECONDS = 0.003

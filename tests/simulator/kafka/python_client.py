@@ -13,16 +13,9 @@ from kafka.admin import OffsetSpec
 from kafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError, for_code
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
-from tests.simulator.kafka.brokers import (
-    ASKING,
-    CHANGING,
-    LOST_SECONDS,
-    TOPIC_DEFAULTS,
-    Group,
-    Partition,
-    Topic,
-    brokers,
-)
+from tests.simulator.kafka.brokers import ASKING, CHANGING, LOST_SECONDS, brokers
+from tests.simulator.kafka.groups import Group
+from tests.simulator.kafka.topics import TOPIC_DEFAULTS, Partition, Topic
 
 _STATES = {"Preparing": "PreparingRebalance", "Completing": "CompletingRebalance"}
 _NOT_THERE = "This server does not host this topic-partition."

@@ -1,0 +1,100 @@
+"""Sinks that keep in memory what they get, exactly once or not, and what tests put before and behind them."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from plugins import (
+    Batch,
+    CommittingSink,
+    Config,
+    Conflict,
+    Event,
+    Receipt,
+    Rejected,
+    Resumed,
+    Sink,
+)
+
+
+class Store(Sink[Config]):
+    """Keeps what was flushed; does what it is told to on the way."""
+
+    type_name = "store"
+    flush_interval = 0.05
+    script: Iterator[Exception | None] = iter(())
+
+    def __init__(self, config, name=""):
+        super().__init__(config, name)
+        self.written: list[bytes] = []
+        self.durable: list[bytes] = []
+
+    def write(self, batch):
+        failure = next(self.script, None)
+        if isinstance(failure, Exception) and not isinstance(failure, Rejected):
+            raise failure
+        rejected = {batch.id(row): "not wanted" for row, event in enumerate(batch) if event.body == b"bad"}
+        self.written += [event.body for event in batch if event.body != b"bad"]
+        if rejected:
+            raise Rejected(rejected)
+
+    def flush(self):
+        self.durable += self.written
+        self.written.clear()
+
+    def reset(self):
+        self.written.clear()
+
+
+class Record(CommittingSink[Config]):
+    """Exactly once, in memory: its record outlives the instance, as HDFS does."""
+
+    type_name = "record"
+    commits: ClassVar[dict[int, tuple[int, list[bytes]]]]
+    failures: ClassVar[list[Exception]]
+    note: ClassVar[bytes] = b""
+
+    def __init__(self, config, name=""):
+        super().__init__(config, name)
+        self.written: list[bytes] = []
+
+    def resume(self, claim, committed):
+        position = max((end for end, _ in self.commits.values()), default=committed)
+        return Resumed(claim, position, (self.note,) if self.note else ())
+
+    def write(self, batch):
+        self.partition = batch.origin.partition
+        self.written += batch.bodies.to_pylist()
+
+    def due(self):
+        return {self.partition} if self.written else set()
+
+    def stage(self, claim, start, end, note=b""):
+        return Receipt(claim, start, end, len(self.written), (list(self.written), note))
+
+    def commit(self, receipt):
+        if receipt.start in self.commits:
+            raise Conflict("someone was here before")
+        written, note = receipt.staged
+        self.commits[receipt.start] = (receipt.end, written)
+        type(self).note = note
+        self.written.clear()
+        if self.failures:
+            raise self.failures.pop()
+
+    def noted(self, claim):
+        type(self).note = b""
+
+    def reset(self, partition=None):
+        self.written.clear()
+
+
+class Letters(list):
+    def put(self, letters):
+        self.extend(letters)
+
+    def close(self):
+        pass
+
+
+def put(channel, *bodies: bytes) -> None:
+    channel.put(Batch.of([Event(body) for body in bodies]))

@@ -1,0 +1,235 @@
+"""What sinks reject: it is kept as a dead letter once, and the rest is delivered."""
+
+import threading
+from typing import ClassVar
+
+import pytest
+
+from agent.services.running import until
+from plugins import (
+    Config,
+    Event,
+    EventId,
+    Interceptor,
+    Rejected,
+    Retry,
+)
+from tests.runner.pipelines import Letters, Record, Store, put
+
+
+def test_rejected_events_are_kept_and_the_rest_is_delivered(pipeline):
+    sink, channel, letters = pipeline(Store)
+    put(channel, b"1", b"bad", b"2")
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert sink.members[0].sink.durable == [b"1", b"2"]
+    assert [(letter.event.body, letter.reason, letter.id.index) for letter in letters] == [(b"bad", "not wanted", 1)]
+    assert sink.members[0].metrics.get("EventDrainSuccessCount") == 2
+    assert sink.members[0].metrics.get("EventRejectedCount") == 1
+
+
+class Refuse(Interceptor[Config]):
+    """Rejects what is bad, after it has changed it."""
+
+    type_name = "refuse"
+
+    def intercept(self, batch):
+        changed = batch.with_header("seen", "yes")
+        return self.reject(changed, {row: "it is bad" for row, one in enumerate(batch) if one.body == b"bad"})
+
+
+def test_what_a_sinks_interceptor_rejects_is_a_letter_as_the_channel_has_the_event(pipeline):
+    sink, channel, letters = pipeline(Store, interceptors=[Refuse])
+    put(channel, b"1", b"bad", b"2")
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
+    member = sink.members[0]
+    assert member.sink.durable == [b"1", b"2"]
+    assert [(one.component, one.event, one.reason) for one in letters] == [
+        ("a.sinks.k", Event(b"bad"), "it is bad"),
+    ]
+    assert letters[0].id is not None
+    assert (member.metrics.get("EventRejectedCount"), member.metrics.get("EventFilteredCount")) == (1, 0)
+
+
+def test_what_a_flush_rejects_is_a_dead_letter_and_not_counted_as_delivered(pipeline):
+    class Late(Store):
+        """Learns at the flush only what its store refuses."""
+
+        type_name = "late"
+
+        def write(self, batch):
+            self.batch = batch
+
+        def flush(self):
+            raise Rejected({self.batch.id(0): "not wanted"})
+
+    sink, channel, letters = pipeline(Late)
+    put(channel, b"bad", b"1", b"2")
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert [letter.event.body for letter in letters] == [b"bad"]
+    assert sink.members[0].metrics.get("EventDrainSuccessCount") == 2
+    assert sink.members[0].metrics.get("EventRejectedCount") == 1
+
+
+class Strict(Store):
+    """Its store knows no `bad` until it is mended; learns at the flush what it refuses."""
+
+    type_name = "strict"
+
+    def __init__(self, config, name=""):
+        super().__init__(config, name)
+        self.mended = threading.Event()
+        self.offered: list[list[bytes]] = []
+
+    def write(self, batch):
+        self.written.append(batch)
+
+    def flush(self):
+        batches, self.written = self.written, []
+        self.offered.append([event.body for batch in batches for event in batch])
+        rejected = {}
+        for batch in batches:
+            bad = {batch.id(row): "no such field" for row, event in enumerate(batch) if event.body == b"bad"}
+            rejected |= {} if self.mended.is_set() else bad
+            self.durable += [event.body for row, event in enumerate(batch) if batch.id(row) not in rejected]
+        if rejected:
+            raise Rejected(rejected)
+
+
+def test_a_sink_whose_store_refuses_nearly_everything_pauses_and_goes_on_by_itself(pipeline, caplog):
+    sink, channel, letters = pipeline(Strict)
+    put(channel, *[b"bad"] * 5_000)
+    until(lambda: sink.members[0].metrics.get("FailureCount") >= 2)
+    assert sink.members[0].metrics.last_error.startswith("paused: 5,000 of the latest 5,000 events were rejected")
+    assert caplog.text.count("paused: ") == 1
+    assert sink.members[0].sink.offered[0] == [b"bad"] * 5_000
+    assert sink.members[0].sink.offered[1] == [b"bad"] * 100
+    assert channel.metrics.get("ChannelSize") == 5_000
+    sink.members[0].sink.mended.set()
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
+    until(lambda: not sink.members[0].metrics.last_error)
+    assert letters == []
+    assert sink.members[0].sink.durable == [b"bad"] * 5_000
+    assert sink.members[0].metrics.get("EventDrainSuccessCount") == 5_000
+    assert sink.members[0].metrics.get("EventRejectedCount") == 0
+
+
+def test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_offered(pipeline):
+    class Picky(Record):
+        """Rejects, and fails to commit at first."""
+
+        type_name = "picky"
+        commits: ClassVar = {}
+        failures: ClassVar = []
+        away: ClassVar = [Retry("away"), Retry("away")]
+
+        def write(self, batch):
+            self.partition = batch.origin.partition
+            self.written += [event.body for event in batch if event.body != b"bad"]
+            raise Rejected({batch.id(row): "not wanted" for row, event in enumerate(batch) if event.body == b"bad"})
+
+        def stage(self, claim, start, end, note=b""):
+            if self.away:
+                raise self.away.pop()
+            return super().stage(claim, start, end, note)
+
+    sink, channel, letters = pipeline(Picky)
+    put(channel, b"1", b"bad", b"2")
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert [written for _, written in Picky.commits.values()] == [[b"1", b"2"]]
+    assert [letter.event.body for letter in letters] == [b"bad"]
+    assert sink.members[0].metrics.get("EventRejectedCount") == 1
+
+
+class Rejecting(Record):
+    """Rejects what is bad, when it is written."""
+
+    def write(self, batch):
+        self.partition = batch.origin.partition
+        self.written += [event.body for event in batch if event.body != b"bad"]
+        rejected = {batch.id(row): "not wanted" for row, event in enumerate(batch) if event.body == b"bad"}
+        if rejected:
+            raise Rejected(rejected)
+
+
+def test_the_letters_of_a_commit_outlive_a_crash_before_they_are_kept(pipeline, monkeypatch):
+    class Noting(Rejecting):
+        type_name = "noting"
+        commits: ClassVar = {}
+        failures: ClassVar = []
+
+    tried = []
+
+    def away(letters, new):
+        tried.extend(new)
+        raise Retry("nowhere to keep letters")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Letters, "put", away)
+        sink, channel, letters = pipeline(Noting)
+        put(channel, b"1", b"bad", b"2")
+        until(lambda: len(tried) > 1)
+        assert [written for _, written in Noting.commits.values()] == [[b"1", b"2"]]
+        assert sink.notes, "they are tried again"
+        sink.stopping.set()
+        sink.thread.join(60)
+    assert len({letter.name for letter in tried}) == 1
+    assert not letters
+    assert Noting.note
+    sink, channel, letters = pipeline(Noting)
+    put(channel, b"3")
+    until(lambda: letters)
+    until(lambda: not Noting.note)
+    assert [(letter.event.body, letter.name) for letter in letters] == [(b"bad", tried[0].name)]
+
+
+def test_letters_that_cannot_be_kept_at_first_are_kept_once_and_before_the_next_commit(pipeline, monkeypatch):
+    class Awkward(Rejecting):
+        type_name = "awkward"
+        commits: ClassVar = {}
+        failures: ClassVar = []
+
+    failures = [Retry("away"), Retry("away")]
+    real = Letters.put
+
+    def put_at_last(letters, new):
+        if failures:
+            raise failures.pop()
+        assert len(Awkward.commits) == 1, "the next commit would do away with the only copy"
+        real(letters, new)
+
+    monkeypatch.setattr(Letters, "put", put_at_last)
+    sink, channel, letters = pipeline(Awkward)
+    put(channel, b"1", b"bad", b"2")
+    until(lambda: letters)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
+    put(channel, b"3")
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert [letter.event.body for letter in letters] == [b"bad"]
+    assert [written for _, written in Awkward.commits.values()] == [[b"1", b"2"], [b"3"]]
+    assert not Awkward.note
+    assert sink.members[0].metrics.get("EventRejectedCount") == 1
+
+
+class Mistaken(Store):
+    """Rejects by an id of its own making, as if rows were counted across batches."""
+
+    def write(self, batch):
+        origin = batch.origin
+        raise Rejected({EventId(origin.topic, origin.partition, 10_000, 0): "it is wrong"})
+
+
+def test_events_that_a_sink_rejects_by_ids_it_did_not_get_are_not_lost(pipeline):
+    sink, channel, letters = pipeline(Mistaken)
+    put(channel, b"a", b"b")
+    until(lambda: sink.members[0].metrics.last_error)
+    said = sink.members[0].metrics.last_error
+    assert "test_sinks_rejections.Mistaken" in said
+    assert "rejects events that it did not get" in said
+    assert letters == []
+    assert channel.metrics.get("ChannelSize") == 2
+
+
+@pytest.mark.parametrize("wrong", ["it is wrong", {0: "it is wrong"}, {EventId("t", 0, 0, 0): None}])
+def test_a_rejection_names_events_by_their_ids(wrong):
+    with pytest.raises(TypeError, match=r"\{batch.id\(row\): a sentence"):
+        Rejected(wrong)

@@ -1,0 +1,203 @@
+"""The kernel's inotify, and the process that opens files by it: a queue of names that may overflow, which the
+source's own `Opener` handles, and writes that are told of, but not all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.simulator.files.disk import Disk, System, files_of
+from tests.simulator.world import Process, Signal, world
+
+MODULES = (
+    "plugins.shared.disk",
+    *(f"sources.taildir.{name}" for name in ("copies", "files", "groups", "positions", "source", "tail", "watch")),
+)
+MOST_QUEUED = 60
+OVERFLOW = 0x4000
+
+
+class NamesModel:
+    """`Names`: the kernel's queue, and the process that reads it, which runs the real code of it."""
+
+    def __init__(
+        self, *, tell: Callable[[Any], None], overflow: Callable[[], None], ended: Callable[[str], None]
+    ) -> None:
+        self._tell, self._overflow, self._ended = tell, overflow, ended
+        here = world()
+        self.world, self.agent = here, here.process
+        self.disk: Disk = here.models["disk"]
+        self.events: deque[tuple[int, int, bytes]] = deque()
+        self.news, self.inbox = Signal(here), Signal(here)
+        self.mail: deque[list[Any]] = deque()
+        self.patterns: list[str] | None = None
+        self.opener: Any = None
+        self.process: Process | None = None
+        self.closed = False
+        self.since = math.inf
+        self.disk.instances.append(self)
+        self.agent.ended.append(self._close)
+        self._start()
+        self.agent.spawn(self._receive, "taildir-names")
+
+    def add(self, directory: str, patterns: Any) -> bool:
+        new = self.patterns is None
+        if new:
+            self.since = self.world.now
+            self.patterns = list(patterns)
+            self.opener.watch(1, {directory: patterns})
+            self.directory = directory
+        return new
+
+    def wait(self) -> None:
+        """It has started."""
+
+    def close(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.disk.instances.remove(self)
+            self._drop()
+            self.inbox.fire()
+            self.news.fire()
+
+    def _drop(self) -> None:
+        for _, fd in (*self.opener.waiting, *itertools.chain.from_iterable(self.mail)):
+            if fd is not None:
+                os.close(fd)
+        self.opener.waiting.clear()
+        self.mail.clear()
+
+    def queue(self, mask: int, cookie: int, name: bytes) -> None:
+        if self.patterns is None:
+            return
+        if len(self.events) < MOST_QUEUED:
+            self.events.append((mask, cookie, name))
+        elif self.events[-1][0] != OVERFLOW:
+            self.events.append((OVERFLOW, 0, b""))
+        self.news.fire()
+
+    def _start(self) -> None:
+        from sources.taildir.opener import Opener
+
+        self.opener = Opener()
+        if self.patterns is not None:
+            self.opener.watch(1, {self.directory: self.patterns})
+        self.process = Process(self.world, f"{self.agent.name}-opener")
+        self.process.spawn(self._open, "main")
+
+    def _open(self) -> None:
+        from sources.taildir.opener import Event
+
+        me = self.process
+        while not self.closed:
+            if not self.events:
+                self.news.wait(10)
+                continue
+            self.world.sleep(self.world.random.choice([0.0005, 0.002, 0.01]))
+            for _ in range(min(len(self.events), self.world.random.randint(1, 8))):
+                mask, cookie, name = self.events.popleft()
+                self.opener.handle(Event(1, mask, cookie, name))
+            if self.world.random.random() < 0.5:
+                self.world.sleep(0.001)
+            if self.closed or self.process is not me:
+                return
+            self.mail.append([*self.opener.waiting])
+            self.opener.waiting.clear()
+            self.inbox.fire()
+
+    def _receive(self) -> None:
+        from sources.taildir.names import Named
+
+        while not self.closed:
+            if not self.mail:
+                self.inbox.wait(10)
+                continue
+            for (kind, path, cookie, device, inode, _), fd in self.mail.popleft():
+                if fd is not None:
+                    files_of(self.agent).add(fd)
+                if kind == "overflow":
+                    self._overflow()
+                else:
+                    self._tell(Named(kind, path, cookie, (device, inode) if inode else None, fd))
+
+    def kill(self) -> None:
+        """It dies, with what it holds; the agent starts it again."""
+        if self.closed or self.process is None:
+            return
+        self.process.kill()
+        for _, fd in self.opener.waiting:
+            if fd is not None:
+                os.close(fd)
+        self.opener.waiting.clear()
+
+        def again() -> None:
+            if not self.closed:
+                self._start()
+                self._ended("killed")
+
+        self.world.later(0.1, lambda: self.agent.alive and self.agent.spawn(again, "restart"))
+
+
+class WritesModel:
+    """`_Writes`: says of writes, but not of each, unless files are closed soon.
+
+    That a closed file was written to, nothing else tells once it is gone.
+    """
+
+    def __init__(self, tell: Callable[[str], None], overflow: Callable[[], None]) -> None:
+        self.tell, self.watching = tell, False
+        self.agent, self.disk = world().process, world().models["disk"]
+        self.disk.writes.append(self)
+        self.agent.ended.append(self.close)
+
+    def add(self, directory: str) -> None:
+        self.watching = True
+
+    def clear(self) -> None:
+        self.watching = False
+
+    def close(self) -> None:
+        if self in self.disk.writes:
+            self.disk.writes.remove(self)
+
+    def wrote(self, path: str) -> None:
+        if self.watching and (self.disk.closed_soon or world().random.random() < 0.8):
+            self.agent.spawn(lambda: self.tell(path), "writes")
+
+
+@contextmanager
+def patched() -> Iterator[None]:
+    """The source's modules on the models."""
+    from sources.taildir import tail
+
+    changed: list[tuple[Any, str, Any]] = []
+
+    def change(place: Any, name: str, value: Any) -> None:
+        changed.append((place, name, getattr(place, name)))
+        setattr(place, name, value)
+
+    system = System()
+    for name in MODULES:
+        module = sys.modules[name]
+        if "os" in vars(module):
+            change(module, "os", system)
+    watch = sys.modules["sources.taildir.watch"]
+    change(watch, "Names", NamesModel)
+    change(watch, "_Writes", WritesModel)
+    change(tail, "_ids", itertools.count(1))
+    change(tail.Tail, "__hash__", lambda self: self.id)
+    try:
+        yield
+    finally:
+        for place, name, value in reversed(changed):
+            setattr(place, name, value)

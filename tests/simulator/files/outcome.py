@@ -1,0 +1,64 @@
+"""What has come of files: each line that could be read is in the channel, in order, or its file was told of as
+missed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.simulator.files.writers import Writers
+from tests.simulator.outcomes import Failure
+
+TOPIC = "t"
+
+
+class Outcome(Writers):
+    """What there is, and what must be true of it."""
+
+    def _arrived(self) -> list[bytes]:
+        from channels.kafka.records import format_of
+        from plugins import Batch, Record
+
+        found: list[bytes] = []
+        for entry in self.brokers.records(TOPIC, 0) if self.brokers.count(TOPIC) else ():
+            assert format_of(Record(entry.offset, 0, entry.key, entry.value, entry.headers or ())) is not None
+            found += Batch.from_ipc(entry.value).bodies.to_pylist()
+        return found
+
+    def _check(self) -> None:
+        arrived = self._arrived()
+        seen = set(arrived)
+        if strange := seen - {line for log in self.all for line in log.lines}:
+            raise Failure(f"never written: {sorted(strange)[:3]}")
+        lost, silent = 0, []
+        for log in self.all:
+            order = list(dict.fromkeys(line for line in arrived if line in set(log.lines)))
+            if order != sorted(order):
+                raise Failure(f"lines of one file came in another order: {[line[:6] for line in order]}")
+            missing = [line[:6] for line in log.lines if line not in seen]
+            if not missing:
+                continue
+            lost += 1
+            if not log.out:
+                raise Failure(f"{missing[0]!r} and {len(missing) - 1} others are lost, and their file is there")
+            if not log.excused:
+                silent.append(missing)
+            elif log.there and log.known and not self.harmed:
+                raise Failure(f"{missing[0]!r} and {len(missing) - 1} others are lost, and known bytes precede them")
+        missed = self._metric("FileMissedCount")
+        dropped = self._metric("WatchOverflowCount") + self._metric("WatchRestartCount")
+        told = missed + sum("was not found again" in line for line in self.world.story)
+        if len(silent) > told and not dropped:
+            raise Failure(f"{len(silent)} files are lost, of which {told} were told of: {silent[:3]}")
+        if missed > lost and not dropped:
+            raise Failure(f"{missed} files were told of as missed, and {lost} are")
+        twice = [line for line, count in Counter(arrived).items() if count > 1]
+        if twice and not self.harmed and not self.world.faults and not self._interrupted():
+            raise Failure(f"{len(twice)} lines came twice, without a reason")
+
+    def _interrupted(self) -> bool:
+        return any(step.what in ("kill", "pause", "kill-opener") for step in self.plan.steps)
+
+    def _metric(self, name: str) -> int:
+        runs = [agent.agent for agent in self.agents if agent.agent is not None]
+        return sum(int(run.sources[0].source.metrics.get(name)) for run in runs)

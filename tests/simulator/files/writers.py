@@ -1,0 +1,140 @@
+"""The writers of the simulation's logs: they write, rotate, remove and compress files, as logging handlers and
+logrotate do, and know which agent alone knew of a file that is gone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.simulator.files.disk import Disk
+from tests.simulator.files.inotify import MOST_QUEUED
+from tests.simulator.kafka import Brokers
+from tests.simulator.plans import Plan
+from tests.simulator.program import AgentProcess
+from tests.simulator.world import Chances, World
+
+
+@dataclass(eq=False)
+class Log:
+    """One file's life, as its writer knows it."""
+
+    inode: int
+    lines: list[bytes] = field(default_factory=list)
+    born: float = 0.0
+    keeper: AgentProcess | None = None
+    """The agent that ran when it was deleted, or renamed out of the pattern: from then on it alone knew of it."""
+    out: bool = False
+    """Whether that has happened."""
+    excused: bool = False
+    """Whether no such agent ran, or it ended before it had read all."""
+    known: bool = False
+    """Whether it had read something of it by then: enough to know the file, or a copy of it, again."""
+    there: bool = True
+    """Whether a file has its bytes still, compressed or not."""
+
+
+class Writers:
+    """What happens to files."""
+
+    brokers: Brokers
+    disk: Disk
+    home: Path
+    directory: Path
+    log: Path
+    """The one that is written to."""
+    matching: re.Pattern[str]
+
+    def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
+        self.plan = plan
+        self.world = World(
+            plan.seed, chances=Chances(plan.share, processes=("h1",)), given=plan.faults, verbose=verbose
+        )
+        self.agent: AgentProcess | None = None
+        self.agents: list[AgentProcess] = []
+        self.logs: dict[Path, Log] = {}
+        """Files that are there, by path."""
+        self.all: list[Log] = []
+        self.number = self.rotations = self.harmed = 0
+
+    @property
+    def running(self) -> bool:
+        return self.agent is not None and self.agent.running
+
+    def _out(self, log: Log) -> None:
+        if not log.out:
+            log.out, log.keeper = True, self.agent if self._knows(log) else None
+            log.excused = log.keeper is None
+
+    def _knows(self, log: Log) -> bool:
+        """Whether an agent runs that can know of it: one that has looked since, or had begun to watch before."""
+        if not self.running or self.agent is None or self.agent.agent is None or not self.disk.instances:
+            return False
+        source = self.agent.agent.sources[0].source
+        return hasattr(source, "_unwritable") or log.born > self.disk.instances[0].since
+
+    def _log(self, path: Path) -> Log:
+        if path not in self.logs:
+            self.disk.create(path)
+            self.logs[path] = Log(path.stat().st_ino, born=self.world.now)
+            self.all.append(self.logs[path])
+        return self.logs[path]
+
+    def do_write(self, count: int) -> None:
+        log = self._log(self.log)
+        for _ in range(count):
+            self.number += 1
+            log.lines.append(b"%06d%s%06d" % (self.number, b"." * (self.number % 50), self.number))
+        self.disk.append(self.log, b"".join(line + b"\n" for line in log.lines[-count:]))
+
+    def do_rotate(self, matching: bool) -> None:
+        if self.log in self.logs:
+            self.rotations += 1
+            to = self.directory / (f"app.log.{self.rotations}" if matching else f"app.log.{self.rotations}.old")
+            log = self.logs[to] = self.logs.pop(self.log)
+            self.disk.rename(self.log, to)
+            if not self.matching.fullmatch(to.name):
+                self._out(log)
+
+    def _rotated(self) -> list[Path]:
+        """The oldest first."""
+        return [path for path in self.logs if path != self.log]
+
+    def _end_of(self, path: Path, *, copied: bool) -> None:
+        log = self.logs.pop(path)
+        log.there = copied
+        self._out(log)
+        self.world.told(f"{path.name} is gone")
+        self.disk.unlink(path)
+
+    def do_delete(self) -> None:
+        paths = self._rotated()
+        if paths:
+            self._end_of(paths[0], copied=False)
+
+    def do_remove(self) -> None:
+        if self.log in self.logs:
+            self._end_of(self.log, copied=False)
+
+    def do_compress(self) -> None:
+        for path in self._rotated():
+            to = path.with_name(path.name + ".gz")
+            self.disk.copy(path, to, pack=True)
+            self._end_of(path, copied=True)
+
+    def do_churn(self, count: int, life: float) -> None:
+        """A handler that rotates fast, with one backup."""
+        for _ in range(count):
+            self.do_write(3)
+            self.world.sleep(life)
+            self.do_rotate(True)
+            for path in self._rotated()[:-1]:
+                self._end_of(path, copied=False)
+
+    def do_flood(self) -> None:
+        """More names than the kernel's queue holds."""
+        other = self.directory / "other"
+        for _ in range(MOST_QUEUED // 2 + 10):
+            self.disk.create(other)
+            self.disk.unlink(other)

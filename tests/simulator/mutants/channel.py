@@ -1,0 +1,124 @@
+"""Mutants of the Kafka channel: its reader, its producer, and the overflow that an agent has before it."""
+
+from tests.simulator.mutants.mutant import ALL, OVERFLOWS, Mutant
+
+READER_PY = "channels/kafka/reader.py"
+OVERFLOW_PY = "agent/runner/local/overflow.py"
+
+READER = (
+    Mutant(
+        "topic-confirmed",
+        "what was fetched waits until the topic's id is confirmed",
+        ALL,
+        READER_PY,
+        "        self._topic_ids.ask(self._confirmed)\n",
+        "        self._confirmed(self._claim.topic_id)\n",
+    ),
+    Mutant(
+        "offset-of-old-topic",
+        "an offset of a topic that was deleted counts as none",
+        ALL,
+        "channels/kafka/positions.py",
+        'elif said.topic_id not in ("", claim.topic_id):',
+        "elif False:",
+    ),
+    Mutant(
+        "loss-of-this-topic",
+        "no record of a topic made again is taken for the rest of one that has lost some",
+        ALL,
+        READER_PY,
+        "return error if self._topic_ids.get() == self._claim.topic_id else self._made_again()",
+        "return error",
+        "tests/channels/test_kafka.py::test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_meanwhile",
+    ),
+    Mutant(
+        "fetched-before-seek",
+        "what was fetched before a seek is dropped",
+        ALL,
+        READER_PY,
+        "if partition not in self._queues or partition in self._seeks:",
+        "if partition not in self._queues:",
+        "test_what_arrives_between_a_failure_and_the_seek_is_not_delivered_before_what_failed",
+    ),
+    Mutant(
+        "queued-before-seek",
+        "what waits is dropped when the position is moved",
+        ALL,
+        READER_PY,
+        "            for partition in positions:\n                self._forget(partition)\n            seeks",
+        "            seeks",
+    ),
+    Mutant(
+        "begin-registered",
+        "where a partition begins is committed before it is read",
+        ALL,
+        READER_PY,
+        "        if positions:\n            self._commit(positions)\n",
+        "",
+    ),
+    Mutant(
+        "partition-unread",
+        "a partition that nobody reads makes a member join anew",
+        ALL,
+        READER_PY,
+        "            again, self._unread = self._unread & members.unread, members.unread\n",
+        "            again = set[int]()\n",
+        "test_a_drain_does_not_give_up_a_partition_that_was_added_while_its_agent_was_away",
+    ),
+)
+
+PRODUCER = (
+    Mutant(
+        "put-acknowledged",
+        "a put returns when the brokers have the batch",
+        ALL,
+        "channels/kafka/producing.py",
+        "            self._await(delivery, len(batch))\n",
+        "            pass\n",
+    ),
+)
+
+OVERFLOW = (
+    Mutant(
+        "overflow-late",
+        "what a late put has stored is not forwarded",
+        OVERFLOWS,
+        OVERFLOW_PY,
+        "batch, self._letters, owners), put, len(batch))",
+        "batch, self._letters, owners), None, len(batch))",
+    ),
+    Mutant(
+        "overflow-behind",
+        "while the overflow holds anything all puts go there",
+        OVERFLOWS,
+        OVERFLOW_PY,
+        "            taken = None if self._storing else reader.take(0)\n",
+        "            taken = None\n",
+    ),
+    Mutant(
+        "overflow-under-way",
+        "an overflow does not end while a put into it is under way",
+        OVERFLOWS,
+        OVERFLOW_PY,
+        "                if not self._storing and self._reason:\n",
+        "                if self._reason:\n",
+    ),
+    Mutant(
+        "overflow-commit",
+        "what is forwarded is committed once the channel holds it",
+        OVERFLOWS,
+        OVERFLOW_PY,
+        "                    self._pass_on(taken)\n"
+        "                    reader.commit({self._claims[taken.partition]: taken.end})\n",
+        "                    reader.commit({self._claims[taken.partition]: taken.end})\n"
+        "                    self._pass_on(taken)\n",
+    ),
+    Mutant(
+        "overflow-inherited",
+        "an agent that finds events in the overflow forwards them first",
+        OVERFLOWS,
+        OVERFLOW_PY,
+        '                    self._begin("events of an earlier outage are left")\n',
+        "                    pass\n",
+    ),
+)

@@ -1,0 +1,29 @@
+"""What a mutant is, and whose schedules find it."""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One guard taken away."""
+
+    name: str
+    guard: str
+    """What the code does no more."""
+    sinks: tuple[str, ...]
+    """Whose schedules find it."""
+    file: str
+    old: str
+    new: str
+    story: str = ""
+    """The test that finds it, of `test_stories.py` where no file is named: where it takes more to coincide than comes
+    about by chance, or what schedules do not have: other sinks, another cluster, an owner that sleeps for days."""
+
+
+HDFS, KAFKA, SOLR = ("hdfs",), ("kafka",), ("solr",)
+TAILDIR, OVERFLOWS = ("taildir",), ("overflow",)
+SOURCES = (*TAILDIR, *OVERFLOWS)
+"""What schedules without a sink are about."""
+EXACTLY_ONCE = ("hdfs", "kafka")
+ALL = ("hdfs", "kafka", "solr")
+ON_HDFS = ("hdfs", "spark-hdfs")
+SPARK = ("spark-hdfs", "spark-kafka", "spark-solr")

@@ -1,0 +1,156 @@
+"""Mutants of the runner of sinks: commits, failures and conflicts, dead letters and their replay, drains."""
+
+from tests.simulator.mutants.mutant import ALL, EXACTLY_ONCE, SOLR, Mutant
+
+RUNNER = "agent/runner/local/sinks.py"
+LETTERS = "agent/runner/deadletters/letters.py"
+DELIVERY = "agent/runner/delivery.py"
+
+SINKS = (
+    Mutant(
+        "reset-on-resume",
+        "what is staged here is dropped when another owner was faster",
+        EXACTLY_ONCE,
+        RUNNER,
+        "        self.members[0].delivery.lost({partition})\n        found",
+        "        self.members[0].delivery.rejections.lost({partition})\n        found",
+        "tests/runner/test_sinks.py::test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit",
+    ),
+    Mutant(
+        "drop-on-failure",
+        "what was written is dropped before it is taken again",
+        EXACTLY_ONCE,
+        RUNNER,
+        "        self.reader.rewind(member.delivery.start_over())\n        member.sink.reset()\n",
+        "        self.reader.rewind(member.delivery.start_over())\n",
+    ),
+    Mutant(
+        "rewind-on-failure",
+        "what was not committed is taken again after a failure",
+        ALL,
+        RUNNER,
+        "        self.reader.rewind(member.delivery.start_over())\n        member.sink.reset()\n",
+        "        member.delivery.start_over()\n        member.sink.reset()\n",
+    ),
+    Mutant(
+        "rewind-on-conflict",
+        "after a conflict the channel goes on where the record ends",
+        EXACTLY_ONCE,
+        RUNNER,
+        "                self.reader.rewind({partition: position})\n",
+        "",
+    ),
+    Mutant(
+        "flush-before-commit",
+        "a simple sink is flushed before the channel is committed",
+        SOLR,
+        RUNNER,
+        "            member.delivery.flush()\n",
+        "",
+    ),
+    Mutant(
+        "letters-before-commit",
+        "a simple sink's letters are kept before the channel is committed",
+        SOLR,
+        RUNNER,
+        '            member.metrics.add("EventRejectedCount", member.delivery.rejections.keep())\n',
+        "            member.delivery.rejections.lost(set(self.ranges))\n",
+    ),
+    Mutant(
+        "letters-with-commit",
+        "letters travel with the commit",
+        EXACTLY_ONCE,
+        DELIVERY,
+        "start, end, to_note(letters))",
+        "start, end, b'')",
+    ),
+    Mutant(
+        "letters-resumed",
+        "who takes over keeps the letters of the newest commit",
+        EXACTLY_ONCE,
+        RUNNER,
+        "self.notes[partition] = (found.claim, of_notes(found.notes))",
+        "self.notes[partition] = (found.claim, [])",
+    ),
+    Mutant(
+        "letters-after-commit",
+        "letters are kept for a commit that came about, and for no other",
+        EXACTLY_ONCE,
+        DELIVERY,
+        "        letters = self.rejections.of(claim.partition)\n",
+        "        letters = self.rejections.of(claim.partition)\n        self.rejections.letters.put(letters)\n",
+        "tests/runner/test_sinks_rejections.py::test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_offered",
+    ),
+    Mutant(
+        "own-claims",
+        "what was delivered of a partition is forgotten with it",
+        ALL,
+        RUNNER,
+        "        self._forget_untold(partitions)\n        for member",
+        "        for member",
+        "test_a_commit_that_waits_for_the_brokers_does_not_set_back_what_another_member_has_delivered_since",
+    ),
+)
+
+DEAD_LETTERS = (
+    Mutant(
+        "letter-name",
+        "a delivery that is tried again gives its letter the same name",
+        SOLR,
+        LETTERS,
+        "                name = _name(path, claim, id, taken)\n",
+        "                name = uuid.uuid4().hex\n",
+    ),
+    Mutant(
+        "letter-generation",
+        "an event that is rejected after its replay is a new letter",
+        ALL,
+        LETTERS,
+        'str(taken.replays.get(id, ""))',
+        '""',
+    ),
+    Mutant(
+        "letter-epoch",
+        "an event that is rejected after a reset is a new letter",
+        ALL,
+        LETTERS,
+        "str(claim.epoch), str(id)",
+        '"", str(id)',
+        "test_an_event_that_is_rejected_again_after_a_reset_is_a_letter_of_its_own",
+    ),
+    Mutant(
+        "letters-count-once",
+        "letters of one name count once",
+        EXACTLY_ONCE,
+        "agent/runner/deadletters/stored.py",
+        "        if kept.letter not in seen:\n",
+        "        if True:\n",
+    ),
+    Mutant(
+        "replay-noted",
+        "what is replayed is noted",
+        ALL,
+        "agent/runner/deadletters/replay.py",
+        "**marker(kept.letter for kept, _ in lot)",
+        "**marker(())",
+    ),
+    Mutant(
+        "replay-committed",
+        "a replay ends its transaction",
+        ALL,
+        "agent/runner/deadletters/replay.py",
+        "            producer.commit_transaction(ANSWER_SECONDS)\n",
+        "",
+    ),
+)
+
+DRAIN = (
+    Mutant(
+        "drain-end",
+        "a drain ends when nothing is left to deliver",
+        ALL,
+        "agent/runner/drain.py",
+        "        self._over = not self._ends\n",
+        "        self._over = True\n",
+    ),
+)

@@ -1,0 +1,41 @@
+"""Mutants of the driver on Spark: what it commits, and what it does about resets and lost records."""
+
+from tests.simulator.mutants.mutant import SPARK, Mutant
+
+DRIVER = (
+    Mutant(
+        "driver-overtaken",
+        "a driver that was overtaken commits no offset",
+        SPARK,
+        "channels/kafka/__init__.py",
+        "elif why := overtaken(claim, said):",
+        "elif why := '':",
+    ),
+    Mutant(
+        "driver-of-old-topic",
+        "a driver of a topic that was deleted commits no offset for the one made again",
+        SPARK,
+        "channels/kafka/__init__.py",
+        "                        self.confirm(claim)\n",
+        "                        pass\n",
+        "tests/system/test_kafka_channel.py::test_positions_of_a_topic_that_was_made_again_are_not_told_where_its_group_says_nothing_any_more",
+    ),
+    Mutant(
+        "reset-restored",
+        "a reset that a late commit has undone is made good",
+        SPARK,
+        "agent/runner/spark/query.py",
+        "            if found.epoch < ours.epoch or position is None:\n",
+        "            if False:\n",
+        "test_a_commit_of_a_driver_before_a_reset_that_comes_late_does_not_undo_the_reset",
+    ),
+    Mutant(
+        "loss-of-this-topic-on-spark",
+        "no record of a topic made again is taken for the rest of one that has lost some",
+        SPARK,
+        "agent/runner/spark/query.py",
+        "        starts, ends = self.channel.starts(), self.channel.ends()\n        self._look()\n",
+        "        self._look()\n        starts, ends = self.channel.starts(), self.channel.ends()\n",
+        "test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a_driver_looks_what_is_left",
+    ),
+)
