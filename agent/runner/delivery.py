@@ -321,16 +321,13 @@ def by_id(found: dict[EventId, str]) -> Callable[[Batch, Sequence[str]], None]:
 
 def _check_intercepted(interceptor: Interceptor[Any], before: Batch, after: object) -> None:
     """Raises FlafkaError where it has returned what an interceptor may not return."""
-    name = f"intercept() of {described(type(interceptor))}"
     if not isinstance(after, Batch):
-        raise FlafkaError(f"{name} must return a Batch, not {after!r:.60}")
-    if len(after) > len(before):
-        raise FlafkaError(
-            f"{name} must return the events that it gets, changed or fewer of them, and makes {len(after)} of "
-            f"{len(before)}"
-        )
-    if before.origin is not None and (after.origin is None or len(after.origin.offsets) != len(after)):
-        raise FlafkaError(
-            f"{name} must keep the ids of events: make the batch that it returns with where(), map() or with_…() of "
-            "the one it gets"
-        )
+        wrong = f"return a Batch, not {after!r:.60}"
+    elif len(after) > len(before):
+        wrong = f"return the events that it gets, changed or fewer of them, and makes {len(after)} of {len(before)}"
+    elif before.origin is not None and (after.origin is None or len(after.origin.offsets) != len(after)):
+        wrong = "keep the ids of events: make its batch with where(), map() or with_…() of the one that it gets"
+    else:
+        return
+    # Only now, as it reads the source file.
+    raise FlafkaError(f"intercept() of {described(type(interceptor))} must {wrong}")

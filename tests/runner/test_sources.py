@@ -8,10 +8,12 @@ import pyarrow.compute as pc
 import pytest
 
 from agent.runner.delivery import intercepted
+from agent.runner import delivery
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sources import SourceRunner
 from agent.topology import ComponentSpec, Place, Route, SelectorSpec, SourceSpec
-from plugins import Batch, Channel, Config, Event, EventId, Interceptor, Rejected, Retry, Source
+from interceptors.static import StaticInterceptor
+from plugins import Batch, Channel, Config, Event, EventId, Interceptor, Rejected, Retry, Source, conformance
 
 NOWHERE = Place("test.conf", 1)
 
@@ -434,6 +436,13 @@ def test_what_an_interceptor_rejects_on_two_threads_at_once_is_of_each_its_own()
     assert told == [([b"2"], ["3 is bad"]), ([b"1"], ["0 is bad"])]
     assert interceptor.metrics.get("EventRejectedCount") == 2
     assert interceptor.metrics.get("EventFilteredCount") == 0
+
+
+def test_a_good_batch_costs_no_look_at_an_interceptors_source(monkeypatch):
+    monkeypatch.setattr(delivery, "described", lambda cls: pytest.fail("it parses the file"))
+    interceptor = conformance.make(StaticInterceptor, {"key": "a", "value": "b"})
+    batch = delivery.intercepted(Batch.of([Event(b"x")]), [interceptor])
+    assert [event.headers for event in batch] == [{"a": "b"}]
 
 
 def test_an_interceptor_that_makes_more_events_is_told_so(caplog):

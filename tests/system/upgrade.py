@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import ge
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.audit.reconciliation import solr_documents
@@ -205,7 +205,10 @@ class Upgrade:
     def _at(self, sink: str) -> tuple[int, ...]:
         with _consumer(self.kafka.bootstrap_servers, f"{self.topic}-{sink}") as consumer:
             places = [TopicPartition(self.topic, partition) for partition in range(PARTITIONS)]
-            return tuple(at.offset for at in consumer.committed(places, timeout=60))
+            try:
+                return tuple(at.offset for at in consumer.committed(places, timeout=60))
+            except KafkaException:  # the brokers are busy with who leads the group: it is asked again
+                return (-1,) * PARTITIONS
 
 
 @contextlib.contextmanager
