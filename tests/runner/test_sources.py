@@ -7,8 +7,8 @@ import types
 import pyarrow.compute as pc
 import pytest
 
-from agent.runner.delivery import intercepted
 from agent.runner import delivery
+from agent.runner.delivery import intercepted
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sources import SourceRunner
 from agent.topology import ComponentSpec, Place, Route, SelectorSpec, SourceSpec
