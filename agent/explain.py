@@ -152,6 +152,8 @@ def explained(components: Components, kind: str, name: str) -> Explained:
         known = catalogue.find(kind, name)
         if known is not None and known.instead:
             raise Unknown(f"Flume's {kind} {known.name} is not built: {known.instead}") from e
+        if type(e) is UnknownType and not str(e).endswith("?"):
+            raise Unknown(f"{e}; `agent explain {kind}` lists those there are") from e
         raise
     config = cls.config_class.for_type(name)
     found = sections(config)
@@ -166,7 +168,8 @@ def explained(components: Components, kind: str, name: str) -> Explained:
 def _processor(name: str) -> Explained:
     found = next((one for one in PROCESSORS if one == name.lower()), None)
     if found is None:
-        raise Unknown(f"unknown sink processor {name!r}{suggestion(name, [*PROCESSORS])}")
+        near = suggestion(name, [*PROCESSORS]) or f"; there are {', '.join(PROCESSORS)}"
+        raise Unknown(f"unknown sink processor {name!r}{near}")
     text = f"{PROCESSORS[found].__doc__} Each option begins with processor. under the sink group."
     return Explained(PROCESSOR, found, text, sections=sections(PROCESSORS[found]))
 

@@ -115,7 +115,10 @@ def text(found: Explained, width: int) -> list[str]:
 
 
 def _fact(fact: Fact, width: int) -> Iterator[str]:
-    yield f"  {click.style(fact.name, fg='cyan')}  {_kind(fact)}"
+    head = f"{fact.name}  {_kind(fact)}"
+    first, *more = textwrap.wrap(head, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
+    yield first.replace(fact.name, click.style(fact.name, fg="cyan"), 1)
+    yield from more
     yield from textwrap.wrap(f"{fact.text}.", width, initial_indent="      ", subsequent_indent="      ")
 
 

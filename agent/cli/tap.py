@@ -30,7 +30,7 @@ def tap(component: str, chosen: Chosen, grep: str | None, limit: int | None, hea
     """Show events of a running agent as they pass a component; its user may, on its host.
 
     \b
-    agent tap s1      of a source, behind its interceptors: as its channels get them
+    agent tap s1      of a source, behind its interceptors: as channels get them
     agent tap s1.i1   before and after an interceptor
     agent tap c1      as they are put into a channel
     agent tap k1      as a sink gets them: again where it failed; k1.i1 as above

@@ -61,6 +61,20 @@ def commands(command: click.Command, name: str) -> list[tuple[str, click.Command
     return [one for child, sub in command.commands.items() for one in commands(sub, f"{name} {child}")]
 
 
+def test_the_help_of_every_command_fits_a_terminal_and_needs_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for top in COMMANDS:
+        found = main.get_command(click.Context(main), top)
+        assert found is not None
+        for called, _ in commands(found, top):
+            shown = CliRunner().invoke(main, [*called.split(), "--help"], terminal_width=80)
+            assert shown.exit_code == 0, (called, shown.output)
+            assert "Options:" in shown.output, called
+            assert not [line for line in shown.output.splitlines() if len(line) > 80], called
+
+
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in QUIET])
 def test_what_prints_prints_json_too(name: str) -> None:
     found = main.get_command(click.Context(main), name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -31,6 +32,7 @@ def test_every_option_of_every_component_is_in_one_section(kind: str, cls: type[
     }
     shown = "\n".join(text(found, 80))
     assert all(one.name in shown for one in found.facts())
+    assert not [line for line in shown.splitlines() if len(click.unstyle(line)) > 80]
 
 
 def test_without_a_kind_it_lists_all_types() -> None:
@@ -80,6 +82,8 @@ def test_one_option_shows_its_line_of_a_configuration() -> None:
         (["hdfs"], "did you mean `agent explain sink hdfs`?"),
         (["sink", "hdfss"], "unknown sink type 'hdfss', did you mean 'hdfs'?"),
         (["sink", "hdfs", "hdfs.rolInterval"], "has no option 'hdfs.rolInterval', did you mean 'hdfs.rollInterval'?"),
+        (["sink", "qqqqqq"], "unknown sink type 'qqqqqq'; `agent explain sink` lists those there are"),
+        (["processor", "qqqqqq"], "unknown sink processor 'qqqqqq'; there are default, failover, load_balance"),
         (["source", "jms"], "Flume's source jms is not built: carry the queue into a Kafka topic"),
         (["processor", "failovr"], "unknown sink processor 'failovr', did you mean 'failover'?"),
         (["agent", "monitoring.prt"], "has no option 'monitoring.prt', did you mean 'monitoring.port'?"),

@@ -75,7 +75,8 @@ def test_a_processor_passes_its_test(tmp_path: Path) -> None:
 
 
 def test_an_agent_is_whole(tmp_path: Path) -> None:
-    make("agent", "mine", tmp_path / "new")
+    shown = run("agent", "mine", "--directory", str(tmp_path / "new"))
+    assert shown.output.splitlines()[-1] == f"  agent start -c {tmp_path / 'new'}/agent.conf", shown.output
     with (tmp_path / "new/agent.conf").open("a") as file:  # another agent of this host may have the usual port
         file.write(f"\na1.monitoring.port = {free_port()}\n")
     checked = CliRunner().invoke(main, ["check", "-c", str(tmp_path / "new/agent.conf"), "--connect"])
