@@ -221,6 +221,9 @@ class Semaphore:
 class SimulatedThread:
     """`threading.Thread`."""
 
+    ident: int | None = None
+    """The system has no thread for it."""
+
     def __init__(
         self,
         group: None = None,
