@@ -59,4 +59,4 @@ def test_what_was_kept_survives_a_loss_of_power(memory: Path) -> None:
 
 @pytest.mark.parametrize("site", SITES)
 def test_each_sync_is_needed(memory: Path, site: str) -> None:
-    is_needed(campaign, memory, site, range(SEEDS))
+    is_needed(campaign, memory, site, range(10 * SEEDS))  # the first find it, most times

@@ -13,6 +13,7 @@ from typing import Any
 
 import fastavro
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -152,8 +153,18 @@ def test_a_value_is_read_alike_whatever_else_is_in_the_batch(texts: list[str]) -
     columns = {f"h-{name}": name for name in TYPED.values()}
     serializer = Parquet("null", columns)
     together = Batch.of([Event(b"", dict.fromkeys(columns, text)) for text in texts])
-    alone = [serializer.records(together.slice(row, 1)).records.to_pylist()[0] for row in range(len(texts))]
-    assert repr(serializer.records(together).records.to_pylist()) == repr(alone)
+    alone = [plain(serializer.records(together.slice(row, 1)).records)[0] for row in range(len(texts))]
+    assert plain(serializer.records(together).records) == alone
+
+
+def plain(records: pa.RecordBatch) -> list[str]:
+    """Its rows, with times as numbers: Python has none of so long ago."""
+    numbers = {True: pa.int32(), False: pa.int64()}
+    columns = [
+        column.cast(numbers[pa.types.is_date32(column.type)]) if pa.types.is_temporal(column.type) else column
+        for column in records.columns
+    ]
+    return [repr(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
 
 
 def test_headers_past_the_columns_of_a_batch() -> None:
