@@ -11,8 +11,10 @@ from typing import Any, Literal
 from agent.runner.deadletters.letters import dead_letters_of
 from agent.runner.deadletters.stored import StoredDeadLetter, read
 from agent.runner.delivery import by_id, intercepted, opened
+from agent.runner.retries import told
 from agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from plugins import Batch, Event, EventId, FlafkaError, KafkaBackedChannel, PartitionClaim, Sink, Taken, Whereabouts
+from plugins.errors import ANY_FAILURE
 
 _REST = r"(~[0-9a-f]{10})?-\d+-\d+-\d+(?![\w-])"
 
@@ -222,5 +224,5 @@ def _asked(spec: SinkSpec, claim: PartitionClaim, id: EventId, batch: Batch | No
     sink: Sink[Any] = spec.make()
     try:
         return list(sink.trace(claim, id, batch))
-    except FlafkaError as e:
-        return [{"unknown": str(e)}]
+    except ANY_FAILURE as e:  # a plugin's own, too: other sinks can still be asked
+        return [{"unknown": told(e)}]

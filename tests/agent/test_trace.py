@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +14,7 @@ from agent.cli import main
 from agent.config import load
 from agent.runner.deadletters.stored import StoredDeadLetter
 from agent.topology import AgentSpec
-from agent.tracing import Followed, _at, _once_a_group, id_in
+from agent.tracing import Followed, _asked, _at, _once_a_group, id_in
 from plugins import Batch, Components, Event, EventId, FlafkaError, Origin, PartitionClaim, Whereabouts
 
 CONF = """
@@ -114,3 +116,13 @@ def test_what_a_sink_s_interceptors_reject_is_a_dead_letter(
     told = _at(sink, id, Whereabouts({}, None, "", {None: (claim, position)}), batch, (letter,) if kept else ())
     assert (told.state, told.places) == (state, ())
     assert why in told.why
+
+
+def test_a_sink_that_breaks_when_it_is_asked_is_unknown_and_ends_nothing() -> None:
+    class Broken:
+        def trace(self, *_: object) -> list[object]:
+            raise ValueError("no such column")
+
+    spec: Any = SimpleNamespace(make=Broken)
+    nothing: Any = None
+    assert _asked(spec, nothing, nothing, nothing) == [{"unknown": "ValueError: no such column"}]
