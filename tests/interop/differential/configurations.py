@@ -197,11 +197,11 @@ class Config(Operation):
     name = "config"
     known = (
         Known(
-            "an escaped blank at the end of a name makes another name",
+            "An escaped blank at the end of a name makes another name",
             lambda case: re.search(r"\\[ \t\f]", case.item) and case.theirs[0] == case.ours[0],
         ),
         Known(
-            "a backslash at the end of a file a property without one",
+            "A backslash at the end of a file is a property without a name",
             lambda case: (
                 case.item.rstrip("\n").endswith("\\")
                 and case.theirs[1] == sorted([*case.ours[1], "ERROR PROPERTY_VALUE_NULL component= key="])
@@ -381,7 +381,7 @@ class ContextValue(Operation):
             ),
         ),
         Known(
-            "a name that ends in a dot is an option without a name",
+            "A name that ends in a dot is an option without a name",
             lambda case: case.item["get"] == "sub" and {k: v for k, v in case.theirs.items() if k} == case.ours,
         ),
     )
