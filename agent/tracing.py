@@ -194,12 +194,14 @@ def _at(
     said = next((str(one[word]) for word in ("unknown", "missing") for one in told if word in one), "")
     if rejected:
         said = f"the sink's interceptors reject it: {rejected[id]}"
+    if refused is not None and all("first" in one for one in places):
+        # A place of records has those that were rejected in its range, too; a replay's has it, or another letter.
+        again = ", and replayed since" if refused.replayed else ""
+        replays = tuple(one for one in places if one.get("replay"))
+        return Followed(spec.path, type_name, "dead letter", f"{refused.reason}{again}", replays)
     if places:
         late = "" if (position or 0) > id.offset else "it is there ahead of the group's position"
         return Followed(spec.path, type_name, "delivered", said or late, places)
-    if refused is not None:
-        again = ", and replayed since" if refused.replayed else ""
-        return Followed(spec.path, type_name, "dead letter", f"{refused.reason}{again}")
     if (position or 0) <= id.offset:
         behind = f"group {claim.group} is at record {position or 0}, {id.offset - (position or 0)} before it"
         return Followed(spec.path, type_name, "waiting", behind)

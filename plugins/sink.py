@@ -55,7 +55,8 @@ class Sink(Component[C]):
 
         `batch` holds the event as the sink's interceptors leave it, and None where the channel has it no longer.
         Each place is told by word, such as `path`, `row` or `document`; `missing` is a sentence about where it is
-        not, `unknown` one about why that cannot be told.
+        not, `unknown` one about why that cannot be told. A place that has a range of the channel's records, rather
+        than this event by its id, says which: `first` and `last`. What was rejected lies in such a range, too.
         """
         return [{"unknown": f"what a sink of type {self.type_name} writes has no event ids to be found by"}]
 

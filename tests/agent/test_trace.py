@@ -126,3 +126,26 @@ def test_a_sink_that_breaks_when_it_is_asked_is_unknown_and_ends_nothing() -> No
     spec: Any = SimpleNamespace(make=Broken)
     nothing: Any = None
     assert _asked(spec, nothing, nothing, nothing) == [{"unknown": "ValueError: no such column"}]
+
+
+@pytest.mark.parametrize(
+    ("places", "state", "left"),
+    [
+        ([{"path": "/logs/a", "first": 0, "last": 9, "replay": False}], "dead letter", 0),
+        ([{"path": "/logs/a", "first": 0, "last": 9, "replay": True}], "dead letter", 1),
+        ([{"index": "web", "id": "m-0-4-0"}], "delivered", 1),
+        ([], "dead letter", 0),
+    ],
+)
+@pytest.mark.parametrize("position", [4, 5])
+def test_a_rejected_event_is_not_taken_for_one_of_the_records_of_its_file(
+    spec: AgentSpec, places: list[dict[str, Any]], state: str, left: int, position: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sink,) = spec.sinks
+    monkeypatch.setattr(sink.cls, "trace", lambda *_: places)
+    batch = Batch.of([Event(b"no datum")], Origin.of_records("m", 0, [4], [0]))
+    id, claim = batch.id(0), PartitionClaim("cluster", "m", "", "group", 0, 0)
+    letter = StoredDeadLetter("l", 0, sink.path, id, "it is no datum", Event(b""), 0, False, False)
+    for known in (batch, None):
+        told = _at(sink, id, Whereabouts({}, None, "", {None: (claim, position)}), known, (letter,))
+        assert (told.state, len(told.places)) == (state, left)
