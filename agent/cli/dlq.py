@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.hanging import ending_though_a_sink_hangs
 from agent.cli.kafka_admin import confirm, naming_brokers
 from agent.cli.output import iso_time, json_option, show, utc
 
@@ -183,7 +184,7 @@ def replay_letters(
     outcome: Counter[str] = Counter()
     for name, some in names.items():
         if some:
-            with naming_brokers(spec):
+            with naming_brokers(spec), ending_though_a_sink_hangs():
                 outcome += replay(replayers[name], some, again=again)
     click.echo(f"{outcome.pop('', 0)} letters replayed", err=True)
     for reason, events in outcome.items():

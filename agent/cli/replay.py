@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
+from agent.cli.hanging import ending_though_a_sink_hangs
 from agent.cli.kafka_admin import confirm, naming_brokers
 from agent.cli.output import iso_time, json_option, show
 
@@ -83,7 +84,9 @@ def replay(
             return
         going_on = "go on with the replay of" if planned.begun else "replay"
         confirm(f"{going_on} {planned.records:,} records to {planned.sink.path}?", yes)
-        _tell(planned, planned.run(_Progress()))
+        with ending_though_a_sink_hangs():
+            outcome = planned.run(_Progress())
+        _tell(planned, outcome)
 
 
 def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:

@@ -139,7 +139,12 @@ def test_a_sink_that_breaks_when_it_is_asked_is_unknown_and_ends_nothing() -> No
 )
 @pytest.mark.parametrize("position", [4, 5])
 def test_a_rejected_event_is_not_taken_for_one_of_the_records_of_its_file(
-    spec: AgentSpec, places: list[dict[str, Any]], state: str, left: int, position: int, monkeypatch: pytest.MonkeyPatch
+    spec: AgentSpec,
+    places: list[dict[str, Any]],
+    state: str,
+    left: int,
+    position: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (sink,) = spec.sinks
     monkeypatch.setattr(sink.cls, "trace", lambda *_: places)

@@ -370,17 +370,19 @@ def test_a_source_that_fails_is_opened_again(failure):
     assert runner.metrics.last_error == ""
 
 
+class Choosy(Store):
+    """Refuses the 3."""
+
+    type_name = "choosy"
+
+    def put(self, batch):
+        super().put(batch.where(pc.not_equal(batch.bodies, b"3")))
+        bodies = batch.bodies.to_pylist()
+        if b"3" in bodies:
+            raise Rejected({EventId("", 0, 0, bodies.index(b"3")): "too large"})
+
+
 def test_the_audit_is_told_what_is_stored_and_before_the_source_is():
-    class Choosy(Store):
-        """Refuses the 3."""
-
-        type_name = "choosy"
-
-        def put(self, batch):
-            super().put(batch.where(pc.not_equal(batch.bodies, b"3")))
-            if b"3" in batch.bodies.to_pylist():
-                raise Rejected({EventId("", 0, 0, 0): "too large"})
-
     class Books(list):
         def put(self, batch):
             self.extend(batch.bodies.to_pylist())
@@ -406,8 +408,10 @@ def test_what_an_interceptor_rejects_is_a_dead_letter_before_the_rest_is_stored(
     assert runner.source.told == NUMBERS
 
 
-def test_what_an_interceptor_rejects_waits_for_letters_that_cannot_be_kept(monkeypatch):
-    failures = [Retry("no room for letters")]
+@pytest.fixture
+def no_letters_at_first(monkeypatch):
+    """The first two tries to keep letters fail."""
+    failures = [Retry("no room for letters") for _ in range(2)]
 
     def put(self, letters):
         if failures:
@@ -415,10 +419,41 @@ def test_what_an_interceptor_rejects_waits_for_letters_that_cannot_be_kept(monke
         self.extend(letters)
 
     monkeypatch.setattr(Letters, "put", put)
+
+
+@pytest.mark.usefixtures("no_letters_at_first")
+def test_what_an_interceptor_rejects_waits_for_letters_that_cannot_be_kept():
     store = Store(name="c")
-    _, letters = run(Ten, store, interceptors=[Refuse])
+    runner, letters = run(Ten, store, interceptors=[Refuse])
     assert [one.event.body for one in letters] == [b"0", b"3", b"6", b"9"]
     assert store.held == [b"1", b"2", b"4", b"7", b"8"]
+    for metrics in (runner.metrics, runner.interceptors[0].metrics):  # it has seen each event once
+        assert metrics.get("EventRejectedCount") == 4
+        assert metrics.get("EventFilteredCount") == 1
+
+
+@pytest.mark.usefixtures("no_letters_at_first")
+def test_what_a_channel_takes_is_put_once_though_letters_of_the_rest_cannot_be_kept():
+    class Halves(Ten):
+        """Two batches of five."""
+
+        type_name = "halves"
+
+        def batches(self):
+            for start in (0, 5):
+                yield Batch.of([Event(b"%d" % n) for n in range(start, start + 5)])
+
+    class Books(list):
+        def put(self, batch):
+            self.extend(batch.bodies.to_pylist())
+
+    told, store = Books(), Choosy(name="c")
+    runner, letters = run(Halves, store, audit=told)
+    assert told == store.held == [body for body in NUMBERS if body != b"3"]
+    assert [one.event.body for one in letters] == [b"3"]
+    assert runner.metrics.get("EventRejectedCount") == 1
+    assert runner.routed["c"].get("EventRoutedCount") == 9
+    assert runner.metrics.last_error == ""
 
 
 def test_what_an_interceptor_rejects_on_two_threads_at_once_is_of_each_its_own():

@@ -10,10 +10,17 @@ from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinks import SinkRunner
 from agent.topology import SinkSpec
 from plugins import Retry
+from plugins.installed import at_work
 
 PATIENCE_SECONDS = 60.0
 """How long it may fail, and how long its end may take."""
+HANG_SECONDS = 300.0
+"""How long one turn of it may take, such as a flush of large files: more, and it is taken to hang."""
 LOOK_SECONDS = 0.02
+
+
+class Hangs(Retry):
+    """It neither delivers nor fails. Its threads may never end, which Python waits for at its own end."""
 
 
 def started(spec: SinkSpec, channel: ChannelRunner, letters: DeadLetters, member: str) -> SinkRunner:
@@ -25,18 +32,34 @@ def started(spec: SinkSpec, channel: ChannelRunner, letters: DeadLetters, member
 
 
 def wait(sink: SinkRunner, over: Callable[[], bool], left: str, every: float = LOOK_SECONDS) -> None:
-    """Return once it is over. Raises Retry, which ends with what is `left`, where the sink fails for too long."""
+    """Return once it is over. Raises Retry, which ends with what is `left`, where the sink fails for too long, and
+    Hangs where it does nothing for too long."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not over():
-        if not sink.failing():
-            deadline = time.monotonic() + PATIENCE_SECONDS
-        if time.monotonic() > deadline:
-            why = sink.members[0].metrics.last_error
-            raise Retry(f"the replay stopped, {sink.path} does not deliver: {why}. {left}")
-        sink.stopping.wait(every)
+    try:
+        while not over():
+            if not sink.failing():
+                deadline = time.monotonic() + PATIENCE_SECONDS
+            if time.monotonic() > deadline:
+                why = sink.members[0].metrics.last_error
+                raise Retry(f"the replay stopped, {sink.path} does not deliver: {why}. {left}")
+            if hangs(sink):
+                raise Hangs(
+                    f"the replay stopped, {sink.path} hangs: for {HANG_SECONDS:.0f} s it has been in "
+                    f"{at_work(sink.thread)}. {left}"
+                )
+            sink.stopping.wait(every)
+    except KeyboardInterrupt:
+        sink.log.warning("interrupted: what it has taken is delivered first; Ctrl-C again ends at once. %s", left)
+        raise
+
+
+def hangs(sink: SinkRunner) -> bool:
+    """Whether a turn of it takes longer than any should."""
+    return sink.thread.is_alive() and time.monotonic() - sink.turned > HANG_SECONDS
 
 
 def stop(sink: SinkRunner) -> None:
-    """Have it deliver what it took, and end."""
+    """Have it deliver what it took, and end; not one that hangs."""
     sink.stopping.set()
-    sink.thread.join(PATIENCE_SECONDS)
+    if not hangs(sink):
+        sink.thread.join(PATIENCE_SECONDS)

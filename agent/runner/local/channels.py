@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +16,16 @@ from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.latency import took
 from agent.runner.supervise import Worker
 from agent.runner.taps import Taps
-from plugins import Batch, Channel, Reader, RebalanceListener, Rejected, Retry
+from plugins import Batch, Channel, FlafkaError, Reader, RebalanceListener, Rejected, Retry
+
+
+class HalfStored(Retry):
+    """The channel holds what it takes of a batch; dead letters of the rest are not kept. To be put again, it would
+    hold them twice: `rest()` does what is left, and answers and raises as `ChannelRunner.put` does."""
+
+    def __init__(self, message: str, rest: Callable[[], Any]) -> None:
+        super().__init__(message)
+        self.rest = rest
 
 
 class ChannelRunner(Worker):
@@ -61,7 +71,8 @@ class ChannelRunner(Worker):
 
     def put(self, batch: Batch, letters: DeadLetters, owner: str) -> int:
         """Store a batch that the source of path `owner` has brought: return when the channel holds it, and `letters`
-        what the channel can never take. Answers how many these are. Raises Retry.
+        what the channel can never take. Answers how many these are. Raises Retry; HalfStored where the channel holds
+        it, and `letters` could not be put.
         """
         return self.store(batch, letters, [owner])
 
@@ -69,22 +80,31 @@ class ChannelRunner(Worker):
         """The same, where `owners` names the source of each row, or one that has brought them all."""
         if not self.ready.is_set():
             raise Retry(f"channel {self.name} is not open yet")
-        reasons: dict[int, str] = {}
+        refused: list[DeadLetter] = []
         since = time.monotonic()
         try:
             self.channel.put(batch)
         except Rejected as e:
             reasons = {id.index: reason for id, reason in sorted(e.reasons.items())}
             rejected = pa.array([row in reasons for row in range(len(batch))])
-            letters.put(
+            refused = [
                 DeadLetter(owners[row % len(owners)], None, event, reason)
                 for event, (row, reason) in zip(batch.where(rejected), reasons.items(), strict=True)
-            )
+            ]
             batch = batch.where(pc.invert(rejected))
         took(self.metrics, since)
+        return self._finish(batch, refused, letters)
+
+    def _finish(self, stored: Batch, refused: list[DeadLetter], letters: DeadLetters) -> int:
+        """What is left to do once the channel holds what it takes. Raises HalfStored."""
+        if refused:
+            try:
+                letters.put(refused)
+            except FlafkaError as e:
+                raise HalfStored(str(e), functools.partial(self._finish, stored, refused, letters)) from e
         if self.audit is not None:
-            self.audit.put(batch)
-        return len(reasons)
+            self.audit.put(stored)
+        return len(refused)
 
     def stop_forwarding(self) -> None:
         """No source puts anything any more: whatever puts into the channel on its own ends."""

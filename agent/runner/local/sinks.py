@@ -87,6 +87,8 @@ class SinkRunner:
         self._assigned_time = 0.0
         """When it got partitions last, in seconds since the epoch: only from then on it may fail at them."""
         self._lag_shown = 0.0
+        self.turned = time.monotonic()
+        """When it last began a turn: one that hangs begins no more."""
 
     def failing(self) -> bool:
         """Whether something could not be delivered, up to now: of a group, by none of its sinks."""
@@ -149,6 +151,7 @@ class SinkRunner:
 
     def turn(self) -> bool:
         """Take once for the sink whose turn it is, and flush what is due. False where no sink is left for now."""
+        self.turned = time.monotonic()
         if self._current is None and not self._choose():
             self._all_failed = True
             return False

@@ -7,14 +7,14 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.delivery import intercepted
 from agent.runner.latency import took
-from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.channels import ChannelRunner, HalfStored
 from agent.runner.local.optional import PATIENCE_SECONDS, OptionalPuts
 from agent.runner.local.selectors import Routed, Selector
 from agent.runner.retries import Backoff
@@ -175,23 +175,30 @@ class SourceRunner(Worker):
         metrics.add("AppendBatchReceivedCount")
         backoff = Backoff()
         kept: Batch | None = None
+        rejected: list[DeadLetter] = []
         filtered = 0
-        waiting: list[Routed] = []
+        waiting: list[Callable[[], object]] | None = None
         while True:
             try:
                 if kept is None:
                     tapped = self.taps.listeners
-                    rejected: list[DeadLetter] = []
+                    rejected.clear()  # by interceptors of which a later one failed
                     left = intercepted(batch, self.interceptors, tapped, functools.partial(self._reject, rejected))
                     for one in tapped:
                         one.passed(left)
-                    if rejected:
-                        self._letters().put(rejected)
-                        metrics.add("EventRejectedCount", len(rejected))
                     kept, filtered = left, len(batch) - len(left) - len(rejected)
-                    waiting = self._routed(kept)
+                if rejected:
+                    self._letters().put(rejected)
+                    metrics.add("EventRejectedCount", len(rejected))
+                    rejected.clear()
+                if waiting is None:
+                    waiting = [functools.partial(self._put, routed) for routed in self._routed(kept)]
                 while waiting:
-                    self._put(waiting[0])
+                    try:
+                        waiting[0]()
+                    except HalfStored as e:
+                        waiting[0] = e.rest
+                        raise
                     waiting.pop(0)
                 metrics.add("EventFilteredCount", filtered)
                 metrics.add("EventAcceptedCount", len(kept))
@@ -239,8 +246,14 @@ class SourceRunner(Worker):
                 self.refusing.discard(name)
                 self.log.info("optional channel %s takes events again", name)
 
-    def _store(self, batch: Batch, runner: ChannelRunner) -> None:
-        if rejected := runner.put(batch, self.dead_letters[runner.name], self.path):
+    def _store(self, batch: Batch, runner: ChannelRunner, put: Callable[[], int] | None = None) -> None:
+        put = put or functools.partial(runner.put, batch, self.dead_letters[runner.name], self.path)
+        try:
+            rejected = put()
+        except HalfStored as e:
+            e.rest = functools.partial(self._store, batch, runner, e.rest)
+            raise
+        if rejected:
             self.metrics.add("EventRejectedCount", rejected)
         self.routed[runner.name].add("EventRoutedCount", len(batch) - rejected)
         for one in runner.taps.listeners:
