@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -78,8 +79,8 @@ class Metrics:
         self.last_error, self.last_error_time = text, time.time()
 
     def snapshot(self) -> dict[str, float]:
-        """All present values."""
+        """All present values; one that is no number (NaN), or infinite, is not known."""
         with self._lock:
             values, asked = dict(self._values), list(self._asked.items())
-        told = ((name, tell()) for name, tell in asked)
-        return values | {name: value for name, value in told if value is not None}
+        values |= {name: value for name, tell in asked if (value := tell()) is not None}
+        return {name: value for name, value in values.items() if math.isfinite(value)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import math
 from importlib.resources import files
 from typing import Any
 
@@ -80,8 +81,25 @@ class Json(JSONResponse):
     """JSON of whatever there is: names of files, which are in paths and reasons, need not be UTF-8."""
 
     def render(self, content: Any) -> bytes:
-        """What is no text is written as JSON escapes it, `\\udcff`."""
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+        """What is no text is written as JSON escapes it, `\\udcff`; what is no number, such as NaN, as null."""
+        try:
+            text = _dumped(content)
+        except ValueError:
+            text = _dumped(_known(content))
+        return text.encode("utf-8", "backslashreplace")
+
+
+def _dumped(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _known(content: Any) -> Any:
+    """The same without the numbers that JSON does not have, which browsers would refuse as a whole."""
+    if isinstance(content, dict):
+        return {name: _known(value) for name, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_known(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 class Guard:

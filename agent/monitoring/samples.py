@@ -177,6 +177,11 @@ def _plain(event: Event) -> dict[str, Any]:
         if left <= 0:
             headers["…"] = f"{len(event.headers) - len(headers)} more"
             break
-        headers[name[:left]] = value[:left]
+        headers[_cut(name, left)] = _cut(value, left - len(name))
         left -= len(name) + len(value)
     return {"body": event.body.decode("utf-8", "backslashreplace"), "headers": headers}
+
+
+def _cut(text: str, most: int) -> str:
+    """The text, or its start and a mark."""
+    return text if len(text) <= most else f"{text[: max(most, 0)]}…"

@@ -89,7 +89,8 @@ class LocalDisk:
             except (FileNotFoundError, NotADirectoryError):
                 return False
             sync_directory(Path(target).parent)
-            Path(source).unlink(missing_ok=True)
+            if not _one_name(source, target):
+                Path(source).unlink(missing_ok=True)
         return True
 
     def mkdirs(self, path: str) -> None:
@@ -137,3 +138,9 @@ def _same(one: str, other: str) -> bool:
         return Path(one).samefile(other)
     except FileNotFoundError:
         return False
+
+
+def _one_name(one: str, other: str) -> bool:
+    """Whether both are the same name of a file, though perhaps written otherwise."""
+    first, second = Path(one), Path(other)
+    return first.name == second.name and first.parent.samefile(second.parent)

@@ -15,6 +15,7 @@ import pytest
 from agent.graph import Graph
 from agent.monitoring.history import SAMPLE_SECONDS, History
 from agent.monitoring.registry import Registry
+from agent.monitoring.routes import Json
 from agent.monitoring.server import MetricsServer
 from agent.monitoring.view import View
 from agent.monitoring.watch import KafkaWatch
@@ -181,3 +182,26 @@ def test_names_that_are_no_text_are_shown_as_far_as_they_can_be() -> None:
         assert answer.status in (200, 503), path
         assert b"/in/a\\udcff" in answer.body, path
         assert answer.json()
+
+
+def test_what_is_no_number_is_one_that_is_not_known() -> None:
+    """Browsers refuse JSON with NaN or Infinity in it as a whole."""
+    registry, metrics = Registry("a1"), Metrics()
+    registry.add("SINK", "k1", metrics)
+    metrics.set("Lag", float("nan"))
+    metrics.add("FlushTimer", float("inf"))
+    metrics.ask("DiskFreeBytes", lambda: float("-inf"))
+    view = view_of(registry)
+    view.history.sample()
+    ask = asking(view=view)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    for path in ("/api/state", "/api/history", "/metrics"):
+        answer = ask(path)
+        assert answer.status == 200, path
+        json.loads(answer.body, parse_constant=refuse)
+    assert not {"Lag", "FlushTimer", "DiskFreeBytes"} & ask("/api/state").json()["figures"]["SINK.k1"].keys()
+    rendered = Json({"a": [float("nan"), 1.5], "b": (float("inf"), "NaN")}).body
+    assert json.loads(bytes(rendered), parse_constant=refuse) == {"a": [None, 1.5], "b": [None, "NaN"]}

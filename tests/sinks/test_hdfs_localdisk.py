@@ -201,3 +201,17 @@ def test_executors_on_other_hosts_have_other_disks(tmp_path: Path, master: str, 
     spec, found = load(file, components=Components())
     assert (spec is not None) == runs
     assert runs or "its own disk" in str(found[0])
+
+
+def test_a_file_that_is_renamed_to_itself_stays(disk: LocalDisk, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    file = str(tmp_path / "file")
+    for target in (file, str(tmp_path), str(tmp_path / "link" / "file"), f"{tmp_path}/./file"):
+        disk.upload(file, b"kept")
+        assert disk.rename(file, target), target
+        assert disk.read(file) == b"kept", target
+        disk.delete(file)
+    disk.upload(file, b"kept")
+    os.link(file, tmp_path / "other")  # a kill came before the first name went
+    assert disk.rename(file, str(tmp_path / "other"))
+    assert (disk.read(file), disk.read(str(tmp_path / "other"))) == (None, b"kept")
