@@ -10,7 +10,7 @@ from typing import Any
 from agent.config import catalogue
 from agent.config.sinkgroups import OPTIONS as PROCESSORS
 from agent.options import AgentOptions, SinkErrors
-from plugins import Component, Components, Config, Difference, FlafkaError, Option, UnknownType
+from plugins import Component, Components, Config, Difference, FlafkaError, Interceptor, Option, UnknownType
 from plugins.options import suggestion
 
 KINDS = ("source", "channel", "interceptor", "sink")
@@ -124,12 +124,16 @@ def guarantee(thing: type) -> str:
     return inspect.cleandoc(thing.__doc__ or "").replace("\n\n", " ").replace("\n", " ")
 
 
-def notes(kind: str, cls: type[Component[Any]]) -> tuple[str, ...]:
+def notes(cls: type[Component[Any]]) -> tuple[str, ...]:
     """What holds of it besides."""
-    if kind != "interceptor":
+    if not issubclass(cls, Interceptor):
         return ()
-    pure = getattr(cls, "pure", True)
-    return ("On sources and sinks." if pure else "On sources only: it gives an event another result each time.",)
+    if cls.pure:
+        return ("On sources and sinks.",)
+    why = "an event that comes again may get another result"
+    if cls.pure_with:
+        return (f"On sources, and with `{cls.pure_with}` on sinks too: without it {why}.",)
+    return (f"On sources only: {why}.",)
 
 
 def changed(ours: type[Config], other: type[Config]) -> tuple[list[str], list[Option]]:
@@ -160,7 +164,7 @@ def explained(components: Components, kind: str, name: str) -> Explained:
     if kind == "sink":
         found[ERRORS] = tuple(facts(SinkErrors))
     return Explained(
-        *(kind, cls.type_name, guarantee(cls), cls.aliases, notes(kind, cls), found),
+        *(kind, cls.type_name, guarantee(cls), cls.aliases, notes(cls), found),
         *(config.without_effect(), tuple(cls.differences)),
     )
 

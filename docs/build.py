@@ -112,7 +112,7 @@ def slug(heading: str) -> str:
 def component(kind: str, cls: type[Component[Any]]) -> list[str]:
     """One component: its guarantee, a sample, its other names, its options."""
     parts = [f"## `{cls.type_name}`", explain.guarantee(cls)]
-    parts += explain.notes(kind, cls)
+    parts += explain.notes(cls)
     parts += sample(kind, cls.type_name)
     if cls.aliases:
         parts.append("Other names: " + ", ".join(f"`{alias}`" for alias in cls.aliases) + ".")

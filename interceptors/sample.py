@@ -50,6 +50,8 @@ class SampleInterceptor(Interceptor[SampleConfig]):
     """Keeps some of the events, unchanged, and drops the others; pure with `by`, and else only for sources."""
 
     type_name = "sample"
+    pure = False
+    pure_with = "by"
     counters = ("EventUnkeyedCount",)
 
     def __init__(self, config: SampleConfig, name: str = "") -> None:

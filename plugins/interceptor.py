@@ -27,6 +27,9 @@ class Interceptor(Component[C]):
     """Whether the same event always gives the same result. Impure ones are allowed before the channel only, where a
     redelivery does not pass."""
 
+    pure_with: ClassVar[str] = ""
+    """Of a class that is not pure, the option with which one is; it sets `pure` of its own."""
+
     hides: ClassVar[bool] = False
     """Whether it takes something out of events that not everybody is to see, as a mask does: the agent's page shows
     events behind the last of these only."""

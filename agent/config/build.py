@@ -222,9 +222,10 @@ class Builder:
             if spec is not None:
                 found.append(spec)
             if spec and owner.kind == "sink" and not cast(Interceptor[Any], spec.make()).pure:
+                option = cast("type[Interceptor[Any]]", spec.cls).pure_with
                 message = (
-                    f"{spec.cls.type_name} gives an event another result each time, and a sink may get an event "
-                    "twice: put it on the source"
+                    f"{spec.cls.type_name} may give an event another result when it comes again, and a sink may get "
+                    f"an event twice: put it on the source{f', or set {option}' if option else ''}"
                 )
                 self.report.error(part.place, part.path, message, drops=owner.path)
         return tuple(found)

@@ -177,6 +177,8 @@ class Agent:
         """Say what is to be said now and then, whether anything happens or not. To be called every second or so."""
         self.notices.say()
         self.view.samples.look()
+        for source in self.sources:
+            source.retries.look()
 
     def drained(self) -> bool:
         """Whether durable channels are delivered up to where they ended when this was first asked, by whoever is in

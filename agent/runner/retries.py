@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 
 from plugins import FlafkaError, Metrics, Retry
@@ -14,6 +15,10 @@ FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
 STEADY_SECONDS = 60.0
 """What has worked for so long starts over with the shortest wait when it fails."""
+QUIET_SECONDS = 3.0
+"""What is open and has nothing to do works again once it has not failed for so long: twice as long, each time that it
+has failed nevertheless, up to a minute and a half."""
+MOST_RELAPSES = 5
 
 RETRY = ("RetryAttempt", "RetryTime")
 """Gauges of a component that failed: how many tries have, and when the next one comes, in milliseconds since the
@@ -52,6 +57,11 @@ class Retries:
         self._backoff = Backoff(longest)
         self._shown = ""
         self._began = float("inf")
+        self._untried = False
+        """Whether it is open, and has not shown yet that it works."""
+        self._relapses = 0
+        """How often it has failed in this state."""
+        self._lock = threading.RLock()
         self._time = 0.0
 
     def begin(self) -> None:
@@ -66,9 +76,16 @@ class Retries:
         With a `backoff` of its own where several things are tried at once. For the log, `what` says what has failed
         where the error does not, and `then` what happens now where that is not the next try.
         """
+        with self._lock:
+            return self._failed(error, backoff, what, then)
+
+    def _failed(self, error: BaseException, backoff: Backoff | None, what: str, then: str) -> float:
         if time.monotonic() - self._began > STEADY_SECONDS:
             self._backoff.reset()
-            self.attempt = 0
+            self.attempt = self._relapses = 0
+        elif self._untried:
+            self._relapses = min(self._relapses + 1, MOST_RELAPSES)
+        self._untried = False
         self.last = error
         self.attempt += 1
         seconds = (backoff or self._backoff).after(error)
@@ -103,13 +120,25 @@ class Retries:
     def recovered(self, *, tried: bool = True) -> None:
         """It works again.
 
-        Where it is open and has not been `tried`, it may fail at its first event each time: the waits grow on.
+        Where it is open and has not been `tried`, it may fail at its first event each time: the waits grow on, and
+        that it works again is told by `look`, once it has not failed for a while.
         """
-        if tried:
-            self._backoff.reset()
-            self.attempt = 0
-        else:
-            self.begin()
+        with self._lock:
+            self._untried = not tried
+            if tried:
+                self._backoff.reset()
+                self.attempt = self._relapses = 0
+                self._tell_that_it_works()
+            else:
+                self.begin()
+
+    def look(self) -> None:
+        """To be called every second or so, on any thread."""
+        with self._lock:
+            if self._untried and time.monotonic() - self._began > QUIET_SECONDS * 2**self._relapses:
+                self._tell_that_it_works()
+
+    def _tell_that_it_works(self) -> None:
         if not self._shown:
             return
         for metrics in self.metrics:

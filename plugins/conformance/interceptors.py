@@ -26,6 +26,7 @@ def check_interceptor(
     """
     check_component(cls, properties)
     interceptor = make(cls, properties)
+    _check_said_pure(interceptor)
     prepare(interceptor)
     interceptor.open()
     try:
@@ -34,6 +35,16 @@ def check_interceptor(
             _check_intercept(interceptor, some)
     finally:
         interceptor.close()
+
+
+def _check_said_pure(interceptor: Interceptor[Any]) -> None:
+    """That it says of its class, too, where it may stand: that is what users are told."""
+    cls = type(interceptor)
+    if interceptor.pure != cls.pure:
+        assert interceptor.pure, f"{cls.__name__} is not pure with these properties: say pure = False of the class"
+        assert cls.pure_with, f"{cls.__name__} is pure with these properties alone: name the option in pure_with"
+    options = [option.name for option in cls.config_class.options()]
+    assert cls.pure_with in ("", *options), f"{cls.__name__}.pure_with is no option of it"
 
 
 def _check_intercept(interceptor: Interceptor[Any], events: list[Event]) -> None:

@@ -93,3 +93,13 @@ def test_mistyped_names_are_answered_with_near_ones(words: list[str], told: str)
     shown = run(*words)
     assert shown.exit_code == 1
     assert told in " ".join(shown.output.split())
+
+
+def test_where_an_interceptor_may_stand() -> None:
+    why = "an event that comes again may get another result"
+    for name, note in (
+        ("mask", "On sources and sinks."),
+        ("uuid", f"On sources only: {why}."),
+        ("sample", f"On sources, and with `by` on sinks too: without it {why}."),
+    ):
+        assert facts.explained(Components(), "interceptor", name).notes == (note,)

@@ -77,3 +77,4 @@ def test_a_run_in_which_all_is_well_is_short(servers: None, tmp_path: Path) -> N
     assert len(lines) < 10
     assert {line["level"] for line in lines} == {"INFO"}
     assert {"a1.sources.s1", "a1.sources.s2"} <= {line["component"] for line in lines}
+    assert "partitions" not in agent.log, "a memory channel has none that anybody knows"

@@ -70,9 +70,7 @@ def test_it_is_pure_only_by_a_header() -> None:
     assert not make(every="2").pure
 
 
-@pytest.mark.parametrize(
-    ("by", "told"), [("", ["sample gives an event another result each time"]), ("by = user", [])]
-)
+@pytest.mark.parametrize(("by", "told"), [("", ["put it on the source, or set by"]), ("by = user", [])])
 def test_a_sink_may_have_a_pure_one_only(by: str, told: list[str], tmp_path: Path) -> None:
     options = ["type = null", "channel = c", "interceptors = i", "interceptors.i.type = sample"]
     options += ["interceptors.i.rate = 0.1", f"interceptors.i.{by}" if by else "batchSize = 5"]

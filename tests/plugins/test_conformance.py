@@ -187,6 +187,30 @@ class Splitting(Identity):
         return self.reject(batch, {row: "too long" for row, event in enumerate(batch) if len(event.body) > 100})
 
 
+class PureByItself(Identity):
+    """Pure with some options, and says so of itself alone."""
+
+    pure = False
+
+    def __init__(self, config: Config, name: str = "") -> None:
+        super().__init__(config, name)
+        self.pure = True
+
+
+class ImpureByItself(Identity):
+    """Not pure, though its class is said to be pure."""
+
+    def __init__(self, config: Config, name: str = "") -> None:
+        super().__init__(config, name)
+        self.pure = False
+
+
+class PureWithNothing(PureByItself):
+    """Pure with an option that it does not have."""
+
+    pure_with = "by"
+
+
 class NotPure(Identity):
     """Not pure."""
 
@@ -208,6 +232,9 @@ class NotPure(Identity):
         (NeedsIds, "NeedsIds needs an origin"),
         (Awaited, "Awaited has an `async def intercept`, which nothing here awaits"),
         (Aging, "Aging says it is pure, but gives another result"),
+        (PureByItself, "PureByItself is pure with these properties alone: name the option in pure_with"),
+        (ImpureByItself, "ImpureByItself is not pure with these properties: say pure = False of the class"),
+        (PureWithNothing, "PureWithNothing.pure_with is no option of it"),
     ],
 )
 def test_a_broken_interceptor_is_found(cls: type[Interceptor[Any]], says: str) -> None:

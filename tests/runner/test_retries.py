@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,3 +64,41 @@ def test_what_opens_and_fails_each_time_is_tried_ever_more_rarely() -> None:
     assert retries.attempt == 6
     retries.recovered()
     assert retries.failed(Retry("away")) < 1
+
+
+def test_what_opens_and_fails_each_time_does_not_tell_each_time_that_it_works(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("agent.runner.retries.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
+    metrics = Metrics()
+    retries = Retries("a.sources.s", metrics)
+
+    def open_for(seconds: float, fails: bool = True) -> list[str]:
+        """It opens, and fails after so many seconds; what is logged of it."""
+        caplog.clear()
+        retries.recovered(tried=False)
+        end = now[0] + seconds
+        while now[0] < end:
+            now[0] += 0.5
+            retries.look()
+        if fails:
+            retries.failed(Retry("the disk cannot be read"))
+            now[0] += 30
+            retries.look()  # closed, it does not work
+            assert metrics.last_error
+        return [one for one in caplog.messages if not one.startswith("attempt")]
+
+    with caplog.at_level("INFO", "a.sources.s"):
+        assert open_for(1) == ["the disk cannot be read"]
+        assert [open_for(1) for _ in range(5)] == [[]] * 5
+        assert open_for(50) == []
+        assert open_for(500) == ["works again", "the disk cannot be read"]
+        assert open_for(5) == ["works again", "the disk cannot be read"]  # it was steady before
+        assert open_for(5) == []
+        caplog.clear()
+        retries.recovered()
+        assert caplog.messages == ["works again"]
+        retries.failed(Retry("the port is taken"))
+        assert open_for(4, fails=False) == ["works again"]
+        assert not metrics.last_error

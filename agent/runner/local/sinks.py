@@ -14,7 +14,7 @@ from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sinkprocessors import sink_processor_of
 from agent.runner.retries import LONGEST_SECONDS, Retries
 from agent.topology import SinkGroupSpec, SinkSpec
-from plugins import Batch, Conflict, FlafkaError, PartitionClaim, Reader, Retry, Taken
+from plugins import Batch, Conflict, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken
 from plugins.errors import ANY_FAILURE, MISUSE_SECONDS
 from plugins.installed import described
 
@@ -372,7 +372,8 @@ class SinkRunner:
         if self.committing is not None:
             self._keep_notes()
         self._assigned_time = time.time()
-        self.log.info("has partitions %s", sorted(self.ranges))
+        if isinstance(self.channel.channel, KafkaBackedChannel):  # others have one, which says nothing
+            self.log.info("has partitions %s", sorted(self.ranges))
         return starts
 
     def revoked(self, partitions: set[int]) -> None:
