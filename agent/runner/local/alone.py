@@ -36,7 +36,8 @@ def wait(sink: SinkRunner, over: Callable[[], bool], left: str, every: float = L
         sink.stopping.wait(every)
 
 
-def stop(sink: SinkRunner) -> None:
-    """Have it deliver what it took, and end."""
+def stop(sink: SinkRunner) -> bool:
+    """Have it deliver what it took, and end. Whether all of that is done, its dead letters kept as well."""
     sink.stopping.set()
     sink.thread.join(PATIENCE_SECONDS)
+    return sink.finished
