@@ -165,7 +165,8 @@ class Reader(ABC):
         return None
 
     def stop_at(self, ends: Mapping[int, int]) -> None:
-        """Hand out, by partition, nothing from that offset on. To be called before the first `take`."""
+        """Hand out, by partition, nothing from that offset on, and nothing of partitions that are not named. To be
+        called before the first `take`."""
         raise FlafkaError(f"{type(self).__name__} cannot stop at an offset")
 
     @abstractmethod

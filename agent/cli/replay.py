@@ -77,6 +77,8 @@ def replay(
                 f"{planned.sink.path} is not replayed to: {why}. --anyway replays to it all the same"
             )
         if not planned.records:
+            if planned.left and not dry_run:
+                _tell_rejected(planned.run())
             done = "this replay is complete; --again delivers it once more" if planned.begun else "nothing to replay"
             click.echo(done, err=True)
             return
@@ -109,12 +111,8 @@ def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:
     ]
     show(COLUMNS, rows, as_json=as_json)
     for part in planned.parts:
-        if part.first == part.oldest > 0:
-            click.echo(
-                f"partition {part.partition} begins with record {part.oldest}: what came before was removed by "
-                "retention",
-                err=True,
-            )
+        if removed := part.removed():
+            click.echo(removed, err=True)
     if counted and events:
         text = f"{sum(events.values()):,} events would be replayed to {sink.path} ({sink.cls.type_name})"
         names = ", ".join(one.name for one in sink.interceptors)
@@ -137,6 +135,13 @@ def _tell(planned: Replay, outcome: Outcome) -> None:
     click.echo(f"{outcome.delivered:,} events delivered to {planned.sink.path}", err=True)
     if outcome.filtered:
         click.echo(f"{outcome.filtered:,} events dropped by its interceptors", err=True)
+    _tell_rejected(outcome)
+    if outcome.removed:
+        click.echo(f"{outcome.removed:,} records were removed by retention before they were delivered", err=True)
+    if outcome.rejected or outcome.removed:
+        raise SystemExit(1)
+
+
+def _tell_rejected(outcome: Outcome) -> None:
     if outcome.rejected:
         click.echo(f"{outcome.rejected:,} events became dead letters: agent dlq list", err=True)
-        raise SystemExit(1)

@@ -7,6 +7,7 @@ where it was when it is run again: the same span of the same sink has the same g
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from agent.runner.local import alone
 from agent.runner.local.channels import ChannelRunner
 from agent.topology import AgentSpec, SinkSpec
 from plugins import (
+    CommittingSink,
     Components,
     FlafkaError,
     KafkaBackedChannel,
@@ -49,8 +51,27 @@ class Part(NamedTuple):
     """Where the replay goes on; `end` where nothing is left."""
     oldest: int
     """The first record that retention has left in the topic."""
-    begun: bool
-    """Whether the replay's group has a position in it."""
+    committed: int | None
+    """The position of the replay's group."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the replay's group has a position in it."""
+        return self.committed is not None
+
+    def removed(self) -> str:
+        """What retention has removed of it, as far as that can be told, in words; empty where it has nothing."""
+        if self.committed is not None and self.committed < self.oldest:
+            return (
+                f"partition {self.partition}: this replay has come to record {self.committed}, and the topic begins "
+                f"with record {self.oldest} now: what of the span lay between was removed by retention"
+            )
+        if self.first == self.oldest > 0:
+            return (
+                f"partition {self.partition} begins with record {self.oldest}: what came before was removed by "
+                "retention"
+            )
+        return ""
 
 
 class Outcome(NamedTuple):
@@ -61,6 +82,8 @@ class Outcome(NamedTuple):
     """Dropped by the sink's interceptors."""
     rejected: int
     """Dead letters now."""
+    removed: int
+    """Records that retention removed before the replay came to them."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +106,21 @@ class Replay:
     @property
     def begun(self) -> bool:
         """Whether an earlier run has delivered some of it."""
-        return any(part.begun and part.position > part.first for part in self.parts)
+        return any(
+            part.committed is not None and (part.position > part.first or part.committed < part.oldest)
+            for part in self.parts
+        )
 
     @property
     def records(self) -> int:
         """Records that are left, those that hold no events included."""
         return sum(part.end - part.position for part in self.parts)
+
+    @property
+    def left(self) -> bool:
+        """Whether there is anything to do: where no records are, a run that was killed may have left dead letters in
+        the sink's record alone, with its last commit."""
+        return bool(self.records) or (self.begun and issubclass(self.sink.cls, CommittingSink))
 
     def events(self) -> dict[int, int]:
         """Events that are left, by partition: all of them are read for that."""
@@ -110,7 +142,7 @@ class Replay:
         """The same from the beginning, in a later epoch: all that was delivered is delivered once more."""
         epoch = next_epoch(max(claim.epoch for claim in self.claims.values()))
         claims = {p: claim._replace(epoch=epoch) for p, claim in self.claims.items()}
-        parts = tuple(part._replace(position=part.first, begun=False) for part in self.parts)
+        parts = tuple(part._replace(position=part.first, committed=None) for part in self.parts)
         return replace(self, claims=claims, parts=parts)
 
     def _await_nobody(self) -> None:
@@ -123,13 +155,14 @@ class Replay:
 
     def run(self, tell: Callable[[int], None] = lambda delivered: None) -> Outcome:
         """Deliver what is left, and return when it is delivered. Raises Retry where the sink cannot deliver: what it
-        has delivered until then is noted. `tell` is called now and then, with the events that are delivered."""
+        has delivered until then is noted. Raises FlafkaError where the topic is another one by now. `tell` is called
+        now and then, with the events that are delivered."""
         if begin := {self.claims[part.partition]: part.first for part in self.parts if not part.begun}:
             self._await_nobody()
             self.channel.record(begin)
         described = self.spec.channel(self.sink.channel)
         ends = {part.partition: part.end for part in self.parts}
-        channel = _Span(described.path, described.name, self.channel, ends)
+        channel = _Span(described.path, described.name, self)
         channel.ready.set()
         letters = dead_letters_of(self.spec.name, described, self.channel, self.spec.options)
         runner = alone.started(self.sink, channel, letters, member_id(self.spec.name, f"{self.sink.name}.replay"))
@@ -139,28 +172,83 @@ class Replay:
 
             def over() -> bool:
                 tell(int(counted.get("EventDrainSuccessCount")))
-                return goal.reached()
+                if channel.over is not None:
+                    raise channel.over
+                return goal.reached() and channel.taken
 
             alone.wait(runner, over, LEFT, LOOK_SECONDS)
         finally:
-            alone.stop(runner)
+            finished = alone.stop(runner)
             letters.close()
+        if not finished:  # what a committing sink rejected may be in its record alone
+            raise Retry(f"the replay stopped, {self.sink.path} does not end: {counted.last_error}. {LEFT}")
         names = ("EventDrainSuccessCount", "EventFilteredCount", "EventRejectedCount")
-        return Outcome(*(int(counted.get(name)) for name in names))
+        delivered, filtered, rejected = (int(counted.get(name)) for name in names)
+        return Outcome(delivered, filtered, rejected, sum(channel.removed.values()))
 
 
 class _Span(ChannelRunner):
-    """The channel up to the end of the span, without its audit: what is delivered again is no difference."""
+    """The span of the channel, without its audit: what is delivered again is no difference."""
 
-    def __init__(self, path: str, name: str, channel: KafkaBackedChannel[Any], ends: Mapping[int, int]) -> None:
-        super().__init__(path, name, channel)
-        self._ends = ends
+    def __init__(self, path: str, name: str, replay: Replay) -> None:
+        super().__init__(path, name, replay.channel)
+        self.replay = replay
+        self.over: FlafkaError | None = None
+        """Why the rest of the span cannot be had any more."""
+        self.taken = False
+        """Whether the sink was given partitions: what a commit before has left to be done is done then."""
+        self.removed: dict[int, int] = {}
+        """By partition: records that retention removed before they were taken."""
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """One that comes to its end."""
-        reader = super().reader(owner, group=group, member=member)
-        reader.stop_at(self._ends)
+        """One that begins and ends with it."""
+        reader = super().reader(_Within(owner, self), group=group, member=member)
+        reader.stop_at({part.partition: part.end for part in self.replay.parts})
         return reader
+
+
+class _Within:
+    """Has a sink take partitions over within the span, whatever became of the topic and of the replay's group."""
+
+    def __init__(self, owner: RebalanceListener, span: _Span) -> None:
+        self._owner, self._span = owner, span
+        self._parts = {part.partition: part for part in span.replay.parts}
+        self.revoked, self.lost = owner.revoked, owner.lost
+
+    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+        """Behind what retention has removed, which is said; from the span's begin where the group was deleted."""
+        begun: dict[PartitionClaim, int | None] = {}
+        for claim, position in committed.items():
+            planned = self._span.replay.claims.get(claim.partition)
+            if planned is not None and claim.topic_id != planned.topic_id:
+                self._span.over = FlafkaError(
+                    f"topic {claim.topic} was deleted and created again: what this replay had still to deliver is "
+                    "lost. Run again, it delivers what the new topic has of that time"
+                )
+                raise self._span.over
+            if planned is None or position is not None:
+                begun[claim] = position
+            else:
+                begun[planned] = self._parts[claim.partition].first
+        oldest = self._span.replay.channel.starts()
+        starts = {
+            claim: position if position is None else self._left(claim, position, oldest.get(claim.partition, 0))
+            for claim, position in self._owner.assigned(begun).items()
+        }
+        self._span.taken = True
+        return starts
+
+    def _left(self, claim: PartitionClaim, position: int, oldest: int) -> int:
+        part = self._parts.get(claim.partition)
+        if part is None:  # added since: nothing of it is in the span
+            return position
+        start = max(position, part.first)
+        if (end := min(oldest, part.end)) > start:
+            place = f"{claim.topic}-{claim.partition}"
+            text = "records %d to %d of %s were removed by retention before this replay came to them"
+            logging.getLogger(self._span.path).warning(text, start, end - 1, place)
+            self._span.removed[claim.partition] = self._span.removed.get(claim.partition, 0) + end - start
+        return max(start, oldest)
 
 
 @contextmanager
@@ -214,6 +302,8 @@ def _planned(
     parts = []
     for claim, position in channel.positions(group).items():
         partition = claim.partition
+        if not all(partition in found for found in (ids, firsts, ends, oldest)):
+            continue  # it has just been added
         first = max(firsts[partition], oldest[partition])
         last = max(first, ends[partition])
         at = first if position is None else max(first, position)
@@ -221,7 +311,9 @@ def _planned(
             at = last
         # Events have the ids that they have for the live group: a store that has them by id is not doubled.
         claims[partition] = claim if position is not None else claim._replace(ids=ids[partition])
-        parts.append(Part(partition, first, last, at, oldest[partition], position is not None))
+        parts.append(Part(partition, first, last, at, oldest[partition], position))
+    if {claim.topic_id for claim in known} != {claim.topic_id for claim in claims.values()}:
+        raise Retry(f"the topic of {live.channel} was deleted and created again just now: run it again")
     if not parts:
         raise Retry(f"the topic of {live.channel} has no partitions yet")
     return Replay(spec, sink, channel, claims, tuple(sorted(parts)))

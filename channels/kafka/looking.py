@@ -33,8 +33,12 @@ class Looking:
         def ask(consumer: Consumer) -> dict[int, int]:
             partitions = consumer.list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic].partitions
             wanted = [TopicPartition(self._topic, partition, time) for partition in partitions]
-            found = offsets_at(consumer, wanted, ANSWER_SECONDS)
-            return {one.partition: one.offset if one.offset >= 0 else self._marks(consumer, one)[1] for one in found}
+            found = {one.partition: one.offset for one in offsets_at(consumer, wanted, ANSWER_SECONDS)}
+            if ends := {one.partition: self._marks(consumer, one)[1] for one in wanted if found[one.partition] < 0}:
+                again = [one for one in wanted if one.partition in ends]  # a newer one may have come before its end
+                for one in offsets_at(consumer, again, ANSWER_SECONDS):
+                    found[one.partition] = one.offset if one.offset >= 0 else ends[one.partition]
+            return found
 
         return cast("dict[int, int]", self._asked(ask))
 

@@ -82,8 +82,8 @@ class KafkaReader(Poller, Reader):
         """The offset to be received next of each partition, or OFFSET_BEGINNING."""
         self._leaders: dict[int, list[tuple[int, int]]] = {}
         """By partition: from which offset on what was received had which leader epoch, in order."""
-        self._until: Mapping[int, int] = {}
-        """By partition: nothing from there on is handed out."""
+        self._until: Mapping[int, int] | None = None
+        """By partition: nothing from there on is handed out, and nothing of the others."""
         self._fresh = set[int]()
         """Partitions that became ours since the last turn."""
         self._assigning = False
@@ -183,7 +183,7 @@ class KafkaReader(Poller, Reader):
             self._next.update(seeks)
 
     def stop_at(self, ends: Mapping[int, int]) -> None:
-        """Partitions that have come there are paused."""
+        """Partitions that have come there are paused, and all that have no end."""
         self._until = dict(ends)
 
     def lag(self) -> int | None:
@@ -276,7 +276,7 @@ class KafkaReader(Poller, Reader):
                 # What was fetched before a pending seek lies past it: handing it out would skip events.
                 if partition not in self._queues or partition in self._seeks:
                     continue
-                if offset >= self._until.get(partition, offset + 1):
+                if self._until is not None and offset >= self._until.get(partition, 0):
                     past.add(partition)
                     continue
                 if at_end:
@@ -380,7 +380,7 @@ class KafkaReader(Poller, Reader):
             seeks, self._seeks = self._seeks, {}
         for partition, offset in seeks.items():
             self.consumer.seek(TopicPartition(self._claim.topic, partition, offset))
-        again, self._fresh = {*seeks, *self._fresh} & self._until.keys(), set()
+        again, self._fresh = {*seeks, *self._fresh} & (self._until or {}).keys(), set()
         if again and not self._paused:
             self.consumer.resume([TopicPartition(self._claim.topic, partition) for partition in again])
 

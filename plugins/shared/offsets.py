@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from plugins.channel import PartitionClaim
-from plugins.errors import FlafkaError
+from plugins.errors import FlafkaError, Retry
 
 _OLDER = re.compile(r"epoch=\d+", re.ASCII)
 _UNREAD = re.compile(r"epoch=0[1-9]\d*", re.ASCII)
@@ -115,6 +115,10 @@ def names_topic(claim: PartitionClaim) -> bool:
 def out_of_range(claim: PartitionClaim, offset: int, low: int, high: int) -> FlafkaError | None:
     """What to say, with the way out, where the brokers do not have the offset a group stands at; None if they do."""
     place = f"{claim.topic}-{claim.partition}"
+    if offset < low and claim.replay:
+        return Retry(
+            f"records from {offset} on were removed from {place} by retention: the replay goes on with record {low}"
+        )
     if offset < low:
         to = "earliest"
         why = f"records {offset} to {low - 1}, {low - offset:,} in all, were removed by retention unread"

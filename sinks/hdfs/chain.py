@@ -350,18 +350,18 @@ def manifest_in(path: str, content: bytes | None) -> Manifest:
     return manifest
 
 
-def newest(hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> tuple[Chain, int | None]:
+def newest(hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> tuple[Chain, list[Chain]]:
     """The chain in which that claim's record goes on, looked at: of this epoch or a later one, there or where it was
-    moved to; and where it was sealed before it was moved. Where there is none, the answer is one that has not begun.
+    moved to; and those, sealed, from which it was moved. Where there is none, the answer is one that has not begun.
     """
-    end = None
+    moved: list[Chain] = []
     while True:
         chain = Chain(hdfs, state, claim._replace(epoch=latest(hdfs, state, claim)), log)
         chain.look()
         successor = chain.successor()
         if successor is None:
-            return chain, end
-        end = chain.last.end if chain.last is not None else None
+            return chain, moved
+        moved.append(chain)
         state, claim = successor.state, claim._replace(epoch=successor.epoch)
 
 

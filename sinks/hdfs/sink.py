@@ -303,12 +303,13 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         """
         assert self._hdfs is not None
         kind, _, state = claim.record.partition(":")
-        chain, moved = newest(self._hdfs, state if kind == self._kind else self.state, claim, self.log)
+        chain, passed = newest(self._hdfs, state if kind == self._kind else self.state, claim, self.log)
         if claim.record and chain.claim.epoch != claim.epoch:
             committed = None  # it belongs to another epoch, and says nothing about this one
-        if moved is not None:
-            committed = max(committed or 0, moved)
-        sealed: list[Chain] = []
+        if passed and (last := passed[-1].last) is not None:
+            committed = max(committed or 0, last.end)
+        # Who moved it may have been killed before it had kept what rejected events have left there.
+        sealed = [one for before in passed for one in (before, *self._seal_earlier(before, chain))]
         if chain.state != self.state:
             before, chain = chain, self._chain(chain.claim._replace(epoch=next_epoch(chain.claim.epoch)))
             committed = before.go_on(committed)

@@ -14,7 +14,14 @@ from tests.simulator.webhdfs import Hdfs
 from tests.simulator.world import Chances, Process, World
 
 PROCESSES = frozenset(
-    ("h1", "h2", "h3", "replay", *(f"{what}-{number}" for what in ("driver", "executor") for number in range(1, 200)))
+    (
+        "h1",
+        "h2",
+        "h3",
+        "replay",
+        "again",
+        *(f"{what}-{number}" for what in ("driver", "executor") for number in range(1, 200)),
+    )
 )
 """Those whose calls go wrong by chance."""
 
@@ -92,6 +99,23 @@ class Outcomes:
         """In the end, but for those that were replayed."""
         self.delivered: Counter[bytes] = Counter()
         """In the end."""
+        self.spans: list[Any] = []
+        """What was replayed."""
+        self.replaying = 0
+        """Replays that are under way."""
+        self._later: list[tuple[Any, ...]] = []
+        self.groups: set[tuple[str, int]] = set()
+        """Groups of replays, and their epochs."""
+        self.deleted: set[bytes] = set()
+        """What was deleted from the store before it was replayed."""
+        self.missing: set[bytes] = set()
+        """What of that was not replayed yet."""
+        self.again_letters: Counter[bytes] = Counter()
+        """Of replays."""
+        self.again_delivered: Counter[bytes] = Counter()
+        """By replays, where that can be told."""
+        self.redelivered: Counter[bytes] = Counter()
+        """Letters of replays that were replayed to the agents' sink."""
         self.accepted: dict[int, int] = {}
         """By partition: up to where the operator, who was told of some, has accepted that records are lost."""
         self.advised = 0
@@ -159,8 +183,12 @@ class Outcomes:
             channel = spec.channels[0]
             letters = dead_letters_of(spec.name, channel, channel.make(), spec.options)
             found: Counter[bytes] = Counter()
+            self.again_letters, self.redelivered = Counter(), Counter()
             for kept in read(letters):
-                if not kept.replayed:
+                if self._of_replay(kept):
+                    self.again_letters[kept.event.body] += 1
+                    self.redelivered[kept.event.body] += kept.replayed
+                elif not kept.replayed:
                     found[kept.event.body] += 1
                     if kept.letter in self.replayed:
                         raise Failure(f"{kept.event.body!r} was replayed, and nobody knows of it")
@@ -171,18 +199,34 @@ class Outcomes:
         found: Counter[bytes] = in_process(self.world, "operator", look)
         return found
 
+    def _of_replay(self, kept: Any) -> bool:
+        """Whether a replay of a span has rejected it: a letter's name says the group."""
+        from agent.runner.deadletters.letters import letter_name
+
+        return any(letter_name(kept.component, *claim, kept.id, "") == kept.letter for claim in self.groups)
+
     def _outcome(self) -> Counter[bytes]:
+        """What was delivered, but for what replays have sent once more."""
+        found = self._stored()
+        found.update(self.missing - found.keys())
+        return found
+
+    def _stored(self) -> Counter[bytes]:
         found: Counter[bytes] = Counter()
+        again: Counter[bytes] = Counter()
         if self.sink == "hdfs":
             for path, data in self.hdfs.files("/").items():
                 if "/.flafka/" not in path:
-                    found.update(data.split(b"\n")[:-1])
+                    (again if "-replay" in path else found).update(data.split(b"\n")[:-1])
         elif self.sink == "kafka":
-            found.update(entry.value for entry in self.brokers.records(OUT, 0))
+            for entry in self.brokers.records(OUT, 0):
+                of_replay = entry.transaction is not None and ".replay." in entry.transaction.name
+                (again if of_replay else found)[entry.value] += 1
         elif self.sink == "hbase":
             found.update(row[b"f:pCol"] for row in self.hbase.tables[b"events"].rows().values())
         else:
             found.update(self._documents())
+        self.again_delivered = again
         return found
 
     def _documents(self) -> list[bytes]:

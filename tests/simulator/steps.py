@@ -8,9 +8,10 @@ from typing import Any
 import confluent_kafka
 
 from plugins.shared.offsets import OffsetMetadata
-from tests.simulator.outcomes import Failure, Outcomes
+from tests.simulator.outcomes import Failure
 from tests.simulator.plans import CALLS, GROUP, MENDED, OLD_METADATA, TOPIC, step_of
 from tests.simulator.program import AgentProcess, command, in_process
+from tests.simulator.replays import Replays
 from tests.simulator.world import Kind
 
 ASLEEP_SECONDS = 70.0
@@ -27,7 +28,7 @@ def carry_out(run: Any) -> None:
         getattr(run, f"do_{step.what.replace('-', '_')}")(*step.arguments)
 
 
-class Steps(Outcomes):
+class Steps(Replays):
     """What happens."""
 
     def do_start(self, host: str) -> None:

@@ -91,7 +91,7 @@ class Run(Steps):
             if not self.watching:
                 for host in {"h1": None} | self.agents:
                     self.do_start(host)
-                if self._delivered():
+                if self._delivered() and not self.replaying:
                     self.world.sleep(10)  # what was on its way in comes into the channel
                     if self._delivered() and not self._advised():
                         break
@@ -106,6 +106,7 @@ class Run(Steps):
             if self.world.now > deadline + 300:
                 raise Failure("an agent does not stop")
             self.world.sleep(2)
+        self._replay_late()
 
     def _longest_pause(self) -> float:
         """Until the last of those that sleep goes on, in seconds, or what is late comes."""
@@ -200,10 +201,10 @@ class Run(Steps):
                 most = sum(1 + self._again(topic, *place) for place in places)
                 others = sum(len(other.get(body, ())) for t, other in self.logs.items() if t != topic)
                 again = sum(self._again(t, *at) for t, some in self.replays.items() for at in some.get(body, ()))
-                if had > most + others + again:
+                if had > most + others + again + self.redelivered[body]:
                     what = "letters" if letters[body] else "deliveries"
                     raise Failure(f"{body!r} came {had} times ({what}), not {most}")
-                if topic != now or body in self.foreign or had >= len(places):
+                if topic != now or body in self.foreign | self.deleted or had >= len(places):
                     continue
                 gone = [place for place in places if (topic, *place) in self.removed]
                 if had < len(places) - len(gone) - sum((topic, *place) in self.unclean for place in places):
@@ -213,6 +214,7 @@ class Run(Steps):
                     raise Failure(f"{body!r} was removed before it was delivered, at {untold}, and nobody says so")
         if strange := [body for body in delivered if not self.bodies.get(body, False) | self.was_mended]:
             raise Failure(f"delivered, and never put or not to be delivered: {strange[:3]}")
+        self._check_replays()
         self._check_epochs()
         now = self._epochs()
         for partition, epoch in self.epochs.get(self._topic_id(), {}).items():

@@ -151,6 +151,20 @@ def test_the_record_moves_with_the_path(sinks: Any, fake: FakeWebHdfs) -> None:
     assert delivered(fake) == Counter(range(6))
 
 
+def test_a_note_is_not_lost_where_the_record_is_moved_by_an_owner_that_is_killed(
+    sinks: Any, fake: FakeWebHdfs
+) -> None:
+    old = sinks()
+    old.resume(CLAIM, 0)
+    old.commit(old.stage(OWN, 0, 1, b"two letters"))
+    assert sinks(**{"hdfs.path": "/other"}).resume(OWN, 1).notes == (b"two letters",)
+    after = sinks(**{"hdfs.path": "/other"})  # the group still has what it had before the move
+    found = after.resume(OWN, 1)
+    assert found.notes == (b"two letters",)
+    after.noted(found.claim)
+    assert sinks(**{"hdfs.path": "/other"}).resume(OWN, 1).notes == ()
+
+
 def move(directory: Path) -> Resumed:
     """Take over what `/logs` has below another path, and commit two records more; until it works."""
     for _ in range(10):

@@ -208,8 +208,12 @@ def letters_of_records(path: str, claim: PartitionClaim, taken: Taken) -> list[D
 
 
 def _name(path: str, claim: PartitionClaim, id: EventId, taken: Taken) -> str:
+    return letter_name(path, claim.group, claim.epoch, id, taken.replays.get(id, ""))
+
+
+def letter_name(path: str, group: str, epoch: int, id: EventId | None, replay: int | str) -> str:
     """One for each delivery of an event: a reset of the group, or a replay, makes another one of it."""
-    delivery = (path, claim.group, str(claim.epoch), str(id), str(taken.replays.get(id, "")))
+    delivery = (path, group, str(epoch), str(id), str(replay))
     return hashlib.sha256("\0".join(delivery).encode()).hexdigest()[:32]
 
 

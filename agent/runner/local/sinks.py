@@ -75,6 +75,8 @@ class SinkRunner:
         """Delivered, and the channel was not told yet."""
         self.log = logging.getLogger(self.path)
         self.thread = threading.Thread(target=self.run, name=self.path, daemon=True)
+        self.finished = False
+        """Whether it has ended, and has delivered what it took before."""
         self._current: Member | None = None
         """Who gets the present batch."""
         self._attempts: Iterator[str] | None = None
@@ -101,6 +103,7 @@ class SinkRunner:
         while not self.stopping.is_set():
             try:
                 self.work()
+                self.finished = True
                 return
             except ANY_FAILURE as e:  # whatever it is, it must not take other sinks down
                 self._all_failed = True

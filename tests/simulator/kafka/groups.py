@@ -62,6 +62,8 @@ class Group:
         self.cluster, self.name, self.world = cluster, name, cluster.world
         self.set_back: list[str] = []
         """Where a member has committed less than what was committed before, under the same metadata."""
+        self.writers: set[str] = set()
+        """The processes that have written positions, but for those whose requests came late."""
         self.offsets: dict[tuple[str, int], Committed] = {}
         self.pending: dict[Transaction, dict[tuple[str, int], Committed]] = {}
         self.members: dict[str, Member] = {}
@@ -275,6 +277,7 @@ class Group:
 
     def written(self, offset: int, metadata: str | None) -> Committed:
         """A position, written after all others."""
+        self.writers.add(self.world.process.name)
         return Committed(offset, metadata, next(self._orders))
 
     def unstable(self, topic: str, partition: int) -> bool:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
-from tests.simulator.mutants import channel, hdfs, kafka, runner, spark, taildir
+from tests.simulator.mutants import channel, hdfs, kafka, replays, runner, spark, taildir
 from tests.simulator.mutants.mutant import SOURCES, Mutant
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,6 +21,7 @@ MUTANTS = (
     *hdfs.COMMIT_RECORD,
     *runner.SINKS,
     *runner.DEAD_LETTERS,
+    *replays.SPANS,
     *channel.READER,
     *channel.PRODUCER,
     *kafka.KAFKA_SINK,

@@ -1,0 +1,71 @@
+"""Mutants of `agent replay`: its own group, the ends of the span, and what retention or a kill leaves of it."""
+
+from tests.simulator.mutants.mutant import ALL, Mutant
+
+REPLAYING = "agent/runner/replaying.py"
+STORIES = "tests/simulator/test_replay_stories.py::test_"
+
+SPANS = (
+    Mutant(
+        "replay-group",
+        "a replay reads in a group of its own",
+        ALL,
+        REPLAYING,
+        "    group = replay_group(channel.stream(live.group).group, live.path, start, end)\n",
+        "    group = channel.stream(live.group).group\n",
+    ),
+    Mutant(
+        "replay-topic",
+        "a replay ends where its topic was made again",
+        ALL,
+        REPLAYING,
+        "            if planned is not None and claim.topic_id != planned.topic_id:\n",
+        "            if planned is None:\n",
+        f"{STORIES}a_topic_made_again_ends_a_replay",
+    ),
+    Mutant(
+        "replay-retention",
+        "a replay goes on behind what retention has removed, and says so",
+        ALL,
+        REPLAYING,
+        "        return max(start, oldest)\n",
+        "        return start\n",
+        f"{STORIES}retention_overtakes_a_replay_that_was_killed",
+    ),
+    Mutant(
+        "replay-added",
+        "partitions that were added since are not of the span",
+        ALL,
+        "channels/kafka/reader.py",
+        "offset >= self._until.get(partition, 0)",
+        "offset >= self._until.get(partition, offset + 1)",
+        f"{STORIES}a_partition_that_is_added_meanwhile_is_not_of_the_span",
+    ),
+    Mutant(
+        "replay-left",
+        "a replay without records keeps the letters that its last commit has left",
+        ALL,
+        REPLAYING,
+        "        return bool(self.records) or (self.begun and issubclass(self.sink.cls, CommittingSink))\n",
+        "        return bool(self.records)\n",
+        f"{STORIES}letters_that_a_replay_left_with_its_last_commit_are_kept_by_the_next_run",
+    ),
+    Mutant(
+        "replay-finished",
+        "a replay is over when its letters are kept, too",
+        ALL,
+        REPLAYING,
+        "        if not finished:  #",
+        "        if False:  #",
+        f"{STORIES}letters_that_a_replay_left_with_its_last_commit_are_kept_by_the_next_run",
+    ),
+    Mutant(
+        "replay-ids",
+        "events have the ids in a replay that they have for the agents",
+        ALL,
+        REPLAYING,
+        "claim if position is not None else claim._replace(ids=ids[partition])",
+        "claim",
+        f"{STORIES}documents_keep_the_names_that_they_have_for_the_agents",
+    ),
+)

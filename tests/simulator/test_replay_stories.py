@@ -1,0 +1,98 @@
+"""Stories of `agent replay`: what may become of a topic, a group or a process while a span is sent once more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulator.plans import OLD_METADATA, Step
+from tests.simulator.stories import Run
+from tests.simulator.test_stories import told
+from tests.simulator.world import Fault, Kind
+
+BEGUN = (Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (4, 0)), Step(30, "put", (2, 0)))
+"""An agent, and six events of two records that it has delivered by the time of the next step."""
+
+
+def said(run: Run) -> str:
+    return "\n".join(run.world.story)
+
+
+@pytest.mark.parametrize("sink", ["hdfs", "kafka", "solr", "hbase", "spark-hdfs"])
+def test_a_span_is_replayed_once_beside_agents_whatever_is_killed(sink: str) -> None:
+    run = told(
+        sink, *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(20, "put", (2, 0)),
+        faults=(Fault("again", "kafka.committed", 5, Kind.KILLED, 0),),
+    )  # fmt: skip
+    assert run.world.lives["again"] == 3  # it goes on, and is complete then
+    (span,) = run.spans
+    assert span.complete
+    assert sum(end - first for first, end in span.ranges[span.complete].values()) == 2
+
+
+def test_a_replay_begun_anew_delivers_all_once_more() -> None:
+    run = told("hdfs", *BEGUN, Step(20, "replay-span", (0, None, True, "now")))
+    assert set(run.again_delivered.values()) == {2}
+
+
+@pytest.mark.parametrize("sink", ["hdfs", "kafka", "solr"])
+def test_retention_overtakes_a_replay_that_was_killed(sink: str) -> None:
+    run = told(
+        sink, *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(0.4, "retention", (0, 1, "")),
+        Step(20, "retention", (0, 0, "")), Step(20, "put", (2, 0)),
+        faults=(Fault("again", "kafka.committed", 5, Kind.KILLED, 0),),
+    )  # fmt: skip
+    assert "removed by retention" in said(run)
+    assert "does not deliver" not in said(run)
+
+
+def test_what_retention_takes_while_a_replay_reads_is_said_by_record() -> None:
+    run = told(
+        "solr", *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(2, "retention", (0, 1, "")),
+        Step(30, "put", (2, 0)),
+        faults=(Fault("again", "kafka.describe_topic", 3, Kind.PAUSED, 20.0),),
+    )  # fmt: skip
+    assert "records 0 to 0 of t-0 were removed by retention before this replay came to them" in said(run)
+
+
+def test_a_topic_made_again_ends_a_replay() -> None:
+    run = told(
+        "hdfs", *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(0.5, "recreate", (0, 0)),
+        Step(60, "put", (2, 0)),
+    )  # fmt: skip
+    assert "again: topic t was deleted and created again: what this replay had still to deliver is lost" in said(run)
+
+
+@pytest.mark.parametrize("sink", ["hdfs", "solr"])
+def test_a_partition_that_is_added_meanwhile_is_not_of_the_span(sink: str) -> None:
+    run = told(
+        sink, *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(0.5, "partitions", (3,)),
+        *(Step(4, "put", (1, 0)) for _ in range(6)),
+        faults=(Fault("again", "kafka.commit", 1, Kind.PAUSED, 20.0),),
+    )  # fmt: skip
+    (span,) = run.spans
+    assert list(span.ranges[span.complete]) == [0]
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        (Fault("again", "kafka.produce", 7, Kind.REFUSED, 0), Fault("again", "kafka.produce", 8, Kind.REFUSED, 0)),
+        (Fault("again", "kafka.commit_transaction", 1, Kind.KILLED_AFTER, 0),),
+    ],
+)
+def test_letters_that_a_replay_left_with_its_last_commit_are_kept_by_the_next_run(faults: tuple[Fault, ...]) -> None:
+    """The transaction that ends the span has the channel's position, and the letters in the sink's record alone."""
+    run = told(
+        "kafka", *BEGUN[:3], Step(5, "put", (1, 1)), Step(30, "replay-span", (0, None, False, "now")),
+        Step(90, "put", (1, 0)), faults=faults,
+    )  # fmt: skip
+    assert run.world.faults == [*faults]
+    assert set(run.again_letters.values()) == {1}
+
+
+def test_documents_keep_the_names_that_they_have_for_the_agents() -> None:
+    run = told(
+        "solr", Step(0, "inherit", (OLD_METADATA.index("epoch=0"), 0)), *BEGUN[1:],
+        Step(20, "replay-span", (0, None, False, "now")),
+    )  # fmt: skip
+    assert all(name.startswith("t-") for name in run.solr.collections["events"])
