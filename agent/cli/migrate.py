@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -190,8 +191,8 @@ def _say_what_is_written(file: Path, target: Path, found: Migration) -> None:
         what += f", {marked} marked"
     click.echo(f"written: {target}, {what}; {file} stays as it is")
     if found.ok:
-        name = f" -n {found.agent}" if len(found.agents) > 1 else ""
-        click.echo(f"start it with: agent start{name} -c {target}")
+        name = f" -n {shlex.quote(found.agent)}" if found.agent and len(found.agents) > 1 else ""
+        click.echo(f"start it with: agent start{name} -c {shlex.quote(str(target))}")
 
 
 def _as_json(file: Path, target: Path | None, found: Migration) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import NamedTuple
 
 _CLASS = re.compile(r"[a-zA-Z_]\w*(?:\.[a-zA-Z_$][\w$]*)+")
@@ -123,7 +124,8 @@ def cannot_run(kind: str, name: str) -> str:
     """
     if kind in ("source", "sink", "interceptor"):
         an = "an" if kind == "interceptor" else "a"
-        way = f"{an} {kind} in Python may have its name: `agent template {kind} {name}` prints one to start from"
+        start = f"agent template {kind} {shlex.quote(name)}"  # $Builder is a variable to a shell
+        way = f"{an} {kind} in Python may have its name: `{start}` prints one to start from"
     elif kind in _BUILT:
         way = _BUILT[kind]
     else:

@@ -159,6 +159,14 @@ def test_on_a_terminal_no_line_is_longer_than_it_is_wide(run: Run, monkeypatch: 
     ]
 
 
+def test_commands_that_are_shown_can_be_copied_into_a_shell(run: Run) -> None:
+    """To which `$Builder` is a variable, and a blank an end."""
+    Path("flume.conf").write_text(NETCAT.replace("type = netcat", "type = com.acme.Ours$Builder"))
+    assert "`agent template source 'com.acme.Ours$Builder'` prints one" in run("flume.conf").output
+    Path("our flume.conf").write_text(NETCAT)
+    assert "start it with: agent start -c 'our flume-flafka.conf'" in run("our flume.conf").output
+
+
 def test_what_needs_porting_is_marked_once(run: Run) -> None:
     Path("flume.conf").write_text(NETCAT.replace("type = netcat", "type = org.keedio.flume.source.SQLSource"))
     result = run("flume.conf")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def test_without_them_each_is_named_with_what_to_run(tmp_path: Path) -> None:
     told = [str(one) for one in found if one.severity == "error"]
     for text, (kind, java) in zip(told, CLASSES.items(), strict=True):
         assert f"the {kind} {java} is a Java class" in text
-        assert f"`agent template {kind} {java}`" in text
+        assert f"`agent template {kind} {shlex.quote(java)}`" in text
         assert "docs/migrating-from-flume.md" in text
 
 
