@@ -59,8 +59,8 @@ def hangs(sink: SinkRunner) -> bool:
 
 
 def stop(sink: SinkRunner) -> bool:
-    """Have it deliver what it took, and end; not one that hangs. Whether all of that is done, its dead letters kept as
-    well."""
+    """Have it deliver what it took, and end; not one that hangs. Whether all of that is done, its dead letters kept
+    as well."""
     sink.stopping.set()
     if not hangs(sink):
         sink.thread.join(PATIENCE_SECONDS)
