@@ -16,15 +16,11 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from agent.audit.reconciliation import (
     HdfsReader,
@@ -36,6 +32,8 @@ from agent.audit.reconciliation import (
     solr_documents,
     stored,
 )
+from agent.cli.demo_outcome import Found, console
+from agent.cli.output import json_option
 from agent.services import ServiceError
 from agent.services.cluster import Cluster, data_directory
 from agent.services.hbase import HBaseCluster
@@ -60,14 +58,6 @@ MESSAGES = 500
 TOPIC, ROOT, TABLE, CORE, COUNTS = "flafka-events", "/flafka/events", "events", "events", "counts"
 """As conf/flafka.conf names them."""
 BROKER_HEAP_MB = 160
-SOURCES = {
-    "tcp": "syslog over TCP, from logger",
-    "udp": "syslog over UDP, from logger",
-    "json": "log4j 2 as JSON, from Kafka, HBase and Solr",
-    "avro": "log4j 1 with Flume's appender, from HDFS",
-    "files": "tailed files, all that Kafka wrote",
-}
-console = Console(highlight=False)
 
 
 @click.command()
@@ -85,8 +75,13 @@ console = Console(highlight=False)
     show_default=True,
     help="Runner that delivers. The processor always runs on Spark.",
 )
-def demo(leave: bool, seconds: int, runner: str) -> None:
-    """Run conf/flafka.conf with real servers, which log into it, and compare what went in with what came out."""
+@json_option
+def demo(leave: bool, seconds: int, runner: str, as_json: bool) -> None:
+    """Run conf/flafka.conf with real servers, which log into it, and compare what went in with what came out.
+
+    With --json, what came out is JSON, and the steps are told on standard error.
+    """
+    console.stderr = as_json
     if shutil.which("logger") is None:
         raise FlafkaError("the demo sends syslog with `logger`: install the package util-linux (Debian: bsdutils)")
     if missing := [extra for extra, modules in NEEDED.items() if not all(map(importlib.util.find_spec, modules))]:
@@ -96,7 +91,7 @@ def demo(leave: bool, seconds: int, runner: str) -> None:
     home = Path(tempfile.mkdtemp(prefix="flafka-demo-"))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing is left running
     try:
-        found = _show(home, leave, seconds, runner)
+        found = _show(home, leave, seconds, runner, as_json)
     except KeyboardInterrupt:
         shutil.rmtree(home, ignore_errors=True)
         sys.exit(130)
@@ -105,7 +100,7 @@ def demo(leave: bool, seconds: int, runner: str) -> None:
         sys.exit(1)
 
 
-def _show(home: Path, leave: bool, seconds: int, runner: str) -> _Found:
+def _show(home: Path, leave: bool, seconds: int, runner: str, as_json: bool) -> Found:
     with ExitStack() as stack:
         stack.enter_context(_plainly())
         ensure_all("kafka", "hdfs", "hbase", "solr", "appenders", "spark")
@@ -129,7 +124,12 @@ def _show(home: Path, leave: bool, seconds: int, runner: str) -> _Found:
             run.drain()
         with _step("reading the channel and the three stores, event by event"):
             found = run.look()
-        found.show(time.monotonic() - began)
+        found.compare()
+        found.seconds = time.monotonic() - began
+        if as_json:
+            click.echo(json.dumps(found.data(), indent=2))
+        else:
+            found.show()
         if not leave:
             console.print(
                 f"\nThe servers go on running. In another terminal:\n\n"
@@ -255,7 +255,7 @@ class _Run:
         if self.agent.ended() != 0:
             raise FlafkaError(f"the channel could not be drained; the agent's log: {self.home}/agent.log")
 
-    def look(self) -> _Found:
+    def look(self) -> Found:
         """Read everything back."""
         channel_class = cast("type[KafkaBackedChannel]", Components().get("channel", "kafka"))
         records = read_topic(self.kafka.bootstrap_servers, TOPIC, channel_class)
@@ -264,7 +264,7 @@ class _Run:
         reader = HdfsReader(self.hdfs.webhdfs)
         hdfs = reconcile(records, reader, ROOT)
         rows, documents = hbase_rows(self.hbase.address, TABLE), solr_documents(f"{self.solr.address}/{CORE}")
-        found = _Found(self.counters, len(channel), self.to_send)
+        found = Found(self.counters, len(channel), self.to_send)
         found.counts = _counts(hbase_rows(self.hbase.address, COUNTS))
         logged = Counter((e.headers["application"], e.headers["level"]) for e in events if "application" in e.headers)
         found.store("HDFS", f"in {hdfs.files} files", hdfs.delivered_events, hdfs.differences)
@@ -297,71 +297,6 @@ class _Run:
         with ThreadPoolExecutor() as threads:
             for cluster in self._turns:
                 threads.submit(self._stop_cluster, cluster)
-
-
-@dataclass
-class _Found:
-    """What came of it: what the agent counted, and what was read back."""
-
-    counters: dict[str, dict[str, str]]
-    channel: int
-    to_send: int
-    stores: list[tuple[str, str, int]] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    samples: list[tuple[str, str]] = field(default_factory=list)
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """What the processor counted, by sender and level."""
-    memory_mb: int = 0
-
-    def store(self, name: str, how: str, events: int, differences: list[str]) -> None:
-        """Add one store."""
-        self.stores.append((name, how, events))
-        self.wrong += [f"{name}: {difference}" for difference in differences[:5]]
-        if events != self.channel:
-            self.wrong.append(f"{name} holds {events:,} events, the channel {self.channel:,}")
-
-    def count(self, source: str, counter: str) -> int:
-        """One of the agent's counters."""
-        return int(self.counters.get(f"SOURCE.{source}", {}).get(counter, 0))
-
-    @property
-    def balanced(self) -> bool:
-        """Whether every event of the channel is in every store once, and every event received is accounted for."""
-        return not self.wrong
-
-    def show(self, seconds: float) -> None:
-        """Print all of it."""
-        received = sum(self.count(name, "EventReceivedCount") for name in SOURCES)
-        filtered = sum(self.count(name, "EventFilteredCount") for name in SOURCES)
-        dropped = self.count("udp", "KernelDropCount")
-        arrived = self.count("tcp", "EventReceivedCount") + self.count("udp", "EventReceivedCount")
-        if received - filtered != self.channel:
-            self.wrong.append(f"received − dropped = {received - filtered:,}, the channel holds {self.channel:,}")
-        if arrived + dropped != self.to_send:
-            self.wrong.append(f"logger sent {self.to_send:,}: {arrived:,} arrived, the kernel dropped {dropped:,}")
-        table = Table(title="\nReconciliation", title_justify="left", title_style="bold", box=None, show_header=False)
-        table.add_column(justify="right", style="bold")
-        table.add_column(style="cyan")
-        table.add_column(style="dim")
-        for name, what in SOURCES.items():
-            table.add_row(f"{self.count(name, 'EventReceivedCount'):,}", f"→ {name}", what)
-        table.add_row(f"−{filtered:,}", "filter", "dropped on purpose, before the channel")
-        if dropped:
-            table.add_row(f"({dropped:,})", "udp", "of logger's, dropped by the kernel before the agent, counted")
-        table.add_section()
-        table.add_row(f"{self.channel:,}", "channel", "in Kafka, three replicas of each")
-        for name, how, events in self.stores:
-            table.add_row(f"{events:,}", f"→ {name}", how)
-        console.print(table)
-        told = [f"{who} {level} {count:,}" for (who, level), count in sorted(self.counts.items()) if who != "-"]
-        console.print(f"\n[bold]Who logged[/] [dim](by the processor)[/]  {', '.join(told)}", soft_wrap=True)
-        for where, text in self.samples:
-            console.print(f"\n[bold]{where}", soft_wrap=True)
-            console.print(Text("  " + text), no_wrap=True, overflow="ellipsis")
-        for text in self.wrong:
-            console.print(f"[red]{text}")
-        verdict = "[green]All events were delivered once" if self.balanced else "[red]Events were lost or repeated"
-        console.print(f"\n{verdict}[/] [dim]after {seconds:.0f} s; the servers use {self.memory_mb:,} MB.")
 
 
 def _counts(rows: dict[str, dict[str, bytes]]) -> Counter[tuple[str, str]]:

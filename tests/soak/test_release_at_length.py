@@ -1,0 +1,47 @@
+"""The demo, with all its servers and Spark, out of an installed wheel: `./dev soak`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agent.services.jars import cache_directory
+from tests.system.test_release import elsewhere, installed, interpreters, wheel
+
+__all__ = ["wheel"]
+
+EXTRAS = "hdfs,hbase,solr,spark,sandbox"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_the_demo_outside_a_checkout(wheel: Path, tmp_path: Path, figures: list[str]) -> None:
+    version, python = list(interpreters())[-1]
+    environment = installed(tmp_path / "venv", f"flafka[{EXTRAS}] @ {wheel.as_uri()}", python=str(python))
+    home = {name: str(tmp_path / name) for name in ("home", "tmp", "x")}
+    for directory in home.values():
+        Path(directory).mkdir()
+    done = subprocess.run(
+        [str(environment / "bin" / "agent"), "demo", "--exit", "--runner", "local", "--json"],
+        cwd=home["x"],
+        env={**elsewhere(tmp_path), **fetched(), "TMPDIR": home["tmp"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["balanced"], found["wrong"]
+    assert {found["channel"], *(found["stores"][name] for name in ("HDFS", "HBase", "Solr"))} == {found["channel"]}
+    assert not list(Path(home["tmp"]).iterdir())
+    figures.append(f"Python {version}: {found['channel']:,} events in each store, after {found['seconds']} s")
+
+
+def fetched() -> dict[str, str]:
+    """Where the servers' jars are, or are fetched from, where that was said."""
+    given = {name: os.environ[name] for name in ("FLAFKA_MAVEN_REPO",) if name in os.environ}
+    return {"XDG_CACHE_HOME": str(cache_directory().parent), **given}
