@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,47 @@ class Once(CommittingSink[DirectoryConfig]):
         self.buffer = []
 
 
-@pytest.mark.parametrize("cls", [Files, Once])
+class ById(Files):
+    """Writes each event to a file that has its id; at least once, and what comes again replaces itself."""
+
+    type_name = "by-id"
+
+    def open(self) -> None:
+        self.events: dict[str, bytes] = {}
+
+    def write(self, batch: Batch) -> None:
+        self.events |= {self.key(batch, row): event.body for row, event in enumerate(batch)}
+
+    def key(self, batch: Batch, row: int) -> str:
+        return str(batch.id(row))
+
+    def flush(self) -> None:
+        for key, body in self.events.items():
+            (Path(self.config.directory) / key).write_text(json.dumps([body.hex()]))
+        self.events = {}
+
+    def reset(self) -> None:
+        self.events = {}
+
+    def repeats(self, claim: PartitionClaim) -> str:
+        return ""
+
+
+class ByItsOwnCount(ById):
+    """Numbers events by itself, anew after each start; at least once."""
+
+    count = 0
+
+    def open(self) -> None:
+        super().open()
+        self.run = uuid.uuid4()
+
+    def key(self, batch: Batch, row: int) -> str:
+        self.count += 1
+        return f"{self.run}-{self.count}"
+
+
+@pytest.mark.parametrize("cls", [Files, Once, ById])
 def test_an_honest_sink_passes(cls: type[Sink[Any]], tmp_path: Path) -> None:
     check_files(cls, tmp_path)
 
@@ -195,3 +236,9 @@ def test_a_broken_sink_is_found(cls: type[Sink[Any]], says: str, tmp_path: Path)
     with pytest.raises(AssertionError) as e:
         check_files(cls, tmp_path)
     assert says in str(e.value)
+
+
+def test_a_sink_that_says_that_nothing_repeats_is_taken_at_its_word(tmp_path: Path) -> None:
+    told = r"ByItsOwnCount delivered twice, though repeats\(\) says that it does not: \d+ events, such as b'line"
+    with pytest.raises(AssertionError, match=told):
+        check_files(ByItsOwnCount, tmp_path)
