@@ -1,4 +1,4 @@
-"""The demo, with all its servers and Spark, out of an installed wheel: `./dev soak`."""
+"""The wheel on each Python with each extra alone, and the demo with all its servers out of it: `./dev soak`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from agent.services.jars import cache_directory
-from tests.system.test_release import elsewhere, installed, interpreters, wheel
+from tests.system.test_release import NEEDED, OTHERS, VERSIONS, agent, elsewhere, installed, interpreters, wheel
 
 __all__ = ["wheel"]
 
+MORPHLINE = "morphlines : [{ id : m, commands : [{ addValues { a : b } }] }]"
 EXTRAS = "hdfs,hbase,solr,spark,sandbox"
 
 
@@ -39,6 +40,25 @@ def test_the_demo_outside_a_checkout(wheel: Path, tmp_path: Path, figures: list[
     assert {found["channel"], *(found["stores"][name] for name in ("HDFS", "HBase", "Solr"))} == {found["channel"]}
     assert not list(Path(home["tmp"]).iterdir())
     figures.append(f"Python {version}: {found['channel']:,} events in each store, after {found['seconds']} s")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_extra_alone_on_each_python(wheel: Path, tmp_path: Path, version: str) -> None:
+    python = dict(interpreters()).get(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} on this machine")
+    for extra in (*NEEDED, *OTHERS):
+        requirement = f"flafka[{extra}] @ {wheel.as_uri()}"
+        environment = installed(tmp_path / extra / "venv", requirement, python=str(python))
+        (tmp_path / extra / "agent.conf").write_text(NEEDED.get(extra, ""))
+        (tmp_path / extra / "morphline.conf").write_text(MORPHLINE)
+        if extra in NEEDED:
+            assert "pip install" not in agent(environment, tmp_path / extra, "check", "-c", "agent.conf")
+        else:
+            command = [str(environment / "bin" / "python"), "-c", OTHERS[extra]]
+            subprocess.run(command, cwd=tmp_path, env=elsewhere(tmp_path), check=True)
 
 
 def fetched() -> dict[str, str]:
