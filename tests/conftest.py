@@ -124,7 +124,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if bool(item.get_closest_marker("soak")) == config.getoption("--soak")]
     if config.getoption("--quick"):
         chosen = [item for item in chosen if not _needs_servers(item) and "lengthy" not in _fixtures(item)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    kept = {*chosen}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = chosen
     if hasattr(config, "workerinput") or config.getoption("--processes") > 1:
         items.sort(key=_turn)
