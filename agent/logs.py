@@ -8,9 +8,6 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal
-
-Form = Literal["text", "json"]
 
 FORM, LEVEL = "FLAFKA_LOG_FORMAT", "FLAFKA_LOG_LEVEL"
 """Environment variables: what the command line does not say; processes that the agent starts go by them."""

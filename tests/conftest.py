@@ -18,15 +18,16 @@ from tests.fixtures import examples
 
 pytest_plugins = [
     "tests.fixtures.brokers",
+    "tests.fixtures.figures",
     "tests.fixtures.memory",
     "tests.fixtures.processes",
     "tests.fixtures.servers",
     "tests.fixtures.waits",
+    "tests.fixtures.parallel",
 ]
 
 HERE = Path(__file__).parent
 SEED = pytest.StashKey[int]()
-FIGURES = pytest.StashKey[list[str]]()
 
 SCARCE = {
     "hbase_cluster": "stores",
@@ -36,6 +37,22 @@ SCARCE = {
 }
 """Started by each worker that runs a test with them: all tests with one of these go to the same worker, and those
 that ask for one only when they run bear its `xdist_group`."""
+LONG = [
+    "test_every_component",
+    "test_samples",
+    "test_hdfs_localdisk",
+    "test_kafka",
+    "test_taildir_power",
+    "test_taildir_positions",
+    "test_taildir_files",
+    "test_pages",
+    "test_connections",
+    "test_file_power",
+    "test_taildir_names",
+    "test_taildir_busy",
+    "test_conformance",
+]
+"""Modules without servers that take longest; they come first of these, so that none is begun last."""
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 """JVMs of tests live for seconds: they start in half the processor time where they do not optimise."""
 REAL = "real"
@@ -54,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JAVA)
     given = getattr(config, "workerinput", {}).get("seed") or os.environ.get("FLAFKA_SEED")
     seed = int(given or random.randrange(2**32))
-    config.stash[SEED], config.stash[FIGURES] = seed, []
+    config.stash[SEED] = seed
     settings.load_profile(examples.QUICK if config.getoption("--quick") else examples.FULL)
     if config.getoption("--quick"):
         RunningAgent.__enter__ = _undeclared
@@ -66,14 +83,9 @@ def _undeclared(agent: RunningAgent) -> RunningAgent:
     raise AssertionError("an agent as a process takes seconds: its test asks for the fixture `servers`")
 
 
-@pytest.hookimpl(optionalhook=True)  # one of a run in several processes, as the next
+@pytest.hookimpl(optionalhook=True)  # one of a run in several processes, as those that follow
 def pytest_configure_node(node: Any) -> None:
     node.workerinput["seed"] = node.config.stash[SEED]
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    node.config.stash[FIGURES] += getattr(node, "workeroutput", {}).get("figures", [])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -87,11 +99,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return super()._split_scope(nodeid).partition("::")[0]
 
     return ByFile(config, log) if config.getoption("dist") == "loadgroup" else None
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["figures"] = session.config.stash[FIGURES]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -117,9 +124,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if bool(item.get_closest_marker("soak")) == config.getoption("--soak")]
     if config.getoption("--quick"):
         chosen = [item for item in chosen if not _needs_servers(item) and "lengthy" not in _fixtures(item)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    kept = {*chosen}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = chosen
-    if hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput") or config.getoption("--processes") > 1:
         items.sort(key=_turn)
 
 
@@ -155,29 +163,17 @@ def _group(item: pytest.Item) -> str | None:
     return item.path.stem if _needs_servers(item) else None
 
 
-def _turn(item: pytest.Item) -> int:
+def _turn(item: pytest.Item) -> tuple[int, int]:
     """The largest group first, and last what fills up the time of the worker that is done with its groups."""
     marker = item.get_closest_marker("xdist_group")
-    return 0 if marker and marker.args == ("stores",) else 1 if marker or _needs_servers(item) else 2
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if figures := config.stash[FIGURES]:
-        terminalreporter.section("figures")
-        for line in figures:
-            terminalreporter.line(line)
+    group = 0 if marker and marker.args == ("stores",) else 1 if marker or _needs_servers(item) else 2
+    return group, LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG)
 
 
 @pytest.fixture(scope="session")
 def seed(pytestconfig: pytest.Config) -> int:
     """What a test's random choices come from; printed at the head of the run, set by FLAFKA_SEED."""
     return pytestconfig.stash[SEED]
-
-
-@pytest.fixture(scope="session")
-def figures(pytestconfig: pytest.Config) -> list[str]:
-    """Lines to show at the end of the run, also when all went well."""
-    return pytestconfig.stash[FIGURES]
 
 
 @pytest.fixture(autouse=True)

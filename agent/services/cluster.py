@@ -1,5 +1,7 @@
 """What the clusters of servers have in common: a directory, remembered ports, start, stop, kill, restart."""
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import json
@@ -121,12 +123,16 @@ class Cluster(ABC):
                     await_ready(partial(self.missing_for, server.name), servers[:number], timeout)
                     server.start(self.command(server.name, java, lib), self.environment())
                 await_ready(self._missing, servers, timeout)
-            except PortTaken:
+            except ServiceError as failure:
+                # Where its port is taken, a server may have ended before that was seen.
+                taken = failure if isinstance(failure, PortTaken) else self._taken()
+                if not taken:
+                    raise
                 for server in started:
                     server.signal(signal.SIGTERM)
                 for server in started:
                     server.stop(self.grace)
-                raise
+                raise taken from None
         return self
 
     def _missing(self) -> str | None:
@@ -150,11 +156,16 @@ class Cluster(ABC):
         return {name: port for name, port in busy.items() if port in found and not found[port] & ours}
 
     def _refuse_strangers(self) -> None:
+        if taken := self._taken():
+            raise taken
+
+    def _taken(self) -> PortTaken | None:
         for name, port in self.strangers().items():
-            raise PortTaken(
+            return PortTaken(
                 f"port {port}, which this cluster uses for {name}, is taken by {self.stranger(port)}\n"
                 f"  end that, or {self.other_ports()}"
             )
+        return None
 
     def reserve(self) -> Self:
         """Choose the ports, without starting anything: from now on addresses are known. Raises `ServiceError`."""

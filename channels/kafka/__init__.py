@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.differences import KAFKA
@@ -19,6 +19,7 @@ from channels.kafka.positions import TopicIds, assigned, claims_of, reader_id
 from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode, encode_event, readdressed
+from channels.kafka.topic import CONNECT_SECONDS, Topic
 from plugins import (
     Batch,
     Caution,
@@ -41,7 +42,6 @@ from plugins.shared.kafkaclient import (
     CONSUMER,
     NO_BROKERS,
     committed,
-    create_topic,
     failure,
     metadata_of,
     reason,
@@ -53,7 +53,6 @@ from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, overtaken, u
 
 __all__ = ["KafkaChannel", "KafkaChannelConfig"]
 
-CONNECT_SECONDS = 10.0
 UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
 """It is not known whether brokers did what they were asked for."""
 _UUID = re.compile("-[0-9a-f-]{36}$")
@@ -107,12 +106,13 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             if foreign := config.foreign(metadata.cluster_id):
                 raise Retry(f"channel {self.name}: {foreign}")
             there = config.topic in metadata.topics
+            topic = Topic(admin, self)
             if not there:
-                self._create_topic(admin)
-            description = self._describe(admin)
-            limit = min(MAX_RECORD_BYTES, self._largest_record(admin))
+                topic.create()
+            description = topic.description()
+            limit = min(MAX_RECORD_BYTES, topic.largest_record())
             self._cluster_id = admin.list_topics(config.topic, timeout=CONNECT_SECONDS).cluster_id or ""
-            for warning in self._weaknesses(admin, description) if there else ():
+            for warning in topic.weaknesses(description) if there else ():
                 self.log.warning("%s", warning)
         except (KafkaException, TimeoutError) as e:
             admin.poll(0)  # which tells what was heard
@@ -142,8 +142,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             if foreign := config.foreign(metadata.cluster_id):
                 yield foreign
             elif config.topic in metadata.topics:
-                topics = admin.describe_topics(TopicCollection([config.topic]))
-                yield from map(Caution, self._weaknesses(admin, topics[config.topic].result(CONNECT_SECONDS)))
+                topic = Topic(admin, self)
+                yield from map(Caution, topic.weaknesses(topic.description()))
             elif len(metadata.brokers) < config.replication:
                 yield (
                     f"replication = {config.replication}, but only {len(metadata.brokers)} brokers are up at "
@@ -408,71 +408,6 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
         return {**self.config.client(self.name), **client_properties(properties)}
-
-    def _create_topic(self, admin: AdminClient) -> None:
-        config = self.config
-        settings = {
-            "max.message.bytes": str(MAX_RECORD_BYTES),
-            "retention.ms": str(config.retention * 3_600_000),
-            "cleanup.policy": "delete",
-        }
-        made = config.topic, config.partitions, config.replication
-        try:
-            if create_topic(admin, *made, settings, CONNECT_SECONDS):
-                self.log.info("created topic %s: %d partitions, %d replicas", *made)
-        except KafkaException as e:
-            if e.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
-                raise
-            raise Retry(
-                f"channel {self.name}: replication = {config.replication} needs as many brokers; start them, or "
-                f"set replication lower"
-            ) from e
-
-    def _describe(self, admin: AdminClient) -> Any:
-        topic = self.config.topic
-        return self._known(lambda: admin.describe_topics(TopicCollection([topic]))[topic])
-
-    def _settings(self, admin: AdminClient) -> Any:
-        resource = ConfigResource(ResourceType.TOPIC, self.config.topic)
-        return self._known(lambda: admin.describe_configs([resource])[resource])
-
-    def _known(self, ask: Callable[[], Any]) -> Any:
-        """The answer about the topic; the broker that answers may not have heard yet of one just created."""
-        deadline = time.monotonic() + CONNECT_SECONDS
-        while True:
-            try:
-                return ask().result(CONNECT_SECONDS)
-            except KafkaException as e:
-                unknown = e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-                if not unknown or time.monotonic() > deadline or self.stopping.wait(0.05):
-                    raise
-
-    def _largest_record(self, admin: AdminClient) -> int:
-        """Bytes; a topic of the user's may take less than ours do."""
-        try:
-            return int(self._settings(admin)["max.message.bytes"].value)
-        except KafkaException as e:
-            if e.args[0].code() not in (
-                KafkaError.TOPIC_AUTHORIZATION_FAILED,
-                KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            ):
-                raise
-            return MAX_RECORD_BYTES
-
-    def _weaknesses(self, admin: AdminClient, description: Any) -> Iterator[str]:
-        topic = self.config.topic
-        replicas = min((len(p.replicas) for p in description.partitions), default=0)
-        if replicas < 3:
-            yield f"topic {topic} has {replicas} replicas: with 3, the loss of a broker causes no pause"
-        settings = self._settings(admin)
-        in_sync = int(settings["min.insync.replicas"].value)
-        if replicas > 1 and in_sync < 2:
-            yield (
-                f"topic {topic} has min.insync.replicas={in_sync}: the loss of one broker may lose events; set it "
-                "to 2"
-            )
-        if settings["cleanup.policy"].value != "delete":
-            yield f"topic {topic} is compacted: it would drop events; set cleanup.policy=delete"
 
     def _unreachable(self, error: Exception) -> str:
         return (

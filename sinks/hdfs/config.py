@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-import re
 import zoneinfo
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import NamedTuple
 
 import pydantic
 
-from plugins import Config, FlafkaError, Problem, agreement, option
+from plugins import Config, Problem, agreement, option
 from plugins.options import suggestion
 from sinks import serializers
 from sinks.bucketpath import BucketPath, known_zone
 from sinks.hdfs import codecs
 from sinks.hdfs.hadoop import Hadoop
-from sinks.hdfs.webhdfs import user_name
+from sinks.hdfs.location import Location, check_names, check_path, locate
 from sinks.serializers import options as declared
-
-RESERVED = frozenset({".", "..", ".flafka", ".snapshot", ".reserved"})
-"""Names that HDFS, or this sink, keeps for itself."""
 
 FILE_TYPES = ("SequenceFile", "DataStream", "CompressedStream")
 ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
-_URL = re.compile(r"(?:([a-zA-Z][a-zA-Z0-9+.-]*):)?(?://([^/]*))?(.*)")
-_HOST = re.compile(r"(https://)?[^\s/]+")
-_SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https", "file": "file"}
-
 _KERBEROS = (
     "Refused, as Kerberos is not built yet; no effect where Hadoop's core-site.xml is there and asks for none."
 )
-
-
-class Location(NamedTuple):
-    """Where files go."""
-
-    scheme: str
-    """`http` or `https`; `file` for the local disk."""
-    hosts: list[str]
-    """`host:port` of each NameNode's HTTP server; `host` where its port has to be found."""
-    path: str
-    """The directory on HDFS, or on the local disk, with escapes."""
 
 
 class HdfsConfig(Config):
@@ -272,19 +252,7 @@ class HdfsConfig(Config):
     @pydantic.field_validator("path")
     @classmethod
     def _check_path(cls, value: str) -> str:
-        scheme, authority, path = _url(value)
-        if scheme not in _SCHEMES:
-            way = f"`hadoop distcp` copies from there to {scheme}:"
-            raise ValueError(f"{scheme}: is not built; write hdfs://, webhdfs:// or a path on HDFS; {way}")
-        if scheme == "file" and authority:
-            raise ValueError(
-                f"file: is this host's own disk, of which {authority!r} is no name: write file:///{authority}{path}"
-            )
-        if scheme in ("webhdfs", "swebhdfs") and not authority:
-            raise ValueError(f"name the NameNode's HTTP server: {scheme}://namenode:{_port(scheme)}{path}")
-        if scheme and not (authority or path.startswith("/")):
-            raise ValueError(f"is no address; write {scheme}:///{path}, or {path} for one in the user's home")
-        _check_names(path)
+        check_path(value)
         return value
 
     @pydantic.field_validator("roll_interval", "roll_size", "roll_count", "idle_timeout", "call_timeout")
@@ -294,34 +262,7 @@ class HdfsConfig(Config):
 
     @agreement("webhdfs", "path", "proxy_user")
     def _find_servers(self) -> None:
-        scheme, authority, path = _url(self.path)
-        if scheme == "file":
-            if self.webhdfs is not None:
-                raise ValueError("is about HDFS, and hdfs.path is a directory of this host: remove it")
-            self._location = Location(scheme, [], re.sub("/+", "/", path))
-            return
-        if self.webhdfs is not None or scheme in ("webhdfs", "swebhdfs"):
-            written = self.webhdfs
-            if written is None and ":" not in authority:
-                written = Hadoop().nameservice(authority)
-            servers, port = written or authority, f":{_port(scheme)}"
-            if not all(_HOST.fullmatch(host.strip()) for host in servers.split(",")):
-                raise ValueError(f"must be host:port, or several with commas between them, not {servers!r}")
-            if "https://" in servers:
-                scheme, port = "swebhdfs", f":{_port('swebhdfs')}"
-        else:
-            hadoop, port = Hadoop(), ""
-            found = hadoop.webhdfs(authority)
-            if found is None and hadoop.elsewhere:
-                raise ValueError(_what_to_add(hadoop.elsewhere))
-            self._assumed = found is None
-            servers = found or hadoop.at("localhost")
-            scheme = "swebhdfs" if "https://" in servers else scheme
-        hosts = [host.strip().removeprefix("https://") for host in servers.split(",")]
-        hosts = [host if re.search(r":[0-9]+$", host) else f"{host}{port}" for host in hosts]
-        if not path.startswith("/"):
-            path = f"{_home(self.proxy_user)}/{path}"
-        self._location = Location(_SCHEMES[scheme], hosts, re.sub("/+", "/", path))
+        self._location, self._assumed = locate(self.path, self.webhdfs, self.proxy_user)
 
     @pydantic.field_validator("file_type")
     @classmethod
@@ -393,13 +334,13 @@ class HdfsConfig(Config):
     @pydantic.field_validator("file_prefix")
     @classmethod
     def _check_prefix(cls, value: str) -> str:
-        _check_names(value)
+        check_names(value)
         return value
 
     @pydantic.field_validator("file_suffix")
     @classmethod
     def _check_suffix(cls, value: str) -> str:
-        _check_names(value.replace("%", "%%"))  # it has no escapes
+        check_names(value.replace("%", "%%"))  # it has no escapes
         return value
 
     @pydantic.field_validator("round_unit")
@@ -423,41 +364,3 @@ class HdfsConfig(Config):
                 "is not built yet: remove it where this HDFS asks for no Kerberos, hdfs.proxyUser names the user; "
                 "where it does, let an HttpFS server that logs in to it stand between, and name it with hdfs.webhdfs"
             )
-
-
-def _url(value: str) -> tuple[str | None, str, str]:
-    """Scheme, authority and path, as Hadoop takes them apart. A path without either may be a relative one."""
-    found = _URL.fullmatch(value)
-    assert found is not None
-    scheme, authority, path = found.groups()
-    return scheme and scheme.lower(), authority or "", path or "/"
-
-
-def _home(proxy_user: str | None) -> str:
-    """The directory on HDFS that relative paths begin in."""
-    try:
-        name = user_name(proxy_user)
-    except FlafkaError as e:
-        raise ValueError(str(e)) from e
-    return f"{Hadoop().get('dfs.user.home.dir.prefix', '/user')}/{name}".replace("%", "%%")
-
-
-def _what_to_add(elsewhere: str) -> str:
-    return (
-        "is required, as the path names no server and fs.defaultFS in Hadoop's configuration is "
-        f"{elsewhere}, which is not HDFS: add hdfs.webhdfs = namenode:9870"
-    )
-
-
-def _port(scheme: str | None) -> int:
-    return 9871 if _SCHEMES[scheme] == "https" else 9870
-
-
-def _check_names(text: str) -> None:
-    """ValueError for what can never be a path on HDFS, whatever the escapes become."""
-    BucketPath(text)
-    sample = BucketPath(re.sub(r"%\[\w+\]", "host", text), local_time=True, now=lambda: 0).resolve({})
-    if ":" in sample:
-        raise ValueError("HDFS allows no ':' in names (the escape %c holds some)")
-    if reserved := RESERVED.intersection(sample.split("/")):
-        raise ValueError(f"the name {min(reserved)!r} is reserved on HDFS")

@@ -33,11 +33,12 @@ from sinks.hdfs.chain import (
     safe_name,
     stage_directory,
 )
-from sinks.hdfs.config import RESERVED, ROUND_UNITS, HdfsConfig
+from sinks.hdfs.config import ROUND_UNITS, HdfsConfig
 from sinks.hdfs.differences import HDFS
 from sinks.hdfs.filesystem import FileSystem
 from sinks.hdfs.formats import format_of
 from sinks.hdfs.localdisk import LocalDisk
+from sinks.hdfs.location import RESERVED
 from sinks.hdfs.staging import Partition, Staged, Staging
 from sinks.hdfs.tracing import Tracer
 from sinks.hdfs.webhdfs import WebHdfs

@@ -68,13 +68,19 @@ def stopped(cluster: Cluster) -> Iterator[None]:
             cluster.kill(name)
 
 
-def test_a_port_that_is_taken_while_servers_start_ends_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seen", ["before a server ends", "after it has ended"])
+def test_a_port_that_is_taken_while_servers_start_ends_the_start(seen: str, tmp_path: Path) -> None:
     with contextlib.ExitStack() as others:
 
         class Raced(Listeners):
             def prepare(self, java: Java, lib: Path) -> None:  # ports are chosen; no server is there yet
                 for port in self.ports.values():
                     others.enter_context(socket.create_server(("127.0.0.1", port)))
+
+            def missing_for(self, name: str) -> str | None:  # servers start one after the other
+                if seen == "after it has ended" and name == "b":
+                    until(lambda: self.server("a").pid is None)
+                return None
 
         servers = Raced(tmp_path)
         with stopped(servers):

@@ -17,6 +17,7 @@ from agent.config import load
 from plugins import Components, Conflict, Retry
 from sinks.hdfs import HdfsConfig, HdfsSink
 from sinks.hdfs.localdisk import LocalDisk
+from tests.fixtures.examples import some
 from tests.sinks.hdfs_running import CLAIM, NEVER, records
 
 CALLS = ("link", "fsync", "mkdir", "unlink", "rmdir")
@@ -67,8 +68,11 @@ def delivered(directory: Path) -> Counter[int]:
 
 
 @contextmanager
-def killed_at(number: int) -> Iterator[None]:
-    """The process dies at that moment: there is one before and one after each call that changes the disk."""
+def killed_at(number: int) -> Iterator[Iterator[int]]:
+    """The process dies at that moment: there is one before and one after each call that changes the disk.
+
+    Yields what numbers them: the first is 1.
+    """
     moments = itertools.count(1)
 
     def pass_moment() -> None:
@@ -85,7 +89,7 @@ def killed_at(number: int) -> Iterator[None]:
         return call
 
     with mock.patch.multiple(os, **{name: watched(getattr(os, name)) for name in CALLS}):
-        yield
+        yield moments
 
 
 def test_files_appear_in_their_directories_and_what_is_not_committed_is_hidden(tmp_path: Path) -> None:
@@ -115,19 +119,19 @@ def test_of_two_owners_one_commits(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_kill_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    for number in itertools.count(1):
-        home = tmp_path / str(number)
-        try:
-            with killed_at(number):
-                deliver(sink_of(home), 2)
-            assert delivered(home) == Counter(range(2))
-            break
-        except Killed:
-            assert not delivered(home) - Counter(range(2))
-            deliver(sink_of(home), 3)
-            assert delivered(home) == Counter(range(3)), number
-    assert number > 40
+def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path) -> None:
+    with killed_at(0) as moments:
+        deliver(sink_of(memory / "alive"), 2)
+    assert delivered(memory / "alive") == Counter(range(2))
+    until = next(moments)
+    assert until > 40
+    for number in some(range(1, until), 4):
+        home = memory / str(number)
+        with pytest.raises(Killed), killed_at(number):
+            deliver(sink_of(home), 2)
+        assert not delivered(home) - Counter(range(2))
+        deliver(sink_of(home), 3)
+        assert delivered(home) == Counter(range(3)), number
 
 
 def test_a_rename_overwrites_nothing(tmp_path: Path, disk: LocalDisk) -> None:

@@ -1,0 +1,92 @@
+"""The topic of a Kafka channel: how it is created, and what is said of one that is less safe than it should be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from channels.kafka.config import KafkaChannelConfig
+from channels.kafka.producing import MAX_RECORD_BYTES
+from plugins import KafkaBackedChannel, Retry
+from plugins.shared.kafkaclient import create_topic
+
+CONNECT_SECONDS = 10.0
+
+
+class Topic:
+    """What one client asks of the brokers about it. Each call raises KafkaException where they do not answer."""
+
+    def __init__(self, admin: AdminClient, channel: KafkaBackedChannel[KafkaChannelConfig]) -> None:
+        self._admin, self._channel, self._config = admin, channel, channel.config
+
+    def create(self) -> None:
+        """As configured; another one may do so at the same time. Raises Retry where brokers are too few."""
+        config, channel = self._config, self._channel
+        settings = {
+            "max.message.bytes": str(MAX_RECORD_BYTES),
+            "retention.ms": str(config.retention * 3_600_000),
+            "cleanup.policy": "delete",
+        }
+        made = config.topic, config.partitions, config.replication
+        try:
+            if create_topic(self._admin, *made, settings, CONNECT_SECONDS):
+                channel.log.info("created topic %s: %d partitions, %d replicas", *made)
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
+                raise
+            raise Retry(
+                f"channel {channel.name}: replication = {config.replication} needs as many brokers; start them, or "
+                f"set replication lower"
+            ) from e
+
+    def description(self) -> Any:
+        """Its partitions and their replicas."""
+        topic = self._config.topic
+        return self._known(lambda: self._admin.describe_topics(TopicCollection([topic]))[topic])
+
+    def _settings(self) -> Any:
+        resource = ConfigResource(ResourceType.TOPIC, self._config.topic)
+        return self._known(lambda: self._admin.describe_configs([resource])[resource])
+
+    def _known(self, ask: Callable[[], Any]) -> Any:
+        """The answer about the topic; the broker that answers may not have heard yet of one just created."""
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while True:
+            try:
+                return ask().result(CONNECT_SECONDS)
+            except KafkaException as e:
+                unknown = e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                if not unknown or time.monotonic() > deadline or self._channel.stopping.wait(0.05):
+                    raise
+
+    def largest_record(self) -> int:
+        """Bytes; a topic of the user's may take less than ours do."""
+        try:
+            return int(self._settings()["max.message.bytes"].value)
+        except KafkaException as e:
+            if e.args[0].code() not in (
+                KafkaError.TOPIC_AUTHORIZATION_FAILED,
+                KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            ):
+                raise
+            return MAX_RECORD_BYTES
+
+    def weaknesses(self, description: Any) -> Iterator[str]:
+        """Sentences about how it may lose events or pause."""
+        topic = self._config.topic
+        replicas = min((len(p.replicas) for p in description.partitions), default=0)
+        if replicas < 3:
+            yield f"topic {topic} has {replicas} replicas: with 3, the loss of a broker causes no pause"
+        settings = self._settings()
+        in_sync = int(settings["min.insync.replicas"].value)
+        if replicas > 1 and in_sync < 2:
+            yield (
+                f"topic {topic} has min.insync.replicas={in_sync}: the loss of one broker may lose events; set it "
+                "to 2"
+            )
+        if settings["cleanup.policy"].value != "delete":
+            yield f"topic {topic} is compacted: it would drop events; set cleanup.policy=delete"

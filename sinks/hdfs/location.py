@@ -1,0 +1,119 @@
+"""What `hdfs.path` names: a directory, and the servers that know it."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from plugins import FlafkaError
+from sinks.bucketpath import BucketPath
+from sinks.hdfs.hadoop import Hadoop
+from sinks.hdfs.webhdfs import user_name
+
+RESERVED = frozenset({".", "..", ".flafka", ".snapshot", ".reserved"})
+"""Names that HDFS, or this sink, keeps for itself."""
+
+_URL = re.compile(r"(?:([a-zA-Z][a-zA-Z0-9+.-]*):)?(?://([^/]*))?(.*)")
+_HOST = re.compile(r"(https://)?[^\s/]+")
+_SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https", "file": "file"}
+
+
+class Location(NamedTuple):
+    """Where files go."""
+
+    scheme: str
+    """`http` or `https`; `file` for the local disk."""
+    hosts: list[str]
+    """`host:port` of each NameNode's HTTP server; `host` where its port has to be found."""
+    path: str
+    """The directory on HDFS, or on the local disk, with escapes."""
+
+
+def check_path(value: str) -> None:
+    """ValueError for a path that can name no directory, wherever the servers are."""
+    scheme, authority, path = _url(value)
+    if scheme not in _SCHEMES:
+        way = f"`hadoop distcp` copies from there to {scheme}:"
+        raise ValueError(f"{scheme}: is not built; write hdfs://, webhdfs:// or a path on HDFS; {way}")
+    if scheme == "file" and authority:
+        raise ValueError(
+            f"file: is this host's own disk, of which {authority!r} is no name: write file:///{authority}{path}"
+        )
+    if scheme in ("webhdfs", "swebhdfs") and not authority:
+        raise ValueError(f"name the NameNode's HTTP server: {scheme}://namenode:{_port(scheme)}{path}")
+    if scheme and not (authority or path.startswith("/")):
+        raise ValueError(f"is no address; write {scheme}:///{path}, or {path} for one in the user's home")
+    check_names(path)
+
+
+def check_names(text: str) -> None:
+    """ValueError for what can never be a path on HDFS, whatever the escapes become."""
+    BucketPath(text)
+    sample = BucketPath(re.sub(r"%\[\w+\]", "host", text), local_time=True, now=lambda: 0).resolve({})
+    if ":" in sample:
+        raise ValueError("HDFS allows no ':' in names (the escape %c holds some)")
+    if reserved := RESERVED.intersection(sample.split("/")):
+        raise ValueError(f"the name {min(reserved)!r} is reserved on HDFS")
+
+
+def locate(value: str, webhdfs: str | None, proxy_user: str | None) -> tuple[Location, bool]:
+    """Where a path that passed `check_path` is, and whether a NameNode on this host is meant, as nothing names one.
+
+    ValueError where the servers cannot be told.
+    """
+    scheme, authority, path = _url(value)
+    if scheme == "file":
+        if webhdfs is not None:
+            raise ValueError("is about HDFS, and hdfs.path is a directory of this host: remove it")
+        return Location(scheme, [], re.sub("/+", "/", path)), False
+    assumed = False
+    if webhdfs is not None or scheme in ("webhdfs", "swebhdfs"):
+        written = webhdfs
+        if written is None and ":" not in authority:
+            written = Hadoop().nameservice(authority)
+        servers, port = written or authority, f":{_port(scheme)}"
+        if not all(_HOST.fullmatch(host.strip()) for host in servers.split(",")):
+            raise ValueError(f"must be host:port, or several with commas between them, not {servers!r}")
+        if "https://" in servers:
+            scheme, port = "swebhdfs", f":{_port('swebhdfs')}"
+    else:
+        hadoop, port = Hadoop(), ""
+        found = hadoop.webhdfs(authority)
+        if found is None and hadoop.elsewhere:
+            raise ValueError(_what_to_add(hadoop.elsewhere))
+        assumed = found is None
+        servers = found or hadoop.at("localhost")
+        scheme = "swebhdfs" if "https://" in servers else scheme
+    hosts = [host.strip().removeprefix("https://") for host in servers.split(",")]
+    hosts = [host if re.search(r":[0-9]+$", host) else f"{host}{port}" for host in hosts]
+    if not path.startswith("/"):
+        path = f"{_home(proxy_user)}/{path}"
+    return Location(_SCHEMES[scheme], hosts, re.sub("/+", "/", path)), assumed
+
+
+def _url(value: str) -> tuple[str | None, str, str]:
+    """Scheme, authority and path, as Hadoop takes them apart. A path without either may be a relative one."""
+    found = _URL.fullmatch(value)
+    assert found is not None
+    scheme, authority, path = found.groups()
+    return scheme and scheme.lower(), authority or "", path or "/"
+
+
+def _home(proxy_user: str | None) -> str:
+    """The directory on HDFS that relative paths begin in."""
+    try:
+        name = user_name(proxy_user)
+    except FlafkaError as e:
+        raise ValueError(str(e)) from e
+    return f"{Hadoop().get('dfs.user.home.dir.prefix', '/user')}/{name}".replace("%", "%%")
+
+
+def _what_to_add(elsewhere: str) -> str:
+    return (
+        "is required, as the path names no server and fs.defaultFS in Hadoop's configuration is "
+        f"{elsewhere}, which is not HDFS: add hdfs.webhdfs = namenode:9870"
+    )
+
+
+def _port(scheme: str | None) -> int:
+    return 9871 if _SCHEMES[scheme] == "https" else 9870
