@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROOM = Path("/dev/shm/flafka-simulated")
 CALLS = ("open", "pread", "pwrite", "write", "ftruncate", "fdatasync", "fsync")
-CREATE, FROM, TO, DELETE = 0x100, 0x40, 0x80, 0x200
+CREATE, FROM, TO, DELETE, DIRECTORY = 0x100, 0x40, 0x80, 0x200, 0x40000000
 
 
 class System:
@@ -88,8 +88,9 @@ class Disk:
             os.utime(path, ns=(when, when))
 
     def say(self, mask: int, path: Path, cookie: int = 0) -> None:
+        directory = path.parent.stat()
         for instance in self.instances:
-            instance.queue(mask, cookie, os.fsencode(path.name))
+            instance.queue((directory.st_dev, directory.st_ino), mask, cookie, os.fsencode(path.name))
 
     def create(self, path: Path) -> None:
         path.touch()
@@ -108,10 +109,21 @@ class Disk:
     def rename(self, path: Path, to: Path) -> Path:
         path.rename(to)
         self.stamp()
-        cookie = next(self.cookies)
-        self.say(FROM, path, cookie)
-        self.say(TO, to, cookie)
+        cookie, kind = next(self.cookies), DIRECTORY if to.is_dir() else 0
+        self.say(FROM | kind, path, cookie)
+        self.say(TO | kind, to, cookie)
         return to
+
+    def mkdir(self, path: Path) -> None:
+        path.mkdir()
+        self.say(CREATE | DIRECTORY, path)
+
+    def rmdir(self, path: Path) -> None:
+        status = path.stat()
+        path.rmdir()
+        for instance in self.instances:
+            instance.gone((status.st_dev, status.st_ino))
+        self.say(DELETE | DIRECTORY, path)
 
     def unlink(self, path: Path) -> None:
         path.unlink()

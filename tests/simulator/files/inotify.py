@@ -4,13 +4,16 @@ source's own `Opener` handles, and writes that are told of, but not all.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 import os
+import stat
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.simulator.files.disk import Disk, System, files_of
@@ -21,7 +24,7 @@ MODULES = (
     *(f"sources.taildir.{name}" for name in ("copies", "files", "groups", "positions", "source", "tail", "watch")),
 )
 MOST_QUEUED = 60
-OVERFLOW = 0x4000
+OVERFLOW, IGNORED = 0x4000, 0x8000
 
 
 class NamesModel:
@@ -34,10 +37,14 @@ class NamesModel:
         here = world()
         self.world, self.agent = here, here.process
         self.disk: Disk = here.models["disk"]
-        self.events: deque[tuple[int, int, bytes]] = deque()
+        self.events: deque[tuple[int, int, int, bytes]] = deque()
+        """Watch, mask, cookie and name."""
         self.news, self.inbox = Signal(here), Signal(here)
         self.mail: deque[list[Any]] = deque()
-        self.patterns: list[str] | None = None
+        self.watches: dict[tuple[int, int], int] = {}
+        """By device and inode of a directory, which may be moved."""
+        self.watched: dict[str, tuple[int, list[str] | None]] = {}
+        self._numbers = itertools.count(1)
         self.opener: Any = None
         self.process: Process | None = None
         self.closed = False
@@ -48,13 +55,30 @@ class NamesModel:
         self.agent.spawn(self._receive, "taildir-names")
 
     def add(self, directory: str, patterns: Any) -> bool:
-        new = self.patterns is None
-        if new:
-            self.since = self.world.now
-            self.patterns = list(patterns)
-            self.opener.watch(1, {directory: patterns})
-            self.directory = directory
-        return new
+        status = Path(directory).stat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        key = status.st_dev, status.st_ino
+        watch = self.watches[key] if key in self.watches else next(self._numbers)
+        self.watches[key] = watch
+        known = self.watched.get(directory)
+        if known is not None and known[0] == watch:
+            return False
+        self.since = min(self.since, self.world.now)
+        self.watched[directory] = watch, None if patterns is None else list(patterns)
+        self._tell_watches({watch} if known is None else {watch, known[0]})
+        if known is not None and all(other != known[0] for other, _ in self.watched.values()):
+            self.gone(next((key for key, one in self.watches.items() if one == known[0]), None))
+        return True
+
+    def _tell_watches(self, watches: Collection[int]) -> None:
+        for watch in sorted(watches):
+            self.opener.watch(watch, {name: patterns for name, (at, patterns) in self.watched.items() if at == watch})
+
+    def gone(self, key: tuple[int, int] | None) -> None:
+        """That directory is deleted, or watched no more."""
+        if (watch := self.watches.pop(key, None) if key is not None else None) is not None:
+            self._queue((watch, IGNORED, 0, b""))
 
     def wait(self) -> None:
         """It has started."""
@@ -77,21 +101,23 @@ class NamesModel:
         self.opener.waiting.clear()
         self.mail.clear()
 
-    def queue(self, mask: int, cookie: int, name: bytes) -> None:
-        if self.patterns is None:
-            return
+    def queue(self, directory: tuple[int, int], mask: int, cookie: int, name: bytes) -> None:
+        """Something has become of a name in that directory."""
+        if (watch := self.watches.get(directory)) is not None:
+            self._queue((watch, mask, cookie, name))
+
+    def _queue(self, event: tuple[int, int, int, bytes]) -> None:
         if len(self.events) < MOST_QUEUED:
-            self.events.append((mask, cookie, name))
-        elif self.events[-1][0] != OVERFLOW:
-            self.events.append((OVERFLOW, 0, b""))
+            self.events.append(event)
+        elif all(mask != OVERFLOW for _, mask, _, _ in self.events):  # of these the kernel has one at a time
+            self.events.append((-1, OVERFLOW, 0, b""))
         self.news.fire()
 
     def _start(self) -> None:
         from sources.taildir.opener import Opener
 
         self.opener = Opener()
-        if self.patterns is not None:
-            self.opener.watch(1, {self.directory: self.patterns})
+        self._tell_watches({watch for watch, _ in self.watched.values()})
         self.process = Process(self.world, f"{self.agent.name}-opener")
         self.process.spawn(self._open, "main")
 
@@ -105,8 +131,7 @@ class NamesModel:
                 continue
             self.world.sleep(self.world.random.choice([0.0005, 0.002, 0.01]))
             for _ in range(min(len(self.events), self.world.random.randint(1, 8))):
-                mask, cookie, name = self.events.popleft()
-                self.opener.handle(Event(1, mask, cookie, name))
+                self.opener.handle(Event(*self.events.popleft()))
             if self.world.random.random() < 0.5:
                 self.world.sleep(0.001)
             if self.closed or self.process is not me:
