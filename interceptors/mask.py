@@ -25,27 +25,31 @@ import re
 from collections.abc import Callable, Collection
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
+from interceptors import ipv4
 from interceptors.patterns import PatternConfig
 from plugins import Batch, Interceptor, agreement, option
 from plugins.batch import Array
 from plugins.options import suggestion
 from plugins.shared.regex import Regex
 
+Mask = npt.NDArray[np.bool_]
+
 # Small classes on purpose: RE2 compiles a pattern anew for each batch, and \p{L} alone takes it 5 ms.
 _LETTER = r"A-Za-z\x{c0}-\x{1fff}\x{3041}-\x{d7ff}"
 _WORD = f"0-9{_LETTER}"
 _SEPARATOR = r"\t +./_%\x{a0}\x{ad}\x{2000}-\x{2015}\x{202f}\x{205f}\x{2060}\x{2212}\x{3000}\x{feff}-"
-_OCTET = "[0-2]?[0-9]{1,2}"
 _BUILT_IN = {
     # Digits and separators as far as they go, with something among them that may be a card: `_cards` looks closer.
     "card": rf"[0-9{_SEPARATOR}]*(?:[0-9]{{13}}|[0-9]{{4}}[{_SEPARATOR}]+[0-9]{{3,8}}[{_SEPARATOR}]+[0-9]{{3}})"
     rf"[0-9{_SEPARATOR}]*",
     "email": rf"[{_WORD}_][{_WORD}._%+'-]*(?:@|%40)[{_WORD}.-]+\.[{_LETTER}][{_WORD}-]+",
-    "ipv4": rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}",
+    "ipv4": ipv4.PATTERN,
 }
 _GROUPINGS = {
     *((digits,) for digits in range(13, 20)),
@@ -158,6 +162,8 @@ class MaskInterceptor(Interceptor[MaskConfig]):
             after = before
             for mask in self._masks:
                 after = mask(after)
+            if after is before:
+                continue
             changed = pc.not_equal(*(_decoded(column) for column in (before, after))).fill_null(False)
             if changed.true_count:
                 batch = batch.with_bodies(after) if name == "body" else batch.with_header(name, after)
@@ -170,7 +176,25 @@ class MaskInterceptor(Interceptor[MaskConfig]):
         regex = Regex(_BUILT_IN[name])
         if name == "card":
             return lambda column: regex.transform(column, lambda digits: _cards(digits, self._substitute))
-        return self._mask(regex, str.lower if name == "email" else str)
+        if name == "email":
+            mask = self._mask(regex, str.lower)
+            return lambda column: _where(_may_have_email, column, mask)
+        mask = self._mask(regex)
+        return lambda column: self._addresses(column, mask)
+
+    def _addresses(self, column: Array, mask: Callable[[Array], Array]) -> Array:
+        """As `mask` does it for IPv4 addresses, but bodies are looked at for dots first."""
+        if not pa.types.is_binary(column.type):
+            return mask(column)
+        starts, ends, unclear = ipv4.find(column)
+        after = column
+        if len(starts):
+            if self.config.action == "redact":
+                instead = [self._substitute("").encode()]
+            else:
+                instead = [self._substitute(text.decode()).encode() for text in ipv4.texts(column, starts, ends)]
+            after = ipv4.replaced(column, starts, ends, instead)
+        return _where(lambda _: unclear, after, mask)
 
     def _mask(self, regex: Regex, canonical: Callable[[str], str] = str) -> Callable[[Array], Array]:
         """A column with all matches masked. Matches that are the same canonically get the same hash."""
@@ -187,6 +211,30 @@ class MaskInterceptor(Interceptor[MaskConfig]):
             return self.config.replacement
         kept = min(self.config.keep, len(text) // 2)
         return self.config.replacement + text[len(text) - kept :]
+
+
+def _where(wanted: Callable[[Array], Mask], column: Array, mask: Callable[[Array], Array]) -> Array:
+    """The column with the wanted rows masked, if it is one of bodies, else with all."""
+    if not pa.types.is_binary(column.type):
+        return mask(column)
+    rows = wanted(column)
+    if not rows.any():
+        return column
+    if rows.all():
+        return mask(column)
+    chosen = pa.array(rows)
+    return pc.replace_with_mask(column, chosen, mask(column.filter(chosen)))
+
+
+def _may_have_email(column: Array) -> Mask:
+    """The rows with an `@` or a `%40`, which each address has: in others nothing else need be looked for."""
+    data, bounds = ipv4.bytes_of(column)
+    found = data == ord("@")
+    percent = np.flatnonzero(data[:-2] == ord("%"))
+    found[percent[(data[percent + 1] == ord("4")) & (data[percent + 2] == ord("0"))]] = True
+    rows = np.zeros(len(column), np.bool_)
+    rows[np.searchsorted(bounds, np.flatnonzero(found), "right") - 1] = True
+    return rows
 
 
 def _decoded(column: Array) -> Array:

@@ -338,7 +338,7 @@ class Batch:
     def to_ipc(self, compression: str | None = None) -> Any:
         """An Arrow IPC stream of it, as a `pyarrow.Buffer`; `compression` is None, "lz4" or "zstd"."""
         sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression=compression)
+        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         with pa.ipc.new_stream(sink, self.records.schema, options=options) as writer:
             writer.write_batch(self.records)
         return sink.getvalue()

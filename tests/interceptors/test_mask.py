@@ -5,14 +5,18 @@ import hmac
 import random
 import re
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interceptors import ipv4
 from interceptors.mask import MaskConfig, MaskInterceptor
 from plugins import Batch, Event, Origin
+from plugins.shared.regex import Regex
 
 KEY = "a secret of some length"
+EMAIL = r"[\w.%+-]+(?:@|%40)[\w.]+\.[a-z]+"
 
 
 def make(**properties: str) -> MaskInterceptor:
@@ -283,3 +287,25 @@ def test_the_key_is_shown_nowhere() -> None:
     assert KEY not in repr(interceptor.config) + str(interceptor.config) + repr(interceptor)
     _, problems = MaskConfig.parse({"patterns": "card", "action": "hash", "key": ""})
     assert [problem.option for problem in problems] == ["key"]
+
+
+@given(
+    st.lists(st.text("0129..x \u00e9", max_size=40).map(str.encode) | st.just(b"\xff1.2.3.4\xff"), max_size=6),
+    st.integers(0, 2),
+    st.sampled_from(["redact", "partial", "hash"]),
+)
+def test_addresses_found_by_their_dots_are_those_of_the_regular_expression(bodies, skipped, action):
+    interceptor = make(patterns="ipv4", action=action, **({"key": KEY} if action == "hash" else {}))
+    column = pa.array([b"10.0.0.1"] * skipped + bodies, pa.binary())[skipped:]
+    batch = interceptor.intercept(Batch.of_columns(column, {}))
+    regex = Regex(ipv4.PATTERN)
+    assert batch.bodies.to_pylist() == regex.transform(column, interceptor._substitute).to_pylist()
+    batch.records.validate(full=True)
+
+
+@pytest.mark.parametrize("text", ["a@b.de", "a%40b.de", "a%4", "%", "%40", "@", "", "x a%40b.de, c@d.org"])
+def test_rows_without_a_sign_of_an_email_address_are_passed_over(text):
+    bodies = ["nothing", text, "", "e@f.com", "1%"]
+    column = pa.array([body.encode() for body in bodies], pa.binary())
+    batch = make(patterns="email").intercept(Batch.of_columns(column, {}))
+    assert batch.bodies.to_pylist() == [masked(body, patterns__email=EMAIL).encode() for body in bodies]
