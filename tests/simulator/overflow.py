@@ -297,9 +297,12 @@ class OverflowRun:
         assert self.agent is not None
         while self.agent.told_to_stop and self.agent.running:
             self.world.sleep(1)
-        self.do_start()
-        quiet = max(self.brokers.away_until, self.disk.full_until, self.agent.process.paused_until) - self.world.now
-        self.world.sleep(max(0.0, quiet) + 60)
+        while True:  # a call that began before may still kill it
+            self.do_start()
+            quiet = max(self.brokers.away_until, self.disk.full_until, self.agent.process.paused_until)
+            self.world.sleep(max(0.0, quiet - self.world.now) + 60)
+            if self.agent.running:
+                break
         deadline = self.world.now + 120
         while self.feed.waiting and self.world.now < deadline:
             self.world.sleep(1)
