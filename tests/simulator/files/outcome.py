@@ -50,7 +50,7 @@ class Outcome(Writers):
         told = missed + sum("was not found again" in line for line in self.world.story)
         if len(silent) > told and not dropped:
             raise Failure(f"{len(silent)} files are lost, of which {told} were told of: {silent[:3]}")
-        if missed > lost and not dropped and not self.harmed:  # a position that is older says less than was read
+        if missed > lost and not dropped:
             raise Failure(f"{missed} files were told of as missed, and {lost} are")
         twice = [line for line, count in Counter(arrived).items() if count > 1]
         if twice and not self.harmed and not self.world.faults and not self._interrupted():
