@@ -149,6 +149,8 @@ class Files:
                 if not tail.grown:
                     tail.grown = None if tail.replaced else True
                     self._written.add(tail)
+                    if tail in self._away:
+                        self._away.remove(tail)  # it stays for another look: that its name has a new file comes later
 
     def _index(self) -> None:
         """Find files by their paths; of several that had the same one, that which is there now."""

@@ -84,3 +84,10 @@ def test_writes_to_a_file_are_heard_of_after_what_its_name_held_before_was_read_
     run, said = told(Step(15, "write", (5,)), *gone, first=closed, seed=MATCHING)
     assert MISSED in said
     assert run._metric("FileMissedCount") == 1
+
+
+def test_writes_to_a_new_file_do_not_count_as_lost_with_a_closed_one_that_is_known_to_be_deleted() -> None:
+    gone = (Step(2, "write", (4,)), Step(12, "rotate", (True,)), Step(12, "write", (9,)))
+    later = (Step(0.002, "start"), Step(12, "remove"), Step(3, "start"), Step(0, "churn", (10, 0.01)))
+    run, _ = told(*gone, *later, first=AWAKE[1:], seed=81008868)
+    assert run._metric("FileMissedCount") == 0
