@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -171,3 +172,21 @@ def test_each_extra_alone(bare: Path, wheel: Path, tmp_path: Path, extra: str) -
     (tmp_path / "morphline.conf").write_text("morphlines : [{ id : m, commands : [{ addValues { a : b } }] }]")
     assert f"pip install 'flafka[{extra}]'" in agent(bare, tmp_path, "check", "-c", "agent.conf")
     assert "pip install" not in agent(environment, tmp_path, "check", "-c", "agent.conf")
+
+
+def test_the_containerfile_copies_what_the_wheel_is_made_of(wheel: Path, tmp_path: Path) -> None:
+    """No registry is asked for an image: what its first stage does is done here."""
+    text = (ROOT / "conf/container/Containerfile").read_text()
+    for names, to in re.findall(r"^COPY (.+) /(src\S*)$", text, re.MULTILINE):
+        target = tmp_path / to
+        for name in names.split():
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                target.mkdir(exist_ok=True)
+                shutil.copy(ROOT / name, target)
+    build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "wheels")]
+    assert "pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /src\n" in text
+    subprocess.run([sys.executable, *build, str(tmp_path / "src")], check=True)
+    names_of = [sorted(zipfile.ZipFile(one).namelist()) for one in (wheel, *(tmp_path / "wheels").glob("*.whl"))]
+    assert names_of[0] == names_of[1]
