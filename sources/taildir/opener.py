@@ -75,11 +75,10 @@ class Opener:
         """Open the file, if one came, and have it told."""
         if event.mask & _IN_OVERFLOW:
             self.waiting.append(((OVERFLOW, "", 0, 0, 0, False), None))
-        elif event.mask & _IN_IGNORED:
-            self._watched.pop(event.watch, None)
-            self._early.pop(event.watch, None)
         elif event.watch not in self._watched:
             self._early.setdefault(event.watch, []).append(event)
+        elif event.mask & _IN_IGNORED:
+            self._watched.pop(event.watch)
         elif event.name and not event.mask & _IN_ISDIR:
             name = os.fsdecode(event.name)
             for directory, pattern in self._watched[event.watch].items():
