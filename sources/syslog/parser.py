@@ -53,11 +53,15 @@ _HEAD = (
     rf"^<\d{{1,3}}>(?:\d?{_S}?(?:(?:{_STAMP_5424}|-){_S}(?:{_HOST}|-)|{_STAMP_3164}{_S}{_HOST})"
     rf"|\d{_S}(?:{_STAMP_5424}|-){_S}{_HOST_5424}){_S}"
 )
-_HEAD_STRICT = rf"^<\d{{1,3}}>(?:1 )?(?:{_STAMP_STRICT}|{_STAMP_3164}|-) [^\x00-\x20]+ "
+_HOST_STRICT = r"[^\x00-\x20]+"
+_HEAD_STRICT = rf"^<\d{{1,3}}>(?:1 )?(?:{_STAMP_STRICT}|{_STAMP_3164}|-) {_HOST_STRICT} "
+_USUAL = np.frombuffer(b"Aaa  0 00:00:00 Zzz 99 99:99:99 ", np.uint64).reshape(2, 2)
+"""The least and the greatest bytes of the usual timestamp of RFC 3164, as two numbers each."""
+_HIGH_BITS = np.uint64(0x8080808080808080)
 _STAMP = 40
 """Bytes to look at a timestamp in: 32, the separator, and up to a multiple of 8. A longer one is looked for alone."""
-_HOST_USUAL, _HOST_MAX = 48, 256
-"""Bytes to look for the end of a host name in. RFC 5424 gives it 255; a longer one is none."""
+_HOST_WIDTHS = 16, 48, 256
+"""Bytes to look for the end of a host name in, one after the other. RFC 5424 gives it 255; a longer one is none."""
 _BLANK = 32
 """No byte up to this one occurs in a field of a well-formed head: the first to come ends it."""
 _NONE = 255
@@ -84,6 +88,8 @@ class Dialect:
 
     head: str
     """A well-formed head, as a regular expression on bytes."""
+    host: str
+    """What is a host there behind a timestamp of RFC 3164."""
     priority: str
     version: str
     strict: bool
@@ -91,9 +97,9 @@ class Dialect:
     host, if only `-`, and a timestamp: now where it sends none, 0 where there is no such day or time."""
 
 
-SINGLE = Dialect(_HEAD, "priority", "version", strict=False)
+SINGLE = Dialect(_HEAD, _HOST, "priority", "version", strict=False)
 """Of syslogtcp and syslogudp."""
-MULTIPORT = Dialect(_HEAD_STRICT, "Priority", "Version", strict=True)
+MULTIPORT = Dialect(_HEAD_STRICT, _HOST_STRICT, "Priority", "Version", strict=True)
 """Of multiport_syslogtcp: its own names of headers, no timestamp without a zone, any characters in a host name."""
 
 
@@ -135,7 +141,7 @@ class _Heads:
     version: Bytes
     """The digit itself; `_NONE` without one."""
     window: Bytes
-    """The bytes from the timestamp on, `_STAMP` of them."""
+    """The bytes from the timestamp on: 16 where all are usual ones, else `_STAMP`."""
     stamp: Ints
     stamp_end: Ints
     host: Ints
@@ -160,8 +166,19 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
     valid &= marks < REST
     if reading.charset is not None:
         valid &= _readable(frames, reading.charset)
-    matches = pc.match_substring_regex(frames, dialect.head)
-    heads = _locate(data, starts, ends, after, valid & matches.to_numpy(zero_copy_only=False))
+    usual = valid & _usual(data, after)
+    formed, width = usual.copy(), _USUAL.nbytes // 2
+    if (rows := _rows(valid & ~usual)) is not None:
+        others = frames if isinstance(rows, slice) else frames.take(pa.array(rows))
+        formed[rows] = pc.match_substring_regex(others, dialect.head).to_numpy(zero_copy_only=False)
+        width = _STAMP
+    heads = _locate(data, starts, ends, after, formed, width)
+    hosts = slices(data, heads.host, heads.host_end)
+    named = hosts.dictionary_encode()
+    if (wrong := usual & heads.formed & ~_named_well(data[heads.host_end], named, dialect)).any():
+        heads = _locate(data, starts, ends, after, formed & ~wrong, width)
+        hosts = slices(data, heads.host, heads.host_end)
+        named = hosts.dictionary_encode()
     if dialect.strict:
         valid = heads.formed
     priority *= valid
@@ -174,7 +191,6 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
     if reading.structured:
         text, read, more, overflow = structured.read(data, text, ends, heads.formed & (heads.version == 1))
         empty &= ~read
-    hosts = slices(data, heads.host, heads.host_end)
     as_sent = _as_sent(priority, after - starts - 2, heads.formed)
     if reading.keep and not reading.keep_all:
         whole = ~heads.formed | empty & dialect.strict
@@ -183,7 +199,6 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
         whole = reading.keep_all | ~heads.formed | empty
         bodies = slices(data, np.where(whole, starts, text), ends)
     every = heads.formed if dialect.strict else None
-    named = hosts.dictionary_encode()
     headers = {
         "Facility": numbers(priority >> 3, every),
         "Severity": numbers(priority & 7, every),
@@ -272,13 +287,35 @@ def priorities(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Mask
     return np.where(closes_1, first, np.where(closes_2, two, 100 * first + three)), after, valid
 
 
-def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask) -> _Heads:
+def _usual(data: Bytes, after: Ints) -> Mask:
+    """Where `Oct 11 22:14:15 ` follows the priority, as in most of what is sent: of such a head only the host remains
+    to be checked, and an expression over each byte is not needed."""
+    window = windows(data, after, 16)
+    usual: Mask = (window[:, 4] == _BLANK) | _digit(window[:, 4])
+    # Eight bytes at once: with its high bit set, a byte keeps it when another one up to it is taken away.
+    for words, least, greatest in zip(window.view(np.uint64).T, *_USUAL, strict=True):
+        within = ((words | _HIGH_BITS) - least) & ((greatest | _HIGH_BITS) - words) & ~words & _HIGH_BITS
+        usual &= within == _HIGH_BITS
+    return usual
+
+
+def _named_well(separators: Bytes, hosts: Array, dialect: Dialect) -> Mask:
+    """Whether a host and what follows it are as the dialect's heads have them, if the head is a usual one."""
+    good = pc.match_substring_regex(hosts.dictionary, rf"^{dialect.host}\z").to_numpy(zero_copy_only=False)
+    ends = separators == _BLANK
+    if not dialect.strict:
+        ends |= separators - ord("\t") < 5
+    named: Mask = ends if good.all() else ends & good[hosts.indices.to_numpy()]
+    return named
+
+
+def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask, width: int) -> _Heads:
     """Where the fields of well-formed heads lie: as the grammar is known to hold, single bytes tell."""
     one, two = data[after], data[after + 1]
     # A digit is the version unless it is the first of a year.
     version = _digit(one) & ~(_digit(two) & (data[after + 4] == ord("-")))
     stamp = after + version + (np.where(version, two, one) <= _BLANK)
-    window = windows(data, stamp, _STAMP)
+    window = windows(data, stamp, width)
     early, late = window[:, 8] == ord(":"), window[:, 10] == ord(":")  # the first colon of RFC 3164; usually at 9
     stamp_end = stamp + 15 - early + late
     if (rows := _rows(window[:, 0] <= ord("9"))) is not None:
@@ -288,9 +325,13 @@ def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask) ->
             for row in np.flatnonzero(formed & (stamp_end == stamp)).tolist():
                 stamp_end[row] += (data[stamp[row] : ends[row]] <= _BLANK).argmax()
     host = stamp_end + 1
-    length = (windows(data, host, _HOST_USUAL) <= _BLANK).argmax(axis=1)
-    if len(long := np.flatnonzero(formed & (length == 0))):
-        length[long] = (windows(data, host[long], _HOST_MAX) <= _BLANK).argmax(axis=1)
+    length = np.zeros(len(host), np.int64)
+    rows = slice(None)
+    for width in _HOST_WIDTHS:
+        length[rows] = (windows(data, host[rows], width) <= _BLANK).argmax(axis=1)
+        rows = np.flatnonzero(formed & (length == 0))
+        if not len(rows):
+            break
     host_end = host + length
     formed = formed & (length > 0) & (host_end < ends)
     at = [stamp, stamp_end, host, host_end]

@@ -269,6 +269,13 @@ def test_each_line_alone_and_all_together():
     assert [event for line in LINES for event in events([line])] == expected
 
 
+@pytest.mark.parametrize("line", [b"<13>Oct 11 22:14:15 web-1 text\n", b"<191>Feb  5 17:32:18 10.0.0.99 \n"])
+def test_a_usual_head_with_any_one_byte_changed(line):
+    others = b"\t\n\x0b\r\x1f !-./09:;@AZ[]_az{\x7f\x80\xc3\xff"
+    lines = [line[:at] + bytes((byte,)) + line[at + 1 :] for at in range(len(line)) for byte in others]
+    assert events(lines) == [reference(frame, 0, NOW, UTC_READING) for frame in lines]
+
+
 def test_what_a_line_becomes():
     (event,) = events([b"<165>1 2003-10-11T22:14:15.003Z mymachine.example.com evntslog - ID47 - text\n"])
     assert event.body == b"evntslog - ID47 - text"
