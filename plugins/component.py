@@ -8,7 +8,7 @@ import threading
 import time
 import typing
 from abc import ABC
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
@@ -95,9 +95,12 @@ class Component(ABC, Generic[C]):
         """
         return iter(())
 
-    def exclusive(self) -> Collection[Path]:
-        """Files and directories that no other component may use: `check` names the second one that has the same."""
-        return ()
+    def exclusive(self) -> Mapping[Path, str]:
+        """Files and directories that no other component may use, and the option that names each.
+
+        `check` names the second component that has the same.
+        """
+        return {}
 
     def complain(self, about: str, message: str, *args: object) -> None:
         """Log a warning, one a minute about the same: for what anyone who can connect can cause. Any thread."""

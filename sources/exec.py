@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -16,7 +17,7 @@ from types import MappingProxyType
 import pyarrow as pa
 import pydantic
 
-from plugins import Batch, Config, Retry, Source, option
+from plugins import Batch, Config, Problem, Retry, Source, option
 from plugins.shared.charsets import text_codec
 
 READ_SIZE = 256 * 1024
@@ -54,6 +55,12 @@ class ExecConfig(Config):
     )
 
     _check_charset = pydantic.field_validator("charset")(text_codec)
+
+    def cautions(self) -> Iterator[Problem]:
+        """A shell that would look for a file of the command's name."""
+        if self.shell and re.fullmatch(r"\S*\b(?:ba|da|k|z)?sh", self.shell.strip()):
+            takes = f"{self.shell} takes the command for the name of a file, as in Flume; write {self.shell} -c"
+            yield Problem("shell", takes, as_in_flume=True)
 
 
 class ExecSource(Source[ExecConfig]):

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agent.config import headers, kafka
-from agent.config.components import Reader, missing
+from agent.config.components import Reader, comment_behind, missing
 from agent.config.diagnostics import Report
 from agent.config.flume import Survivors, too_much_at_once
-from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished
+from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished, without_remark
 from agent.config.properties import Property, words
 from agent.config.runners import Drain, objections
 from agent.config.selectors import SelectorReader
@@ -55,6 +55,8 @@ class Builder:
         self.drains: defaultdict[tuple[str, str | None], list[tuple[str, Place]]] = defaultdict(list)
         self.unjoined: set[str] = set()
         """Kinds of which one component's channel is not known: nothing can be said about who is missing."""
+        self.unread: set[str] = set()
+        """Paths of sources and sinks with an interceptor that cannot be read, and might set any header."""
         self.overflows: dict[str, str] = {}
         """By channel that holds an overflow: the path of the one whose it is."""
         self.runner_places: dict[str, Place] = {}
@@ -111,7 +113,7 @@ class Builder:
 
     def _listed(self, kind: str) -> Iterator[Part]:
         listed, groups, path = self.written.lists.get(kind), self.written.components[kind], f"{self.agent}.{kind}"
-        names = names_in(listed, self.report, path)
+        names = without_remark(names_in(listed, self.report, path), groups, listed, path, self.report)
         if kind == "channels" and self.report.mode != "lenient":
             self.channels = dict.fromkeys(name for name in names if name in groups)
         if not groups.keys() >= set(names):
@@ -178,11 +180,15 @@ class Builder:
             self.unjoined.add(part.kind)
             return ()
         names = names_in(listed, self.report, part.path)
+        if name == "channels":
+            names = without_remark(names, self.channels, listed, part.path, self.report)
         if not names:
             self.unjoined.add(part.kind)
         if name == "channel" and len(names) > 1:
-            message = f"a sink drains one channel, not {len(names)}: make one sink for each"
+            behind = comment_behind(listed)
+            message = f"a sink drains one channel, not {len(names)}: make one sink for each{behind}"
             self.report.error(listed.place, part.path, message, drops=part.path)
+            names = names[:1] if behind else names
         there = tuple(channel for channel in names if channel in self.channels)
         consequence = {"otherwise": "it fills the others"} if there else {"drops": part.path}
         for channel in names:
@@ -217,11 +223,15 @@ class Builder:
                 self.report.warn(prop.place, owner.path, message)
         found = []
         names = names_in(listed, self.report, path)
+        if any(name not in groups for name in names):
+            self.unread.add(owner.path)
         for part in parts("interceptor", names, listed, groups, path, self.report, owner.path):
             spec = self.reader.read(part)
-            if spec is not None:
-                found.append(spec)
-            if spec and owner.kind == "sink" and not cast(Interceptor[Any], spec.make()).pure:
+            if spec is None:
+                self.unread.add(owner.path)
+                continue
+            found.append(spec)
+            if owner.kind == "sink" and not cast(Interceptor[Any], spec.make()).pure:
                 option = cast("type[Interceptor[Any]]", spec.cls).pure_with
                 message = (
                     f"{spec.cls.type_name} may give an event another result when it comes again, and a sink may get "
@@ -282,7 +292,7 @@ class Builder:
     # --- the whole
 
     def _check_headers(self, sources: list[SourceSpec], channels: list[ChannelSpec], sinks: list[SinkSpec]) -> None:
-        for found in headers.missing(sources, channels, sinks):
+        for found in headers.missing(sources, channels, sinks, self.unread):
             prop = self.lines[found.spec.path].get(found.option)
             place, message = prop.place if prop else found.spec.place, f"{found.option} {found.message}"
             if found.certain:
@@ -357,10 +367,12 @@ class Builder:
         """Two components that would write the same files."""
         owners: dict[Path, str] = {}
         for spec in specs:
-            for path in spec.make().exclusive():
+            for path, option in spec.make().exclusive().items():
                 owner = owners.setdefault(path.absolute(), spec.path)
                 if owner != spec.path:
-                    message = f"{path} is what {owner} uses: each needs its own"
+                    message = (
+                        f"{option} {path} is that of {owner}: each needs its own; write {spec.path}.{option} = …"
+                    )
                     self.report.error(spec.place, spec.path, message, drops=spec.path)
 
     def _check_transactions(self, sources: list[SourceSpec], sinks: list[SinkSpec]) -> None:

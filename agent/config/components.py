@@ -23,6 +23,10 @@ _STORE = re.compile(r"kafka\.(.+\.)?ssl\.\w+\.location")
 """Of the properties that are passed on to Kafka's client, those that name files."""
 _SECRET_NAME = re.compile(r"password|passphrase|secret|jaas|token$|credential|api[._-]?key|[._]pem$", re.IGNORECASE)
 _BEHIND = re.compile(r"\s#|\s//")
+_NAMES = re.compile(
+    r"(?:path|dirs?|directory|file|host(?:s|name|names)?|bind|topics?|servers)$|^filegroups\.", re.IGNORECASE
+)
+"""Options in whose values nobody writes what begins a comment elsewhere."""
 
 COMMON = {
     "source": ["type", "channels", "interceptors", "selector.type", "selector.optional"],
@@ -91,6 +95,7 @@ class Reader:
                 break
         for caution in cautions:
             self._caution(part, caution)
+        self._tell_comments(part)
         self._tell_accepted(part, config_class, {caution.option for caution in cautions})
         spec = ComponentSpec(part.name, part.path, cls, config, texts, part.place)
         try:
@@ -125,7 +130,7 @@ class Reader:
             message = cannot_run(part.kind, written.value)
         else:
             message = unknown if unknown.endswith("?") else f"{unknown}{near or f'; {built}'}"
-        message += _comment(written)
+        message += comment_behind(written)
         if any(fault.whole for fault in self.components.faults):
             message += " (it may be of a plugin that cannot be used: see the warnings)"
         if part.kind == "interceptor":
@@ -139,6 +144,15 @@ class Reader:
             concerned = part.properties.get(one.option) if one.option else written
             if concerned:
                 self.report.note(concerned.place, part.path, str(one), differs=one.seen)
+
+    def _tell_comments(self, part: Part) -> None:
+        """Values that name something and end in what was probably meant as a comment."""
+        for name, prop in part.properties.items():
+            if _NAMES.search(name) and (found := _BEHIND.search(prop.value)):
+                behind = prop.value[found.start() :].strip()
+                self.report.warn(
+                    prop.place, part.path, f"{behind!r} is a part of {name}, as in Flume{comment_behind(prop)}"
+                )
 
     def _tell_accepted(self, part: Part, config_class: type[Config], told: Collection[str]) -> None:
         """Options of Flume's that have no effect, and older names."""
@@ -209,7 +223,7 @@ class Reader:
             return
         option, message = problem.option, problem.message
         if prop:
-            message += _comment(prop)
+            message += comment_behind(prop)
         if message == "is required":
             message += f": add {part.path}.{option} = …"
         option += "*" * option.endswith(".")
@@ -226,7 +240,7 @@ class Reader:
         self.report.error(prop.place if prop else part.place, part.path, message, drops=part.owner)
 
 
-def _comment(prop: Property) -> str:
+def comment_behind(prop: Property) -> str:
     """A hint where what keeps a value from being understood may be a comment behind it."""
     return "; a comment is a line of its own, which begins with #" if _BEHIND.search(prop.value) else ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
@@ -24,10 +24,13 @@ class Missing(NamedTuple):
 
 
 def missing(
-    sources: Sequence[SourceSpec], channels: Sequence[ChannelSpec], sinks: Sequence[SinkSpec]
+    sources: Sequence[SourceSpec],
+    channels: Sequence[ChannelSpec],
+    sinks: Sequence[SinkSpec],
+    unread: Collection[str] = (),
 ) -> Iterator[Missing]:
-    """All of them. Where senders, or a plugin, may set any header, nothing can be said."""
-    for source in sources:
+    """All of them. Where senders, or a plugin, may set any header, nothing can be said; nor of those in `unread`."""
+    for source in (one for one in sources if one.path not in unread):
         header = source.selector.header
         known = _set_by([source], ())
         if header and known is not None and header not in known:
@@ -36,6 +39,8 @@ def missing(
     for sink in sinks:
         channel = next((one for one in channels if one.name == sink.channel), None)
         filling = [source for source in sources if sink.channel in source.channels]
+        if any(one.path in unread for one in (sink, *filling)):
+            continue
         if channel is None or not filling or issubclass(sink.cls, StreamingSink) or _fed_by_sinks(channel, sinks):
             continue
         known = _set_by(filling, sink.interceptors)

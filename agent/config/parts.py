@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent.config.diagnostics import Report
@@ -100,6 +100,19 @@ def names_in(listed: Property | None, report: Report, path: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def without_remark(
+    names: list[str], known: Container[str], listed: Property | None, path: str, report: Report
+) -> list[str]:
+    """The names without a comment behind them, for which Flume looks in vain; what is known is none."""
+    start = next((row for row, name in enumerate(names) if name.startswith(("#", "//"))), len(names))
+    remark = [name for name in names[start:] if name not in known]
+    if listed is None or not remark or report.mode == "lenient":
+        return names
+    message = f"{' '.join(remark)!r} is taken for names, which nothing here has, and ignored, as in Flume"
+    report.warn(listed.place, path, f"{message}; a comment is a line of its own, which begins with #")
+    return [name for name in names if name not in remark]
+
+
 def parts(
     kind: str, names: list[str], listed: Property | None, groups: Groups, path: str, report: Report, owner: str = ""
 ) -> Iterator[Part]:
@@ -115,7 +128,8 @@ def parts(
             yield Part(kind, name, f"{path}.{name}", place, groups[name], owner or f"{path}.{name}")
         elif listed is not None:
             meant = _meant(name, unlisted, unlisted)
-            message = f"is listed but has no properties{meant or f'; add {path}.{name}.type = …'}"
+            add = f"; add {path}.{name}.type = …, or take it out of {listed.name}"
+            message = f"is listed but has no properties{meant or add}"
             if kind == "channel":  # whatever names it is told so
                 report.warn(listed.place, f"{path}.{name}", f"{message} (ignored)")
                 continue

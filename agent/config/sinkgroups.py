@@ -182,7 +182,7 @@ class SinkGroupReader:
         return config or OPTIONS[kind].parse(texts)[0]
 
     def _priorities(self, written: Mapping[str, str], options: Mapping[str, Property]) -> dict[str, int]:
-        """By sink, no two alike. In mode `lenient` those that are missing are given as Flume does."""
+        """By sink, no two alike. Those that are missing are given as Flume does."""
         report, path = self._report, self.part.path
         for name in written:
             if name not in self.names:
@@ -196,13 +196,15 @@ class SinkGroupReader:
             place = line.place if line else self.part.place
             number = _whole_number(line.value) if line else None
             if number is None:
-                message = f"processor.priority.{name} is missing: without it Flume orders sinks by the hash of their "
-                message += "names; the highest number works, the others stand by"
-                if line:
-                    message = f"processor.priority.{name} must be a whole number, not {line.value!r}"
                 given -= 1
                 number = given
-                report.error(place, path, message, otherwise=f"it is {given}")
+                if line:
+                    message = f"processor.priority.{name} must be a whole number, not {line.value!r}"
+                    report.error(place, path, message, otherwise=f"it is {given}")
+                else:
+                    message = f"processor.priority.{name} is missing, and {given} as in Flume, which counts down in "
+                    message += "the order of a hash table; the sink with the highest number works"
+                    report.warn(place, path, message)
             if number in found:
                 message = f"sinks {found[number]!r} and {name!r} have the same priority, {number}: Flume never uses "
                 message += "the second; give each one of its own"

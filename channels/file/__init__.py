@@ -133,9 +133,9 @@ class FileChannel(Channel[FileChannelConfig]):
         while self._locks:
             self._locks.pop().release()
 
-    def exclusive(self) -> Collection[Path]:
+    def exclusive(self) -> Mapping[Path, str]:
         """Its directories."""
-        return dict.fromkeys((self.config.checkpoints, *self._directories))
+        return {self.config.checkpoints: "checkpointDir"} | dict.fromkeys(self._directories, "dataDirs")
 
     def probe(self) -> Iterator[str]:
         """Whether the directories can be made and written, are nobody else's, and have room."""

@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -105,9 +105,9 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._reading = None
         self.metrics.degraded = str
 
-    def exclusive(self) -> Collection[Path]:
+    def exclusive(self) -> Mapping[Path, str]:
         """Where it keeps what it has read."""
-        return (self.config.tracker_directory,)
+        return {self.config.tracker_directory: "trackerDir"}
 
     def probe(self) -> Iterator[str]:
         """What is wrong with the directories."""

@@ -25,8 +25,8 @@ class TaildirConfig(Config):
     patterns: dict[str, str] = option(
         {},
         name="filegroups.",
-        description="`filegroups.<group>` is the absolute path of the group's files. The part after the last "
-        "slash is a regular expression that must match the whole file name.",
+        description="`filegroups.<group>` is the path of the group's files. The part after the last slash is a "
+        "regular expression that must match the whole file name. A relative path begins at the working directory.",
     )
     headers: dict[str, str] = option(
         {}, name="headers.", description="`headers.<group>.<name>` is a header set on every event of that group."

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from sources.filenames import name_pattern
 from sources.troubles import Troubles
@@ -25,10 +26,16 @@ class Group:
 
     @classmethod
     def of(cls, path: str, headers: Mapping[str, str]) -> Group:
-        """From Flume's spelling, an absolute path whose last part is a regex. ValueError where it is none."""
-        directory, _, pattern = path.rpartition("/")
-        if not path.startswith("/") or not pattern:
-            raise ValueError(f"must be an absolute path whose last part is a regex of file names, not {path!r}")
+        """From Flume's spelling, a path whose last part is a regex; a relative one begins at the working directory.
+
+        ValueError where it is none.
+        """
+        directory, slash, pattern = path.rpartition("/")
+        if not pattern or not slash:
+            here = f": write ./{pattern} for the files of the working directory" if pattern else ""
+            raise ValueError(f"must be a directory, a slash and a regex of file names, not {path!r}{here}")
+        if not path.startswith("/"):  # as Flume spells it, in whose positions it is so, too
+            directory = os.path.join(Path.cwd(), directory)
         return cls(re.sub("/{2,}", "/", directory).rstrip("/") or "/", name_pattern(pattern), headers)
 
 

@@ -132,9 +132,9 @@ class TaildirSource(Source[TaildirConfig]):
         """Save what is known, and let go of every file."""
         self._held.close()
 
-    def exclusive(self) -> Collection[Path]:
+    def exclusive(self) -> Mapping[Path, str]:
         """Its position file."""
-        return (self.config.position_path,)
+        return {self.config.position_path: "positionFile"}
 
     def probe(self) -> Iterator[str]:
         """What is wrong with the position file, and directories and files that cannot be read."""

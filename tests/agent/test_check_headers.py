@@ -96,6 +96,13 @@ def test_a_time_that_no_event_can_have_is_an_error_where_nobody_else_fills_the_c
     assert told(tmp_path, TAILDIR, MEMORY, prefix) == [f"a1.sinks.k1.hdfs.filePrefix|error|hdfs.filePrefix {NO_TIME}"]
 
 
+def test_nothing_is_said_where_an_interceptor_that_cannot_be_read_may_set_it(tmp_path: Path) -> None:
+    for interceptor in ("interceptors = i,interceptors.i.type = com.example.Own$Builder", "interceptors = i"):
+        found = told(tmp_path, f"{NETCAT},{interceptor}", MEMORY, hdfs("/h/%Y/%{host}"))
+        assert len(found) == 1
+        assert "hdfs.path" not in found[0]
+
+
 def test_a_time_that_events_of_one_source_have_not_is_a_warning(tmp_path: Path) -> None:
     sink, text = hdfs("/h/%Y"), NO_TIME.replace("which nothing sets", "which events of a1.sources.s1 do not have")
     said = [f"a1.sinks.k1.hdfs.path|warning|hdfs.path {text}"]

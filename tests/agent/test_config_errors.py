@@ -268,8 +268,8 @@ def test_lenient_keeps_the_rest(tmp_path: Path) -> None:
     assert [c.name for c in spec.channels] == ["c1"]
     assert [(k.name, k.properties["url"]) for k in spec.sinks] == [("k1", "${nope}")]
     assert [str(d).partition("agent.conf")[2] for d in found] == [
-        ":3: warning: a1.sinks.k3: is listed but has no properties; add a1.sinks.k3.type = … (a1.sinks.k3 is "
-        "dropped)",
+        ":3: warning: a1.sinks.k3: is listed but has no properties; add a1.sinks.k3.type = …, or take it out of "
+        "a1.sinks (a1.sinks.k3 is dropped)",
         ":5: warning: a1.sources.s1: channel 'nope' is not declared (declared: c1) (it fills the others)",
         ":10: warning: a1.sources.s2: a source has 'channels', not 'channel' (a1.sources.s2 is dropped)",
         ":12: warning: a1.channels.c2: capacity must be a whole number, not 'x' (a1.channels.c2 is dropped)",

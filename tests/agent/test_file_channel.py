@@ -47,8 +47,10 @@ def test_two_components_that_would_write_the_same_files_are_named(tmp_path: Path
     assert spec is None
     state = Path.home() / ".flume"
     assert [str(one).partition(": ")[2] for one in diagnostics] == [
-        f"a1.sources.t: {state}/taildir_position.json is what a1.sources.s uses: each needs its own",
-        f"a1.channels.d: {state}/file-channel/data is what a1.channels.c uses: each needs its own",
+        f"a1.sources.t: positionFile {state}/taildir_position.json is that of a1.sources.s: each needs its own; "
+        "write a1.sources.t.positionFile = …",
+        f"a1.channels.d: dataDirs {state}/file-channel/data is that of a1.channels.c: each needs its own; "
+        "write a1.channels.d.dataDirs = …",
     ]
 
 

@@ -149,8 +149,8 @@ def test_nothing_is_read_on_while_positions_cannot_be_saved(
         ({}, "is required"),
         ({"filegroups": ""}, "at least 1"),
         ({"filegroups": "g"}, "filegroups.g is missing"),
-        ({"filegroups": "g", "filegroups.g": "relative/.*"}, "must be an absolute path"),
-        ({"filegroups": "g", "filegroups.g": "/directory/"}, "must be an absolute path"),
+        ({"filegroups": "g", "filegroups.g": "a.log"}, "write ./a.log for the files of the working directory"),
+        ({"filegroups": "g", "filegroups.g": "/directory/"}, "must be a directory, a slash and a regex"),
         ({"filegroups": "g", "filegroups.g": "/d/*.log"}, "'*.log' cannot be read: nothing to repeat"),
         ({"filegroups": "g", "filegroups.g": "/d/[a-z&&[^b]]"}, "intersection of classes"),
         ({"filegroups": "g", "filegroups.g": "/d/x", "headers.g": "v"}, "headers.g must be headers.<group>.<name>"),
@@ -182,6 +182,14 @@ def test_patterns_are_javas_and_match_the_whole_name(pattern: str, yes: str, no:
     assert group.directory == "/var/log"
     assert group.pattern.fullmatch(yes)
     assert not group.pattern.fullmatch(no)
+
+
+@pytest.mark.parametrize(("path", "directory"), [("./x.log", "/w/."), ("logs//a/x.log", "/w/logs/a")])
+def test_a_relative_path_begins_at_the_working_directory_and_is_spelled_as_flume_spells_it(
+    path: str, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getcwd", lambda: "/w")
+    assert Group.of(path, {}).directory == directory
 
 
 # --- Flume before and after

@@ -7,7 +7,8 @@ import json
 import os
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pydantic
 from agent.config.diagnostics import Report
 from agent.config.filters import config_filters
 from agent.config.parts import sort
-from agent.config.properties import BLANKS, last_wins, parse, words
+from agent.config.properties import BLANKS, Property, last_wins, parse, words
 from agent.config.substitution import Resolver
 from plugins import Config as ComponentConfig
 from plugins import option
@@ -267,19 +268,41 @@ a1.sources = r
 a1.sources.r.type = org.x.Own
 a1.sources.r.channels = c
 """
+SHOWN = ("one", "two", "three")
+"""Properties of the source whose values are compared."""
 
 
-def _unseen(case: Case) -> bool:
-    """Whether Flume's answer is ours where some properties are not there yet."""
-    lines = case.item.split("\n")
-    seen: set[str] = set()
-    others = [row for row, text in enumerate(lines) if not text.startswith("a1.sources")]
-    for hidden in range(1, 1 << min(len(others), 6)):
-        left = [text for row, text in enumerate(lines) if row not in others or not hidden >> others.index(row) & 1]
-        for before in (case.settings["before"], case.settings["before"].replace("a1.channels =", "a1.chan =")):
-            answer = Resolve().ours({"before": before}, ["\n".join(left)])[0]
-            seen |= {key for key in ("one", "two", "three") if answer.get(key) == case.theirs.get(key)}
-    return len(seen) == 3
+def _in_some_order(case: Case) -> bool:
+    """Whether each value of Flume's is ours where a property is there only once those before it are resolved."""
+    properties = last_wins(parse(case.settings["before"] + case.item, "case", report := Report("lenient")), report)
+    sources = {name: prop for name, prop in properties.items() if name.startswith("a1.sources")}
+    others = [name for name in properties if name not in sources and name != "a1.channels.c.type"][-5:]
+    left, orders = {*SHOWN}, [sources]
+    for before in orders:
+        found = _resolved(before)
+        left -= {key for key in left if found.get(key) == case.theirs.get(key)}
+        if not left:
+            return True
+        for name in others:
+            if name not in before:
+                value = _resolver({**before, name: properties[name]}).resolve(name).value
+                orders.append({**before, name: replace(properties[name], value=value)})
+    return False
+
+
+def _resolver(properties: Mapping[str, Property]) -> Resolver:
+    report, environment = Report("lenient"), dict(os.environ)
+    own = {name.removeprefix("a1."): prop for name, prop in properties.items() if name.startswith("a1.")}
+    filters = config_filters("a1", own, environment, report)
+    return Resolver(properties, report, directory=Path.cwd(), system={}, environment=environment, filters=filters)
+
+
+def _resolved(properties: Mapping[str, Property]) -> dict[str, str]:
+    """The values of the source that are shown, as we resolve them; empty ones are none."""
+    resolver = _resolver(properties)
+    written = {key: f"a1.sources.r.{key}" for key in SHOWN}
+    found = {key: resolver.resolve(name).value for key, name in written.items() if name in properties}
+    return {key: value for key, value in found.items() if value}
 
 
 class Resolve(Operation):
@@ -290,7 +313,7 @@ class Resolve(Operation):
         Known("properties that name each other end Flume", lambda case: case.theirs == "error" and "${" in case.item),
         Known(
             "`${name}` of another property is resolved only where",
-            lambda case: _unseen(case) or re.search(r"\$\$|\$\}|\$$| $|= \}$", case.item, re.MULTILINE),
+            lambda case: re.search(r"\$\$|\$\}|\$$| $|= \}$", case.item, re.MULTILINE) or _in_some_order(case),
         ),
     )
 
@@ -301,9 +324,7 @@ class Resolve(Operation):
         lines = [
             f"{name} = {self.value(draw)}" for name in draw.sample(["x", "y.z", "A_B", "a1.own"], draw.randrange(4))
         ]
-        lines += [
-            f"a1.sources.r.{key} = {self.value(draw)}" for key in ("one", "two", "three")[: draw.randrange(1, 4)]
-        ]
+        lines += [f"a1.sources.r.{key} = {self.value(draw)}" for key in SHOWN[: draw.randrange(1, 4)]]
         return "\n".join(lines) + "\n"
 
     def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
@@ -325,27 +346,15 @@ class Resolve(Operation):
         return [self._one(settings["before"] + item) for item in items]
 
     def _one(self, text: str) -> Any:
-        report, environment = Report("lenient"), dict(os.environ)
+        report = Report("lenient")
         properties = last_wins(parse(text, "case", report), report)
-        if report.failed:
-            return {"error": "IllegalArgumentException"}
-        own = {name.removeprefix("a1."): prop for name, prop in properties.items() if name.startswith("a1.")}
-        filters = config_filters("a1", own, environment, report)
-        resolver = Resolver(
-            properties, report, directory=Path.cwd(), system={}, environment=environment, filters=filters
-        )
-        found = {
-            key.removeprefix("sources.r."): resolver.resolve(prop.name).value
-            for key, prop in own.items()
-            if key.startswith("sources.r.")
-        }
-        return {key: found[key] for key in ("one", "two", "three") if found.get(key)}
+        return {"error": "IllegalArgumentException"} if report.failed else _resolved(properties)
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
         """The properties of the source."""
         if "agents" in answer:
             answer = (answer["agents"].get("a1") or {}).get("contexts", {}).get("sources.r", {})
-            answer = {key: answer[key] for key in ("one", "two", "three") if key in answer}
+            answer = {key: answer[key] for key in SHOWN if key in answer}
         return super().comparable(settings, item, answer)
 
 
