@@ -25,6 +25,7 @@ from agent.runner.agent import Agent
 from agent.runner.drain import Stuck
 from agent.systemd import Systemd
 from agent.topology import AgentSpec
+from agent.withoutpandas import do_without_pandas
 
 log = logging.getLogger("agent")
 
@@ -73,6 +74,7 @@ def start(chosen: Chosen, drain: bool, level: str, form: str, reload_conf: bool 
     A second signal ends it at once, unless it comes within a second of the first: that is the same request.
     """
     log_to_stderr(level, form)
+    do_without_pandas()
     spec = with_own_cluster(load_or_exit(chosen))
     if drain:  # nothing that is worth waiting for comes any more
         spec = replace(spec, sources=(), options=spec.options.model_copy(update={"spark_trigger_interval": 1}))
