@@ -422,6 +422,8 @@ def _shown(thing: object) -> str:
 def _header_column(values: Any, rows: int) -> Array:
     if isinstance(values, str):
         return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([values], pa.string()))
+    if isinstance(values, list) and len(values) == rows:
+        return pa.array(values, HEADER_TYPE)  # in a fifth of the time, which is what a batch of one event takes
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     elif not isinstance(values, pa.Array):

@@ -166,7 +166,13 @@ class Config(BaseModel):
     `for_type` and returns a subclass that says so.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        arbitrary_types_allowed=True,
+        defer_build=True,  # until one is parsed: there are eighty, and a configuration names a few
+    )
     older: ClassVar[Mapping[str, str]] = {}
     """Options that had another name once, and that name, which is accepted too; where both are given, the newer one
     counts."""
@@ -261,7 +267,12 @@ class Config(BaseModel):
         if cls not in _AGREEMENTS:
             declared = (vars(base).items() for base in cls.__mro__)
             _AGREEMENTS[cls] = sorted(
-                {name for names in declared for name, one in names if hasattr(one, "_agreement")}
+                {
+                    name
+                    for names in declared
+                    for name, one in names
+                    if isinstance(one, types.FunctionType) and hasattr(one, "_agreement")
+                }
             )
         found = []
         for name in _AGREEMENTS[cls]:

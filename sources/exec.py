@@ -10,7 +10,6 @@ import selectors
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Collection, Iterator
 from types import MappingProxyType
 
@@ -19,13 +18,12 @@ import pydantic
 
 from plugins import Batch, Config, Problem, Retry, Source, option
 from plugins.shared.charsets import text_codec
+from sources.pace import Pace
 
 READ_SIZE = 256 * 1024
 MAX_EVENTS = 10_000
 MAX_LINE = 1 << 20
 """A longer line is cut into events of so many bytes: a command that prints no newline must not fill the memory."""
-MAX_WAIT = 0.02
-"""Seconds that a line waits for more."""
 TICK = 0.2
 """Seconds after which an idle source looks whether it shall stop."""
 FAREWELL = 2.0
@@ -141,23 +139,26 @@ class ExecSource(Source[ExecConfig]):
         assert process.stdout is not None
         cutter = _Cutter(self.config.charset)
         lines: list[bytes] = []
-        since, running = 0.0, True
+        pace, running = Pace(), True
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             if process.stderr is not None:
                 selector.register(process.stderr, selectors.EVENT_READ)
             while running and not self.stopping.is_set():
-                for key, _ in selector.select(MAX_WAIT if lines else TICK):
+                ready = selector.select(pace.patience() if lines else TICK)
+                for key, _ in ready:
                     data = os.read(key.fd, READ_SIZE)
                     if key.fileobj is process.stdout:
                         running = bool(data)
-                        since = since if lines else time.monotonic()
+                        if not lines:
+                            pace.begin()
                         lines += cutter.cut(data)
                     elif data:
                         self.log.warning("%s", data.decode(errors="replace").rstrip())
                     else:
                         selector.unregister(key.fileobj)
-                if lines and (not running or len(lines) >= MAX_EVENTS or time.monotonic() >= since + MAX_WAIT):
+                if lines and (not running or len(lines) >= MAX_EVENTS or pace.due(quiet=not ready)):
+                    pace.end()
                     yield Batch.of_columns(pa.array(lines, pa.binary()), {})
                     lines = []
         if lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import resource
@@ -25,6 +26,7 @@ from agent.runner.agent import Agent
 from agent.runner.drain import Stuck
 from agent.systemd import Systemd
 from agent.topology import AgentSpec
+from agent.withoutpandas import do_without_pandas
 
 log = logging.getLogger("agent")
 
@@ -73,6 +75,7 @@ def start(chosen: Chosen, drain: bool, level: str, form: str, reload_conf: bool 
     A second signal ends it at once, unless it comes within a second of the first: that is the same request.
     """
     log_to_stderr(level, form)
+    do_without_pandas()
     spec = with_own_cluster(load_or_exit(chosen))
     if drain:  # nothing that is worth waiting for comes any more
         spec = replace(spec, sources=(), options=spec.options.model_copy(update={"spark_trigger_interval": 1}))
@@ -90,6 +93,7 @@ def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> in
         if drain:
             agent.drain()
         agent.start()
+        gc.freeze()  # what was imported stays: to look through it for garbage would hold everything up for 20 ms
         parts = (spec.sources, spec.channels, spec.sinks)
         names = (", ".join(component.name for component in part) or "none" for part in parts)
         log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
 """How often a port that is taken is tried again."""
+TICK_SECONDS = 1.0
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -49,7 +51,7 @@ class MetricsServer:
 
     def __init__(self, registry: Registry, host: str, port: int, view: View | None = None, token: str = "") -> None:
         self.registry, self.host, self.port, self.view, self.token = registry, host, port, view, token
-        self._server: uvicorn.Server | None = None
+        self._server: _Server | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -84,15 +86,14 @@ class MetricsServer:
             config = uvicorn.Config(
                 self._app(), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
             )
-            self._server = uvicorn.Server(config)
-            self._server.should_exit = self._stopping.is_set()
+            self._server = _Server(config, self._stopping)
             self._server.run(sockets=[listener])
 
     def stop(self) -> None:
         """Stop listening."""
         self._stopping.set()
         if self._server is not None:
-            self._server.should_exit = True
+            self._server.end()
         if self._thread is not None:
             self._thread.join(3)
 
@@ -126,6 +127,29 @@ class MetricsServer:
             ],
             middleware=[Middleware(_AnyCase), Middleware(Guard, host=self.host, token=self.token)],
         )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, which looks each second for what it has to do in between, and not each tenth."""
+
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """uvicorn calls this between start and end."""
+        self._loop = asyncio.get_running_loop()
+        while not (self._stopping.is_set() or await self.on_tick(0)):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), TICK_SECONDS)
+
+    def end(self) -> None:
+        """Look now, as it is to stop. Any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._ended.set)
 
 
 class _AnyCase:

@@ -23,6 +23,14 @@ REFUSED_SECONDS = 40.0
 """The client says again every 30 seconds that it is refused."""
 LOOK_SECONDS = 10.0
 """A partition that is not there is looked for again after so long."""
+AT_ONCE: Mapping[str, Any] = {
+    "linger.ms": 0,
+    "sticky.partitioning.linger.ms": 10,  # else 0 as well: each event without a key would choose a partition anew
+}
+"""A put is sent at once, as whoever puts has gathered already. What is put while five requests are on their way to a
+broker goes together."""
+_LINGER = {"linger.ms", "queue.buffering.max.ms"}
+"""What somebody sets who wants it otherwise."""
 ANY_PARTITION = -1
 """The client's word for it: the one of the key, else one after another."""
 
@@ -45,6 +53,7 @@ class ChannelProducer:
             )
         self._properties: dict[str, Any] = {
             **PRODUCER,
+            **({} if properties.keys() & _LINGER else AT_ONCE),
             "message.timeout.ms": 0,  # never give up: a source waits, and its sender with it
             "error_cb": refusing(self._refused),
             **properties,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,11 @@ MESSAGE_BYTES = 512
 """What a waiting record takes beside its value."""
 AT_ONCE = 500
 """Records that are fetched with one call, at most."""
+BUSY_SECONDS = 1.0
+"""So long after something came polls are as short as the subclass wants them."""
+IDLE_POLL_SECONDS = 0.1
+"""Later on they take so long, which costs a third. What comes ends a poll at once; what the subclass does between two
+polls waits."""
 _FENCED = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})
 
 
@@ -41,6 +47,7 @@ class Poller(ABC):
         """Bytes that wait to be taken: see `weight`."""
         self.consumer = Consumer({**CONSUMER, **properties})
         self._poll_seconds, self._metrics, self._paused = poll_seconds, metrics, False
+        self._busy_until = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -114,9 +121,10 @@ class Poller(ABC):
                 self.turn()
                 self._throttle()
                 with self._metrics.timed("KafkaEventGetTimer"):
-                    message = self.consumer.poll(self._poll_seconds)
+                    message = self.consumer.poll(self._patience())
                     more = self.consumer.consume(AT_ONCE, timeout=0) if message is not None else []
                 if message is not None:
+                    self._busy_until = time.monotonic() + BUSY_SECONDS
                     self.received([message, *more])
         except Exception as e:  # noqa: BLE001  # whatever it is, it is raised on the thread that takes
             self.fail(e)
@@ -126,6 +134,10 @@ class Poller(ABC):
             self.ended()
             with contextlib.suppress(FlafkaError):  # of a callback that was still due: it is of no use any more
                 self.consumer.close()
+
+    def _patience(self) -> float:
+        idle = time.monotonic() >= self._busy_until
+        return max(self._poll_seconds, IDLE_POLL_SECONDS) if idle else self._poll_seconds
 
     def _throttle(self) -> None:
         full = self.queued > (QUEUE_BYTES // 2 if self._paused else QUEUE_BYTES)

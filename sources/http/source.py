@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from plugins import Batch
 from sources.http.config import HttpConfig
 from sources.http.differences import HTTP
-from sources.http.server import Request, Server
 from sources.listening import Endpoint
 from sources.serving import ServingSource
 
+if TYPE_CHECKING:  # with uvicorn, which only an agent needs that listens
+    from sources.http.server import Request, Server
 
-class HttpSource(ServingSource[HttpConfig, Server, Request]):
+
+class HttpSource(ServingSource[HttpConfig, "Server", "Request"]):
     """Receives events by HTTP at least once: 200 is answered when every required channel has stored them.
 
     A client that gets 503, or no answer, has to send its events again; those stored already are then there twice.
@@ -21,6 +25,8 @@ class HttpSource(ServingSource[HttpConfig, Server, Request]):
     differences = HTTP
 
     def _serve(self, endpoint: Endpoint) -> Server:
+        from sources.http.server import Server
+
         return Server(self, endpoint)
 
     def _read(self, server: Server, requests: list[Request]) -> tuple[list[Request], Batch]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 
 from plugins import Batch, option
@@ -11,9 +10,8 @@ from sources.connections import Connection
 from sources.listening import MAX_BYTES, TICK, Endpoint, EndpointSource, HandshakeConfig, Listener, TcpConfig
 from sources.log4j.config import EncodingConfig
 from sources.log4j.framing import Framer
+from sources.pace import Pace
 
-MAX_WAIT = 0.02
-"""Seconds that a batch waits for more after its first line."""
 SERIALISED, HELLO = b"\xac\xed\x00\x05", b"\x16\x03"
 """How a stream of Java objects begins, and one of TLS."""
 
@@ -60,6 +58,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
     def __init__(self, config: Log4jConfig, name: str = "") -> None:
         super().__init__(config, name, Endpoint(config.bind, [config.port], config))
         self._reader = config.reader()
+        self._pace = Pace()
         self._listener: Listener[_Application] = Listener(
             self,
             self._endpoint,
@@ -79,7 +78,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
     def batches(self) -> Iterator[Batch]:
         """What the applications log; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            if events := self._gather(TICK):
+            if events := self._gather():
                 yield self._batch(events)
         events = []
         for ready in self._listener.last():
@@ -101,14 +100,21 @@ class Log4jSource(EndpointSource[Log4jConfig]):
             )
         return batch
 
-    def _gather(self, patience: float) -> list[bytes]:
-        """Events, as many as come within a moment of the first; none where none comes."""
+    def _gather(self) -> list[bytes]:
+        """Events that go together; none where none comes for a while."""
         events: list[bytes] = []
-        size, due = 0, time.monotonic() + patience
-        while size < MAX_BYTES and (left := due - time.monotonic()) > 0:
-            size += self._read_all(self._listener.ready(left), events)
-            if events:
-                due = min(due, time.monotonic() + MAX_WAIT)
+        size = 0
+        while size < MAX_BYTES:
+            ready = self._listener.ready(self._pace.patience() if events else TICK)
+            began = not events
+            size += self._read_all(ready, events)
+            if not events:
+                return events
+            if began:
+                self._pace.begin()
+            if self._pace.due(quiet=not ready):
+                break
+        self._pace.end()
         return events
 
     def _read_all(self, ready: list[tuple[_Application, int]], events: list[bytes]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sources.listening import TICK
+from sources.pace import Pace
 from sources.syslog.columns import LOOK_AHEAD, Bytes
 from sources.syslog.parser import CUT, REST
 
@@ -23,8 +23,6 @@ MAX_EVENTS = 10_000
 """Events in one batch."""
 LEAST_ROOM = 64 * 1024
 """Room there is, at least, for one read; any datagram fits."""
-MAX_WAIT = 0.02
-"""Seconds that a batch waits for more after its first byte."""
 
 _NEWLINE = ord("\n")
 BETWEEN = 4
@@ -168,12 +166,12 @@ class Intake:
     def __init__(self, size: int) -> None:
         self._data = np.empty(size + LOOK_AHEAD, np.uint8)
         self._bytes = self._data.data[:size]
+        self._pace = Pace()
         self._clear()
 
     def _clear(self) -> None:
         self.used = 0
         self.pieces = 0
-        self.since = 0.0
         self._ends: list[Positions] = [np.zeros(1, np.int64)]
         self._marks: list[Bytes] = []
         self._senders: list[Any] = []
@@ -184,12 +182,18 @@ class Intake:
         return self._bytes[self.used :]
 
     def patience(self) -> float:
-        """Seconds to wait for more: 0 when the batch in the making is due."""
+        """Seconds to wait for more."""
         if not self.pieces:
             return TICK
-        if self.pieces >= MAX_EVENTS or len(self.room) < LEAST_ROOM:
-            return 0
-        return max(0.0, self.since + MAX_WAIT - time.monotonic())
+        return 0.0 if self._full else self._pace.patience()
+
+    def due(self, *, quiet: bool) -> bool:
+        """Whether the batch in the making is to go; `quiet` says that nothing has come within the last `patience`."""
+        return self.pieces > 0 and (self._full or self._pace.due(quiet=quiet))
+
+    @property
+    def _full(self) -> bool:
+        return self.pieces >= MAX_EVENTS or len(self.room) < LEAST_ROOM
 
     def add(self, ends: Positions, marks: Bytes, senders: list[Any] | None = None) -> int:
         """Keep these pieces of what was put into `room`. The rest is free again; returns where it begins.
@@ -199,7 +203,7 @@ class Intake:
         if not len(ends):
             return 0
         if not self.pieces:
-            self.since = time.monotonic()
+            self._pace.begin()
         self._ends.append(ends + self.used)
         self._marks.append(marks)
         if senders is not None:
@@ -220,6 +224,7 @@ class Intake:
         )
         senders = self._senders
         self._clear()
+        self._pace.end()
         between = marks == BETWEEN
         if between.any():
             rows = np.flatnonzero(~between)

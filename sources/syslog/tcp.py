@@ -75,11 +75,12 @@ class SyslogStream(EndpointSource[C]):
     def batches(self) -> Iterator[Batch]:
         """What the senders send; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            for connection, _ in self._listener.ready(self._intake.patience()):
+            ready = self._listener.ready(self._intake.patience())
+            for connection, _ in ready:
                 yield from self._read(connection)
             for connection in self._overdue():
                 yield from self._end(connection)
-            if not self._intake.patience():
+            if self._intake.due(quiet=not ready):
                 yield from self._flush()
         for ready in self._listener.last():
             for connection, _ in ready:

@@ -50,10 +50,10 @@ class SyslogUdp(DatagramSource[SyslogUdpConfig]):
     def batches(self) -> Iterator[Batch]:
         """What is sent here; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            if self._wait(self._intake.patience()):
+            if there := self._wait(self._intake.patience()):
                 self._read()
             self._count_drops()
-            if not self._intake.patience():
+            if self._intake.due(quiet=not there):
                 yield from self._flush()
         deadline = time.monotonic() + FAREWELL
         while time.monotonic() < deadline and self._read():

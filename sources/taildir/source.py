@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from plugins import Batch, FollowedFile, Retry, Source
 from sources.compressed import COMPRESSED
+from sources.pace import Pace
 from sources.taildir.config import TaildirConfig
 from sources.taildir.differences import TAILDIR
 from sources.taildir.events import OFFSET_HEADER, Events, batch_of
@@ -25,8 +26,6 @@ _BATCH_BYTES = 512 << 10
 """A batch is full at so many bytes, or at `batchSize` lines."""
 _LEAST_BYTES = _BATCH_BYTES // 8
 """With less space than that left in a batch, the next file's lines wait for the next."""
-_GATHER = 0.002
-"""Seconds between a hint and the look."""
 STOPPING_SECONDS = 0.1
 """So late it is seen, amid a wait, that the agent stops."""
 _TURN_BYTES = 16 * _BATCH_BYTES
@@ -108,6 +107,7 @@ class TaildirSource(Source[TaildirConfig]):
         self._behind: set[Tail] = set()
         self._holding: set[Tail] = set()
         """Files whose last event may go on."""
+        self._pace = Pace()
         self._pause = 0.0
         self._next_look = 0.0
         self._found = False
@@ -419,7 +419,7 @@ class TaildirSource(Source[TaildirConfig]):
         while not self.stopping.is_set() and (left := until - time.monotonic()) > 0:
             if self._watch.wait(min(left, STOPPING_SECONDS)):
                 # Lines that come one by one shall not become batches of one each.
-                self.stopping.wait(_GATHER)
+                self.stopping.wait(self._pace.patience())
                 return
 
     # --- yielding and saving
@@ -430,6 +430,7 @@ class TaildirSource(Source[TaildirConfig]):
                 return
         batch = batch_of(pieces, byte_offsets=self.config.byte_offset_header)
         self._yielded = pieces
+        self._pace.end()
         yield batch
 
     def _save(self, *, last: bool = False) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -291,29 +290,6 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         command = main.get_command(context, name)
         assert isinstance(command, click.Command), name
         assert command.get_short_help_str(), name
-
-
-def test_help_imports_nothing_heavy() -> None:
-    script = (
-        "import sys, agent.cli\n"
-        "agent.cli.main(['--help'], standalone_mode=False)\n"
-        "heavy = {'pyarrow', 'numpy', 'pydantic', 'rich', 'kafka', 'confluent_kafka'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "check     Check a configuration; start nothing." in done.stdout
-
-
-def test_a_check_does_not_wait_for_pandas() -> None:
-    """pyarrow imports it, where it is installed, for the first array that it makes of Python's values."""
-    script = (
-        "import sys, agent.cli\n"
-        "agent.cli.main(['check', '-c', 'conf/flafka.conf'], standalone_mode=False)\n"
-        "assert 'pandas' not in sys.modules\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_mistyped_command() -> None:

@@ -15,6 +15,7 @@ from channels.kafka.producing import ChannelProducer
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode
 from plugins import Batch, Event, Metrics, PartitionClaim, Rejected, Retry, Unreachable
+from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.offsets import OffsetMetadata
 
 
@@ -258,7 +259,19 @@ def producing_to(brokers, **properties):
     channel = SimpleNamespace(
         name="c1", config=config, log=logging.getLogger(), metrics=Metrics(), stopping=threading.Event()
     )
-    return ChannelProducer(channel, {"bootstrap.servers": brokers, "log_level": 0}, partitions=4, limit=1 << 20)
+    client = {"bootstrap.servers": brokers, "log_level": 0, **client_properties(config.producer)}
+    return ChannelProducer(channel, client, partitions=4, limit=1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [({}, (0, 10)), ({"linger.ms": "7"}, ("7", None)), ({"queue.buffering.max.ms": "7"}, (5, None))],
+)
+def test_a_put_waits_for_no_other_unless_somebody_wants_it(monkeypatch, written, wanted):
+    made = []
+    monkeypatch.setattr(producing, "Producer", lambda properties: made.append(properties) or Producer(properties))
+    producing_to("127.0.0.1:1", **{f"kafka.producer.{name}": value for name, value in written.items()}).close()
+    assert (made[0]["linger.ms"], made[0].get("sticky.partitioning.linger.ms")) == wanted
 
 
 def test_puts_that_fail_together_make_one_new_producer(monkeypatch):

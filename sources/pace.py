@@ -1,0 +1,37 @@
+"""When what a source has gathered goes to the channels: at once, or together with what comes next."""
+
+from __future__ import annotations
+
+import time
+
+PAUSE = 0.005
+"""Seconds between two batches where events come one by one: those that come meanwhile go together."""
+MAX_WAIT = 0.02
+"""Seconds that a batch waits for more after its first event, while more comes without a pause."""
+
+
+class Pace:
+    """Says how long a batch in the making waits for more.
+
+    What comes after a quiet moment goes at once. What comes sooner than `PAUSE` after the batch before waits for so
+    long, as that one is on its way. While there is always more to read, a batch is to get full, within `MAX_WAIT`.
+    """
+
+    def __init__(self) -> None:
+        self._began = self._went = 0.0
+
+    def begin(self) -> None:
+        """The first event of a batch is there."""
+        self._began = time.monotonic()
+
+    def end(self) -> None:
+        """The batch goes now."""
+        self._went = time.monotonic()
+
+    def patience(self) -> float:
+        """Seconds to wait for more; 0 where only what is there already shall be read."""
+        return max(0.0, self._went + PAUSE - time.monotonic())
+
+    def due(self, *, quiet: bool) -> bool:
+        """Whether the batch is to go. `quiet` says that nothing has come within the last `patience`."""
+        return (quiet and not self.patience()) or time.monotonic() >= self._began + MAX_WAIT

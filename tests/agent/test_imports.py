@@ -1,0 +1,109 @@
+"""Imports that wait until they are needed: what a command loads decides how soon it is there, and what it takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EVERYTHING = """
+a.sources = avro http syslog taildir
+a.sources.avro.type = avro
+a.sources.avro.bind = 127.0.0.1
+a.sources.avro.port = 0
+a.sources.avro.channels = kafka
+a.sources.http.type = http
+a.sources.http.port = 0
+a.sources.http.channels = kafka
+a.sources.syslog.type = syslogtcp
+a.sources.syslog.host = 127.0.0.1
+a.sources.syslog.port = 0
+a.sources.syslog.channels = kafka
+a.sources.syslog.interceptors = mask
+a.sources.syslog.interceptors.mask.type = mask
+a.sources.syslog.interceptors.mask.patterns = ipv4
+a.sources.taildir.type = taildir
+a.sources.taildir.filegroups = f
+a.sources.taildir.filegroups.f = {home}/logs/.*
+a.sources.taildir.positionFile = {home}/positions.json
+a.sources.taildir.channels = kafka
+a.channels = kafka
+a.channels.kafka.type = kafka
+a.channels.kafka.kafka.bootstrap.servers = 127.0.0.1:9092
+a.sinks = hdfs hbase solr
+a.sinks.hdfs.type = hdfs
+a.sinks.hdfs.channel = kafka
+a.sinks.hdfs.hdfs.path = hdfs://namenode/events
+a.sinks.hbase.type = hbase
+a.sinks.hbase.channel = kafka
+a.sinks.hbase.table = events
+a.sinks.hbase.columnFamily = f
+a.sinks.hbase.thrift = localhost:9090
+a.sinks.solr.type = solr
+a.sinks.solr.channel = kafka
+a.sinks.solr.url = http://localhost:8983/solr/events
+"""
+LIBRARIES = {
+    "fastavro",
+    "h11",
+    "happybase",
+    "kafka",
+    "pandas",
+    "prometheus_client",
+    "pyhdfs",
+    "pyspark",
+    "pysolr",
+    "requests",
+    "starlette",
+    "thriftpy2",
+    "uvicorn",
+}
+"""What some component at work needs, or the agent's HTTP server, and a check does not."""
+
+
+def loaded(*arguments: str) -> set[str]:
+    """The top-level modules that this command of `agent` has imported when it ends."""
+    script = (
+        "import atexit, json, sys\n"
+        "tops = lambda: sorted({name.partition('.')[0] for name in sys.modules})\n"
+        "atexit.register(lambda: print(json.dumps(tops()), file=sys.stderr))\n"
+        "from flafka import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_a_check_loads_no_library_that_only_work_needs(tmp_path: Path) -> None:
+    (tmp_path / "agent.conf").write_text(EVERYTHING.format(home=tmp_path))
+    found = loaded("check", "-c", str(tmp_path / "agent.conf"))
+    assert {"pyarrow", "sources", "sinks"} <= found  # it was a check
+    assert not found & LIBRARIES
+
+
+def test_help_loads_next_to_nothing() -> None:
+    assert not loaded("--help") & {*LIBRARIES, "confluent_kafka", "numpy", "plugins", "pyarrow", "pydantic", "rich"}
+
+
+@pytest.mark.parametrize("plugins", ["[]", "[SimpleNamespace(built_in=False)]"])
+def test_an_agent_without_plugins_does_without_pandas(plugins: str) -> None:
+    pytest.importorskip("pandas")
+    script = f"""
+import sys
+from types import SimpleNamespace
+from agent import withoutpandas
+withoutpandas.plugins = lambda: {plugins}
+withoutpandas.do_without_pandas()
+from plugins import Batch, Event
+import pyarrow as pa
+assert pa.array(["x"]).equals(pa.array(["x"], pa.string()))
+list(Batch.of([Event(b"x", {{"host": "web-1"}})]))
+print("pandas" in sys.modules)
+import pandas  # whoever wants it has it
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(plugins != "[]")
