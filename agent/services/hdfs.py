@@ -159,6 +159,11 @@ class HdfsCluster(Cluster):
             }
         return site
 
+    def client_site(self) -> dict[str, str]:
+        """hdfs-site.xml of clients: as many replicas as there are DataNodes, and no waiting for another DataNode."""
+        site = self._hdfs_site(NAMENODE)
+        return {name: value for name, value in site.items() if name.startswith(("dfs.client.", "dfs.replication"))}
+
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
         """The NameNode's or DataNode's main class; its folder of configuration is on the class path."""
         package = "org.apache.hadoop.hdfs.server"

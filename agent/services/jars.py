@@ -61,7 +61,7 @@ class Jar:
 
 
 def read_lock(service: str) -> list[Jar]:
-    """The jars of `kafka`, `hdfs`, `hbase`, `solr`, `opensearch` or `spark`."""
+    """The jars of `kafka`, `hdfs`, `hbase`, `solr`, `opensearch`, `spark` or `yarn`."""
     lines = (LOCKS / f"{service}.lock").read_text().splitlines()
     return [Jar.parse(line) for line in lines if not line.startswith("#")]
 

@@ -69,6 +69,7 @@ class ServerProcess:
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(self.output), truncate, 0o644),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
+                *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited()),
             ],
         )
         self._pid_file.write_text(json.dumps({"pid": pid, "started": _start_time(pid)}))
@@ -113,6 +114,16 @@ class ServerProcess:
             with contextlib.suppress(FileNotFoundError), file.open(errors="replace") as text:
                 words.extend(text)
         return "".join(f"    {line.rstrip()}\n" for line in words)
+
+
+def _inherited() -> list[int]:
+    """Descriptors that this process was given besides the standard ones, such as a shell's of a lock."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists them, too
+            if (number := int(entry.name)) > 2 and os.get_inheritable(number):
+                found.append(number)
+    return found
 
 
 def _start_time(pid: int) -> int | None:

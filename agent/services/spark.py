@@ -73,14 +73,11 @@ class SparkCluster(Cluster):
 
     def prepare(self, java: Java, lib: Path) -> None:
         """Folders, the workers' Python, and room: what executors of former workers have left is deleted."""
-        for folder in ("conf", "data/applications", "data/java/bin", "logs", "run", "tmp"):
+        for folder in ("conf", "data/applications", "logs", "run", "tmp"):
             (self.directory / folder).mkdir(parents=True, exist_ok=True)
         (self.directory / "conf" / "log4j2.properties").write_text(LOG4J2)
-        executors = self.directory / "data" / "java" / "bin" / "java"
-        executors.write_text(EXECUTORS_JAVA.format(java=shlex.quote(str(java.path))))
-        executors.chmod(0o755)
-        if not (self.python / "bin" / self.python.name).exists():
-            venv.EnvBuilder(symlinks=True, clear=True, with_pip=False).create(self.python)
+        make_bare_java(self.directory, java)
+        make_bare_python(self.directory)
         for worker in WORKERS:
             if self.server(worker).pid is None:
                 shutil.rmtree(self.directory / "work" / worker, ignore_errors=True)
@@ -88,7 +85,7 @@ class SparkCluster(Cluster):
     @property
     def python(self) -> Path:
         """The workers' virtual environment, named `python3.11` or the like as its interpreter is."""
-        return self.directory / "data" / "python{}.{}".format(*sys.version_info)
+        return bare_python(self.directory)
 
     def stop(self) -> None:
         """Stop the workers first: a master that sees them go does not wait for them when it is started again."""
@@ -102,10 +99,7 @@ class SparkCluster(Cluster):
 
     def environment(self) -> Mapping[str, str]:
         """What executors inherit: Spark, Java and the bare Python; none of this process's own Python settings."""
-        kept = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "PYSPARK_", "SPARK_", "VIRTUAL_"))}
-        return kept | {
-            "JAVA_HOME": str(self.directory / "data" / "java"),
-            "PATH": f"{self.python}/bin:/usr/local/bin:/usr/bin:/bin",
+        return bare_environment(self.directory) | {
             "SPARK_HOME": str(spark_home()),
             "SPARK_LOCAL_IP": HOST,  # for the web pages as well
             "SPARK_SCALA_VERSION": "2.13",  # else it looks for the folders of its own build
@@ -159,6 +153,36 @@ class SparkCluster(Cluster):
         alive = {worker["port"] for worker in status["workers"] if worker["state"] == "ALIVE"}
         missing = [worker for worker in WORKERS if self.ports[worker] not in alive]
         return f"{', '.join(missing)} not registered yet" if missing else None
+
+
+def make_bare_java(directory: Path, java: Java) -> None:
+    """Make the Java home that executors on servers of that directory have."""
+    executors = directory / "data" / "java" / "bin" / "java"
+    executors.parent.mkdir(parents=True, exist_ok=True)
+    executors.write_text(EXECUTORS_JAVA.format(java=shlex.quote(str(java.path))))
+    executors.chmod(0o755)
+
+
+def make_bare_python(directory: Path) -> None:
+    """Make, once, the empty virtual environment of executors there, named `python3.11` as its interpreter is."""
+    python = bare_python(directory)
+    if not (python / "bin" / python.name).exists():
+        venv.EnvBuilder(symlinks=True, clear=True, with_pip=False).create(python)
+
+
+def bare_environment(directory: Path, *others: str) -> dict[str, str]:
+    """What executors there inherit: both; none of this process's own settings, nor those that begin with `others`."""
+    own = ("PYTHON", "PYSPARK_", "SPARK_", "VIRTUAL_", *others)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    return kept | {
+        "JAVA_HOME": str(directory / "data" / "java"),
+        "PATH": f"{bare_python(directory)}/bin:/usr/local/bin:/usr/bin:/bin",
+    }
+
+
+def bare_python(directory: Path) -> Path:
+    """Where that virtual environment is."""
+    return directory / "data" / "python{}.{}".format(*sys.version_info)
 
 
 def spark_home() -> Path:

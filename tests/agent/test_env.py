@@ -19,8 +19,11 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.solr import SolrCluster
 from agent.services.spark import SparkCluster
+from agent.services.yarn import YarnCluster
 
-CLASSES: tuple[type[Cluster], ...] = (KafkaCluster, HdfsCluster, HBaseCluster, SolrCluster, SparkCluster)
+CLASSES: tuple[type[Cluster], ...] = (
+    *(KafkaCluster, HdfsCluster, HBaseCluster, SolrCluster, SparkCluster, YarnCluster),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +60,7 @@ def test_all_addresses_for_people_programs_and_shells(home: Path, monkeypatch: p
     hdfs, solr = HdfsCluster.default().reserve(), SolrCluster.default().reserve()
     rows = [line.split("\t") for line in CliRunner().invoke(main, ["env"]).output.splitlines()]
     assert rows[0] == ["SERVICE", "ADDRESS", "DIRECTORY"]
-    assert [row[0] for row in rows[1:]] == ["kafka", "hdfs", "hbase", "solr", "spark"]
+    assert [row[0] for row in rows[1:]] == ["kafka", "hdfs", "hbase", "solr", "spark", "yarn"]
     assert rows[1][1:] == ["-", str(home / "flafka-3" / "cluster")]
     assert rows[2][1:] == [hdfs.address, str(home / "flafka-3" / "hdfs")]
     told = json.loads(CliRunner().invoke(main, ["env", "--json"]).output)

@@ -167,7 +167,7 @@ def test_two_processes_at_once_download_each_jar_once(mirror: Mirror) -> None:
 @pytest.mark.parametrize(
     ("service", "count"),
     [
-        *(("kafka", 47), ("hdfs", 117), ("hbase", 123), ("solr", 122), ("spark", 4)),
+        *(("kafka", 47), ("hdfs", 117), ("hbase", 123), ("solr", 122), ("spark", 4), ("yarn", 98)),
         *(("flume", 123), ("appenders", 32), ("log4j-kafka", 5), ("morphlines", 11)),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.services import ServiceError
-from agent.services.process import ServerProcess, await_ready
+from agent.services.process import ServerProcess, await_ready, open_files
 
 FOREVER = [sys.executable, "-uc", "import time; print('up'); time.sleep(600)"]
 DEAF = [sys.executable, "-uc", "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(600)"]
@@ -50,6 +50,14 @@ def test_a_server_runs_in_a_session_of_its_own_and_is_found_by_the_next_program(
     assert (server.rss_mb or 0) > 1
     server.start(FOREVER)
     assert server.pid == pid
+
+
+def test_it_holds_nothing_that_its_starter_was_given(server: ServerProcess, tmp_path: Path) -> None:
+    with (tmp_path / "held").open("w") as held:
+        os.set_inheritable(held.fileno(), True)  # as a shell does it: exec 9>lock
+        server.start(FOREVER)
+    up(server)
+    assert str(tmp_path / "held") not in open_files(server.pid)
 
 
 def test_it_outlives_the_program_that_started_it(server: ServerProcess, tmp_path: Path) -> None:

@@ -83,6 +83,6 @@ def test_a_service_that_was_never_started(tmp_path: Path) -> None:
     assert [line.split("\t")[2] for line in seen.stdout.splitlines()[1:]] == ["never started"] * 4
     assert agent_command("sandbox", "down", environment=environment).returncode == 0
     wrong = agent_command("sandbox", "up", "sollr", environment=environment)
-    assert "'sollr' is not one of 'kafka', 'hdfs', 'hbase', 'solr', 'spark'" in wrong.stderr
+    assert "'sollr' is not one of 'kafka', 'hdfs', 'hbase', 'solr', 'spark', 'yarn'" in wrong.stderr
     lost = agent_command("sandbox", "hdfs", "--", "-ls", "/", environment=environment)
     assert "was never started" in lost.stderr + lost.stdout
