@@ -106,7 +106,7 @@ DEAD_LETTERS = (
         "an event that is rejected after its replay is a new letter",
         ALL,
         LETTERS,
-        'str(taken.replays.get(id, ""))',
+        'taken.replays.get(id, "")',
         '""',
     ),
     Mutant(
@@ -114,7 +114,7 @@ DEAD_LETTERS = (
         "an event that is rejected after a reset is a new letter",
         ALL,
         LETTERS,
-        "str(claim.epoch), str(id)",
+        "str(epoch), str(id)",
         '"", str(id)',
         "test_an_event_that_is_rejected_again_after_a_reset_is_a_letter_of_its_own",
     ),
