@@ -25,31 +25,33 @@ def pages() -> list[Path]:
 
 def wrapped(text: str) -> str:
     """The same text, with no line too long but tables, code and words without a blank."""
-    return "".join(f"{line}\n" for block in _blocks(text.splitlines()) for line in _fitting(block))
+    return "".join(
+        f"{line}\n" for block, prose in _blocks(text.splitlines()) for line in (_fitting(block) if prose else block)
+    )
 
 
-def _blocks(lines: list[str]) -> Iterator[list[str]]:
-    """A paragraph, an item of a list, or a line that is neither."""
+def _blocks(lines: list[str]) -> Iterator[tuple[list[str], bool]]:
+    """A paragraph or an item of a list, and True; or a line that is neither."""
     block: list[str] = []
     fenced = False
     for line in lines:
         fence = line.lstrip().startswith(("```", "~~~"))
         if fence or fenced or not line.strip() or (OTHER.match(line) and not block):
             if block:
-                yield block
-            yield [line]
+                yield block, True
+            yield [line], False
             block, fenced = [], fenced != fence
         elif block and (ITEM.match(line) or OTHER.match(line.lstrip())):
-            yield block
+            yield block, True
             block = [line]
         else:
             block.append(line)
     if block:
-        yield block
+        yield block, True
 
 
 def _fitting(block: list[str]) -> list[str]:
-    if all(len(line) <= WIDTH for line in block) or OTHER.match(block[0]):
+    if all(len(line) <= WIDTH for line in block):
         return block
     item = ITEM.match(block[0])
     indent = item[0] if item else " " * (len(block[0]) - len(block[0].lstrip()))

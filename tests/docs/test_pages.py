@@ -27,12 +27,44 @@ ELSEWHERE = re.compile(
 pytestmark = pytest.mark.filterwarnings("ignore:'myst_parser.* is deprecated")
 
 
-@pytest.fixture(scope="module")
-def build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build", DOCS / "build.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    return script("build")
+
+
+@pytest.fixture(scope="module")
+def wrap() -> ModuleType:
+    return script("wrap")
+
+
+def test_no_line_of_a_page_is_too_long(wrap: ModuleType) -> None:
+    for page in wrap.pages():
+        text = page.read_text("utf-8")
+        assert text == wrap.wrapped(text), f"{page.name}: ./dev fmt"
+
+
+def test_what_is_wrapped_says_the_same(wrap: ModuleType) -> None:
+    long = ("one `agent replay --sink k` of " * 6).strip()
+    for text in (f"# {long}", f"| {long}", f"```\n{long}\n```", f"    {long}", f"[a]: {long}", "short\n- x", ""):
+        assert wrap.wrapped(f"{text}\n") == f"{text}\n"
+    for text in (long, f"- {long}\n  and {long}", f"  12. {long}\n- {long}", f"{long}\n{long}\n\n{long}"):
+        made = wrap.wrapped(f"{text}\n")
+        assert max(map(len, made.splitlines())) <= wrap.WIDTH
+        assert made.split() == text.split()
+        assert "--sink\nk" not in made
+        assert [line.strip() for line in made.splitlines() if not line.strip()] == [""] * text.count("\n\n")
+        assert wrap.wrapped(made) == made
+    item = wrap.wrapped(f"- {long}\n").splitlines()
+    assert [line[:2] for line in item] == ["- ", *["  "] * (len(item) - 1)]
+    hostile = "word " * 23 + "- 12. # |" * 9  # at the beginning of a line it would be an item, a heading, a table
+    assert wrap.wrapped(f"{hostile}\n") == f"{hostile}\n"
 
 
 def test_generated_pages_are_up_to_date(build: ModuleType) -> None:
