@@ -23,6 +23,7 @@ RESERVED = frozenset({".", "..", ".flafka", ".snapshot", ".reserved"})
 """Names that HDFS, or this sink, keeps for itself."""
 
 FILE_TYPES = ("SequenceFile", "DataStream", "CompressedStream")
+FORMATS = ("Writable", "Text")
 ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
 _URL = re.compile(r"(?:([a-zA-Z][a-zA-Z0-9+.-]*):)?(?://([^/]*))?(.*)")
 _HOST = re.compile(r"(https://)?[^\s/]+")
@@ -337,12 +338,15 @@ class HdfsConfig(Config):
 
     @pydantic.field_validator("write_format")
     @classmethod
-    def _check_write_format(cls, value: str) -> str:
+    def _canonical_write_format(cls, value: str) -> str:
         name = value.removeprefix("org.apache.flume.sink.hdfs.").removesuffix("$Builder").lower()
-        for known in ("Writable", "Text"):
-            if name in (known.lower(), f"hdfs{known}serializer".lower()):
-                return known
-        raise ValueError(f"must be Writable or Text, not {value!r}")
+        known = {name: one for one in FORMATS for name in (one.lower(), f"hdfs{one}serializer".lower())}
+        return known.get(name, value)
+
+    @agreement("write_format", "file_type")
+    def _check_write_format(self) -> None:
+        if self.file_type == "SequenceFile" and self.write_format not in FORMATS:
+            raise ValueError(f"must be Writable or Text, not {self.write_format!r}")
 
     _canonical_serializer = pydantic.field_validator("serializer")(serializers.canonical)
     _canonical_compression = pydantic.field_validator("compression_codec")(serializers.canonical_codec)
@@ -458,6 +462,8 @@ def _check_names(text: str) -> None:
     BucketPath(text)
     sample = BucketPath(re.sub(r"%\[\w+\]", "host", text), local_time=True, now=lambda: 0).resolve({})
     if ":" in sample:
-        raise ValueError("HDFS allows no ':' in names (the escape %c holds some)")
+        meant = re.fullmatch(r"(?:hdfs:?)?/*([^/:]+:[0-9]+)(/.*)?", text)
+        hint = f": write hdfs://{meant[1]}{meant[2] or '/'}" if meant else " (the escape %c holds some)"
+        raise ValueError(f"HDFS allows no ':' in names{hint}")
     if reserved := RESERVED.intersection(sample.split("/")):
         raise ValueError(f"the name {min(reserved)!r} is reserved on HDFS")
