@@ -100,4 +100,5 @@ def _fed_by_sinks(channel: ChannelSpec, sinks: Sequence[SinkSpec]) -> bool:
 
 
 def _near(header: str, known: set[str]) -> str:
-    return suggestion(header, sorted(known)) or (f" (set are: {', '.join(sorted(known))})" if known else "")
+    there = f" (set are: {', '.join(sorted(known))})" if known else ""
+    return suggestion(header, sorted(known)) or f"{there}; an interceptor such as static or regex_extractor sets one"

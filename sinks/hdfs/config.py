@@ -18,6 +18,7 @@ from sinks.hdfs.location import Location, check_names, check_path, locate
 from sinks.serializers import options as declared
 
 FILE_TYPES = ("SequenceFile", "DataStream", "CompressedStream")
+FORMATS = ("Writable", "Text")
 ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
 _KERBEROS = (
     "Refused, as Kerberos is not built yet; no effect where Hadoop's core-site.xml is there and asks for none."
@@ -278,12 +279,15 @@ class HdfsConfig(Config):
 
     @pydantic.field_validator("write_format")
     @classmethod
-    def _check_write_format(cls, value: str) -> str:
+    def _canonical_write_format(cls, value: str) -> str:
         name = value.removeprefix("org.apache.flume.sink.hdfs.").removesuffix("$Builder").lower()
-        for known in ("Writable", "Text"):
-            if name in (known.lower(), f"hdfs{known}serializer".lower()):
-                return known
-        raise ValueError(f"must be Writable or Text, not {value!r}")
+        known = {name: one for one in FORMATS for name in (one.lower(), f"hdfs{one}serializer".lower())}
+        return known.get(name, value)
+
+    @agreement("write_format", "file_type")
+    def _check_write_format(self) -> None:
+        if self.file_type == "SequenceFile" and self.write_format not in FORMATS:
+            raise ValueError(f"must be Writable or Text, not {self.write_format!r}")
 
     _canonical_serializer = pydantic.field_validator("serializer")(serializers.canonical)
     _canonical_compression = pydantic.field_validator("compression_codec")(serializers.canonical_codec)

@@ -51,7 +51,9 @@ def check_names(text: str) -> None:
     BucketPath(text)
     sample = BucketPath(re.sub(r"%\[\w+\]", "host", text), local_time=True, now=lambda: 0).resolve({})
     if ":" in sample:
-        raise ValueError("HDFS allows no ':' in names (the escape %c holds some)")
+        meant = re.fullmatch(r"(?:hdfs:?)?/*([^/:]+:[0-9]+)(/.*)?", text)
+        hint = f": write hdfs://{meant[1]}{meant[2] or '/'}" if meant else " (the escape %c holds some)"
+        raise ValueError(f"HDFS allows no ':' in names{hint}")
     if reserved := RESERVED.intersection(sample.split("/")):
         raise ValueError(f"the name {min(reserved)!r} is reserved on HDFS")
 

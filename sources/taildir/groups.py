@@ -34,6 +34,11 @@ class Group:
         if not pattern or not slash:
             here = f": write ./{pattern} for the files of the working directory" if pattern else ""
             raise ValueError(f"must be a directory, a slash and a regex of file names, not {path!r}{here}")
+        if path.startswith("~"):
+            raise ValueError(f"must be a directory, a slash and a regex of file names, not {path!r}: write ~ in full")
+        if pattern.startswith("*"):  # which is no regex; in a shell it stands for any text
+            meant = pattern.replace(".", "[.]").replace("*", ".*")
+            raise ValueError(f"must end in a regex of file names, not {pattern!r}: write {directory}/{meant}")
         if not path.startswith("/"):  # as Flume spells it, in whose positions it is so, too
             directory = os.path.join(Path.cwd(), directory)
         return cls(re.sub("/{2,}", "/", directory).rstrip("/") or "/", name_pattern(pattern), headers)

@@ -78,6 +78,7 @@ def test_a_suffix_has_no_escapes(tmp_path: Path) -> None:
     assert found.startswith("a1.sinks.k1.hdfs.fileSuffix|warning|hdfs.fileSuffix has no escapes")
 
 
+WAY = "; an interceptor such as static or regex_extractor sets one"
 NO_TIME = (
     "needs an event's time, its header 'timestamp', which nothing sets: add an interceptor of type timestamp to "
     "a1.sources.s1, or set hdfs.useLocalTimeStamp = true"
@@ -155,12 +156,12 @@ def test_what_something_sets_or_may_set_is_no_cause_for_a_word(
             f"{NETCAT},interceptors = i,interceptors.i.type = static,interceptors.i.key = app",
             "type = solr,url = http://h:8983/solr/c,documentId = %[id],field.where_s = %{place}",
             "field.where_s|warning|field.where_s names header 'place', which nothing in this configuration sets (set "
-            "are: app)",
+            f"are: app){WAY}",
         ),
         (
             NETCAT,
             "type = hbase,table = t,columnFamily = f,thrift = h:9090,rowKey = %{user}",
-            "rowKey|warning|rowKey names header 'user', which nothing in this configuration sets",
+            f"rowKey|warning|rowKey names header 'user', which nothing in this configuration sets{WAY}",
         ),
     ],
 )

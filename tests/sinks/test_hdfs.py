@@ -34,7 +34,8 @@ from tests.sinks.hdfs_running import (
     [
         ({"hdfs.fileType": "Avro"}, "hdfs.fileType", "one of SequenceFile, DataStream, CompressedStream"),
         ({"hdfs.fileType": "parquet"}, "hdfs.fileType", "hdfs.fileType = DataStream and serializer = PARQUET"),
-        ({"hdfs.writeFormat": "com.acme.Mine"}, "hdfs.writeFormat", "Writable or Text"),
+        ({"hdfs.writeFormat": "com.acme.Mine", "hdfs.fileType": "SequenceFile"}, "hdfs.writeFormat", "or Text"),
+        ({"hdfs.path": "hdfs:/nn:8020/x"}, "hdfs.path", "write hdfs://nn:8020/x"),
         ({"hdfs.webhdfs": "http://nn1:9870"}, "hdfs.webhdfs", "must be host:port"),
         ({"hdfs.path": None}, "hdfs.path", "is required"),
         ({"hdfs.path": "hdfs:logs"}, "hdfs.path", "write hdfs:///logs"),
@@ -94,6 +95,7 @@ def test_a_wrong_option_is_named_with_what_to_write(
             {"serializer": "write hdfs.fileType = DataStream", "serializer.compressionCodec": "DataStream"},
         ),
         ({"hdfs.writeFormat": "Text"}, {"hdfs.writeFormat": "has no effect with DataStream"}),
+        ({"hdfs.writeFormat": "TextOutputFormat"}, {"hdfs.writeFormat": "has no effect with DataStream"}),
         ({"hdfs.path": "hdfs:///logs"}, {}),
         ({"hdfs.timeZone": "Europe/Pariss"}, {"hdfs.timeZone": "UTC is used, did you mean 'Europe/Paris'?"}),
         (
