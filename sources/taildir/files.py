@@ -18,7 +18,7 @@ from sources.taildir.known import Known
 from sources.taildir.ledger import Ledger
 from sources.taildir.listing import files, key_of, names
 from sources.taildir.opened import Opened
-from sources.taildir.opener import ARRIVED, CREATED
+from sources.taildir.opener import ARRIVED, CREATED, DELETED
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
 from sources.taildir.watch import Change, Hints
 from sources.troubles import Troubles
@@ -149,8 +149,10 @@ class Files:
                 if not tail.grown:
                     tail.grown = None if tail.replaced else True
                     self._written.add(tail)
-                    if tail in self._away:
-                        self._away.remove(tail)  # it stays for another look: that its name has a new file comes later
+        for change in hints.changes:
+            if change.kind == DELETED:  # what is written under that name from now on may be another file's
+                for tail in closed(change.path):
+                    tail.replaced = True
 
     def _index(self) -> None:
         """Find files by their paths; of several that had the same one, that which is there now."""
