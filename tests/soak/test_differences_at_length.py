@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import FIGURES, SEED
 from tests.interop.differential.operations import OPERATIONS
 from tests.interop.differential.search import Flumes, search
 
@@ -21,7 +20,7 @@ def flumes(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_nothing_differs_that_is_not_known(flumes: Flumes, name: str, pytestconfig: pytest.Config) -> None:
-    found = search(flumes, OPERATIONS[name], pytestconfig.stash[SEED], INPUTS)
-    pytestconfig.stash[FIGURES].append(str(found))
+def test_nothing_differs_that_is_not_known(flumes: Flumes, name: str, seed: int, figures: list[str]) -> None:
+    found = search(flumes, OPERATIONS[name], seed, INPUTS)
+    figures.append(str(found))
     assert not found.differ, str(found)
