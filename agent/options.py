@@ -10,6 +10,7 @@ import pydantic
 from plugins import Config, option
 from plugins.options import suggestion
 
+YARN = "yarn"
 LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")
 STANDALONE = re.compile(r"spark://([^\s,:/]+|\[[^\]]+\]):\d+(,([^\s,:/]+|\[[^\]]+\]):\d+)*")
 
@@ -36,8 +37,8 @@ class AgentOptions(Config):
     spark_master: str = option(
         "local[2]",
         name="spark.master",
-        description="Spark's master: local[n] (n cores of this host), spark://host:port, yarn or k8s://…. The Python "
-        "packages that executors on other hosts need are sent to them.",
+        description="Spark's master: local[n] (n cores of this host), spark://host:port, yarn (HADOOP_CONF_DIR names "
+        "the cluster) or k8s://…. The Python packages that executors on other hosts need are sent to them.",
     )
     spark_trigger_interval: int = option(
         60,
@@ -58,8 +59,8 @@ class AgentOptions(Config):
     spark_conf: dict[str, str] = option(
         {},
         name="spark.conf.",
-        description="Spark's own properties, as in spark.conf.spark.executor.memory = 2g. If you set spark.archives, "
-        "nothing is packed for the executors. spark.pyspark.python names their Python.",
+        description="Spark's own properties, as in spark.conf.spark.executor.memory = 2g. If you set spark.archives "
+        "or spark.yarn.dist.archives, nothing is packed for the executors. spark.pyspark.python names their Python.",
     )
     monitoring_type: Literal["http"] = option(
         "http", name="monitoring.type", description="Protocol that serves the metrics."
@@ -99,7 +100,7 @@ class AgentOptions(Config):
     @pydantic.field_validator("spark_master")
     @classmethod
     def _check_master(cls, value: str) -> str:
-        if is_local(value) or masters(value) or value == "yarn" or value.startswith("k8s://"):
+        if is_local(value) or masters(value) or value == YARN or value.startswith("k8s://"):
             return value
         near = suggestion(value, ["yarn", "local", "local[*]"])
         raise ValueError(f"must be local[n], spark://host:port, yarn or k8s://…, not {value!r}{near}")

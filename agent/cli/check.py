@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 from confluent_kafka import KafkaException
@@ -60,7 +60,7 @@ def check(chosen: Chosen, connect: bool, verbose: bool, as_json: bool) -> None:
         click.echo(json.dumps(_as_json(chosen, None if failed else spec, diagnostics), indent=2))
     else:
         show(diagnostics, sys.stdout)
-        _summary(chosen, spec, diagnostics, failed)
+        _summary(chosen, spec, diagnostics, failed=failed, connect=connect)
         for pid in running:
             click.echo(f"  it runs already, as process {pid}: ports that this one has are no errors")
     sys.exit(2 if failed else 0)
@@ -74,7 +74,8 @@ def spark(spec: AgentSpec, mode: Mode, *, connect: bool) -> list[Diagnostic]:
     from agent.runner.spark import versions
 
     sentences = [*versions.wrong(spec.options), *(versions.wrong_with_master(spec.options) if connect else ())]
-    return [_diagnostic(sentence, first, mode) for sentence in sentences]
+    place = spec.option_places.get("spark.master", first.place)
+    return [replace(_diagnostic(sentence, first, mode), place=place) for sentence in sentences]
 
 
 def probe(spec: AgentSpec, mode: Mode, running: Sequence[int] = ()) -> list[Diagnostic]:
@@ -169,7 +170,9 @@ def _diagnostic(sentence: str, component: ComponentSpec, mode: Mode) -> Diagnost
     return Diagnostic(severity, component.place, component.path, sentence)
 
 
-def _summary(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnostic], failed: bool) -> None:
+def _summary(
+    chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnostic], *, failed: bool, connect: bool
+) -> None:
     if failed or spec is None:
         click.secho(f"{counted(diagnostics)}: it would not start", fg="red")
         return
@@ -180,7 +183,7 @@ def _summary(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnosti
     if any(sink.runner == "spark" for sink in spec.sinks):
         from agent.runner.spark.versions import told
 
-        click.echo(f"  {told(spec.options)}")
+        click.echo(f"  {told(spec.options, asking=connect)}")
 
 
 def _as_json(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnostic]) -> dict[str, object]:

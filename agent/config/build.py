@@ -17,7 +17,8 @@ from agent.config.properties import Property, words
 from agent.config.runners import Drain, objections
 from agent.config.selectors import SelectorReader
 from agent.config.sinkgroups import SinkGroupReader
-from agent.options import AgentOptions, SinkErrors, is_local
+from agent.hadoop import hadoop_configuration
+from agent.options import YARN, AgentOptions, SinkErrors, is_local
 from agent.topology import (
     AgentSpec,
     ChannelSpec,
@@ -29,7 +30,16 @@ from agent.topology import (
     SourceSpec,
     Tolerance,
 )
-from plugins import Channel, CommittingSink, Components, Interceptor, KafkaBackedChannel, Sink, StreamingSink
+from plugins import (
+    Channel,
+    CommittingSink,
+    Components,
+    FlafkaError,
+    Interceptor,
+    KafkaBackedChannel,
+    Sink,
+    StreamingSink,
+)
 from plugins.options import suggestion
 from plugins.shared.kafkaclient import KafkaEndConfig
 
@@ -92,6 +102,7 @@ class Builder:
         sinks = _in_their_places(self._running(sinks, None), groups)
         self._check_headers(sources, channels, sinks)
         self._check_runners(sinks, groups)
+        self._check_master(sinks, options.spark_master)
         self._check_checkpoints(sinks, options.spark_master)
         groups, sinks = self._left(groups), self._running(sinks, None)
         self._check_competition()
@@ -423,6 +434,18 @@ class Builder:
             )
             for objection in objections(spec.runner, drain):
                 self.report.error(self.runner_places[spec.path], spec.path, objection, drops=spec.path)
+
+    def _check_master(self, sinks: list[SinkSpec], master: str) -> None:
+        """What says where YARN is comes from the environment."""
+        on_spark = [spec for spec in sinks if spec.runner == "spark"]
+        if master != YARN or not on_spark:
+            return
+        try:
+            hadoop_configuration()
+        except FlafkaError as e:
+            place = self.written.options["spark.master"].place
+            for spec in on_spark if self.report.mode == "lenient" else on_spark[:1]:
+                self.report.error(place, self.agent, str(e), drops=spec.path)
 
     def _check_checkpoints(self, sinks: list[SinkSpec], master: str) -> None:
         """State lies where executors put it, and so do files: on a cluster that has to be a place they all reach."""

@@ -69,6 +69,8 @@ class Registry:
         self.agent, self._rejecting = agent, rejecting
         self.components: list[Monitored] = []
         self._before: list[Monitored] = []
+        self.application: Callable[[], Mapping[str, str]] = dict
+        """Tells what a cluster calls the application of the Spark driver, `application`, and shows it, `tracking`."""
         self.waiting: Callable[[], Mapping[str, str]] = dict
         """Tells of components that do not take events yet since the agent's start, and why."""
 

@@ -110,7 +110,10 @@ class MetricsServer:
         async def health(_: Request) -> Response:
             failing, degraded = self.registry.failing(), self.registry.degraded()
             told = {"agent": self.registry.agent, "state": self.registry.state()}
-            return Json({**told, "failing": failing, "degraded": degraded}, status_code=503 if failing else 200)
+            application = self.registry.application()
+            more = {"spark": application} if application else {}
+            told_of_all = {**told, "failing": failing, "degraded": degraded, **more}
+            return Json(told_of_all, status_code=503 if failing else 200)
 
         async def readiness(_: Request) -> Response:
             waiting = self.registry.waiting()

@@ -71,6 +71,7 @@ class View:
             "figures": self.registry.flume(),
             "rates": self.history.rates(),
             "kafka": self._watch.clusters(),
+            "spark": dict(self.registry.application()),
             "said": [one._asdict() for one in self.recent.said()],
         }
 

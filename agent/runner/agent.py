@@ -63,6 +63,7 @@ class Agent:
         self.sinks += (self._runner(unit) for unit in units_of(spec))
         self._make_spark(spec)
         self.registry.waiting = self._waiting
+        self.registry.application = lambda: self.spark.application if self.spark is not None else {}
         self.view = View(graph_of(spec), self.registry, command_for(spec))
         self.watch = KafkaWatch({}, {})
         self.taps = TapServer(spec)

@@ -115,9 +115,9 @@ class YarnCluster(Cluster):
             f"{manager}.work-preserving-recovery.scheduling-wait-ms": "500",
             # Who finds it away asks again each second, and not each half minute.
             f"{manager}.connect.retry-interval.ms": "1000",
-            # Ten minutes, unless set here.
-            "yarn.nm.liveness-monitor.expiry-interval-ms": "20000",
-            "yarn.am.liveness-monitor.expiry-interval-ms": "20000",
+            # Ten minutes, unless set here. An ApplicationMaster on a busy machine takes long to start.
+            "yarn.nm.liveness-monitor.expiry-interval-ms": "60000",
+            "yarn.am.liveness-monitor.expiry-interval-ms": "180000",
             f"{manager}.nodemanagers.heartbeat-interval-ms": "200",
             f"{manager}.resource-tracker.client.thread-count": "3",
             f"{manager}.client.thread-count": "3",
@@ -174,7 +174,7 @@ class YarnCluster(Cluster):
             return "the ResourceManager does not answer yet"
         nodes = (told["nodes"] or {}).get("node", [])
         ready = [node for node in nodes if node["state"] == "RUNNING"]
-        # A killed one counts as running for 20 s, so the new one is asked as well.
+        # A killed one counts as running for a minute, so the new one is asked as well.
         status, _ = page(HOST, self.ports["nodemanager-web"], "/ws/v1/node/info")
         return None if ready and status == 200 else "the NodeManager is not registered yet"
 

@@ -205,3 +205,13 @@ def test_what_is_no_number_is_one_that_is_not_known() -> None:
     assert not {"Lag", "FlushTimer", "DiskFreeBytes"} & ask("/api/state").json()["figures"]["SINK.k1"].keys()
     rendered = Json({"a": [float("nan"), 1.5], "b": (float("inf"), "NaN")}).body
     assert json.loads(bytes(rendered), parse_constant=refuse) == {"a": [None, 1.5], "b": [None, "NaN"]}
+
+
+def test_the_application_on_a_cluster_is_shown_as_long_as_there_is_one() -> None:
+    registry = Registry("a1")
+    ask = asking(view=view_of(registry))
+    assert "spark" not in ask("/healthz").json()
+    assert ask("/api/state").json()["spark"] == {}
+    shown = {"application": "application_1_0001", "tracking": "http://rm:8088/proxy/application_1_0001/"}
+    registry.application = lambda: shown
+    assert ask("/healthz").json()["spark"] == ask("/api/state").json()["spark"] == shown

@@ -43,7 +43,7 @@ from tests.docs.blocks import ROOT, Block, blocks, commands, completed
 NO_EFFECT = re.compile("(?!Flume: ).*(unknown option|no effect|ignored)")
 DRAWN = re.compile("[─-╿▲-◿]")
 COMMANDS = {".", "./dev", "agent", "cat", "echo", "eval", "grep", "java", "journalctl", "jq", "logger", "mkdir"}
-COMMANDS |= {"pip", "podman", "python", "python3", "sudo", "systemctl"}
+COMMANDS |= {"export", "pip", "podman", "python", "python3", "sudo", "systemctl"}
 """Commands that blocks may have; all but two are the system's own."""
 OURS = {"agent", "plugins", "sources", "channels", "interceptors", "sinks"}
 
@@ -186,6 +186,9 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where commands run."""
     for there in ("conf", "docs"):
         (tmp_path / there).symlink_to(ROOT / there)
+    (tmp_path / "hadoop").mkdir()
+    (tmp_path / "hadoop" / "yarn-site.xml").write_text("<configuration/>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "hadoop"))  # as of a host of a cluster
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -95,6 +95,15 @@ def test_a_lag_from_before_a_failure_is_not_shown_any_more(tmp_path: Path) -> No
     assert metrics.snapshot()["Lag"] == 3
 
 
+def test_the_application_of_the_driver_that_runs_is_known(tmp_path: Path) -> None:
+    spec = read(tmp_path, 1)
+    runner = SparkRunner(spec, list(spec.sinks), lambda *_: None)
+    assert runner.job.configuration == str(tmp_path / "agent.conf")
+    assert runner.application == {}
+    runner._report(b'{"application": {"application": "application_1_0001", "tracking": "http://rm/1"}}\n')
+    assert runner.application == {"application": "application_1_0001", "tracking": "http://rm/1"}
+
+
 @pytest.mark.parametrize(
     ("program", "reason"),
     [

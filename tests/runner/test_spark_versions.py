@@ -90,7 +90,7 @@ def test_no_java_no_pyspark_and_another_pyspark(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_master_that_fits(master: tuple[type[Page], AgentOptions]) -> None:
     assert list(wrong_with_master(master[1])) == []
-    assert list(wrong_with_master(AgentOptions(spark_master="yarn"))) == []
+    assert list(wrong_with_master(AgentOptions(spark_master="k8s://https://there"))) == []
 
 
 def test_a_master_that_does_not(master: tuple[type[Page], AgentOptions]) -> None:

@@ -224,6 +224,8 @@ function kafka() {
 function spark() {
   const rows = graph.nodes.filter(onSpark).map((node) => [node.name, brief(figure(node, "BatchMilliseconds")), ...["RecordsPerSecond", "Lag", "StateRows", "StateBytes"].map((name) => short(figure(node, name))), short(figure(node, "DriverRestartCount") || 0)]);
   $("#spark").hidden = !rows.length;
+  show($("#spark .application"), state.spark, (one) => !one.application ? [] : ["Application ",
+    /^https?:/.test(one.tracking) ? element("a", { href: one.tracking, rel: "noreferrer" }, one.application) : one.application]);
   show($("#spark .tables"), rows, () => [table(["Sink", "Took#", "Records/s#", "Lag#", "State, rows#", "State, bytes#", "Restarts of the driver#"], rows)]);
 }
 

@@ -17,11 +17,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agent.logs import log_to_stderr
-from agent.options import is_local
+from agent.options import YARN, is_local
 from agent.runner.deadletters.letters import dead_letters_of
 from agent.runner.deadletters.notices import Heard
 from agent.runner.deadletters.rejections import Rejections
@@ -29,9 +30,10 @@ from agent.runner.retries import Retries
 from agent.runner.spark.gateway import Gateway, kill_gateway
 from agent.runner.spark.job import GAVE_UP, Job, SinkJob
 from agent.runner.spark.processing import Processing
-from agent.runner.spark.progress import listener, report, report_end, report_rejected
+from agent.runner.spark.progress import listener, report, report_application, report_end, report_rejected
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
+from agent.runner.spark.yarn import OnYarn, tag_of
 from agent.services import ServiceError
 from plugins import FlafkaError, Retry, StreamingSink
 
@@ -47,6 +49,8 @@ GONE = "failOnDataLoss"
 """What Spark speaks of where records that it was to read are gone."""
 EXECUTOR_SECONDS = 30.0
 """So long a cluster may give no executor before the sinks are told to fail."""
+CONTAINER_SECONDS = 10.0
+"""So long YARN may give no container to an application that runs: it is known whether it has given one."""
 WATCH_SECONDS = 1.0
 """So often this process looks whether its Spark is still there, and has executors."""
 
@@ -65,18 +69,23 @@ def _run(job: Job) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides
-    done = threading.Event()
+    done, begun = threading.Event(), threading.Event()
     threading.Thread(target=_end_with_the_agent, args=(job, done), daemon=True).start()
+    on_yarn = None
+    if job.options.spark_master == YARN:
+        on_yarn = OnYarn(tag_of(job.agent, job.configuration), partial(_missing, job), report_application)
+        threading.Thread(target=_end_before_it_begins, args=(job, on_yarn, stopping, begun), daemon=True).start()
     try:
-        spark, gateway = start_session(job.agent, job.options, Path(job.log_file), job.modules)
+        spark, gateway = start_session(job.agent, job.options, Path(job.log_file), job.modules, on_yarn)
     except Exception as e:  # noqa: BLE001  # Spark raises many kinds over its own properties
         report_end(str(e) if isinstance(e, FlafkaError | ServiceError) else reason(f"{type(e).__name__}: {e}"))
         sys.exit(GAVE_UP)
-    watch = Watch(spark, gateway, done)
+    begun.set()
+    watch = Watch(spark, gateway, done, on_yarn)
     threading.Thread(target=watch.run, daemon=True).start()
     log.info("Spark %s on %s", spark.version, spark.sparkContext.master)
     if not is_local(spark.sparkContext.master):
-        threading.Thread(target=_miss_executors, args=(spark, job, done), daemon=True).start()
+        threading.Thread(target=_miss_executors, args=(spark, job, done, on_yarn), daemon=True).start()
     running: Running = {}
     spark.streams.addListener(listener(log, *hearing(running)))
     threads = [
@@ -124,9 +133,9 @@ def _ours(record: logging.LogRecord) -> bool:
 class Watch:
     """Ends this process, with the reason, when its Spark is gone: no session can be made anew within it."""
 
-    def __init__(self, spark: Any, gateway: Gateway, done: threading.Event) -> None:
+    def __init__(self, spark: Any, gateway: Gateway, done: threading.Event, on_yarn: OnYarn | None = None) -> None:
         """Once `done` is set, the end is a regular one."""
-        self.spark, self._gateway, self._done = spark, gateway, done
+        self.spark, self._gateway, self._done, self._on_yarn = spark, gateway, done, on_yarn
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -150,7 +159,9 @@ class Watch:
             stopped = self.spark.sparkContext._jsc.sc().isStopped()
         except Exception:  # noqa: BLE001  # py4j's, many
             return self._gateway.why_ended(5)
-        return self._gateway.why_stopped() if stopped else None
+        if not stopped:
+            return None
+        return (self._on_yarn is not None and self._on_yarn.why_over()) or self._gateway.why_stopped()
 
 
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
@@ -244,24 +255,44 @@ def _end_with_the_agent(job: Job, done: threading.Event) -> None:
     os._exit(1)
 
 
-def _miss_executors(spark: Any, job: Job, done: threading.Event) -> None:
+def _end_before_it_begins(job: Job, on_yarn: OnYarn, stopping: threading.Event, begun: threading.Event) -> None:
+    """End when told to while Spark waits for its application to run, which may be for hours."""
+    while not begun.wait(0.2):
+        if stopping.is_set():
+            on_yarn.end()
+            _leave_nothing(job)
+            os._exit(0)
+
+
+def _missing(job: Job, text: str) -> None:
+    """Say what the cluster does not give."""
+    log.warning("%s", text)
+    for sink in job.sinks:
+        report(sink.sink.name, {}, error=text)
+
+
+def _miss_executors(spark: Any, job: Job, done: threading.Event, on_yarn: OnYarn | None) -> None:
     """Say it where the cluster gives no executor: Spark itself waits without end, and says so in its log alone."""
     tracker, since = spark.sparkContext._jsc.sc().statusTracker(), time.monotonic()
+    memory = spark.sparkContext.getConf().get("spark.executor.memory", "1g")
+    size, said = f"{memory} (spark.conf.spark.executor.memory)", ""
     while not done.wait(WATCH_SECONDS):
         try:
             executors = len(tracker.getExecutorInfos()) - 1  # the driver is one of them
+            waited = time.monotonic() - since
+            if executors:
+                since, said = time.monotonic(), ""
+            elif on_yarn is not None and waited > CONTAINER_SECONDS:
+                text = on_yarn.lacking(f"a container with {size} and Spark's overhead")
+                if text is not None and text != said:
+                    said = text
+                    _missing(job, text)
         except Exception:  # noqa: BLE001  # py4j's, many; Spark is ending
             return
-        if executors:
+        if not executors and on_yarn is None and waited > EXECUTOR_SECONDS:
             since = time.monotonic()
-        elif time.monotonic() - since > EXECUTOR_SECONDS:
-            since = time.monotonic()
-            memory = spark.sparkContext.getConf().get("spark.executor.memory", "1g")
-            needed = f"a worker with {memory} (spark.conf.spark.executor.memory) and a core to spare"
-            text = f"{spark.sparkContext.master} gives no executor: it needs {needed}"
-            log.warning("%s", text)
-            for sink in job.sinks:
-                report(sink.sink.name, {}, error=text)
+            needed = f"a worker with {size} and a core to spare"
+            _missing(job, f"{spark.sparkContext.master} gives no executor: it needs {needed}")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import javaproperties
 
+from agent.hadoop import hadoop_configuration
+from agent.options import YARN, is_local
 from agent.services.jars import ensure
 from agent.services.java import find_java
 from agent.services.logs import last_error, tail
@@ -66,6 +68,7 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gatew
     """Start it and point PySpark at it. It is killed when this process ends, or rather the thread that calls this."""
     home = Path(require("pyspark", "spark").__file__).parent
     settings = {"spark.master": master, **conf}
+    hadoop = map(str, hadoop_configuration().directories) if master == YARN else ()  # as spark-submit has it
     own = settings.get("spark.driver.extraClassPath")  # it and the Java options are for who starts the JVM to apply
     command = [
         str(find_java().path),
@@ -76,9 +79,12 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gatew
         *shlex.split(settings.get("spark.driver.extraJavaOptions", "")),
         "-Djava.net.preferIPv4Stack=true",
         "-cp",
-        os.pathsep.join(filter(None, [own, *map(str, connector()), f"{home}/jars/*"])),
+        os.pathsep.join(filter(None, [own, *hadoop, *map(str, connector()), f"{home}/jars/*"])),
         "org.apache.spark.deploy.SparkSubmit",
     ]
+    environment = {**os.environ, "SPARK_HOME": str(home)}
+    if not is_local(master):
+        environment.pop("PYTHONPATH", None)  # which Spark would hand on to executors on other hosts
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="flafka-spark-") as directory, log_file.open("ab") as log:
         told, properties = Path(directory, "connection"), Path(directory, "spark.properties")
@@ -89,7 +95,7 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gatew
             stdout=log,
             stderr=subprocess.STDOUT,
             preexec_fn=functools.partial(_end_with, os.getpid()),
-            env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told), "SPARK_HOME": str(home)},
+            env=environment | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
         )
         _started.append(process)
         gateway = Gateway(process, log_file, log.tell())

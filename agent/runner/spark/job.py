@@ -57,6 +57,8 @@ class Job:
     log_file: str
     directory: str
     """For temporary files of this driver, its JVM and its workers; goes with it. Empty: there is none."""
+    configuration: str = ""
+    """The path of the agent's configuration file."""
 
     @property
     def modules(self) -> list[str]:

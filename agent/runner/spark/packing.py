@@ -40,14 +40,14 @@ _in_use: list[BinaryIO] = []
 """Held open and locked as long as this process lives: executors that come later still ask it for them."""
 
 
-def pack(directories: Iterable[str]) -> list[str]:
-    """The archives as `spark.archives` wants them; `directories` hold modules beside those of Python's own path.
+def pack(directories: Iterable[str]) -> list[tuple[Path, str]]:
+    """The archives, with the names that they have unpacked; `directories` hold modules beside those of Python's path.
 
     Kept in the user's cache, under the hash of what is in them. Raises FlafkaError where that cannot be written.
     """
     libraries, code = importable([*directories, *sys.path])
     try:
-        return [f"{_archive('libraries', libraries).as_uri()}#libraries", f"{_archive('code', code).as_uri()}#code"]
+        return [(_archive("libraries", libraries), "libraries"), (_archive("code", code), "code")]
     except OSError as e:
         raise FlafkaError(
             f"cannot pack what Spark's executors need into {cache_directory()}: {e.strerror or e}; XDG_CACHE_HOME "

@@ -30,6 +30,11 @@ def report_rejected(path: str, causes: Causes) -> None:
     _tell(path=path, rejected=[(cause, reason, events) for cause, (reason, events) in causes.items()])
 
 
+def report_application(shown: Mapping[str, str]) -> None:
+    """One line for the agent: what is known of the application that runs on a cluster."""
+    _tell(application=dict(shown))
+
+
 def report_end(reason: str) -> None:
     """One line for the agent: why this driver ends by itself."""
     _tell(end=reason)

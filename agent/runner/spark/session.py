@@ -7,13 +7,16 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.options import AgentOptions, is_local, masters
+from agent.hadoop import hadoop_configuration
+from agent.options import YARN, AgentOptions, is_local, masters
 from agent.runner.spark.gateway import Gateway, connector, start_gateway
 from agent.runner.spark.packing import pack
+from agent.runner.spark.yarn import OnYarn
 from plugins import Retry
 
 log = logging.getLogger("spark")
@@ -22,14 +25,20 @@ STOP_SECONDS = 20.0
 
 
 def start_session(
-    name: str, options: AgentOptions, log_file: Path, modules: Iterable[str] = ()
+    name: str,
+    options: AgentOptions,
+    log_file: Path,
+    modules: Iterable[str] = (),
+    on_yarn: OnYarn | None = None,
 ) -> tuple[Any, Gateway]:
     """The session and its JVM, which ends with this process.
 
-    `modules` are directories whose modules executors can import as well. Raises `Retry` where no master answers, or
-    the JVM ends.
+    `modules` are directories whose modules executors can import as well; on YARN, `on_yarn` knows
+    the agent's application. Raises `Retry` where no master answers, or the JVM ends.
     """
     master, own = options.spark_master, options.spark_conf
+    if master == YARN and on_yarn is None:
+        on_yarn = OnYarn(f"flafka-{uuid.uuid4().hex}", log.warning)
     conf = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -51,23 +60,47 @@ def start_session(
         os.environ["PYTHONPATH"] = os.pathsep.join([*modules, *filter(None, [os.environ.get("PYTHONPATH")])])
     else:
         os.environ["PYSPARK_PYTHON"] = workers_python(options)
-        conf["spark.jars"] = ",".join(filter(None, [*map(str, connector()), own.get("spark.jars")]))
-        if "spark.archives" not in own:  # else the user brings an environment
-            conf["spark.archives"] = ",".join(pack(modules))
+        archives = [] if brings_environment(own) else pack(modules)
+        if archives:
             paths = (own.get("spark.executorEnv.PYTHONPATH"), "code", "libraries")
             conf["spark.executorEnv.PYTHONPATH"] = ":".join(filter(None, paths))
+        if on_yarn is not None:
+            conf = on_yarn.settings(conf)
+        else:
+            conf["spark.jars"] = ",".join(filter(None, [*map(str, connector()), own.get("spark.jars")]))
+            if archives:
+                conf["spark.archives"] = ",".join(f"{archive.as_uri()}#{named}" for archive, named in archives)
     gateway = start_gateway(master, conf, log_file)
     from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
 
     # It writes every wrong expression to standard error, with Java's stack; the exception says the same.
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     _end_accumulators_quietly()
     try:
-        return SparkSession.builder.getOrCreate(), gateway
+        if on_yarn is None:
+            return builder.getOrCreate(), gateway
+        named = on_yarn.prepare(hadoop_jvm(), conf, archives, connector())
+        with on_yarn.submitting():
+            return builder.config(map={**named}).getOrCreate(), gateway
     except Exception:
-        if why := gateway.why_ended(1):
+        if why := gateway.why_ended(1) or (on_yarn.why_over() if on_yarn is not None else None):
             raise Retry(why) from None
         raise
+
+
+def hadoop_jvm() -> Any:
+    """What py4j calls the JVM of the gateway, before there is a session."""
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    return SparkContext._jvm
+
+
+def brings_environment(conf: Mapping[str, str]) -> bool:
+    """Whether the user sends executors an environment of their own: then nothing is packed for them."""
+    return "spark.archives" in conf or "spark.yarn.dist.archives" in conf
 
 
 def _end_accumulators_quietly() -> None:
@@ -92,13 +125,15 @@ def _placed(master: str) -> dict[str, str]:
     if is_local(master):
         address = "127.0.0.1"
     elif addresses := masters(master):
-        address = own_address(master, addresses)
+        address = own_address(f"Spark master answers at {master}", addresses)
+    elif master == YARN:
+        address = own_address("ResourceManager of YARN answers", hadoop_configuration().resource_managers())
     else:
         return {}
     return {"spark.driver.host": address, "spark.driver.bindAddress": address}
 
 
-def own_address(master: str, addresses: list[tuple[str, int]]) -> str:
+def own_address(asked: str, addresses: list[tuple[str, int]]) -> str:
     """This host's address as the first of the masters that answers sees it. Raises `Retry` where none does."""
     reasons = []
     for address in addresses:
@@ -107,7 +142,7 @@ def own_address(master: str, addresses: list[tuple[str, int]]) -> str:
                 return str(connection.getsockname()[0])
         except OSError as e:
             reasons.append(f"{address[0]}:{address[1]}: {e.strerror or e}")
-    raise Retry(f"no Spark master answers at {master} ({'; '.join(reasons)})")
+    raise Retry(f"no {asked} ({'; '.join(reasons)})")
 
 
 def stop_session(spark: Any, gateway: Gateway) -> None:

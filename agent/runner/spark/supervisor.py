@@ -47,8 +47,11 @@ class SparkRunner:
             spec.options,
             str(state_directory() / f"{spec.name}.spark.log"),
             directory="",
+            configuration=str(Path(spec.file).absolute()),
         )
         self.process: subprocess.Popen[bytes] | None = None
+        self.application: dict[str, str] = {}
+        """What a cluster calls the application of the driver that runs, and where it shows it; empty without one."""
         self._said = ""
         """Why the latest driver ended by itself."""
         self._stopping = threading.Event()
@@ -82,6 +85,7 @@ class SparkRunner:
             self._said = ""
             retries.begin()
             code = self._run_once()
+            self.application = {}
             if self._stopping.is_set():
                 return
             text = self._said or f"the Spark driver {ended(code)}; its log: {self.job.log_file}"
@@ -126,6 +130,9 @@ class SparkRunner:
             told = json.loads(line)
             if "end" in told:
                 self._said = told["end"]
+                return
+            if "application" in told:
+                self.application = told["application"]
                 return
             if "rejected" in told:
                 self._rejected(told["path"], {cause: (reason, n) for cause, reason, n in told["rejected"]})

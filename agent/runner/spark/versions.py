@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from agent.options import AgentOptions, is_local, masters
-from agent.runner.spark.session import own_address, workers_python
+from agent.hadoop import hadoop_configuration
+from agent.options import YARN, AgentOptions, is_local, masters
+from agent.runner.spark.kept import jars_bytes, jars_remembered
+from agent.runner.spark.resourcemanager import told_of_yarn, wrong_with_yarn
+from agent.runner.spark.session import brings_environment, own_address, workers_python
 from agent.services import ServiceError
 from agent.services.jars import read_lock
 from agent.services.java import find_java
@@ -20,12 +23,15 @@ UI_PORT = "spark.conf.spark.master.ui.port"
 PYTHON = "{}.{}".format(*sys.version_info)
 
 
-def told(options: AgentOptions) -> str:
-    """`Spark 4.2.1, Java 17 and Python 3.11 on local[2]`; only where nothing is `wrong`."""
+def told(options: AgentOptions, *, asking: bool = False) -> str:
+    """`Spark 4.2.1, Java 17 and Python 3.11 on local[2]`; only where nothing is `wrong`. `asking`: and of YARN."""
     master = options.spark_master
     text = f"Spark {_pyspark()}, Java {find_java().version} and Python {PYTHON} on {master}"
-    needed = f"; its workers need a {workers_python(options)}, without packages"
-    return text + ("" if is_local(master) or "spark.archives" in options.spark_conf else needed)
+    if asking and master == YARN and (yarn := told_of_yarn(options)):
+        text += f" ({yarn})"
+    what = "executors" if master == YARN else "workers"
+    needed = f"; its {what} need a {workers_python(options)}, without packages"
+    return text + ("" if is_local(master) or brings_environment(options.spark_conf) else needed)
 
 
 def wrong(options: AgentOptions) -> Iterator[str]:
@@ -43,7 +49,12 @@ def wrong(options: AgentOptions) -> Iterator[str]:
         find_java()
     except ServiceError as e:
         yield str(e)
-    if is_local(options.spark_master) or "spark.archives" in options.spark_conf:
+    if options.spark_master == YARN and not uploaded(options.spark_conf):
+        yield Caution(
+            f"Spark uploads its own jars, {jars_bytes() / 1e6:.0f} MB, to HDFS at each start: `agent spark upload` "
+            "puts them there once, or spark.conf.spark.yarn.jars or spark.conf.spark.yarn.archive names them there"
+        )
+    if is_local(options.spark_master) or brings_environment(options.spark_conf):
         return
     named = re.search(r"python(\d+\.\d+)$", python := workers_python(options))
     if named and named[1] != PYTHON:
@@ -54,12 +65,15 @@ def wrong(options: AgentOptions) -> Iterator[str]:
 
 
 def wrong_with_master(options: AgentOptions) -> Iterator[str]:
-    """What the master of a standalone cluster tells, asked now; nothing of another kind of master."""
+    """What YARN, or the master of a standalone cluster, tells, asked now; nothing of another kind of master."""
+    if options.spark_master == YARN:
+        yield from wrong_with_yarn(options)
+        return
     master, spark = options.spark_master, _pyspark()
     if spark is None or not (addresses := masters(master)):
         return
     try:
-        own_address(master, addresses)
+        own_address(f"Spark master answers at {master}", addresses)
     except FlafkaError as e:
         yield str(e)
         return
@@ -74,6 +88,16 @@ def wrong_with_master(options: AgentOptions) -> Iterator[str]:
             yield text if _minor(version) != _minor(spark) else Caution(text)
         if status and status["status"] == "ALIVE" and not status["aliveworkers"]:
             yield Caution(f"{master} has no workers: nothing is delivered until one is there")
+
+
+def uploaded(conf: Mapping[str, str]) -> bool:
+    """Whether Spark's jars are on the cluster's file system, as far as this host knows."""
+    if "spark.yarn.jars" in conf or "spark.yarn.archive" in conf:
+        return True
+    try:
+        return jars_remembered(hadoop_configuration())
+    except FlafkaError:
+        return True  # it is said elsewhere
 
 
 def _pyspark() -> str | None:

@@ -1,0 +1,137 @@
+"""What stays on the cluster's file system from one start to the next, so that it is uploaded once."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import tempfile
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agent.hadoop import HadoopConfiguration
+from agent.services.jars import cache_directory
+from agent.services.spark import spark_home
+from plugins import Retry, require
+
+log = logging.getLogger("spark")
+
+PLACE = ".flafka/spark"
+"""Below the user's own directory there, or below `spark.yarn.stagingDir`."""
+
+
+class KeptFiles:
+    """Files on the default file system of Hadoop's configuration, named by what is in them."""
+
+    def __init__(self, jvm: Any, conf: Mapping[str, str]) -> None:
+        """`conf` are Spark's properties. Raises `Retry` where the file system does not answer."""
+        self._jvm = jvm
+        own = jvm.org.apache.hadoop.yarn.conf.YarnConfiguration()
+        for name, value in conf.items():
+            if name.startswith("spark.hadoop."):
+                own.set(name.removeprefix("spark.hadoop."), value)
+        with _told("cannot reach the cluster's file system"):
+            if staging := conf.get("spark.yarn.stagingDir"):
+                base = self._path(staging)
+                self._files = base.getFileSystem(own)
+                base = self._files.makeQualified(base)
+            else:
+                self._files = jvm.org.apache.hadoop.fs.FileSystem.get(own)
+                base = self._files.getHomeDirectory()
+            self._directory = jvm.org.apache.hadoop.fs.Path(base, PLACE)
+
+    def _path(self, text: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(text)
+
+    def _at(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._directory, name)
+
+    def find(self, name: str, size: int | None = None) -> str | None:
+        """The URI of the file of that name, and of that size; None where it is not there. Raises `Retry`."""
+        with _told("cannot look into the cluster's file system"):
+            path = self._at(name)
+            if not self._files.exists(path):
+                return None
+            there = size is None or self._files.getFileStatus(path).getLen() == size
+            return str(path.toString()) if there else None
+
+    def put(self, file: Path) -> str:
+        """The URI of that file's copy there, which is made where it is missing. Raises `Retry`.
+
+        It is there whole or not at all, however many write it at once.
+        """
+        size = file.stat().st_size
+        if there := self.find(file.name, size):
+            return there
+        path, draft = self._at(file.name), self._at(f".{file.name}.{uuid.uuid4().hex}")
+        log.info("uploading %s (%.1f MB), once, to %s", file.name, size / 1e6, path.toString())
+        with _told(f"cannot upload {file.name} to {self._directory.toString()}"):
+            self._files.mkdirs(self._directory)
+            try:
+                here = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(file.as_uri()))
+                self._files.copyFromLocalFile(False, True, here, draft)
+                if not self._files.rename(draft, path) and not self.find(file.name, size):
+                    self._files.delete(path, False)  # of another size: half of one, from elsewhere
+                    self._files.rename(draft, path)
+            finally:
+                self._files.delete(draft, False)
+        if there := self.find(file.name, size):
+            return there
+        raise Retry(f"{path.toString()} was uploaded and is not there")
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as e:
+        if not hasattr(e, "java_exception"):  # what py4j makes of an exception of Java's
+            raise
+        raise Retry(f"{what}: {e.java_exception.toString().splitlines()[0]}") from None
+
+
+def jars_archive() -> str:
+    """The name of the archive of this Spark's jars."""
+    jars = sorted((spark_home() / "jars").glob("*.jar"))
+    of_all = hashlib.sha256("".join(f"{jar.name} {jar.stat().st_size}\n" for jar in jars).encode()).hexdigest()
+    return f"spark-{require('pyspark', 'spark').__version__}-{of_all[:12]}.zip"
+
+
+def jars_bytes() -> int:
+    """Of this Spark's jars."""
+    return sum(jar.stat().st_size for jar in (spark_home() / "jars").glob("*.jar"))
+
+
+def upload_jars(files: KeptFiles) -> tuple[str, int]:
+    """The URI of the archive of this Spark's jars, which is made and uploaded where it is missing, and its bytes."""
+    jars = sorted((spark_home() / "jars").glob("*.jar"))
+    if there := files.find(jars_archive()):
+        return there, 0
+    directory = cache_directory() / "spark"
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory) as made:
+        archive = Path(made, jars_archive())
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
+            for jar in jars:
+                file.write(jar, jar.name)
+        return files.put(archive), archive.stat().st_size
+
+
+def remember_jars(hadoop: HadoopConfiguration, uri: str) -> None:
+    """For `agent check`, which asks nobody: this Spark's jars are on that cluster."""
+    file = _mark(hadoop)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{uri}\n")
+
+
+def jars_remembered(hadoop: HadoopConfiguration) -> bool:
+    """Whether they were put there, as far as this host knows."""
+    return _mark(hadoop).exists()
+
+
+def _mark(hadoop: HadoopConfiguration) -> Path:
+    place = f"{hadoop.get('fs.defaultFS')}\0{jars_archive()}"
+    return cache_directory() / "spark" / f"uploaded-{hashlib.sha256(place.encode()).hexdigest()[:16]}"

@@ -1,0 +1,48 @@
+"""The manifest for Kubernetes, which is not run here: against its schemas, and the agent's configuration in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent.config import load
+from plugins import Components
+
+MANIFEST = Path(__file__).parents[2] / "conf" / "kubernetes" / "flafka.yaml"
+
+
+def documents() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(MANIFEST.read_text()))
+
+
+def test_the_schemas_accept_it() -> None:
+    schemas = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate: 100 MB of schemas")
+    for one in documents():
+        schemas.validate(one, schemas.latest_version(), strict=True)
+
+
+def test_what_names_one_another_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {one["kind"]: one for one in documents()}
+    pod = kinds["StatefulSet"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert pod["spec"]["serviceAccountName"] == kinds["ServiceAccount"]["metadata"]["name"]
+    assert kinds["RoleBinding"]["roleRef"]["name"] == kinds["Role"]["metadata"]["name"]
+    assert kinds["StatefulSet"]["spec"]["serviceName"] == kinds["Service"]["metadata"]["name"]
+    assert kinds["Service"]["spec"]["selector"] == pod["metadata"]["labels"]
+    mounted = {one["name"] for one in container["volumeMounts"]}
+    claimed = {one["metadata"]["name"] for one in kinds["StatefulSet"]["spec"]["volumeClaimTemplates"]}
+    assert mounted == claimed | {one["name"] for one in pod["spec"]["volumes"]}
+    for variable in container["env"]:
+        monkeypatch.setenv(variable["name"], variable.get("value", variable["name"].lower()))
+    file = tmp_path / "agent.conf"
+    file.write_text(kinds["ConfigMap"]["data"]["agent.conf"])
+    spec, found = load(file, components=Components())
+    assert spec is not None, found
+    assert found == []
+    ports = {one["port"] for one in kinds["Service"]["spec"]["ports"]}
+    own = spec.options.spark_conf
+    assert {int(own["spark.driver.port"]), int(own["spark.driver.blockManager.port"])} == ports
+    assert own["spark.driver.host"].startswith("pod.flafka.")

@@ -1,0 +1,264 @@
+"""What an agent on YARN asks and says, with a ResourceManager that is none."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from agent.options import AgentOptions
+from agent.runner.spark import resourcemanager, yarn
+from agent.runner.spark.resourcemanager import megabytes, told_of_yarn, wrong_with_yarn
+from agent.runner.spark.yarn import Application, OnYarn, be_alone, plain, tag_of
+from agent.services.cluster import site_xml
+from plugins import Caution, Retry
+
+ONE = Application("application_1_0001", "ACCEPTED", "UNDEFINED", "http://rm/1", "the queue is full", "night", 0)
+
+
+class FakeYarn:
+    """As `Yarn`, of memory alone."""
+
+    def __init__(self, *applications: Application) -> None:
+        self.known, self.killed, self.running = list(applications), list[str](), 2
+
+    def applications(self) -> list[Application]:
+        return self.known
+
+    def kill(self, id: str) -> None:
+        self.killed.append(id)
+        self.known = [replace(one, state="KILLED") if one.id == id else one for one in self.known]
+
+    def nodes(self) -> int:
+        return self.running
+
+    def used(self, queue: str) -> str:
+        return "100 %"
+
+
+def of(*applications: Application) -> tuple[OnYarn, FakeYarn, list[str], list[dict[str, str]]]:
+    said, shown = list[str](), list[dict[str, str]]()
+    made, fake = OnYarn("tag", said.append, lambda one: shown.append({**one})), FakeYarn(*applications)
+    made.yarn = fake  # type: ignore[assignment]  # it has what is asked of it here
+    return made, fake, said, shown
+
+
+def test_what_keeps_an_application_waiting_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yarn, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(yarn, "WAIT_SECONDS", 0.05)
+    made, fake, said, shown = of()
+    with made.submitting():
+        fake.known = [ONE]
+        wait_for(lambda: said)
+        fake.running = 0
+        wait_for(lambda: len(said) > 1)
+        fake.known = [replace(ONE, state="RUNNING")]
+    assert said[:2] == [
+        "the YARN application application_1_0001 waits (ACCEPTED): the queue is full; http://rm/1",
+        "the YARN application application_1_0001 waits (ACCEPTED): no NodeManager runs; the queue is full; http://rm/1",
+    ]
+    assert shown == [{"application": ONE.id, "tracking": "http://rm/1"}]
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    met = threading.Event()
+    for _ in range(2000):
+        if condition():
+            return
+        met.wait(0.005)
+    raise AssertionError("it does not come")
+
+
+def test_executors_that_are_not_given() -> None:
+    made, fake, _, _ = of(replace(ONE, state="RUNNING", containers=1))
+    assert made.lacking("a container with 2g") == (
+        "YARN gives application_1_0001 no executor: queue night is full to 100 %, and a container with 2g is needed; "
+        "http://rm/1"
+    )
+    fake.known = [replace(ONE, state="RUNNING", containers=2)]
+    assert made.lacking("a container with 2g") is None, "it is being started"
+
+
+def test_an_end_is_told_with_the_words_of_the_resource_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yarn, "ANSWER_SECONDS", 0.1)
+    made, fake, _, _ = of(replace(ONE, state="RUNNING"))
+    assert made.why_over() is None
+    fake.known = [replace(ONE, state="KILLED", end="KILLED", diagnostics="Application was killed by user ann")]
+    assert made.why_over() == (
+        "the YARN application application_1_0001 has ended as KILLED: Application was killed by user ann; http://rm/1"
+    )
+
+
+def test_an_application_that_runs_is_ended_where_the_agent_is() -> None:
+    made, fake, _, _ = of(ONE)
+    made.end()
+    made.end()
+    assert fake.killed == [ONE.id]
+
+
+def test_settings_keep_what_the_user_says() -> None:
+    made = of()[0]
+    own = {"spark.yarn.tags": "logs", "spark.yarn.maxAppAttempts": "2"}
+    assert made.settings(own) == {"spark.yarn.tags": "tag,logs", "spark.yarn.maxAppAttempts": "2"}
+    assert made.settings({})["spark.yarn.maxAppAttempts"] == "1"
+
+
+def test_a_tag_is_one_agent_s_and_held_by_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    tags = {tag_of("a1", "/etc/a.conf"), tag_of("a2", "/etc/a.conf"), tag_of("a1", "/etc/b.conf")}
+    assert len(tags) == 3
+    assert tag_of("A,1", "/etc/a.conf").startswith("flafka-a-1-")
+    assert all(tag == tag.lower() and len(tag) <= 100 for tag in tags)
+    monkeypatch.setattr(yarn, "_held", [])
+    tag = tags.pop()
+    be_alone(tag)
+    with pytest.raises(Retry, match="another driver of this agent runs on this host"):
+        be_alone(tag)
+    yarn._held.pop().close()
+    be_alone(tag)
+    yarn._held.pop().close()
+
+
+def test_diagnostics_in_one_line() -> None:
+    assert plain("[Mon Nov 23 11:00:00 +0000 2026] Application is added\n  to the scheduler. ") == (
+        "Application is added to the scheduler."
+    )
+    assert len(plain("x" * 10_000)) == yarn.LONGEST_TEXT + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512m", 512), ("2g", 2048), ("1024", 1024), ("1 GB", 1024), ("2048k", 2), ("?", 0)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert megabytes(text) == size
+
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    """A ResourceManager's web pages, as far as they are asked."""
+
+    told: ClassVar[dict[str, Any]] = {}
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0].removeprefix("/ws/v1/cluster/")
+        found = self.told.get(path)
+        self.send_response(200 if found is not None else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps(found).encode())
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        new = "new-application" in self.path
+        self.send_response(200 if new else 202)
+        self.end_headers()
+        self.wfile.write(b'{"application-id": "application_1_0009"}' if new else b"")
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Pages]]:
+    class Own(Pages):
+        told: ClassVar[dict[str, Any]] = {
+            "info": {"clusterInfo": {"resourceManagerVersion": "3.4.3", "state": "STARTED"}},
+            "metrics": {"clusterMetrics": {"activeNodes": 2, "totalMB": 8192}},
+            "nodes": {"nodes": {"node": [node(2048), node(6144), node(0, "LOST")]}},
+            "scheduler": {"scheduler": {"schedulerInfo": {"queues": {"queue": [queue("day"), queue("default")]}}}},
+            "apps/application_1_0009": {"app": {"state": "FAILED", "diagnostics": "AM\n exited with  exitCode: 0"}},
+        }
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Own) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        at = f"127.0.0.1:{server.server_port}"
+        properties = {"yarn.resourcemanager.address": at, "yarn.resourcemanager.webapp.address": at}
+        (tmp_path / "yarn-site.xml").write_text(site_xml(properties))
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+        monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+        monkeypatch.setattr(resourcemanager, "RUN_SECONDS", 1.0)
+        yield Own
+        server.shutdown()
+        thread.join()
+
+
+def node(free: int, state: str = "RUNNING") -> dict[str, Any]:
+    used = {"usedMemoryMB": 1024, "usedVirtualCores": 1, "availableVirtualCores": 3}
+    return {"state": state, "availMemoryMB": free, **used}
+
+
+def queue(name: str, state: str = "RUNNING", used: float = 10.0) -> dict[str, Any]:
+    return {"queueName": name, "queuePath": f"root.{name}", "state": state, "usedCapacity": used}
+
+
+def found(**conf: str) -> list[str]:
+    named = {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()}
+    return list(wrong_with_yarn(AgentOptions(spark_master="yarn", spark_conf=named)))
+
+
+def test_all_is_well(pages: type[Pages]) -> None:
+    assert found() == []
+    assert told_of_yarn(AgentOptions()) == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
+
+
+def test_queues(pages: type[Pages]) -> None:
+    assert found(yarn_queue="root.day") == []
+    assert found(yarn_queue="night") == [
+        "YARN has no queue night (spark.conf.spark.yarn.queue): there are day, default"
+    ]
+    queues = pages.told["scheduler"]["scheduler"]["schedulerInfo"]["queues"]
+    queues["queue"] = [queue("default", "STOPPED")]
+    assert found() == ["YARN's queue default is STOPPED: it takes no applications"]
+    queues["queue"] = [queue("default", used=100.0)]
+    (full,) = found()
+    assert full == "YARN's queue default is full to 100 %: the application may wait"
+    assert isinstance(full, Caution)
+
+
+def test_sizes_that_do_not_fit(pages: type[Pages]) -> None:
+    assert found(executor_memory="8g", executor_cores="9") == [
+        "no node of YARN has room for a container of 9,011 MB, which the executor needs (spark.executor.memory and "
+        "its overhead): the largest has 7,168 MB",
+        "no node of YARN has 9 cores (spark.executor.cores): the largest has 4",
+        "YARN has 8,192 MB free now, and an ApplicationMaster with one executor needs 9,907 MB: the application "
+        "waits until others end",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("diagnostics", "said"),
+    [
+        ("exitCode: 127 failing", "a node of YARN has no python"),
+        ("exitCode: 42 failing", " on a node of YARN is not Python "),
+        ("exitCode: -1000", "is not known: application_1_0009 is FAILED: exitCode: -1000"),
+    ],
+)
+def test_the_python_of_the_executors(pages: type[Pages], diagnostics: str, said: str) -> None:
+    pages.told["apps/application_1_0009"]["app"]["diagnostics"] = diagnostics
+    (one,) = found()
+    assert said in one
+
+
+def test_a_resource_manager_without_nodes_too_old_or_with_kerberos(pages: type[Pages]) -> None:
+    pages.told["nodes"] = {"nodes": None}
+    pages.told["info"]["clusterInfo"].update(resourceManagerVersion="2.10.1", state="STOPPED")
+    assert found() == [
+        "YARN is 2.10.1, and Spark speaks with 3.0 or newer",
+        "the ResourceManager is STOPPED",
+        "YARN has no NodeManager that runs: no container is given",
+    ]
+    del pages.told["info"]
+    (one,) = found()
+    assert isinstance(one, Caution)
+    assert one.startswith("the ResourceManager's pages do not tell of YARN (http://127.0.0.1:")
+    assert "asks for Kerberos" in one
+
+
+def test_no_resource_manager(pages: type[Pages], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "yarn-site.xml").write_text(site_xml({"yarn.resourcemanager.address": "127.0.0.1:1"}))
+    assert found() == ["no ResourceManager of YARN answers (127.0.0.1:1: Connection refused)"]
