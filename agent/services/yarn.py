@@ -111,7 +111,7 @@ class YarnCluster(Cluster):
             # What is known of applications survives the ResourceManager, and so do they.
             f"{manager}.recovery.enabled": "true",
             f"{manager}.store.class": "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore",
-            f"{manager}.fs.state-store.uri": (self.directory / "data" / "state").as_uri(),
+            f"{manager}.fs.state-store.uri": f"file://{self.directory}/data/state",  # a space in it stays as it is
             f"{manager}.work-preserving-recovery.scheduling-wait-ms": "500",
             # Who finds it away asks again each second, and not each half minute.
             f"{manager}.connect.retry-interval.ms": "1000",

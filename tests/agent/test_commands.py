@@ -124,6 +124,7 @@ ELSEWHERE = {
     "reload": "system/test_reload.py",
     "replay": "system/test_replay_and_trace.py",
     "sandbox up": "system/test_sandbox.py",
+    "spark upload": "system/test_yarn.py",
     "tap": "agent/test_tap.py",
     "top": "agent/test_top.py",
     "topic describe": "system/test_cluster_cli.py",
