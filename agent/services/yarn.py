@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from agent.services import ServiceError
 from agent.services.cluster import HOST, Cluster, data_directory, java_command, site_xml
 from agent.services.hdfs import LOGGING, HdfsCluster
 from agent.services.jars import ensure
@@ -75,7 +76,9 @@ class YarnCluster(Cluster):
         make_bare_python(self.directory)
 
     def configure(self) -> None:
-        """Write the folders of configuration: clients may have theirs before the servers start."""
+        """Write the folders of configuration, before the servers start if need be. Raises `ServiceError`."""
+        if " " in str(self.directory):
+            raise ServiceError(f"YARN runs no containers in a directory with a space in its name: {self.directory}")
         if not self.hdfs.state().get("ports"):
             self.hdfs.reserve()
         for name in (*self.names(), "client"):
@@ -111,7 +114,7 @@ class YarnCluster(Cluster):
             # What is known of applications survives the ResourceManager, and so do they.
             f"{manager}.recovery.enabled": "true",
             f"{manager}.store.class": "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore",
-            f"{manager}.fs.state-store.uri": f"file://{self.directory}/data/state",  # a space in it stays as it is
+            f"{manager}.fs.state-store.uri": (self.directory / "data" / "state").as_uri(),
             f"{manager}.work-preserving-recovery.scheduling-wait-ms": "500",
             # Who finds it away asks again each second, and not each half minute.
             f"{manager}.connect.retry-interval.ms": "1000",
