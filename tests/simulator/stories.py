@@ -244,9 +244,13 @@ class Run(Steps):
             again += 1  # how the group's events are named, and its epoch, were lost with its offsets
         if self.lost_metadata and self.was_reset_before:
             again += 1  # who was about to carry that reset out slept, and nobody else knows of it any more
-        if self.moved and any(UNDONE in line for line in self.world.story):
-            again += 1  # so may be where the record is, with the position that said so
+        if self._place_undone():
+            again += 1
         return again
+
+    def _place_undone(self) -> bool:
+        """Whether a late commit may have undone where the record is, with the position that said so: it is told."""
+        return self.moved and any(UNDONE in line for line in self.world.story)
 
     def _check_epochs(self) -> None:
         """Nothing is committed in an epoch once something is in a later one, whose owner has sealed it before."""
@@ -259,7 +263,7 @@ class Run(Steps):
                 continue
             _, topic, group, epoch, partition, _ = parts
             commits[topic, partition, group].setdefault(int(epoch), []).append((when, self.hdfs.tree.files[path]))
-        for (_, partition, _), found in commits.items():
+        for (_, partition, _), found in () if self._place_undone() else commits.items():
             for epoch, committed in found.items():
                 later = [
                     when
