@@ -378,12 +378,14 @@ class Builder:
         """Two components that would write the same files."""
         owners: dict[Path, str] = {}
         for spec in specs:
-            for path, option in spec.make().exclusive().items():
+            kept: Any = spec.make().exclusive()
+            if not isinstance(kept, Mapping):  # a plugin of before, which names no options
+                kept = dict.fromkeys(kept, "")
+            for path, option in kept.items():
                 owner = owners.setdefault(path.absolute(), spec.path)
                 if owner != spec.path:
-                    message = (
-                        f"{option} {path} is that of {owner}: each needs its own; write {spec.path}.{option} = …"
-                    )
+                    write = f"; write {spec.path}.{option} = …" if option else ""
+                    message = f"{option} {path} is that of {owner}: each needs its own{write}".strip()
                     self.report.error(spec.place, spec.path, message, drops=spec.path)
 
     def _check_transactions(self, sources: list[SourceSpec], sinks: list[SinkSpec]) -> None:

@@ -34,6 +34,11 @@ _LINGER = {"linger.ms", "queue.buffering.max.ms"}
 ANY_PARTITION = -1
 """The client's word for it: the one of the key, else one after another."""
 
+_WRONG_CLOCK = (
+    ". The clock of this host is further from the brokers' than the topic allows: set it right, or set "
+    "message.timestamp.type=LogAppendTime on the topic"
+)
+
 
 class ChannelProducer:
     """Puts batches into the topic, for several threads at once: connected from the beginning to `close`.
@@ -94,7 +99,8 @@ class ChannelProducer:
             self._await(delivery, len(batch))
         if delivery.error is not None:
             self._replace(used)
-            raise failure(delivery.error, f"channel {self.name}: {delivery.error.str()}")
+            wrong = _WRONG_CLOCK if delivery.error.code() == KafkaError.INVALID_TIMESTAMP else ""
+            raise failure(delivery.error, f"channel {self.name}: {delivery.error.str()}{wrong}")
         self._refusal = ""
         self.metrics.add("EventPutSuccessCount", len(batch) - len(rejected))
         if rejected:

@@ -84,8 +84,13 @@ def create_topic(
     admin: AdminClient, name: str, partitions: int, replication: int, settings: Mapping[str, str], seconds: float
 ) -> bool:
     """Create a topic, one that loses nothing with one broker where it has several replicas. False where it is there
-    already. Raises KafkaException."""
-    settings = {"min.insync.replicas": str(min(2, replication)), **settings}
+    already. Raises KafkaException.
+
+    Its records have the brokers' time. With that of a host whose clock is hours ahead they would be refused, and with
+    that of one that is behind they would soon be older than the topic's retention.
+    """
+    safe = {"min.insync.replicas": str(min(2, replication)), "message.timestamp.type": "LogAppendTime"}
+    settings = {**safe, **settings}
     wanted = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=settings)
     try:
         admin.create_topics([wanted])[name].result(seconds)

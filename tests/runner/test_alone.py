@@ -52,7 +52,9 @@ def replaying(directory: Path, server: socket.socket, before: str) -> Iterator[s
     letters.put([DeadLetter("a1.sinks.k1", EventId("c1", 0, 1, 0), Event(b"body"), "it was refused")])
     letters.close()
     arguments = ["dlq", "replay", "-c", str(conf), "--yes"]
-    command = [sys.executable, "-c", f"{before}\nfrom agent.cli import main\nmain()", *arguments]
+    # Whoever started the tests in the background may have had SIGINT ignored.
+    listening = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{listening}\n{before}\nfrom agent.cli import main\nmain()", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             server.settimeout(60)

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from channels.kafka import KafkaChannel, KafkaChannelConfig
 from plugins import Batch, Conflict, Event, FlafkaError, Rejected, Retry
@@ -419,3 +419,21 @@ def test_a_put_returns_only_when_two_replicas_have_it(channel, kafka_cluster):
     numbers = sorted(int(body.split()[0]) for *_, body in contents(take(reader, 20, seconds=60)))
     assert numbers == list(range(20))
     reader.close()
+
+
+def test_a_topic_that_it_creates_has_the_brokers_time(kafka_cluster, channel, topic):
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    settings = admin.describe_configs([resource])[resource].result(60)
+    assert settings["message.timestamp.type"].value == "LogAppendTime"
+
+
+def test_a_topic_that_refuses_the_time_of_this_host_is_told_with_the_way_out(kafka_cluster, topic):
+    config = {"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "0"}  # no record is so new
+    new = NewTopic(topic, num_partitions=3, replication_factor=3, config=config)
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    admin.create_topics([new])[topic].result(60)
+    opened = open_channel(kafka_cluster, topic)
+    with pytest.raises(Retry, match=r"set message\.timestamp\.type=LogAppendTime on the topic"):
+        opened.put(Batch.of([Event(b"%d" % n) for n in range(5000)]))
+    opened.close()

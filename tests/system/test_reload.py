@@ -186,6 +186,7 @@ def test_a_terminal_that_is_closed_ends_the_agent_but_for_nohup(
     command = [*under, sys.executable, "-m", "agent", "start", "-c", str(home / "agent.conf")]
     child, terminal = pty.fork()
     if not child:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may be under nohup
         out = os.open(log, os.O_WRONLY | os.O_CREAT)
         os.dup2(out, 1)
         os.dup2(out, 2)

@@ -54,6 +54,8 @@ StandardError=inherit
 # It would take minutes.
 WatchdogSec=5
 RestartSec=3
+# It has a /tmp of its own: where this tree lies there, it is to be seen all the same.
+BindReadOnlyPaths={trees}
 """
 CONF = """
 a1.sources = s1
@@ -153,7 +155,9 @@ def machine(servers: None, tmp_path: Path) -> Iterator[Machine]:
         (tmp_path / f"units/{name}.target").write_text("[Unit]\nDefaultDependencies=no\n")
     (tmp_path / "agent").write_text(AGENT.format(tree=ROOT, python=sys.executable))
     (tmp_path / "agent.conf").write_text(CONF)
-    (tmp_path / "here.conf").write_text(HERE.format(work=tmp_path))
+    (tmp_path / "here.conf").write_text(
+        HERE.format(work=tmp_path, trees=" ".join({sys.base_prefix, sys.prefix, str(ROOT)}))
+    )
     (tmp_path / "init.sh").write_text(
         INIT.format(work=tmp_path, unit=UNIT, systemd=SYSTEMD, reachable="\n".join(_reachable()))
     )

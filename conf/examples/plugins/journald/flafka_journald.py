@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,9 +74,9 @@ class JournaldSource(Source[JournaldConfig]):
         if not Path(self.config.cursor_file).absolute().parent.is_dir():
             yield f"there is no directory for {self.config.cursor_file}"
 
-    def exclusive(self) -> Collection[Path]:
+    def exclusive(self) -> Mapping[Path, str]:
         """No other source may keep its place there."""
-        return [Path(self.config.cursor_file)]
+        return {Path(self.config.cursor_file): "cursorFile"}
 
     def sets_headers(self) -> Collection[str]:
         """Those of the fields, and the time."""
