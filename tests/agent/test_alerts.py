@@ -37,6 +37,7 @@ a1.sources.tls.port = 0
 a1.sources.tls.ssl = true
 a1.sources.tls.keystore = {directory}/short.pem
 a1.sources.tls.maxConnections = 1
+a1.sources.tls.handshakeTimeout = 600
 a1.sources.tls.channels = file
 a1.sources.udp.type = syslogudp
 a1.sources.udp.host = 127.0.0.1
