@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from greenlet import GreenletExit
 
@@ -56,18 +57,21 @@ class System:
         return call
 
 
+_open = WeakKeyDictionary[Process, set[int]]()
+
+
 def files_of(process: Process) -> set[int]:
     """What that process has open; the kernel closes it when it is gone."""
-    if not hasattr(process, "files"):
-        process.files = set()  # type: ignore[attr-defined]
+    found = _open.get(process)
+    if found is None:
+        found = _open[process] = set()
 
         def close() -> None:
-            for fd in files_of(process):
+            for fd in found:
                 os.close(fd)
-            files_of(process).clear()
+            found.clear()
 
         process.ended.append(close)
-    found: set[int] = process.files  # type: ignore[attr-defined]
     return found
 
 
