@@ -56,3 +56,18 @@ def numbers(numbers: npt.NDArray[Any], present: Mask | None = None) -> Array:
 def _absent(present: Mask | None) -> Mask | None:
     """The mask as Arrow takes it, which has a shorter way for none."""
     return None if present is None or present.all() else ~present
+
+
+def is_digit(window: Bytes) -> Mask:
+    """Whether each byte is a digit of ASCII."""
+    return window - ord("0") < 10
+
+
+def two_digits(window: Bytes, column: int) -> Bytes:
+    """The number of two digits in these columns."""
+    return (window[:, column] - ord("0")) * 10 + (window[:, column + 1] - ord("0"))
+
+
+def rows_of(mask: Mask) -> Any:
+    """An index of the rows where the mask is true, the cheapest there is; None where it nowhere is."""
+    return slice(None) if mask.all() else np.flatnonzero(mask) if mask.any() else None

@@ -6,11 +6,10 @@ arithmetic on bytes, done for all frames at once, so that no step costs Python t
 
 from __future__ import annotations
 
-import calendar
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
-from functools import cache, lru_cache
+from datetime import tzinfo
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,21 @@ import pyarrow.compute as pc
 
 from plugins import Batch
 from sources.syslog import structured
-from sources.syslog.columns import Array, Bytes, Ints, Mask, coded, numbers, slices, unpack, windows
+from sources.syslog.columns import (
+    Array,
+    Bytes,
+    Ints,
+    Mask,
+    coded,
+    is_digit,
+    numbers,
+    rows_of,
+    slices,
+    two_digits,
+    unpack,
+    windows,
+)
+from sources.syslog.times import offsets, rfc3164_times, rfc5424_times
 
 STATUS = "flume.syslog.status"
 """Header of an event that is not one whole message: `Invalid` or `Incomplete`."""
@@ -65,13 +78,6 @@ _HOST_WIDTHS = 16, 48, 256
 _BLANK = 32
 """No byte up to this one occurs in a field of a well-formed head: the first to come ends it."""
 _NONE = 255
-_MONTHS = sorted((int.from_bytes(name.encode()), number) for number, name in enumerate(calendar.month_abbr) if number)
-_MONTH_KEYS, _MONTH_NUMBERS = np.array(_MONTHS).T
-_EPOCH = datetime(1970, 1, 1)
-_FIRST_MINUTE, _LAST_MINUTE = (int((datetime(year, 1, 1) - _EPOCH) / timedelta(minutes=1)) for year in (1900, 2200))
-"""Outside these years a zone keeps the offset it has at their edge."""
-
-_DAYS_IN_MONTH = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 @cache
@@ -168,7 +174,7 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
         valid &= _readable(frames, reading.charset)
     usual = valid & _usual(data, after)
     formed, width = usual.copy(), _USUAL.nbytes // 2
-    if (rows := _rows(valid & ~usual)) is not None:
+    if (rows := rows_of(valid & ~usual)) is not None:
         others = frames if isinstance(rows, slice) else frames.take(pa.array(rows))
         formed[rows] = pc.match_substring_regex(others, dialect.head).to_numpy(zero_copy_only=False)
         width = _STAMP
@@ -261,15 +267,6 @@ def _texts(values: Array, charset: str | None) -> Array:
     return pa.array([value.decode(charset, "replace") for value in values.to_pylist()], pa.string())
 
 
-def _digit(window: Bytes) -> Mask:
-    return window - ord("0") < 10
-
-
-def _two(window: Bytes, column: int) -> Bytes:
-    """The number of two digits in these columns."""
-    return (window[:, column] - ord("0")) * 10 + (window[:, column + 1] - ord("0"))
-
-
 # --- heads
 
 
@@ -277,7 +274,7 @@ def priorities(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Mask
     """The priority of each frame, the position after it, and whether it is valid."""
     window = windows(data, starts, 5)
     digits = window[:, 1:4] - ord("0")
-    first, two, three = digits[:, 0], _two(window, 1), _two(window, 2)
+    first, two, three = digits[:, 0], two_digits(window, 1), two_digits(window, 2)
     closes_1, closes_2, closes_3 = (window[:, column] == ord(">") for column in (2, 3, 4))
     valid = closes_1 | (digits[:, 1] < 10) & (
         closes_2 | closes_3 & (digits[:, 2] < 10) & ((first == 0) | (first == 1) & (three < 92))
@@ -291,7 +288,7 @@ def _usual(data: Bytes, after: Ints) -> Mask:
     """Where `Oct 11 22:14:15 ` follows the priority, as in most of what is sent: of such a head only the host remains
     to be checked, and an expression over each byte is not needed."""
     window = windows(data, after, 16)
-    usual: Mask = (window[:, 4] == _BLANK) | _digit(window[:, 4])
+    usual: Mask = (window[:, 4] == _BLANK) | is_digit(window[:, 4])
     # Eight bytes at once: with its high bit set, a byte keeps it when another one up to it is taken away.
     for words, least, greatest in zip(window.view(np.uint64).T, *_USUAL, strict=True):
         within = ((words | _HIGH_BITS) - least) & ((greatest | _HIGH_BITS) - words) & ~words & _HIGH_BITS
@@ -313,12 +310,12 @@ def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask, wi
     """Where the fields of well-formed heads lie: as the grammar is known to hold, single bytes tell."""
     one, two = data[after], data[after + 1]
     # A digit is the version unless it is the first of a year.
-    version = _digit(one) & ~(_digit(two) & (data[after + 4] == ord("-")))
+    version = is_digit(one) & ~(is_digit(two) & (data[after + 4] == ord("-")))
     stamp = after + version + (np.where(version, two, one) <= _BLANK)
     window = windows(data, stamp, width)
     early, late = window[:, 8] == ord(":"), window[:, 10] == ord(":")  # the first colon of RFC 3164; usually at 9
     stamp_end = stamp + 15 - early + late
-    if (rows := _rows(window[:, 0] <= ord("9"))) is not None:
+    if (rows := rows_of(window[:, 0] <= ord("9"))) is not None:
         length = (window[rows] <= _BLANK).argmax(axis=1)
         stamp_end[rows] = stamp[rows] + length
         if not length.all():
@@ -390,99 +387,14 @@ def _timestamps(data: Bytes, heads: _Heads, now: float, reading: Reading) -> Arr
     old = known ^ iso
     seconds, millis = np.zeros((2, len(first)), np.int64)
     local = np.zeros(len(first), np.bool_)
-    if (rows := _rows(iso)) is not None:
+    if (rows := rows_of(iso)) is not None:
         tails = windows(data, heads.stamp_end[rows] - 6, 6)
-        seconds[rows], millis[rows], local[rows] = _rfc5424_times(heads.window[rows], tails)
-    if (rows := _rows(local)) is not None:
-        seconds[rows] -= _offsets(seconds[rows], zone)
-    if (rows := _rows(old)) is not None:
-        seconds[rows], known[rows] = _rfc3164_times(
-            data, heads.window[rows], heads.stamp_end[rows], now, zone, strict
-        )
+        seconds[rows], millis[rows], local[rows] = rfc5424_times(heads.window[rows], tails)
+    if (rows := rows_of(local)) is not None:
+        seconds[rows] -= offsets(seconds[rows], zone)
+    if (rows := rows_of(old)) is not None:
+        seconds[rows], known[rows] = rfc3164_times(data, heads.window[rows], heads.stamp_end[rows], now, zone, strict)
     if strict:
         unsent = heads.formed & (first == ord("-"))
         return numbers(np.where(unsent, round(now * 1000), (seconds * 1000 + millis) * known), heads.formed)
     return numbers(seconds * 1000 + millis, known)
-
-
-def _rows(mask: Mask) -> Any:
-    """An index of the rows where the mask is true, the cheapest there is; None where it nowhere is."""
-    return slice(None) if mask.all() else np.flatnonzero(mask) if mask.any() else None
-
-
-def _rfc5424_times(window: Bytes, tail: Bytes) -> tuple[Ints, Ints, Mask]:
-    """Seconds and milliseconds of `2003-10-11T22:14:15.003Z`, and whether no zone is named: then they are local."""
-    year = _two(window, 0).astype(np.int64) * 100 + _two(window, 2)
-    seconds = _seconds(year, _two(window, 5), _two(window, 8), _two(window, 11), _two(window, 14), _two(window, 17))
-    millis = np.zeros(len(window), np.int64)
-    fraction = window[:, 19] == ord(".")
-    for column, weight in (20, 100), (21, 10), (22, 1):
-        fraction &= _digit(window[:, column])
-        millis += (fraction * (window[:, column] - ord("0"))).astype(np.int64) * weight
-    ahead, behind = tail[:, 0] == ord("+"), tail[:, 0] == ord("-")
-    if (named := ahead | behind).any():
-        offset = (_two(tail, 1).astype(np.int64) * 60 + _two(tail, 4)) * 60
-        seconds -= offset * ahead - offset * behind
-    return seconds, millis, ~(named | (tail[:, 5] == ord("Z")))
-
-
-def _rfc3164_times(
-    data: Bytes, window: Bytes, end: Ints, now: float, zone: tzinfo | None, strict: bool
-) -> tuple[Ints, Mask]:
-    """Seconds of `Oct 11 22:14:15` in the year that is right for now, and whether there is such a month.
-
-    Where `strict`, also whether there is such a day and such a time.
-    """
-    # Whole seconds come in runs of equals. One of each run is worked out; the 16 bytes that tell are two numbers.
-    words = window.view(np.uint64)
-    changes = np.ones(len(words), np.bool_)
-    changes[1:] = (words[1:, 0] != words[:-1, 0]) | (words[1:, 1] != words[:-1, 1])
-    runs = np.cumsum(changes) - 1
-    window, tail = window[changes], windows(data, end[changes] - 11, 11)  # from the day on, of one digit or two
-    keys = window[:, 0].astype(np.int64) << 16 | window[:, 1].astype(np.int64) << 8 | window[:, 2]
-    places = np.searchsorted(_MONTH_KEYS, keys) % 12
-    day = np.where(_digit(tail[:, 0]), _two(tail, 0), tail[:, 1] - ord("0"))
-    hour, minute, second = (_two(tail, column) for column in (3, 6, 9))
-    fields = _MONTH_NUMBERS[places], day, hour, minute, second
-    here = datetime.fromtimestamp(now, UTC).astimezone(zone).replace(tzinfo=None)
-    year = np.full(len(window), here.year)
-    seconds = _seconds(year, *fields)
-    early, late = seconds < _wall_seconds(here, -11), seconds > _wall_seconds(here, 1)
-    if (early | late).any():
-        seconds = _seconds(year + early - late, *fields)
-    seconds -= _offsets(seconds, zone)
-    known = _MONTH_KEYS[places] == keys
-    if strict:
-        known &= (day > 0) & (day <= _DAYS_IN_MONTH[_MONTH_NUMBERS[places]]) & (hour < 24)
-        known &= (minute < 60) & (second < 60)
-    return seconds[runs], known[runs]
-
-
-def _seconds(year: Ints, month: Any, day: Any, hour: Any, minute: Any, second: Any) -> Ints:
-    """Seconds since the epoch. A field too large carries over into the next, as Java's lenient calendar has it."""
-    months = ((year - 1970) * 12 + month - 1).view("datetime64[M]")
-    days = months.astype("datetime64[D]").view(np.int64) + day - 1
-    seconds: Ints = ((days * 24 + hour) * 60 + minute) * 60 + second
-    return seconds
-
-
-def _wall_seconds(here: datetime, months: int) -> int:
-    """That many months from here; the last day where that month is shorter."""
-    year, month = divmod(here.year * 12 + here.month - 1 + months, 12)
-    day = min(here.day, calendar.monthrange(year, month + 1)[1])
-    return int((here.replace(year=year, month=month + 1, day=day) - _EPOCH).total_seconds())
-
-
-def _offsets(seconds: Ints, zone: tzinfo | None) -> Ints:
-    """How far the zone is ahead of UTC at these local times, in seconds."""
-    minutes = pa.array(np.clip(seconds // 60, _FIRST_MINUTE, _LAST_MINUTE)).dictionary_encode()
-    offsets = np.array([_offset(minute, zone) for minute in minutes.dictionary.to_pylist()], np.int64)
-    spread: Ints = offsets[minutes.indices.to_numpy()]
-    return spread
-
-
-@lru_cache(maxsize=16384)
-def _offset(minute: int, zone: tzinfo | None) -> int:
-    """The same for one minute. A time that the clock shows twice is the later one, as Java has it."""
-    wall = (_EPOCH + timedelta(minutes=minute)).replace(tzinfo=zone)
-    return minute * 60 - int(max(wall.replace(fold=fold).timestamp() for fold in (0, 1)))
