@@ -268,13 +268,13 @@ class TapServer:
                 reader, _ = listener.accept()
             except OSError:  # closed, as the agent stops
                 return
-            thread = threading.Thread(target=self._serve, args=(reader,), name="tap", daemon=True)
             self._readers = {one for one in self._readers if one.is_alive()}
             if len(self._readers) >= MOST_READERS:
                 reader.close()
                 continue
+            thread = threading.Thread(target=self._serve, args=(reader,), name="tap", daemon=True)
+            thread.start()  # before `stop` can find it, which waits for its end
             self._readers.add(thread)
-            thread.start()
 
     def _serve(self, reader: socket.socket) -> None:
         with reader, contextlib.suppress(OSError, ValueError):  # it went away, or is no reader

@@ -213,6 +213,23 @@ def test_what_a_killed_agent_left_is_replaced_and_a_living_ones_is_not(
     assert not file.exists()
 
 
+def test_an_agent_may_stop_while_a_reader_comes(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    begins, may_begin, begin = threading.Event(), threading.Event(), threading.Thread.start
+
+    def slowly(thread: threading.Thread) -> None:
+        if thread.name == "tap":
+            begins.set()
+            may_begin.wait(60)
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slowly)
+    with reachable(socket_file("a1", serving.spec.file)) as address, socket.socket(socket.AF_UNIX) as reader:
+        reader.connect(address)
+        assert begins.wait(60)
+        serving.server.stop()
+        may_begin.set()
+
+
 def test_an_agent_whose_state_cannot_be_written_runs_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
