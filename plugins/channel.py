@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -191,6 +191,13 @@ class Channel(Component[C]):
         Blocks while the channel is full or unreachable. Raises Retry when `stopping` is set before it is stored:
         the batch may or may not be in the channel then.
         """
+
+    def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
+        """`put`, of one of several batches that a source has on their way at once, and in whose order they are to be
+        read. The next one is put when `placed` is called, or this one has ended: a channel that waits long after it
+        has given a batch its place, such as for a disk, calls it before it waits, on any thread.
+        """
+        self.put(batch)
 
     @abstractmethod
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:

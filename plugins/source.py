@@ -23,7 +23,8 @@ class Source(Component[C]):
 
     The runner iterates `batches()` on one thread. With `in_flight` 1, being resumed after a yield means that the
     batch is stored in every required channel; with more, up to that many yielded batches are on their way at once
-    and `stored` alone tells. Batches on their way together may reach the channel in any order.
+    and `stored` alone tells. They come into each channel in the order of the yields; one that has to be put again
+    may come behind later ones.
     """
 
     in_flight: int = 1

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -202,13 +202,17 @@ class FileChannel(Channel[FileChannelConfig]):
 
     def put(self, batch: Batch) -> None:
         """Return when these events are on the disk; waits while there is no room."""
+        self.put_in_turn(batch, lambda: None)
+
+    def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
+        """The same; its place is in the file, which puts that come together write to the disk together."""
         config = self.config
         self.metrics.add("EventPutAttemptCount", len(batch))
-        for piece in batch.split(min(config.transaction_capacity, config.capacity), PIECE_BYTES):
-            if len(piece):
-                self._put(piece)
+        pieces = [p for p in batch.split(min(config.transaction_capacity, config.capacity), PIECE_BYTES) if len(p)]
+        for number, piece in enumerate(pieces, 1):
+            self._put(piece, placed if number == len(pieces) else lambda: None)
 
-    def _put(self, piece: Batch) -> None:
+    def _put(self, piece: Batch, placed: Callable[[], None]) -> None:
         payload = piece.to_ipc()
         try:
             with self._changed:
@@ -223,6 +227,7 @@ class FileChannel(Channel[FileChannelConfig]):
                 entry = (written.number, len(piece))
                 waiting.append(entry)  # before it is stored, and can be delivered
                 self._events += len(piece)
+            placed()
             try:
                 self._log.sync(written)
             except OSError:

@@ -161,9 +161,13 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     def put(self, batch: Batch) -> None:
         """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
+        self.put_in_turn(batch, lambda: None)
+
+    def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
+        """The same; its place is in the client's queue, which sends to each partition in order."""
         if self._producer is None:
             raise Retry(f"channel {self.name} is not connected")
-        self._producer.put(batch)
+        self._producer.put(batch, placed)
 
     # --- out
 

@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -89,12 +89,15 @@ class ChannelProducer:
         with contextlib.suppress(*BROKEN):
             self._producer.flush(1)
 
-    def put(self, batch: Batch) -> None:
-        """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
+    def put(self, batch: Batch, placed: Callable[[], None]) -> None:
+        """Return when every in-sync replica has the batch; `placed` is called as soon as what is put later comes
+        behind it. Rejected names rows that no record can hold.
+        """
         self.metrics.add("EventPutAttemptCount", len(batch))
         delivery, used = _Delivery(), self._producer
         put = self._put_batches if self._config.format == "arrow" else self._put_events
         rejected = put(batch, delivery)
+        placed()
         with self.metrics.timed("KafkaEventSendTimer"):
             self._await(delivery, len(batch))
         if delivery.error is not None:

@@ -282,7 +282,7 @@ def test_puts_that_fail_together_make_one_new_producer(monkeypatch):
 
     def put():
         try:
-            producer.put(Batch.of([Event(b"x")]))
+            producer.put(Batch.of([Event(b"x")]), lambda: None)
         except Retry as e:
             failures.append(str(e))
 
@@ -303,7 +303,7 @@ def test_partitions_that_are_added_are_found(brokers):
     producer._partitions = 2  # as when it began
     try:
         with pytest.raises(Rejected) as rejected:
-            producer.put(Batch.of([Event(b"x", {"p": str(number)}) for number in (0, 3, 4)]))
+            producer.put(Batch.of([Event(b"x", {"p": str(number)}) for number in (0, 3, 4)]), lambda: None)
     finally:
         producer.close()
     assert [(id.index, reason) for id, reason in rejected.value.reasons.items()] == [

@@ -325,10 +325,10 @@ def test_a_drain_waits_until_the_overflow_is_empty(pair: Pair, monkeypatch: pyte
 def test_a_disk_that_fails_holds_a_late_put_up_until_its_brokers_have_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(batch: Batch) -> None:
+    def full(batch: Batch, placed: object) -> None:
         raise Retry("the disk fails")
 
-    monkeypatch.setattr(pair.disk.channel, "put", full)
+    monkeypatch.setattr(pair.disk.channel, "put_in_turn", full)
     pair.topic.there.clear()
     waiting = threading.Thread(target=pair.put, args=("late",))
     waiting.start()

@@ -18,6 +18,12 @@ from agent.runner.supervise import Worker
 from agent.runner.taps import Taps
 from plugins import Batch, Channel, FlafkaError, Reader, RebalanceListener, Rejected, Retry
 
+Placed = Callable[[], None]
+
+
+def nobody_waits() -> None:
+    """`placed` of a batch that is on its way alone."""
+
 
 class HalfStored(Retry):
     """The channel holds what it takes of a batch; dead letters of the rest are not kept. To be put again, it would
@@ -69,21 +75,21 @@ class ChannelRunner(Worker):
         """A consumer of it: see `Channel.reader`."""
         return self.channel.reader(owner, group=group, member=member)
 
-    def put(self, batch: Batch, letters: DeadLetters, owner: str) -> int:
+    def put(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed = nobody_waits) -> int:
         """Store a batch that the source of path `owner` has brought: return when the channel holds it, and `letters`
         what the channel can never take. Answers how many these are. Raises Retry; HalfStored where the channel holds
-        it, and `letters` could not be put.
+        it, and `letters` could not be put. `placed` may be called before, see `Channel.put_in_turn`.
         """
-        return self.store(batch, letters, [owner])
+        return self.store(batch, letters, [owner], placed)
 
-    def store(self, batch: Batch, letters: DeadLetters, owners: Sequence[str]) -> int:
+    def store(self, batch: Batch, letters: DeadLetters, owners: Sequence[str], placed: Placed = nobody_waits) -> int:
         """The same, where `owners` names the source of each row, or one that has brought them all."""
         if not self.ready.is_set():
             raise Retry(f"channel {self.name} is not open yet")
         refused: list[DeadLetter] = []
         since = time.monotonic()
         try:
-            self.channel.put(batch)
+            self.channel.put_in_turn(batch, placed)
         except Rejected as e:
             reasons = {id.index: reason for id, reason in sorted(e.reasons.items())}
             rejected = pa.array([row in reasons for row in range(len(batch))])

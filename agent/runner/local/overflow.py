@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from agent.audit.publishing import Audit
 from agent.runner.deadletters.letters import DeadLetters, letters_of_records
-from agent.runner.local.channels import ChannelRunner, wait_for
+from agent.runner.local.channels import ChannelRunner, Placed, nobody_waits, wait_for
 from agent.runner.retries import Backoff, Retries, told
 from plugins import Batch, Channel, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken, Unreachable
 from plugins.errors import ANY_FAILURE
@@ -148,17 +148,17 @@ class OverflowingChannel(ChannelRunner):
 
     # --- in
 
-    def put(self, batch: Batch, letters: DeadLetters, owner: str) -> int:
+    def put(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed = nobody_waits) -> int:
         """Return when the brokers hold the batch, or, where they are away, this host's disk."""
         if not self._looked.is_set():
             raise Retry(f"channel {self.overflow.name} is not open yet")
         if self._enter():
-            return self._keep(batch, letters, owner)
-        put = self._puts.submit(self._store_now, batch, letters, owner)
+            return self._keep(batch, letters, owner, placed)
+        put = self._puts.submit(self._store_now, batch, letters, owner, placed)
         try:
             error = put.exception(self._seconds)
         except TimeoutError:
-            return self._keep_late(batch, letters, owner, put)
+            return self._keep_late(batch, letters, owner, placed, put)
         if error is None:
             return put.result()
         with self._changed:
@@ -167,7 +167,7 @@ class OverflowingChannel(ChannelRunner):
         if not isinstance(error, Retry) or not self._enter():
             raise error
         self.metrics.add("OverflowRepeatedCount", len(batch))
-        return self._keep(batch, letters, owner)
+        return self._keep(batch, letters, owner, placed)
 
     def _enter(self) -> bool:
         """Whether a put goes into the overflow; it is counted as under way then."""
@@ -180,10 +180,10 @@ class OverflowingChannel(ChannelRunner):
             self._storing += bool(self._reason)
             return bool(self._reason)
 
-    def _store_now(self, batch: Batch, letters: DeadLetters, owner: str) -> int:
+    def _store_now(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed) -> int:
         self._count_under_way(len(batch))
         try:
-            return self.store(batch, letters, [owner])
+            return self.store(batch, letters, [owner], placed)
         finally:
             self._count_under_way(-len(batch))
 
@@ -191,10 +191,11 @@ class OverflowingChannel(ChannelRunner):
         with self._changed:
             self._under_way += change
 
-    def _keep(self, batch: Batch, letters: DeadLetters, owner: str, mark: str = "") -> int:
+    def _keep(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed, mark: str = "") -> int:
         """Put it into the overflow. Raises Retry."""
         try:
-            rejected = self.overflow.put(batch.with_header(self._column, f"{owner} {mark}".rstrip()), letters, owner)
+            marked = batch.with_header(self._column, f"{owner} {mark}".rstrip())
+            rejected = self.overflow.put(marked, letters, owner, placed)
             self.metrics.add("OverflowEventCount", len(batch) - rejected)
             return rejected
         finally:
@@ -203,7 +204,7 @@ class OverflowingChannel(ChannelRunner):
                 self._storing -= 1
                 self._changed.notify_all()
 
-    def _keep_late(self, batch: Batch, letters: DeadLetters, owner: str, put: Future[int]) -> int:
+    def _keep_late(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed, put: Future[int]) -> int:
         """Put it into the overflow, unless `put` ends while that is not possible."""
         mark = f"{self._run}-{next(self._numbers)}"
         while True:
@@ -216,7 +217,7 @@ class OverflowingChannel(ChannelRunner):
                 self._late[mark] = put
                 self._storing += 1
             try:
-                return self._keep(batch, letters, owner, mark)
+                return self._keep(batch, letters, owner, placed, mark)
             except Retry:
                 _ended(put, GATE_SECONDS)
 

@@ -7,16 +7,17 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.delivery import intercepted
 from agent.runner.latency import took
-from agent.runner.local.channels import ChannelRunner, HalfStored
+from agent.runner.local.channels import ChannelRunner, HalfStored, Placed
 from agent.runner.local.optional import PATIENCE_SECONDS, OptionalPuts
 from agent.runner.local.selectors import Routed, Selector
+from agent.runner.local.turns import Turns
 from agent.runner.retries import Backoff
 from agent.runner.supervise import Worker, close
 from agent.runner.taps import Taps
@@ -54,7 +55,7 @@ class SourceRunner(Worker):
         """Set once it takes events for the first time."""
         self._under_way: dict[int, float] = {}
         """Since when the batches are that are not stored yet: by number, in seconds of `time.monotonic`."""
-        self._numbers = itertools.count()
+        self._number_anew()
         self.metrics.ask("UnacknowledgedSeconds", self._waited)
         self.refusing: set[str] = set()
         """Optional channels whose latest put failed."""
@@ -62,8 +63,15 @@ class SourceRunner(Worker):
         for interceptor in self.interceptors:
             interceptor.stopping = self.stopping
 
+    def _number_anew(self) -> None:
+        """None of its batches is on its way."""
+        self._numbers = itertools.count()
+        """Of batches, in the order of the yields."""
+        self._turns = {name: Turns() for name in self.channels}
+
     def work(self) -> None:
         """Pump batches until the source ends."""
+        self._number_anew()
         for interceptor in self.interceptors:
             interceptor.open()
         required = self.spec.selector.required()
@@ -133,26 +141,36 @@ class SourceRunner(Worker):
                     room.acquire()
                     if failure:
                         break
-                    under_way.put((batch, pool.submit(self.deliver, batch)))
+                    under_way.put((batch, pool.submit(self.deliver, batch, next(self._numbers))))
             finally:
                 under_way.put(None)
                 acknowledger.join()
         for error in filter(None, failure):
             raise error
 
-    def deliver(self, batch: Batch) -> bool:
-        """Store one batch in its required channels; tries until it is done. False when the agent gave up."""
-        if not len(batch):
-            return True
-        number = next(self._numbers)
+    def deliver(self, batch: Batch, number: int | None = None) -> bool:
+        """Store one batch in its required channels; tries until it is done. False when the agent gave up.
+
+        `number` is its place among those that are on their way together: behind all others, where none is given.
+        """
+        number = next(self._numbers) if number is None else number
         since = self._under_way[number] = time.monotonic()
         try:
-            stored = self._deliver(batch)
+            if not len(batch):
+                return True
+            stored = self._deliver(batch, number)
             if stored:
                 took(self.metrics, since)
             return stored
         finally:
+            self._let_pass(number)
             del self._under_way[number]
+
+    def _let_pass(self, number: int, but: Collection[str] = ()) -> None:
+        """Later batches wait for this one no more, except at those channels."""
+        for name, turns in self._turns.items():
+            if name not in but:
+                turns.passed(number)
 
     def told_to_stop(self) -> str:
         """Why it goes on although it is to stop, in words; empty where it has ended, or waits for a channel."""
@@ -169,7 +187,7 @@ class SourceRunner(Worker):
         oldest = min(self._under_way.copy().values(), default=None)
         return 0.0 if oldest is None else round(time.monotonic() - oldest, 3)
 
-    def _deliver(self, batch: Batch) -> bool:
+    def _deliver(self, batch: Batch, number: int) -> bool:
         metrics = self.metrics
         metrics.add("EventReceivedCount", len(batch))
         metrics.add("AppendBatchReceivedCount")
@@ -192,7 +210,9 @@ class SourceRunner(Worker):
                     metrics.add("EventRejectedCount", len(rejected))
                     rejected.clear()
                 if waiting is None:
-                    waiting = [functools.partial(self._put, routed) for routed in self._routed(kept)]
+                    routes = self._routed(kept)
+                    self._let_pass(number, [routed.channel for routed in routes])
+                    waiting = [functools.partial(self._put, routed, number) for routed in routes]
                 while waiting:
                     try:
                         waiting[0]()
@@ -206,6 +226,7 @@ class SourceRunner(Worker):
                 self.retries.recovered()
                 return True
             except ANY_FAILURE as e:  # a batch is given up only when the agent is: not for any error
+                self._let_pass(number)
                 metrics.add("ChannelWriteFail")
                 seconds = self.retries.failed(e, backoff)
                 if self.give_up.wait(seconds):
@@ -228,13 +249,22 @@ class SourceRunner(Worker):
             self.metrics.add("EventUnroutedCount", nowhere)
         return self.selector.route(batch)
 
-    def _put(self, routed: Routed) -> None:
+    def _put(self, routed: Routed, number: int) -> None:
+        turns = self._turns[routed.channel]
+        turns.wait(number)
+        try:
+            self._put_in_turn(routed, functools.partial(turns.passed, number))
+        finally:
+            turns.passed(number)
+
+    def _put_in_turn(self, routed: Routed, placed: Placed) -> None:
         name, batch, required = routed
+        store = functools.partial(self._store, batch, self.channels[name], placed)
         if required:
-            self._store(batch, self.channels[name])
+            store()
             return
         try:
-            self.optional[name](lambda: self._store(batch, self.channels[name]))
+            self.optional[name](store)
         except ANY_FAILURE as e:  # whatever it is, nobody waits for an optional channel
             self.metrics.add("OptionalChannelFail")
             self.metrics.add("OptionalEventDropCount", len(batch))
@@ -246,12 +276,14 @@ class SourceRunner(Worker):
                 self.refusing.discard(name)
                 self.log.info("optional channel %s takes events again", name)
 
-    def _store(self, batch: Batch, runner: ChannelRunner, put: Callable[[], int] | None = None) -> None:
-        put = put or functools.partial(runner.put, batch, self.dead_letters[runner.name], self.path)
+    def _store(self, batch: Batch, runner: ChannelRunner, placed: Placed) -> None:
+        self._finish(batch, runner, lambda: runner.put(batch, self.dead_letters[runner.name], self.path, placed))
+
+    def _finish(self, batch: Batch, runner: ChannelRunner, put: Callable[[], int]) -> None:
         try:
             rejected = put()
         except HalfStored as e:
-            e.rest = functools.partial(self._store, batch, runner, e.rest)
+            e.rest = functools.partial(self._finish, batch, runner, e.rest)
             raise
         if rejected:
             self.metrics.add("EventRejectedCount", rejected)
