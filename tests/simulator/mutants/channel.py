@@ -121,4 +121,12 @@ OVERFLOW = (
         '                    self._begin("events of an earlier outage are left")\n',
         "                    pass\n",
     ),
+    Mutant(
+        "batches-in-turn",
+        "batches that are on their way together come into a channel in order",
+        OVERFLOWS,
+        "agent/runner/local/sources.py",
+        "        turns.wait(number)\n",
+        "",
+    ),
 )
