@@ -6,7 +6,7 @@ import contextlib
 import http.server
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from agent.runner.spark import resourcemanager, yarn
 from agent.runner.spark.resourcemanager import megabytes, told_of_yarn, wrong_with_yarn
 from agent.runner.spark.yarn import Application, OnYarn, be_alone, plain, tag_of
 from agent.services.cluster import site_xml
+from agent.services.running import until
 from plugins import Caution, Retry
 
 ONE = Application("application_1_0001", "ACCEPTED", "UNDEFINED", "http://rm/1", "the queue is full", "night", 0)
@@ -57,24 +58,15 @@ def test_what_keeps_an_application_waiting_is_said_once(monkeypatch: pytest.Monk
     made, fake, said, shown = of()
     with made.submitting():
         fake.known = [ONE]
-        wait_for(lambda: said)
+        until(lambda: said)
         fake.running = 0
-        wait_for(lambda: len(said) > 1)
+        until(lambda: len(said) > 1)
         fake.known = [replace(ONE, state="RUNNING")]
     assert said[:2] == [
         "the YARN application application_1_0001 waits (ACCEPTED): the queue is full; http://rm/1",
         "the YARN application application_1_0001 waits (ACCEPTED): no NodeManager runs; the queue is full; http://rm/1",
     ]
     assert shown == [{"application": ONE.id, "tracking": "http://rm/1"}]
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    met = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        met.wait(0.005)
-    raise AssertionError("it does not come")
 
 
 def test_executors_that_are_not_given() -> None:
@@ -88,9 +80,10 @@ def test_executors_that_are_not_given() -> None:
 
 
 def test_an_end_is_told_with_the_words_of_the_resource_manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yarn, "ANSWER_SECONDS", 0.1)
     made, fake, _, _ = of(replace(ONE, state="RUNNING"))
-    assert made.why_over() is None
+    with monkeypatch.context() as hasty:
+        hasty.setattr(yarn, "ANSWER_SECONDS", 0.1)
+        assert made.why_over() is None
     fake.known = [replace(ONE, state="KILLED", end="KILLED", diagnostics="Application was killed by user ann")]
     assert made.why_over() == (
         "the YARN application application_1_0001 has ended as KILLED: Application was killed by user ann; http://rm/1"
