@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
-from agent.cli.output import json_option, show
+from agent.cli.output import Verbs, json_option, show
 from plugins import FlafkaError
 
 
-@click.group()
+@click.group(cls=Verbs)
 def spark() -> None:
     """Put on a cluster what Spark needs there."""
 
