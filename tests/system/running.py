@@ -46,6 +46,21 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
+def syslog_sources() -> str:
+    """Lines of the sources `tcp` and `udp` of agent `a1`, on ports of their own, into channel `c1`."""
+    return """
+a1.sources = tcp udp
+a1.sources.tcp.type = syslogtcp
+a1.sources.tcp.host = 127.0.0.1
+a1.sources.tcp.port = 0
+a1.sources.tcp.channels = c1
+a1.sources.udp.type = syslogudp
+a1.sources.udp.host = 127.0.0.1
+a1.sources.udp.port = 0
+a1.sources.udp.channels = c1
+"""
+
+
 def kafka_channel(servers: str, topic: str, *, name: str = "c1", partitions: int = 3) -> str:
     """Lines of a Kafka channel of agent `a1`, with a group of its own.
 
