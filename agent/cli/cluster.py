@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent.cli.output import json_option, show
+from agent.cli.output import Verbs, json_option, show
 
 if TYPE_CHECKING:
     from agent.services.kafka import KafkaCluster, KafkaStatus
@@ -22,7 +22,7 @@ directory_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Verbs)
 def cluster() -> None:
     """Run the project's own Kafka cluster: three brokers, on this machine or on three, replication 3."""
 

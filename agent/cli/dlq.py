@@ -17,14 +17,14 @@ import click
 from agent.cli.configured import Chosen, configuration_options, load_or_exit
 from agent.cli.hanging import ending_though_a_sink_hangs
 from agent.cli.kafka_admin import confirm, naming_brokers
-from agent.cli.output import iso_time, json_option, show, utc
+from agent.cli.output import Verbs, iso_time, json_option, show, utc
 
 if TYPE_CHECKING:
     from agent.runner.deadletters.stored import StoredDeadLetter
     from agent.topology import AgentSpec
 
 
-@click.group()
+@click.group(cls=Verbs)
 def dlq() -> None:
     """Show dead letters, which are events that could not be delivered, with their reasons, and replay them."""
 

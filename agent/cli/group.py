@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
-from agent.cli.output import json_option, show
+from agent.cli.output import Verbs, json_option, show
 from plugins.shared.offsets import NUL, OUTSIDE_SECONDS, OffsetMetadata, is_earlier, known_to_older, next_epoch
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ COORDINATOR_SECONDS = 10.0
 """The first group of a cluster has a coordinator once Kafka has made its topic of offsets, which asking begins."""
 
 
-@click.group()
+@click.group(cls=Verbs)
 def group() -> None:
     """List consumer groups, show their lag, move their offsets."""
 

@@ -1,4 +1,7 @@
-"""One way to show rows: a table on a terminal, tab-separated lines with a heading in a pipe, JSON when asked for."""
+"""What commands have in common that print: rows are shown in one way, and a group's help says what its verbs do.
+
+Rows are a table on a terminal, tab-separated lines with a heading in a pipe, and JSON when asked for.
+"""
 
 import json
 import sys
@@ -8,6 +11,16 @@ from datetime import UTC, datetime
 import click
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class Verbs(click.Group):
+    """A group whose help has of each verb the first sentence, in as many lines as it takes; click would cut it."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """click calls this for the list in `--help`."""
+        verbs = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.get_short_help_str(limit=1000)) for name, verb in verbs if verb])
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:

@@ -78,7 +78,10 @@ def replay(
             )
         if not planned.records:
             if planned.left and not dry_run:
-                _tell_rejected(planned.run())
+                with ending_though_a_sink_hangs():
+                    rejected = planned.run().rejected
+                if rejected:
+                    _tell_rejected(rejected)
             done = "this replay is complete; --again delivers it once more" if planned.begun else "nothing to replay"
             click.echo(done, err=True)
             return
@@ -135,13 +138,13 @@ def _tell(planned: Replay, outcome: Outcome) -> None:
     click.echo(f"{outcome.delivered:,} events delivered to {planned.sink.path}", err=True)
     if outcome.filtered:
         click.echo(f"{outcome.filtered:,} events dropped by its interceptors", err=True)
-    _tell_rejected(outcome)
+    if outcome.rejected:
+        _tell_rejected(outcome.rejected)
     if outcome.removed:
         click.echo(f"{outcome.removed:,} records were removed by retention before they were delivered", err=True)
     if outcome.rejected or outcome.removed:
         raise SystemExit(1)
 
 
-def _tell_rejected(outcome: Outcome) -> None:
-    if outcome.rejected:
-        click.echo(f"{outcome.rejected:,} events became dead letters: agent dlq list", err=True)
+def _tell_rejected(events: int) -> None:
+    click.echo(f"{events:,} events became dead letters: agent dlq list", err=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.output import json_option, show
+from agent.cli.output import Verbs, json_option, show
 
 if TYPE_CHECKING:
     from agent.services.cluster import Cluster
@@ -31,7 +31,7 @@ NATIVE = {"ignore_unknown_options": True, "allow_interspersed_args": False, "hel
 services_argument = click.argument("services", nargs=-1, type=click.Choice(NAMES), metavar=f"[{' '.join(NAMES)}]")
 
 
-@click.group()
+@click.group(cls=Verbs)
 def sandbox() -> None:
     """Run Kafka, HDFS, HBase, Solr, Spark and YARN on this machine, from jars; no root, no containers.
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
-from agent.cli.output import json_option, show
+from agent.cli.output import Verbs, json_option, show
 
 
-@click.group()
+@click.group(cls=Verbs)
 def topic() -> None:
     """List, create, describe and delete Kafka topics."""
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from agent.config import headers, kafka
+from agent.config import headers, kafka, storage
 from agent.config.components import Reader, comment_behind, missing
 from agent.config.diagnostics import Report
 from agent.config.flume import Survivors, too_much_at_once
@@ -18,7 +17,7 @@ from agent.config.runners import Drain, objections
 from agent.config.selectors import SelectorReader
 from agent.config.sinkgroups import SinkGroupReader
 from agent.hadoop import hadoop_configuration
-from agent.options import YARN, AgentOptions, SinkErrors, is_local
+from agent.options import YARN, AgentOptions, SinkErrors
 from agent.topology import (
     AgentSpec,
     ChannelSpec,
@@ -103,10 +102,10 @@ class Builder:
         self._check_headers(sources, channels, sinks)
         self._check_runners(sinks, groups)
         self._check_master(sinks, options.spark_master)
-        self._check_checkpoints(sinks, options.spark_master)
+        self._check_storage(storage.out_of_reach(sinks, options.spark_master))
         groups, sinks = self._left(groups), self._running(sinks, None)
         self._check_competition()
-        self._check_exclusive([*sources, *channels, *sinks])
+        self._check_storage(storage.shared([*sources, *channels, *sinks]))
         for spec, message in kafka.warnings(sources, self.channels, sinks):
             self.report.warn(spec.place, spec.path, message)
         for spec, message in kafka.guarantees(self.channels, sinks):
@@ -374,19 +373,9 @@ class Builder:
             return f"channel {name!r} must be used by nothing else, and {', '.join(users)} names it as a channel"
         return ""
 
-    def _check_exclusive(self, specs: Iterable[ComponentSpec]) -> None:
-        """Two components that would write the same files."""
-        owners: dict[Path, str] = {}
-        for spec in specs:
-            kept: Any = spec.make().exclusive()
-            if not isinstance(kept, Mapping):  # a plugin of before, which names no options
-                kept = dict.fromkeys(kept, "")
-            for path, option in kept.items():
-                owner = owners.setdefault(path.absolute(), spec.path)
-                if owner != spec.path:
-                    write = f"; write {spec.path}.{option} = …" if option else ""
-                    message = f"{option} {path} is that of {owner}: each needs its own{write}".strip()
-                    self.report.error(spec.place, spec.path, message, drops=spec.path)
+    def _check_storage(self, found: Iterable[storage.Error]) -> None:
+        for spec, message in found:
+            self.report.error(spec.place, spec.path, message, drops=spec.path)
 
     def _check_transactions(self, sources: list[SourceSpec], sinks: list[SinkSpec]) -> None:
         """Flume drops what moves more events at once than a transaction of its channel holds; here that works."""
@@ -448,21 +437,6 @@ class Builder:
             place = self.written.options["spark.master"].place
             for spec in on_spark if self.report.mode == "lenient" else on_spark[:1]:
                 self.report.error(place, self.agent, str(e), drops=spec.path)
-
-    def _check_checkpoints(self, sinks: list[SinkSpec], master: str) -> None:
-        """State lies where executors put it, and so do files: on a cluster that has to be a place they all reach."""
-        for spec in [] if is_local(master) else sinks:
-            if issubclass(spec.cls, StreamingSink):
-                if spec.make().checkpoint is None:
-                    message = f"with spark.master = {master} it needs a checkpoint that the executors can reach: hdfs://host:port/…"
-                    self.report.error(spec.place, spec.path, message, drops=spec.path)
-            elif (
-                spec.runner == "spark"
-                and issubclass(spec.cls, CommittingSink)
-                and spec.make().record.startswith("file:")
-            ):
-                message = f"with spark.master = {master} each executor would write to its own disk: write to hdfs://…"
-                self.report.error(spec.place, spec.path, message, drops=spec.path)
 
     def _competitors(self, channel: str, group: str | None) -> list[str]:
         """The sinks that share a consumer group, and sink groups, by name."""

@@ -89,6 +89,13 @@ def test_the_help_of_every_command_fits_a_terminal_and_needs_no_server(
         assert not [line for line in shown.output.splitlines() if len(line) > 80], called
 
 
+@pytest.mark.parametrize("group", [name for name in COMMANDS if isinstance(top_command(name), click.Group)])
+def test_what_a_verb_does_is_said_to_the_end(group: str) -> None:
+    listed = CliRunner().invoke(main, [group, "--help"], terminal_width=80).output.partition("Commands:")[2]
+    assert listed
+    assert "..." not in listed
+
+
 VERBS = dict(one for top in COMMANDS for one in commands(top_command(top), top))
 SILENT = {
     *("start", "template"),  # a log, with --log-format json; a program

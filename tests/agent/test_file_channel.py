@@ -1,13 +1,16 @@
 """A file channel in a running agent: killed, started again, drained."""
 
 import socket
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agent.config import load
+from agent.config import load, storage
 from agent.services.running import RunningAgent, free_port
-from plugins import Components
+from agent.topology import ComponentSpec, Place
+from plugins import Batch, Components, Config, Source
 
 CONFIGURATION = """
 a1.sources = s
@@ -52,6 +55,21 @@ def test_two_components_that_would_write_the_same_files_are_named(tmp_path: Path
         f"a1.channels.d: dataDirs {state}/file-channel/data is that of a1.channels.c: each needs its own; "
         "write a1.channels.d.dataDirs = …",
     ]
+
+
+@pytest.mark.parametrize("kept", [[Path("/y/here")], (Path("/y/here"),), {Path("/y/here"): ""}])
+def test_of_a_plugin_that_names_no_options_the_files_are_told(kept: Any) -> None:
+    class Kept(Source[Config]):
+        def batches(self) -> Iterator[Batch]:
+            raise NotImplementedError
+
+        def exclusive(self) -> Any:
+            """As plugins had it before there were options to name."""
+            return kept
+
+    one, other = (ComponentSpec(n, f"a1.sources.{n}", Kept, Config(), {}, Place("a", 1)) for n in ("s", "t"))
+    told = "/y/here is that of a1.sources.s: each needs its own"
+    assert [*storage.shared([one, other, one])] == [(other, told)]
 
 
 @pytest.mark.usefixtures("servers")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 from agent.cli import main
 from agent.config import load
 from agent.runner import replaying
+from agent.runner.local.alone import Hangs
 from plugins import Components, FlafkaError, PartitionClaim
 
 CONF = """
@@ -84,3 +87,39 @@ def test_a_span_that_holds_nothing_is_not_taken_for_a_replay_that_is_complete(
     topic: Any = Topic(position)
     planned = replaying._planned(spec, spec.sinks[0], topic, topic.positions("g"), 1, 2)
     assert (planned.records, planned.begun) == (0, begun)
+
+
+def test_a_sink_that_hangs_over_what_a_last_commit_left_ends_the_command_too(
+    conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python itself would wait for the sink's threads without end."""
+    end = threading.Event()
+    part = replaying.Part(0, 5, 8, 8, 0, 8)
+
+    class Planned(replaying.Replay):
+        left = True
+
+        def repeats(self) -> str:
+            return ""
+
+        def run(self, tell: Any = None) -> Any:
+            threading.Thread(target=end.wait, args=(60,)).start()
+            raise Hangs("the replay stopped, a1.sinks.k hangs")
+
+    @contextmanager
+    def replay_of(spec: Any, name: str, start: int, end: int) -> Iterator[Any]:
+        none: Any = None
+        yield Planned(spec, spec.sinks[0], none, {0: PartitionClaim("", "", "", "g", 0, 0)}, (part,))
+
+    def leave(code: int) -> None:
+        raise SystemExit(code + 40)
+
+    monkeypatch.setattr(replaying, "replay_of", replay_of)
+    monkeypatch.setattr(os, "_exit", leave)
+    span = ("--from", "2026-01-01", "--to", "2026-01-02")
+    try:
+        shown = CliRunner().invoke(main, ["replay", "-c", str(conf), "--sink", "k", *span, "--yes"])
+    finally:
+        end.set()
+    assert shown.exit_code == 41, shown.exception
+    assert "error: the replay stopped, a1.sinks.k hangs" in shown.stderr

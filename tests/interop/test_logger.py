@@ -13,7 +13,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from plugins import Event
-from tests.system.running import hdfs_sink, in_hdfs, in_topic, kafka_channel, reconciliation, unique
+from tests.system.running import hdfs_sink, in_hdfs, in_topic, kafka_channel, reconciliation, syslog_sources, unique
 
 MESSAGES = [
     "plain",
@@ -40,17 +40,9 @@ def test_every_way_of_logger(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_c
     topic, source = unique("logger"), tmp_path / "messages"
     source.write_text("".join(f"{message}\n" for message in MESSAGES))
     configuration = f"""
-a1.sources = tcp udp
 a1.channels = c1
 a1.sinks = k1
-a1.sources.tcp.type = syslogtcp
-a1.sources.tcp.host = 127.0.0.1
-a1.sources.tcp.port = 0
-a1.sources.tcp.channels = c1
-a1.sources.udp.type = syslogudp
-a1.sources.udp.host = 127.0.0.1
-a1.sources.udp.port = 0
-a1.sources.udp.channels = c1
+{syslog_sources()}
 {kafka_channel(kafka_cluster.bootstrap_servers, topic)}
 {hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}/%{{Facility}}/%{{Severity}}")}
 """

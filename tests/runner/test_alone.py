@@ -27,6 +27,12 @@ a1.sinks.k1.channel = c1
 a1.sinks.k1.endpoint = http://127.0.0.1:{port}/
 a1.sinks.k1.requestTimeout = 3600000
 """
+HASTY = """
+import os
+from agent.runner.local import alone
+hangs, alone.HANG_SECONDS = alone.hangs, 0.5
+alone.hangs = lambda sink: os.path.exists({connected!r}) and hangs(sink)  # opening may take long
+"""
 WITH_A_POOL = """
 import concurrent.futures, sinks.http
 send = sinks.http.HttpSink.{call}
@@ -59,6 +65,7 @@ def replaying(directory: Path, server: socket.socket, before: str) -> Iterator[s
         try:
             server.settimeout(60)
             with server.accept()[0]:
+                (directory / "connected").touch()
                 yield process
         finally:
             process.kill()
@@ -66,7 +73,7 @@ def replaying(directory: Path, server: socket.socket, before: str) -> Iterator[s
 
 @pytest.mark.parametrize("pool", [False, True])
 def test_it_ends_with_a_sentence(silent: socket.socket, tmp_path: Path, pool: bool) -> None:
-    before = "import agent.runner.local.alone as alone\nalone.HANG_SECONDS = 0.5\n"
+    before = HASTY.format(connected=str(tmp_path / "connected"))
     with replaying(tmp_path, silent, before + (WITH_A_POOL.format(call="write") if pool else "")) as process:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -4,154 +4,15 @@ import threading
 import time
 import types
 
-import pyarrow.compute as pc
 import pytest
 
-from agent.runner import delivery
-from agent.runner.delivery import intercepted
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.sources import SourceRunner
 from agent.services.running import until
-from agent.topology import ComponentSpec, Place, Route, SelectorSpec, SourceSpec
-from interceptors.static import StaticInterceptor
-from plugins import Batch, Channel, Config, Event, EventId, Interceptor, Rejected, Retry, Source, conformance
-
-NOWHERE = Place("test.conf", 1)
-
-
-class Ten(Source[Config]):
-    """Ten batches of one event each; remembers what it was told is stored."""
-
-    type_name = "ten"
-
-    def __init__(self, config, name=""):
-        super().__init__(config, name)
-        self.told: list[bytes] = []
-
-    def batches(self):
-        for n in range(10):
-            yield Batch.of([Event(b"%d" % n)])
-
-    def stored(self, batch):
-        self.told.append(batch.bodies[0].as_py())
-
-
-class TenAtOnce(Ten):
-    """The same with four in flight."""
-
-    type_name = "ten-at-once"
-    in_flight = 4
-
-
-class Store(Channel[Config]):
-    """Keeps what it is given; fails as often as told."""
-
-    type_name = "store"
-
-    def __init__(self, config=None, name=""):
-        super().__init__(config or Config(), name)
-        self.held: list[bytes] = []
-        self.failures: list[Exception] = []
-        self.lock = threading.Lock()
-
-    def put(self, batch):
-        with self.lock:
-            if self.failures:
-                raise self.failures.pop()
-            self.held += batch.bodies.to_pylist()
-
-    def reader(self, owner, *, group, member):
-        raise NotImplementedError
-
-
-class Stumble(Interceptor[Config]):
-    """Fails the first time."""
-
-    type_name = "stumble"
-
-    def __init__(self, config, name=""):
-        super().__init__(config, name)
-        self.fallen = False
-
-    def intercept(self, batch):
-        if not self.fallen:
-            self.fallen = True
-            raise RuntimeError("a bug in an interceptor")
-        return batch
-
-
-class Refuse(Interceptor[Config]):
-    """Rejects every third, drops every fifth."""
-
-    type_name = "refuse"
-
-    def intercept(self, batch):
-        numbers = [int(event.body) for event in batch]
-        batch = self.reject(batch, {row: f"{n} is bad" for row, n in enumerate(numbers) if n % 3 == 0})
-        return batch.map(lambda event: None if int(event.body) % 5 == 0 else event)
-
-
-class RefuseTwice(Refuse):
-    """The first time, it has another batch before it is done with this one: as two threads may have it."""
-
-    type_name = "refuse-twice"
-    meanwhile = None
-
-    def intercept(self, batch):
-        batch = super().intercept(batch)
-        if (meanwhile := self.meanwhile) is not None:
-            self.meanwhile = None
-            thread = threading.Thread(target=meanwhile)
-            thread.start()
-            thread.join()
-        return batch
-
-
-class Grow(Interceptor[Config]):
-    """Makes two of each the first time."""
-
-    type_name = "grow"
-    grown = False
-
-    def intercept(self, batch):
-        if self.grown:
-            return batch
-        self.grown = True
-        return Batch.of([*batch, *batch])
-
-
-class Letters(list):
-    def put(self, letters):
-        self.extend(letters)
-
-    def close(self):
-        pass
-
-
-def run(cls, *stores, interceptors=(), optional=frozenset(), selector=None, give_up=None, audit=None):
-    channels = {store.name: ChannelRunner(f"a.channels.{store.name}", store.name, store) for store in stores}
-    for channel in channels.values():
-        channel.ready.set()
-        channel.audit = audit
-    spec = SourceSpec(
-        "s",
-        "a.sources.s",
-        cls,
-        Config(),
-        {},
-        NOWHERE,
-        channels=tuple(channels),
-        interceptors=tuple(ComponentSpec(c.type_name, "i", c, Config(), {}, NOWHERE) for c in interceptors),
-        selector=selector or SelectorSpec(otherwise=Route(tuple(channels.keys() - optional), tuple(optional))),
-    )
-    letters = Letters()
-    runner = SourceRunner(spec, channels, dict.fromkeys(channels, letters), give_up or threading.Event())
-    runner.run()
-    runner.close()
-    return runner, letters
-
-
-NUMBERS = [b"%d" % n for n in range(10)]
+from agent.topology import Route, SelectorSpec, SourceSpec
+from plugins import Batch, Config, Event, EventId, Interceptor, Rejected, Retry
+from tests.runner.pipelines import Letters
+from tests.runner.tens import NOWHERE, NUMBERS, Store, Stumble, Ten, TenAtOnce, run
 
 
 def test_every_batch_is_stored_and_told_in_order():
@@ -355,13 +216,6 @@ def test_how_long_a_batch_takes_is_shown(monkeypatch):
     assert runner.metrics.get("BatchMilliseconds") == 0  # it came to no end
 
 
-def test_a_bug_in_an_interceptor_loses_nothing(caplog):
-    store = Store(name="c")
-    run(Ten, store, interceptors=[Stumble])
-    assert store.held == NUMBERS
-    assert "a bug in an interceptor" in caplog.text
-
-
 @pytest.mark.parametrize("cls", [Ten, TenAtOnce])
 @pytest.mark.timeout(60)
 def test_code_that_ends_the_program_while_a_batch_is_stored_loses_nothing(cls):
@@ -385,15 +239,6 @@ def test_code_that_ends_the_program_while_a_batch_is_stored_loses_nothing(cls):
     assert runner.source.told == NUMBERS
     assert runner.metrics.get("ChannelWriteFail") == 1
     assert runner.metrics.get("OptionalChannelFail") == 1
-
-
-def test_what_a_channel_cannot_hold_becomes_a_dead_letter():
-    store = Store(name="c")
-    store.failures = [Rejected({EventId("", -1, -1, 0): "too large"})]
-    runner, letters = run(Ten, store)
-    assert [(letter.event.body, letter.reason) for letter in letters] == [(b"0", "too large")]
-    assert store.held == NUMBERS[1:]
-    assert runner.source.told == NUMBERS
 
 
 def test_an_agent_that_gives_up_acknowledges_nothing_behind_the_batch_it_lost():
@@ -425,121 +270,3 @@ def test_a_source_that_fails_is_opened_again(failure):
     assert store.held == NUMBERS
     assert runner.metrics.get("FailureCount") == 2
     assert runner.metrics.last_error == ""
-
-
-class Choosy(Store):
-    """Refuses the 3."""
-
-    type_name = "choosy"
-
-    def put(self, batch):
-        super().put(batch.where(pc.not_equal(batch.bodies, b"3")))
-        bodies = batch.bodies.to_pylist()
-        if b"3" in bodies:
-            raise Rejected({EventId("", 0, 0, bodies.index(b"3")): "too large"})
-
-
-def test_the_audit_is_told_what_is_stored_and_before_the_source_is():
-    class Books(list):
-        def put(self, batch):
-            self.extend(batch.bodies.to_pylist())
-
-    told, store = Books(), Choosy(name="c")
-    store.failures = [Retry("away")]
-    runner, letters = run(Ten, store, audit=told)
-    assert told == store.held == [body for body in NUMBERS if body != b"3"]
-    assert runner.source.told == NUMBERS
-    assert [letter.event.body for letter in letters] == [b"3"]
-
-
-def test_what_an_interceptor_rejects_is_a_dead_letter_before_the_rest_is_stored():
-    store = Store(name="c")
-    runner, letters = run(Ten, store, interceptors=[Refuse])
-    assert store.held == [b"1", b"2", b"4", b"7", b"8"]
-    assert [(one.component, one.id, one.event.body, one.reason) for one in letters] == [
-        ("a.sources.s", None, b"%d" % n, f"{n} is bad") for n in (0, 3, 6, 9)
-    ]
-    for metrics in (runner.metrics, runner.interceptors[0].metrics):
-        assert metrics.get("EventRejectedCount") == 4
-        assert metrics.get("EventFilteredCount") == 1
-    assert runner.source.told == NUMBERS
-
-
-@pytest.fixture
-def no_letters_at_first(monkeypatch):
-    """The first two tries to keep letters fail."""
-    failures = [Retry("no room for letters") for _ in range(2)]
-
-    def put(self, letters):
-        if failures:
-            raise failures.pop()
-        self.extend(letters)
-
-    monkeypatch.setattr(Letters, "put", put)
-
-
-@pytest.mark.usefixtures("no_letters_at_first")
-def test_what_an_interceptor_rejects_waits_for_letters_that_cannot_be_kept():
-    store = Store(name="c")
-    runner, letters = run(Ten, store, interceptors=[Refuse])
-    assert [one.event.body for one in letters] == [b"0", b"3", b"6", b"9"]
-    assert store.held == [b"1", b"2", b"4", b"7", b"8"]
-    for metrics in (runner.metrics, runner.interceptors[0].metrics):  # it has seen each event once
-        assert metrics.get("EventRejectedCount") == 4
-        assert metrics.get("EventFilteredCount") == 1
-
-
-@pytest.mark.usefixtures("no_letters_at_first")
-def test_what_a_channel_takes_is_put_once_though_letters_of_the_rest_cannot_be_kept():
-    class Halves(Ten):
-        """Two batches of five."""
-
-        type_name = "halves"
-
-        def batches(self):
-            for start in (0, 5):
-                yield Batch.of([Event(b"%d" % n) for n in range(start, start + 5)])
-
-    class Books(list):
-        def put(self, batch):
-            self.extend(batch.bodies.to_pylist())
-
-    told, store = Books(), Choosy(name="c")
-    runner, letters = run(Halves, store, audit=told)
-    assert told == store.held == [body for body in NUMBERS if body != b"3"]
-    assert [one.event.body for one in letters] == [b"3"]
-    assert runner.metrics.get("EventRejectedCount") == 1
-    assert runner.routed["c"].get("EventRoutedCount") == 9
-    assert runner.metrics.last_error == ""
-
-
-def test_what_an_interceptor_rejects_on_two_threads_at_once_is_of_each_its_own():
-    """Else one takes, or drops as that of a try that failed, what the other one has rejected just then."""
-    interceptor, told = RefuseTwice(Config()), []
-
-    def passes(*numbers):
-        mine = []
-        batch = Batch.of(Event(b"%d" % n) for n in numbers)
-        left = intercepted(batch, [interceptor], rejected=lambda rows, reasons: mine.extend(reasons))
-        told.append((left.bodies.to_pylist(), mine))
-
-    interceptor.meanwhile = lambda: passes(2, 3)
-    passes(0, 1)
-    assert told == [([b"2"], ["3 is bad"]), ([b"1"], ["0 is bad"])]
-    assert interceptor.metrics.get("EventRejectedCount") == 2
-    assert interceptor.metrics.get("EventFilteredCount") == 0
-
-
-def test_a_good_batch_costs_no_look_at_an_interceptors_source(monkeypatch):
-    monkeypatch.setattr(delivery, "described", lambda cls: pytest.fail("it parses the file"))
-    interceptor = conformance.make(StaticInterceptor, {"key": "a", "value": "b"})
-    batch = delivery.intercepted(Batch.of([Event(b"x")]), [interceptor])
-    assert [event.headers for event in batch] == [{"a": "b"}]
-
-
-def test_an_interceptor_that_makes_more_events_is_told_so(caplog):
-    store = Store(name="c")
-    run(Ten, store, interceptors=[Grow])
-    assert "Grow" in caplog.text
-    assert "must return the events that it gets, changed or fewer of them, and makes 2 of 1" in caplog.text
-    assert store.held == NUMBERS

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from agent.hadoop import hadoop_configuration
 from agent.options import AgentOptions
 from agent.runner.spark import versions
 from agent.runner.spark.driver import reason
+from agent.runner.spark.kept import remember_jars
 from agent.runner.spark.versions import PYTHON, told, wrong, wrong_with_master
 from agent.services import java
+from agent.services.cluster import site_xml
 from agent.services.running import free_port
 from plugins import Caution
 
@@ -76,6 +79,37 @@ def test_python_of_another_version_on_the_workers() -> None:
         "/opt/bin/python3.9"
     ]
     assert list(wrong(REMOTE.model_copy(update={"spark_conf": {**conf, "spark.archives": "own.tar.gz#own"}}))) == []
+
+
+def test_what_executors_on_yarn_need_lies_where_they_reach_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "yarn-site.xml").write_text(site_xml({}))
+
+    def found(**conf: str) -> list[str]:
+        named = {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()}
+        cautions = list(wrong(AgentOptions(spark_master="yarn", spark_conf=named)))
+        assert all(isinstance(one, Caution) for one in cautions)
+        return [one.partition(",")[0] for one in cautions]
+
+    own, uploads = ["fs.defaultFS"], ["Spark uploads its own jars"]
+    assert found() == own
+    assert found(yarn_archive="hdfs://nn/spark.zip") == own
+    assert found(yarn_stagingDir="/apps") == own
+    assert found(yarn_stagingDir="hdfs://nn/apps") == uploads
+    assert found(hadoop_fs_defaultFS="hdfs://nn") == uploads
+    (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://nn"}))
+    assert found() == uploads
+    assert found(yarn_archive="hdfs://nn/spark.zip") == []
+    remember_jars(hadoop_configuration(), {}, "hdfs://nn/user/ann/.flafka/spark/spark.zip")
+    assert found() == []
+    assert found(yarn_stagingDir="/apps") == uploads, "it looks for them below that"
+    remember_jars(
+        hadoop_configuration(), {"spark.yarn.stagingDir": "/apps"}, "hdfs://nn/apps/.flafka/spark/spark.zip"
+    )
+    assert found(yarn_stagingDir="/apps") == []
 
 
 def test_no_java_no_pyspark_and_another_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from agent.hadoop import hadoop_configuration
 from agent.options import AgentOptions
 from agent.runner.spark import resourcemanager, yarn
 from agent.runner.spark.resourcemanager import megabytes, told_of_yarn, wrong_with_yarn
 from agent.runner.spark.yarn import Application, OnYarn, be_alone, plain, tag_of
 from agent.services.cluster import site_xml
+from agent.services.running import until
 from plugins import Caution, Retry
 
 ONE = Application("application_1_0001", "ACCEPTED", "UNDEFINED", "http://rm/1", "the queue is full", "night", 0)
@@ -55,24 +58,15 @@ def test_what_keeps_an_application_waiting_is_said_once(monkeypatch: pytest.Monk
     made, fake, said, shown = of()
     with made.submitting():
         fake.known = [ONE]
-        wait_for(lambda: said)
+        until(lambda: said)
         fake.running = 0
-        wait_for(lambda: len(said) > 1)
+        until(lambda: len(said) > 1)
         fake.known = [replace(ONE, state="RUNNING")]
     assert said[:2] == [
         "the YARN application application_1_0001 waits (ACCEPTED): the queue is full; http://rm/1",
         "the YARN application application_1_0001 waits (ACCEPTED): no NodeManager runs; the queue is full; http://rm/1",
     ]
     assert shown == [{"application": ONE.id, "tracking": "http://rm/1"}]
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    met = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        met.wait(0.005)
-    raise AssertionError("it does not come")
 
 
 def test_executors_that_are_not_given() -> None:
@@ -86,9 +80,10 @@ def test_executors_that_are_not_given() -> None:
 
 
 def test_an_end_is_told_with_the_words_of_the_resource_manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yarn, "ANSWER_SECONDS", 0.1)
     made, fake, _, _ = of(replace(ONE, state="RUNNING"))
-    assert made.why_over() is None
+    with monkeypatch.context() as hasty:
+        hasty.setattr(yarn, "ANSWER_SECONDS", 0.1)
+        assert made.why_over() is None
     fake.known = [replace(ONE, state="KILLED", end="KILLED", diagnostics="Application was killed by user ann")]
     assert made.why_over() == (
         "the YARN application application_1_0001 has ended as KILLED: Application was killed by user ann; http://rm/1"
@@ -149,7 +144,7 @@ class Pages(http.server.BaseHTTPRequestHandler):
         found = self.told.get(path)
         self.send_response(200 if found is not None else 401)
         self.end_headers()
-        self.wfile.write(json.dumps(found).encode())
+        self.wfile.write(found if isinstance(found, bytes) else json.dumps(found).encode())
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -173,18 +168,27 @@ def pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Page
             "apps/application_1_0009": {"app": {"state": "FAILED", "diagnostics": "AM\n exited with  exitCode: 0"}},
         }
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Own) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        at = f"127.0.0.1:{server.server_port}"
+    with serving(Own) as at:
         properties = {"yarn.resourcemanager.address": at, "yarn.resourcemanager.webapp.address": at}
         (tmp_path / "yarn-site.xml").write_text(site_xml(properties))
         monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
         monkeypatch.delenv("YARN_CONF_DIR", raising=False)
         monkeypatch.setattr(resourcemanager, "RUN_SECONDS", 1.0)
+        monkeypatch.setattr(resourcemanager, "LOOK_SECONDS", 0.01)
         yield Own
-        server.shutdown()
-        thread.join()
+
+
+@contextlib.contextmanager
+def serving(pages: type[Pages]) -> Iterator[str]:
+    """Have them answer at this address."""
+    with http.server.HTTPServer(("127.0.0.1", 0), pages) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def node(free: int, state: str = "RUNNING") -> dict[str, Any]:
@@ -257,6 +261,77 @@ def test_a_resource_manager_without_nodes_too_old_or_with_kerberos(pages: type[P
     assert isinstance(one, Caution)
     assert one.startswith("the ResourceManager's pages do not tell of YARN (http://127.0.0.1:")
     assert "asks for Kerberos" in one
+
+
+def test_of_two_resource_managers_the_active_one_is_asked(
+    pages: type[Pages], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    redirected = b"This is standby RM. Redirecting to the current active RM: http://rm2:8088/ws/v1/cluster/nodes\n"
+
+    class StandingBy(Pages):
+        told: ClassVar[dict[str, Any]] = {
+            "info": {"clusterInfo": {**pages.told["info"]["clusterInfo"], "haState": "STANDBY"}},
+            **dict.fromkeys(["metrics", "nodes", "scheduler"], redirected),
+        }
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(redirected)
+
+    pages.told["info"]["clusterInfo"]["haState"] = "ACTIVE"
+    (active,) = hadoop_configuration().pages()
+    with serving(StandingBy) as other:
+        properties = {"yarn.resourcemanager.ha.enabled": "true", "yarn.resourcemanager.ha.rm-ids": "rm1,rm2"}
+        for id, at in ("rm1", other), ("rm2", active.removeprefix("http://")):
+            properties |= {f"yarn.resourcemanager.{name}.{id}": at for name in ("address", "webapp.address")}
+        (tmp_path / "yarn-site.xml").write_text(site_xml(properties))
+        assert found() == []
+        assert told_of_yarn(AgentOptions()) == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
+        pages.told["info"]["clusterInfo"]["haState"] = "STANDBY"
+        (one,) = found()
+        assert isinstance(one, Caution)
+        assert f"(http://{other} is STANDBY; {active} is STANDBY): nothing else is checked" in one
+
+
+OTHERWISE = b"""
+{"clusterInfo": 1, "clusterMetrics": {}, "nodes": {"node": [1]}, "scheduler": [], "app": {}}
+"""
+
+
+@pytest.mark.parametrize("page", ["info", "metrics", "nodes", "scheduler", "apps/application_1_0009"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"<html>It works!</html>",
+        b"",
+        b"null",
+        b"[1]",
+        b'{"clusterInfo": {"sta',
+        b'{"a": 1}',
+        b"[" * 100_000,
+        OTHERWISE,
+    ],
+    ids=["html", "empty", "null", "list", "truncated", "other", "deep", "otherwise"],
+)
+def test_answers_of_another_program_are_told_in_a_sentence(
+    pages: type[Pages], page: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resourcemanager, "RUN_SECONDS", 0.05)
+    pages.told[page] = answer
+    said = found()
+    assert all(isinstance(one, Caution) for one in said), "no more is known of YARN than before"
+    assert told_of_yarn(AgentOptions()) == "" or page not in ("info", "metrics")
+
+
+def test_an_answer_that_does_not_end(pages: type[Pages], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resourcemanager, "ANSWER_BYTES", 100)
+    pages.told["nodes"] = b" " * 1000
+    (first, *_) = found()
+    assert isinstance(first, Caution)
+    assert first.startswith("which nodes YARN has is not known: http://127.0.0.1:")
+    assert first.endswith(": its answer does not end")
 
 
 def test_no_resource_manager(pages: type[Pages], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

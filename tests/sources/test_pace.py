@@ -1,9 +1,19 @@
+"""What comes alone goes at once, and what comes soon after goes together."""
+
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from agent.services.running import until
 from sources import pace
+from sources.exec import ExecConfig, ExecSource
 from sources.pace import MAX_WAIT, PAUSE, Pace
+from sources.syslog.framing import Intake
+from tests.sources.syslog_running import Running
 
 
 class Clock:
@@ -49,3 +59,45 @@ def test_a_batch_fills_while_there_is_more_to_read(clock: Clock) -> None:
     assert not ours.due(quiet=False)
     clock.now += MAX_WAIT * 0.2
     assert ours.due(quiet=False)
+
+
+def test_an_intake_goes_at_once_and_then_waits(clock: Clock) -> None:
+    intake = Intake(1 << 20)
+    line = np.array([5]), np.zeros(1, np.uint8)
+    assert not intake.due(quiet=True), "nothing is in it"
+    intake.add(*line)
+    assert intake.patience() == 0
+    assert intake.due(quiet=True)
+    assert not intake.due(quiet=False)
+    intake.take()
+    intake.add(*line)
+    assert intake.patience() == pytest.approx(PAUSE)
+    assert not intake.due(quiet=True)
+    clock.now += 2 * PAUSE
+    assert intake.due(quiet=True)
+
+
+def test_a_command_s_first_line_goes_at_once_and_those_behind_it_together(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = bytearray()
+    read = os.read
+
+    def watched(fd: int, size: int) -> bytes:
+        data = read(fd, size)
+        seen.extend(data)
+        return data
+
+    monkeypatch.setattr("sources.exec.os.read", watched)
+    os.mkfifo(tmp_path / "fifo")
+    config, problems = ExecConfig.parse({"command": f"cat {tmp_path}/fifo"})
+    assert config is not None, problems
+    with Running(ExecSource(config)) as running, (tmp_path / "fifo").open("wb", 0) as fifo:
+        fifo.write(b"one\n")
+        assert [event.body for event in running.wait_for(1)] == [b"one"]
+        for text in b"two\n", b"three\n":
+            fifo.write(text)
+            until(lambda text=text: text in seen, "it to be read")
+        assert running.count == 1, "the clock stands"
+        clock.now += 2 * PAUSE
+        assert [event.body for event in running.wait_for(3)] == [b"one", b"two", b"three"]

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from agent.audit.reconciliation import HdfsReader, Reconciliation, lines, read_topic, reconcile
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from plugins import Channel, Components, Event
+from plugins import Channel, Components, Event, Retry
 
 ROOT = Path(__file__).parents[2]
 KAFKA = cast(type[Channel[Any]], Components().get("channel", "kafka"))
@@ -44,6 +45,21 @@ def agent_command(
 def unique(name: str) -> str:
     """A name for a topic or a directory that no other test has."""
     return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def syslog_sources() -> str:
+    """Lines of the sources `tcp` and `udp` of agent `a1`, on ports of their own, into channel `c1`."""
+    return """
+a1.sources = tcp udp
+a1.sources.tcp.type = syslogtcp
+a1.sources.tcp.host = 127.0.0.1
+a1.sources.tcp.port = 0
+a1.sources.tcp.channels = c1
+a1.sources.udp.type = syslogudp
+a1.sources.udp.host = 127.0.0.1
+a1.sources.udp.port = 0
+a1.sources.udp.channels = c1
+"""
 
 
 def kafka_channel(servers: str, topic: str, *, name: str = "c1", partitions: int = 3) -> str:
@@ -79,9 +95,20 @@ a1.sinks.{name}.hdfs.rollCount = 0
 
 
 def in_topic(kafka: KafkaCluster, topic: str) -> list[Event]:
-    """Every event that a topic of the Kafka channel holds; in the order of each partition."""
-    records = read_topic(kafka.bootstrap_servers, topic, KAFKA)
-    return [event for takes in records.values() for taken in takes for event in taken.batch]
+    """Every event that a topic of the Kafka channel holds; in the order of each partition.
+
+    Brokers that have not yet heard of a topic that was just made are asked again.
+    """
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            records = read_topic(kafka.bootstrap_servers, topic, KAFKA)
+        except Retry as e:
+            if "Unknown topic" not in str(e) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return [event for takes in records.values() for taken in takes for event in taken.batch]
 
 
 def in_hdfs(hdfs: HdfsCluster, root: str) -> list[bytes]:

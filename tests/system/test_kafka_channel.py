@@ -1,5 +1,6 @@
 """The Kafka channel on three real brokers."""
 
+import contextlib
 import os
 import time
 import uuid
@@ -433,7 +434,12 @@ def test_a_topic_that_refuses_the_time_of_this_host_is_told_with_the_way_out(kaf
     new = NewTopic(topic, num_partitions=3, replication_factor=3, config=config)
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     admin.create_topics([new])[topic].result(60)
-    opened = open_channel(kafka_cluster, topic)
-    with pytest.raises(Retry, match=r"set message\.timestamp\.type=LogAppendTime on the topic"):
-        opened.put(Batch.of([Event(b"%d" % n) for n in range(5000)]))
-    opened.close()
+    batch = Batch.of([Event(b"%d" % n) for n in range(5000)])
+    with contextlib.closing(open_channel(kafka_cluster, topic)) as opened:
+
+        def put() -> None:
+            for _ in range(1000):  # what is stored within the millisecond of its time is not refused
+                opened.put(batch)
+
+        with pytest.raises(Retry, match=r"set message\.timestamp\.type=LogAppendTime on the topic"):
+            put()

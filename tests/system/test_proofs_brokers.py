@@ -18,7 +18,7 @@ from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_ports, until
 from tests.system.outage import outage
 from tests.system.overflow import overflow
-from tests.system.running import connected, fill, in_topic, kafka_channel, send, small_disk, unique
+from tests.system.running import connected, fill, in_topic, kafka_channel, send, small_disk, syslog_sources, unique
 
 DISK_MB = 256
 OUTAGE_SECONDS = 20
@@ -54,17 +54,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, disk: Path | None) -> Iter
 def configured(servers: str, topic: str, out: Path) -> str:
     """Syslog over TCP and UDP, through Kafka, into files."""
     return f"""
-a1.sources = tcp udp
 a1.channels = c1
-a1.sources.tcp.type = syslogtcp
-a1.sources.tcp.host = 127.0.0.1
-a1.sources.tcp.port = 0
-a1.sources.tcp.channels = c1
-a1.sources.udp.type = syslogudp
-a1.sources.udp.host = 127.0.0.1
-a1.sources.udp.port = 0
+{syslog_sources()}
 a1.sources.udp.receiveBufferSize = 65536
-a1.sources.udp.channels = c1
 {kafka_channel(servers, topic)}
 a1.sinks = k1
 a1.sinks.k1.type = file_roll

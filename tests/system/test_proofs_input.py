@@ -11,7 +11,16 @@ import pytest
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
-from tests.system.running import connected, hdfs_sink, in_topic, kafka_channel, reconciliation, send, unique
+from tests.system.running import (
+    connected,
+    hdfs_sink,
+    in_topic,
+    kafka_channel,
+    reconciliation,
+    send,
+    syslog_sources,
+    unique,
+)
 
 STATUS = "flume.syslog.status"
 HEAD = b"<13>Oct 11 22:14:15 web-1 "
@@ -32,17 +41,9 @@ def syslog(
 ) -> Iterator[Pipeline]:
     topic = unique("input")
     configuration = f"""
-a1.sources = tcp udp
 a1.channels = c1
 a1.sinks = k1
-a1.sources.tcp.type = syslogtcp
-a1.sources.tcp.host = 127.0.0.1
-a1.sources.tcp.port = 0
-a1.sources.tcp.channels = c1
-a1.sources.udp.type = syslogudp
-a1.sources.udp.host = 127.0.0.1
-a1.sources.udp.port = 0
-a1.sources.udp.channels = c1
+{syslog_sources()}
 {kafka_channel(kafka_cluster.bootstrap_servers, topic)}
 {hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}")}
 """

@@ -120,18 +120,24 @@ def upload_jars(files: KeptFiles) -> tuple[str, int]:
         return files.put(archive), archive.stat().st_size
 
 
-def remember_jars(hadoop: HadoopConfiguration, uri: str) -> None:
-    """For `agent check`, which asks nobody: this Spark's jars are on that cluster."""
-    file = _mark(hadoop)
+def remember_jars(hadoop: HadoopConfiguration, conf: Mapping[str, str], uri: str) -> None:
+    """For `agent check`, which asks nobody: this Spark's jars are where it looks for them with these properties."""
+    file = _mark(hadoop, conf)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{uri}\n")
 
 
-def jars_remembered(hadoop: HadoopConfiguration) -> bool:
+def jars_remembered(hadoop: HadoopConfiguration, conf: Mapping[str, str]) -> bool:
     """Whether they were put there, as far as this host knows."""
-    return _mark(hadoop).exists()
+    return _mark(hadoop, conf).exists()
 
 
-def _mark(hadoop: HadoopConfiguration) -> Path:
-    place = f"{hadoop.get('fs.defaultFS')}\0{jars_archive()}"
+def default_file_system(hadoop: HadoopConfiguration, conf: Mapping[str, str]) -> str:
+    """The one of the cluster, such as `hdfs://namenode:8020`; that of Hadoop itself where none is named."""
+    return conf.get("spark.hadoop.fs.defaultFS") or hadoop.get("fs.defaultFS") or "file:///"
+
+
+def _mark(hadoop: HadoopConfiguration, conf: Mapping[str, str]) -> Path:
+    staging = conf.get("spark.yarn.stagingDir", "")
+    place = "\0".join((default_file_system(hadoop, conf), *filter(None, [staging]), jars_archive()))
     return cache_directory() / "spark" / f"uploaded-{hashlib.sha256(place.encode()).hexdigest()[:16]}"

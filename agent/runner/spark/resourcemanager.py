@@ -27,21 +27,36 @@ OVERHEAD_MB, OVERHEAD = 384, 0.10
 """What Spark asks for besides an executor's memory: at least so much, or that share of it."""
 _UNITS = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 SECONDS = 5
+"""So long a page may take to connect, and between two pieces of its answer."""
+ANSWER_SECONDS = 15.0
+"""So long an answer may take as a whole."""
+ANSWER_BYTES = 256 << 20
+"""More than the nodes of any cluster take."""
 RUN_SECONDS = 20.0
 """So long a container that tries something may take, with the wait for it."""
+LOOK_SECONDS = 0.2
 OTHER_PYTHON = 42
 """The exit code of a Python of another version."""
+_OTHERWISE = KeyError, TypeError, AttributeError, ValueError
+"""What comes of answers that are not a ResourceManager's, such as those of another program on its port."""
 
 
 def wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
     """What would keep the agent's application from running, asked of the ResourceManager now."""
+    try:
+        yield from _wrong_with_yarn(options)
+    except _OTHERWISE as e:
+        yield Caution(f"the ResourceManager's pages answer otherwise than YARN's ({type(e).__name__}: {e})")
+
+
+def _wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
     try:
         hadoop = hadoop_configuration()
         own_address("ResourceManager of YARN answers", hadoop.resource_managers())
     except FlafkaError as e:
         yield str(e)
         return
-    info, where = _asked(hadoop, "info")
+    info, where = _active(hadoop)
     if info is None:
         yield Caution(f"the ResourceManager's pages do not tell of YARN ({where}): nothing else is checked")
         return
@@ -51,11 +66,14 @@ def wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
         yield f"YARN is {version}, and Spark speaks with 3.0 or newer"
     if told["state"] != "STARTED":
         yield f"the ResourceManager is {told['state']}"
-    nodes = [node for node in _list(_asked(hadoop, "nodes")[0], "nodes", "node") if node["state"] == "RUNNING"]
-    if not nodes:
+    listed, why = _opened(f"{where}/ws/v1/cluster/nodes")
+    nodes = [node for node in _list(listed or {}, "nodes", "node") if node["state"] == "RUNNING"]
+    if listed is None or "nodes" not in listed:
+        yield Caution(f"which nodes YARN has is not known: {why or 'it does not tell'}")
+    elif not nodes:
         yield "YARN has no NodeManager that runs: no container is given"
     queue = options.spark_conf.get("spark.yarn.queue", "default")
-    of_queue = list(_wrong_with_queue(hadoop, queue))
+    of_queue = list(_wrong_with_queue(where, queue))
     yield from of_queue
     if nodes:
         yield from _wrong_with_sizes(options.spark_conf, nodes)
@@ -69,16 +87,20 @@ def told_of_yarn(options: AgentOptions) -> str:
         hadoop = hadoop_configuration()
     except FlafkaError:
         return ""
-    info, nodes = _asked(hadoop, "info")[0], _asked(hadoop, "metrics")[0]
-    if info is None or nodes is None:
+    try:
+        info, where = _active(hadoop)
+        nodes = _opened(f"{where}/ws/v1/cluster/metrics")[0] if info is not None else None
+        if info is None or nodes is None:
+            return ""
+        metrics = nodes["clusterMetrics"]
+        version, active = info["clusterInfo"]["resourceManagerVersion"], metrics["activeNodes"]
+        return f"YARN {version} with {active} NodeManager{'s' if active != 1 else ''} and {metrics['totalMB']:,} MB"
+    except _OTHERWISE:
         return ""
-    metrics = nodes["clusterMetrics"]
-    version, active = info["clusterInfo"]["resourceManagerVersion"], metrics["activeNodes"]
-    return f"YARN {version} with {active} NodeManager{'s' if active != 1 else ''} and {metrics['totalMB']:,} MB"
 
 
-def _wrong_with_queue(hadoop: HadoopConfiguration, queue: str) -> Iterator[str]:
-    scheduler = _asked(hadoop, "scheduler")[0]
+def _wrong_with_queue(page: str, queue: str) -> Iterator[str]:
+    scheduler = _opened(f"{page}/ws/v1/cluster/scheduler")[0]
     if scheduler is None:
         return
     found = list(_queues(scheduler["scheduler"]["schedulerInfo"]))
@@ -135,7 +157,7 @@ def _run(page: str, queue: str, command: str) -> tuple[int | None, str]:
         return None, said
     deadline = time.monotonic() + RUN_SECONDS
     while time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(LOOK_SECONDS)
         found, said = _opened(f"{page}/ws/v1/cluster/apps/{id}")
         if found is None:
             continue
@@ -182,14 +204,18 @@ def megabytes(text: str) -> int:
     return int(int(found[1]) * _UNITS[found[2] or "m"]) if found else 0
 
 
-def _asked(hadoop: HadoopConfiguration, path: str) -> tuple[dict[str, Any] | None, str]:
-    """What the first of the ResourceManagers that answers tells, and its page; else why none does."""
+def _active(hadoop: HadoopConfiguration) -> tuple[dict[str, Any] | None, str]:
+    """What the ResourceManager that is active tells of itself, and its page; else why none does.
+
+    One that stands by tells of itself, too, and of nothing else.
+    """
     reasons = []
     for page in hadoop.pages():
-        told, why = _opened(f"{page}/ws/v1/cluster/{path}")
-        if told is not None:
+        told, why = _opened(f"{page}/ws/v1/cluster/info")
+        state = told["clusterInfo"].get("haState", "ACTIVE") if told is not None else ""
+        if state == "ACTIVE":
             return told, page
-        reasons.append(why)
+        reasons.append(f"{page} is {state}" if state else why)
     return None, "; ".join(reasons)
 
 
@@ -202,18 +228,29 @@ def _opened(address: str, sent: object = None, method: str | None = None) -> tup
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(asked, timeout=SECONDS) as answer:
-            found: dict[str, Any] = json.loads(answer.read() or b"{}")
-            return found, ""
+            found = json.loads(_read(answer) or b"{}")
+            return (found, "") if isinstance(found, dict) else (None, f"{page} answers no JSON of YARN's")
     except urllib.error.HTTPError as e:
         return None, f"{page} asks for Kerberos" if e.code == HTTPStatus.UNAUTHORIZED else f"{page} answers {e.code}"
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, f"{page} answers no JSON"
     except (OSError, http.client.HTTPException) as e:
         return None, f"{page}: {getattr(e, 'reason', None) or e}"
 
 
-def _list(told: Mapping[str, Any] | None, outer: str, inner: str) -> list[dict[str, Any]]:
-    return list(((told or {}).get(outer) or {}).get(inner) or [])
+def _read(answer: http.client.HTTPResponse) -> bytes:
+    """All of it. Raises OSError where it does not end."""
+    deadline, read = time.monotonic() + ANSWER_SECONDS, bytearray()
+    while piece := answer.read1(1 << 16):
+        read += piece
+        if time.monotonic() > deadline or len(read) > ANSWER_BYTES:
+            raise TimeoutError("its answer does not end")
+    return bytes(read)
+
+
+def _list(told: Mapping[str, Any], outer: str, inner: str) -> list[dict[str, Any]]:
+    """The list in an object, either of which is missing, or null, where nothing is in it."""
+    return list((told.get(outer) or {}).get(inner) or [])
 
 
 def _version(text: str) -> tuple[int, ...]:

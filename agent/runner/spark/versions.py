@@ -6,10 +6,11 @@ import importlib.metadata
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
 
 from agent.hadoop import hadoop_configuration
 from agent.options import YARN, AgentOptions, is_local, masters
-from agent.runner.spark.kept import jars_bytes, jars_remembered
+from agent.runner.spark.kept import default_file_system, jars_bytes, jars_remembered
 from agent.runner.spark.resourcemanager import told_of_yarn, wrong_with_yarn
 from agent.runner.spark.session import brings_environment, own_address, workers_python
 from agent.services import ServiceError
@@ -49,11 +50,8 @@ def wrong(options: AgentOptions) -> Iterator[str]:
         find_java()
     except ServiceError as e:
         yield str(e)
-    if options.spark_master == YARN and not uploaded(options.spark_conf):
-        yield Caution(
-            f"Spark uploads its own jars, {jars_bytes() / 1e6:.0f} MB, to HDFS at each start: `agent spark upload` "
-            "puts them there once, or spark.conf.spark.yarn.jars or spark.conf.spark.yarn.archive names them there"
-        )
+    if options.spark_master == YARN:
+        yield from _wrong_with_files(options.spark_conf)
     if is_local(options.spark_master) or brings_environment(options.spark_conf):
         return
     named = re.search(r"python(\d+\.\d+)$", python := workers_python(options))
@@ -90,14 +88,23 @@ def wrong_with_master(options: AgentOptions) -> Iterator[str]:
             yield Caution(f"{master} has no workers: nothing is delivered until one is there")
 
 
-def uploaded(conf: Mapping[str, str]) -> bool:
-    """Whether Spark's jars are on the cluster's file system, as far as this host knows."""
-    if "spark.yarn.jars" in conf or "spark.yarn.archive" in conf:
-        return True
+def _wrong_with_files(conf: Mapping[str, str]) -> Iterator[str]:
+    """What is known, asking nobody, of the files that executors on YARN need."""
     try:
-        return jars_remembered(hadoop_configuration())
+        hadoop = hadoop_configuration()
     except FlafkaError:
-        return True  # it is said elsewhere
+        return  # it is said elsewhere
+    places = conf.get("spark.yarn.stagingDir", ""), default_file_system(hadoop, conf)
+    if next(filter(None, (urlsplit(place).scheme for place in places)), "file") == "file":
+        yield Caution(
+            "fs.defaultFS, in core-site.xml beside yarn-site.xml, names no file system of the cluster: what "
+            "executors need is put on this host's own disk, which other hosts do not have"
+        )
+    elif not {"spark.yarn.jars", "spark.yarn.archive"} & conf.keys() and not jars_remembered(hadoop, conf):
+        yield Caution(
+            f"Spark uploads its own jars, {jars_bytes() / 1e6:.0f} MB, to HDFS at each start: `agent spark upload` "
+            "puts them there once, or spark.conf.spark.yarn.jars or spark.conf.spark.yarn.archive names them there"
+        )
 
 
 def _pyspark() -> str | None:

@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # a list of what is drawn, or a reason, reads best in one line
-"""Configurations: what survives Flume's checks, what `${…}` stands for, and single values."""
+"""Configurations: what survives Flume's checks, and what `${…}` stands for."""
 
 from __future__ import annotations
 
@@ -13,16 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy
-import pydantic
-
 from agent.config.diagnostics import Report
 from agent.config.filters import config_filters
 from agent.config.parts import sort
-from agent.config.properties import BLANKS, Property, last_wins, parse, words
+from agent.config.properties import Property, last_wins, parse, words
 from agent.config.substitution import Resolver
-from plugins import Config as ComponentConfig
-from plugins import option
 from tests.conformance.adapters import cases
 from tests.conformance.adapters import config as conformance
 from tests.interop.differential.drawing import mutated, sometimes
@@ -356,129 +351,3 @@ class Resolve(Operation):
             answer = (answer["agents"].get("a1") or {}).get("contexts", {}).get("sources.r", {})
             answer = {key: answer[key] for key in SHOWN if key in answer}
         return super().comparable(settings, item, answer)
-
-
-INT, LONG = {"ge": -(2**31), "le": 2**31 - 1}, {"ge": -(2**63), "le": 2**63 - 1}
-KINDS: dict[str, tuple[Any, dict[str, int]]] = {
-    "string": (str, {}), "boolean": (bool, {}), "int": (int, INT), "long": (int, LONG), "float": (float, {}),
-    "double": (float, {}), "sub": (dict[str, str], {}),
-}  # fmt: skip
-
-
-@cache
-def _class(get: str, key: str) -> Any:
-    kind, bounds = KINDS[get]
-    declared = option({} if get == "sub" else None, name=key, description="", **bounds)
-    return pydantic.create_model("Case", __base__=ComponentConfig, value=(kind | None, declared))
-
-
-class ContextValue(Operation):
-    """`Context`: one property as a component reads it."""
-
-    name = "context"
-    known = (
-        Known(
-            "A switch set to anything but true or false",
-            lambda case: case.item["get"] == "boolean" and (case.theirs, case.ours) == (False, "error"),
-        ),
-        Known(
-            "Numbers may have digits of any script",
-            lambda case: (
-                case.ours == "error"
-                and case.item["get"] in ("int", "long", "float", "double")
-                and not re.fullmatch(r"[+-]?[0-9]+|[+-]?[0-9.]+([eE][+-]?[0-9]+)?[fFdD]?", case.item["params"]["key"])
-            ),
-        ),
-        Known(
-            "A name that ends in a dot is an option without a name",
-            lambda case: case.item["get"] == "sub" and {k: v for k, v in case.theirs.items() if k} == case.ours,
-        ),
-    )
-
-    def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
-        return {}, [self.item(draw) for _ in range(100)]
-
-    def item(self, draw: random.Random) -> dict[str, Any]:
-        get = draw.choice([*KINDS])
-        number = draw.choice(
-            [0, 1, -1, 7, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63 - 1, 2**63, draw.randrange(10**6)]
-        )
-        values = {
-            "boolean": ("true", "false", "TRUE", "False", "yes", "on", "1", "0", "t", " true", "truE"),
-            "float": (
-                "1.5",
-                "-0.5",
-                ".5",
-                "5.",
-                "1e3",
-                "1E-3",
-                "0x10",
-                "1f",
-                "2d",
-                "NaN",
-                "Infinity",
-                "-Infinity",
-                "inf",
-                "1_000",
-                "1,5",
-                "+1",
-                "1e400",
-                "nan",
-            ),
-        }
-        some = values.get(
-            "float" if get == "double" else get,
-            (
-                str(number),
-                f"+{number}",
-                f"0{number}",
-                f"{number}.0",
-                f"{number}L",
-                "1e3",
-                "0x10",
-                "1_000",
-                "",
-                "--1",
-                "\u0663",
-                "\u00bd",
-                "-",
-            ),
-        )
-        value = draw.choice(some)
-        value = (
-            mutated(draw, value, (" ", "0", "-", "+", ".", "_", "e", "\u00a0", "\u0661", "x"))
-            if sometimes(draw, 0.2)
-            else value
-        )
-        key = "sub." if get == "sub" else "key"
-        params = {key: value.strip(BLANKS)}
-        if get == "sub":
-            params |= {f"sub.{name}": name for name in draw.sample(["a", "b.c", "", "sub.x"], 2)} | {"subx": "1"}
-        return {"get": get, "key": key, "params": {name: text for name, text in params.items() if text}}
-
-    def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
-        for less in shrunk(item["params"]):
-            yield settings, {**item, "params": less}
-
-    def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        return [self._one(item) for item in items]
-
-    def _one(self, item: dict[str, Any]) -> Any:
-        config, problems = _class(item["get"], item["key"]).parse(item["params"])
-        return {"error": str(problems)} if config is None else [config.value]
-
-    def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """Numbers as numbers."""
-        if isinstance(answer, dict) and "error" in answer:
-            return "error"
-        value = answer[0] if isinstance(answer, list) else answer
-        if item["get"] == "float" and value is not None:
-            with numpy.errstate(over="ignore"):
-                return str(numpy.float32(value))
-        return (
-            str(float(value))
-            if item["get"] in ("float", "double") and value is not None and value != "null"
-            else None
-            if value == "null"
-            else value
-        )

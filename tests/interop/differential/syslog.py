@@ -47,7 +47,6 @@ _ODD = (
     "\x0b",
     "\xa0",
 )
-_FAR = 31 * 86_400_000
 
 
 def stamp_3164(draw: random.Random) -> str:

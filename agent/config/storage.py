@@ -1,0 +1,43 @@
+"""What only the whole agent shows about where its components write: files of two, and what no executor reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agent.options import is_local
+from agent.topology import ComponentSpec, SinkSpec
+from plugins import CommittingSink, StreamingSink
+
+Error = tuple[ComponentSpec, str]
+
+
+def shared(specs: Iterable[ComponentSpec]) -> Iterator[Error]:
+    """A sentence for each component that would write the same files as one before it."""
+    owners: dict[Path, str] = {}
+    for spec in specs:
+        kept: Any = spec.make().exclusive()
+        if not isinstance(kept, Mapping):  # a plugin of before, which names no options
+            kept = dict.fromkeys(kept, "")
+        for path, option in kept.items():
+            owner = owners.setdefault(path.absolute(), spec.path)
+            if owner != spec.path:
+                write = f"; write {spec.path}.{option} = …" if option else ""
+                yield spec, f"{option} {path} is that of {owner}: each needs its own{write}".strip()
+
+
+def out_of_reach(sinks: Iterable[SinkSpec], master: str) -> Iterator[Error]:
+    """A sentence for each sink whose state or files lie on the disk of whoever writes them, while a cluster runs it:
+    they have to be where all executors reach them."""
+    for spec in [] if is_local(master) else sinks:
+        needs = f"with spark.master = {master}"
+        if issubclass(spec.cls, StreamingSink):
+            if spec.make().checkpoint is None:
+                yield spec, f"{needs} it needs a checkpoint that the executors can reach: hdfs://host:port/…"
+        elif spec.runner == "spark" and _on_own_disk(spec):
+            yield spec, f"{needs} each executor would write to its own disk: write to hdfs://…"
+
+
+def _on_own_disk(spec: SinkSpec) -> bool:
+    return issubclass(spec.cls, CommittingSink) and bool(spec.make().record.startswith("file:"))
