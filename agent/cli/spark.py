@@ -43,6 +43,6 @@ def upload(chosen: Chosen, as_json: bool) -> None:
         stack.callback(kill_gateway)
         start_gateway(YARN, spec.options.spark_conf, Path(directory, "spark.log"))
         uri, size = upload_jars(KeptFiles(hadoop_jvm(), spec.options.spark_conf))
-    remember_jars(hadoop, uri)
+    remember_jars(hadoop, spec.options.spark_conf, uri)
     rows = [(uri, "uploaded" if size else "is there", size)]
     show(("file", "state", "bytes"), rows, as_json=as_json)

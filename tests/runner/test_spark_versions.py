@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from agent.hadoop import hadoop_configuration
 from agent.options import AgentOptions
 from agent.runner.spark import versions
 from agent.runner.spark.driver import reason
+from agent.runner.spark.kept import remember_jars
 from agent.runner.spark.versions import PYTHON, told, wrong, wrong_with_master
 from agent.services import java
+from agent.services.cluster import site_xml
 from agent.services.running import free_port
 from plugins import Caution
 
@@ -86,6 +89,26 @@ def test_no_java_no_pyspark_and_another_pyspark(monkeypatch: pytest.MonkeyPatch)
     assert missing.startswith("no Java 17 to 23\n  either: pip install 'flafka[sandbox]'")
     monkeypatch.setattr(versions, "_pyspark", lambda: None)
     assert list(wrong(AgentOptions())) == ["runner = spark needs pyspark: pip install 'flafka[spark]'"]
+
+
+def test_on_yarn_where_spark_s_own_jars_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    (tmp_path / "yarn-site.xml").write_text(site_xml({}))
+    (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://one"}))
+    (found,) = wrong(AgentOptions(spark_master="yarn"))
+    assert isinstance(found, Caution)
+    assert str(found).startswith("Spark uploads its own jars, ")
+    assert "at each start: `agent spark upload` puts them there once, or spark.conf.spark.yarn.jars or " in str(found)
+    for name in ("spark.yarn.jars", "spark.yarn.archive"):
+        assert list(wrong(AgentOptions(spark_master="yarn", spark_conf={name: "local:/opt/spark/jars/*"}))) == []
+    remember_jars(hadoop_configuration(), {}, "hdfs://one/jars.zip")
+    assert list(wrong(AgentOptions(spark_master="yarn"))) == []
+    elsewhere = {"spark.yarn.stagingDir": "hdfs://one/stage"}
+    assert list(wrong(AgentOptions(spark_master="yarn", spark_conf=elsewhere))) == [str(found)]
+    (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://other"}))
+    assert list(wrong(AgentOptions(spark_master="yarn"))) == [str(found)]
 
 
 def test_a_master_that_fits(master: tuple[type[Page], AgentOptions]) -> None:

@@ -95,7 +95,7 @@ def uploaded(conf: Mapping[str, str]) -> bool:
     if "spark.yarn.jars" in conf or "spark.yarn.archive" in conf:
         return True
     try:
-        return jars_remembered(hadoop_configuration())
+        return jars_remembered(hadoop_configuration(), conf)
     except FlafkaError:
         return True  # it is said elsewhere
 
