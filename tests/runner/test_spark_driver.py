@@ -212,13 +212,31 @@ def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(driver, "Query", Query)
     monkeypatch.setattr(driver, "report", lambda *words, **more: told.append((words, more)))
     running: driver.Running = {}
-    watch: Any = Namespace(spark=None, look=lambda: None)
+    watch: Any = Namespace(spark=None, look=lambda: None, over=False)
     driver._supervise(watch, sink, job, running, stopping)
     assert len(runs) == 2
     ((words, more),) = told
     assert words[:2] == ("k", {"FailureCount": 1})
     assert words[2]["RetryAttempt"] == 1
     assert more == {"error": "its query ended, though nobody has stopped it"}
+
+
+def test_a_failure_after_the_agent_s_end_is_nobody_s_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, sink = jobs(Tolerance())
+    runs, told = [], []
+
+    class Query:
+        def __init__(self, *_: object) -> None:
+            runs.append(self)
+
+        def run(self, *_: object) -> None:
+            raise ConnectionRefusedError("its JVM was ended")
+
+    monkeypatch.setattr(driver, "Query", Query)
+    monkeypatch.setattr(driver, "report", lambda *words, **more: told.append((words, more)))
+    watch: Any = Namespace(spark=None, look=lambda: None, over=True)
+    driver._supervise(watch, sink, job, {}, threading.Event())
+    assert (len(runs), told) == (1, [])
 
 
 def test_java_options_and_class_path_of_the_driver_reach_the_jvm_that_we_start(
