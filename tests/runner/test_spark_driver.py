@@ -212,7 +212,7 @@ def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(driver, "Query", Query)
     monkeypatch.setattr(driver, "report", lambda *words, **more: told.append((words, more)))
     running: driver.Running = {}
-    watch: Any = Namespace(spark=None, look=lambda: None, over=False)
+    watch: Any = Namespace(spark=None, look=lambda: None)
     driver._supervise(watch, sink, job, running, stopping)
     assert len(runs) == 2
     ((words, more),) = told
@@ -221,22 +221,15 @@ def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatc
     assert more == {"error": "its query ended, though nobody has stopped it"}
 
 
-def test_a_failure_after_the_agent_s_end_is_nobody_s_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    job, sink = jobs(Tolerance())
-    runs, told = [], []
-
-    class Query:
-        def __init__(self, *_: object) -> None:
-            runs.append(self)
-
-        def run(self, *_: object) -> None:
-            raise ConnectionRefusedError("its JVM was ended")
-
-    monkeypatch.setattr(driver, "Query", Query)
-    monkeypatch.setattr(driver, "report", lambda *words, **more: told.append((words, more)))
-    watch: Any = Namespace(spark=None, look=lambda: None, over=True)
-    driver._supervise(watch, sink, job, {}, threading.Event())
-    assert (len(runs), told) == (1, [])
+def test_what_is_told_after_the_agent_s_end_is_told_to_nobody() -> None:
+    tell = "import sys; from agent.runner.spark.progress import report_end; sys.stdin.read(); report_end('why')"
+    read, write = os.pipe()
+    command = [sys.executable, "-c", f"{tell}; report_end('again')"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=write, stderr=subprocess.PIPE) as driver:
+        os.close(write)
+        os.close(read)
+        assert driver.communicate(timeout=60)[1] == b""
+    assert driver.returncode == 0
 
 
 def test_java_options_and_class_path_of_the_driver_reach_the_jvm_that_we_start(

@@ -138,11 +138,6 @@ class Watch:
         self.spark, self._gateway, self._done, self._on_yarn = spark, gateway, done, on_yarn
         self._lock = threading.Lock()
 
-    @property
-    def over(self) -> bool:
-        """Whether this process ends, so that failures are no news, and nobody is there to be told."""
-        return self._done.is_set()
-
     def run(self) -> None:
         """Look again and again."""
         while not self._done.wait(WATCH_SECONDS):
@@ -190,8 +185,6 @@ def _supervise(watch: Watch, sink: SinkJob, job: Job, running: Running, stopping
             raise Retry("its query ended, though nobody has stopped it")
         except Exception as e:  # noqa: BLE001  # one sink's failure must not take the others down
             watch.look()
-            if watch.over:  # the agent is gone, and has ended what the sink needs
-                return
             running.pop(sink.sink.path, None)
             text = reason(str(e) if isinstance(e, FlafkaError) else f"{type(e).__name__}: {e}", sink)
             seconds = retries.failed(Retry(text, e.after if isinstance(e, Retry) else None))
