@@ -47,7 +47,16 @@ def live(cluster: YarnCluster) -> list[str]:
 
 def state(cluster: YarnCluster, id: str) -> str:
     """Of one application."""
-    return str(next(one["state"] for one in applications(cluster) if one["id"] == id))
+    return str(_told(cluster, id)["state"])
+
+
+def running(cluster: YarnCluster, id: str) -> bool:
+    """Whether an application has a container."""
+    return int(_told(cluster, id)["runningContainers"]) > 0
+
+
+def _told(cluster: YarnCluster, id: str) -> dict[str, Any]:
+    return next(one for one in applications(cluster) if one["id"] == id)
 
 
 def processes(cluster: YarnCluster, kind: str) -> list[int]:
