@@ -33,6 +33,7 @@ SCARCE = {
     "hbase_cluster": "stores",
     "solr_cluster": "stores",
     "spark_session": "spark session",
+    "yarn_cluster": "yarn",
     "forking": "forked processes",
 }
 """Started by each worker that runs a test with them: all tests with one of these go to the same worker, and those

@@ -43,6 +43,8 @@ from agent.services.kafka import KafkaCluster
 from agent.services.logs import CONF, Intake
 from agent.services.running import RunningAgent, free_ports
 from agent.services.solr import SolrCluster
+from agent.services.spark import spark_home
+from agent.services.yarn import YarnCluster
 from plugins import Components, FlafkaError, KafkaBackedChannel
 
 NEEDED = {
@@ -58,6 +60,14 @@ MESSAGES = 500
 TOPIC, ROOT, TABLE, CORE, COUNTS = "flafka-events", "/flafka/events", "events", "events", "counts"
 """As conf/flafka.conf names them."""
 BROKER_HEAP_MB = 160
+ON_YARN = """\
+flafka.spark.conf.spark.yarn.jars = local:{spark}/jars/*
+flafka.spark.conf.spark.executor.instances = 1
+flafka.spark.conf.spark.executor.cores = 2
+flafka.spark.conf.spark.yarn.am.memory = 256m
+flafka.sinks.levels.checkpoint = {hdfs}/flafka/levels
+"""
+"""What differs on YARN: its node, this host, has Spark, and state is where all executors reach it."""
 
 
 @click.command()
@@ -69,6 +79,13 @@ BROKER_HEAP_MB = 160
 )
 @click.option("--seconds", default=10, show_default=True, help="Time for which the servers go on logging.")
 @click.option(
+    "--master",
+    type=click.Choice(["local", "yarn"]),
+    default="local",
+    show_default=True,
+    help="Where Spark runs: beside the agent, or on YARN, which is started as well.",
+)
+@click.option(
     "--runner",
     type=click.Choice(["local", "spark"]),
     default="spark",
@@ -76,7 +93,7 @@ BROKER_HEAP_MB = 160
     help="Runner that delivers. The processor always runs on Spark.",
 )
 @json_option
-def demo(leave: bool, seconds: int, runner: str, as_json: bool) -> None:
+def demo(leave: bool, seconds: int, master: str, runner: str, as_json: bool) -> None:
     """Run conf/flafka.conf with real servers, which log into it, and compare what went in with what came out.
 
     With --json, what came out is JSON, and the steps are told on standard error.
@@ -91,7 +108,7 @@ def demo(leave: bool, seconds: int, runner: str, as_json: bool) -> None:
     home = Path(tempfile.mkdtemp(prefix="flafka-demo-"))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing is left running
     try:
-        found = _show(home, leave, seconds, runner, as_json)
+        found = _show(home, leave, seconds, runner, as_json, on_yarn=master == "yarn")
     except KeyboardInterrupt:
         shutil.rmtree(home, ignore_errors=True)
         sys.exit(130)
@@ -100,18 +117,20 @@ def demo(leave: bool, seconds: int, runner: str, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _show(home: Path, leave: bool, seconds: int, runner: str, as_json: bool) -> Found:
+def _show(home: Path, leave: bool, seconds: int, runner: str, as_json: bool, *, on_yarn: bool) -> Found:
     with ExitStack() as stack:
         stack.enter_context(_plainly())
-        ensure_all("kafka", "hdfs", "hbase", "solr", "appenders", "spark")
+        ensure_all("kafka", "hdfs", "hbase", "solr", "appenders", "spark", *(["yarn"] if on_yarn else ()))
         began = time.monotonic()
-        run = _Run(home, runner)
+        run = _Run(home, runner, on_yarn=on_yarn)
         stack.callback(run.end)
         with _step("Kafka starts: three brokers"):
             run.start_clusters(run.kafka)
-        with _step(f"agent start -c conf/{CONFIGURATION.name}"):
+        more = " -f yarn.conf" if on_yarn else ""
+        with _step(f"agent start {'-f' if on_yarn else '-c'} conf/{CONFIGURATION.name}{more}"):
             run.start()
-        with _step("HDFS, HBase and Solr start, and log into the agent from their first line"):
+        names = "HDFS, YARN, HBase and Solr" if on_yarn else "HDFS, HBase and Solr"
+        with _step(f"{names} start, and log into the agent at once"):
             run.start_clusters(*run.stores)
         with _step(f"logger sends {run.to_send:,} syslog messages"):
             run.send()
@@ -149,14 +168,15 @@ def _show(home: Path, leave: bool, seconds: int, runner: str, as_json: bool) -> 
 class _Run:
     """The servers, and one agent on conf/flafka.conf."""
 
-    def __init__(self, home: Path, runner: str) -> None:
+    def __init__(self, home: Path, runner: str, *, on_yarn: bool) -> None:
         # As `agent sandbox` lays them out, so that it can be used on them.
         data = home / data_directory().name
         self.kafka = KafkaCluster(data / "cluster", fixed_ports=False, heap_mb=BROKER_HEAP_MB)
         self.hdfs = HdfsCluster(data / "hdfs", fixed_ports=False)
         self.hbase = HBaseCluster(data / "hbase", fixed_ports=False)
         self.solr = SolrCluster(data / "solr", fixed_ports=False)
-        self.stores: tuple[Cluster, ...] = (self.hdfs, self.hbase, self.solr)
+        self.yarn = YarnCluster(data / "yarn", self.hdfs, fixed_ports=False) if on_yarn else None
+        self.stores: tuple[Cluster, ...] = (self.hdfs, *([self.yarn] if self.yarn else ()), self.hbase, self.solr)
         self._turns: dict[Cluster, threading.Lock] = {
             cluster: threading.Lock() for cluster in (self.kafka, *self.stores)
         }
@@ -187,6 +207,17 @@ class _Run:
             "FLAFKA_TRIGGER": "5",
             "FLAFKA_RUNNER": runner,
         }
+        self.named = ["-c", str(CONFIGURATION)]
+        if self.yarn is not None:
+            self.yarn.configure()
+            self.environment |= {
+                "FLAFKA_SPARK": "yarn",
+                "HADOOP_CONF_DIR": str(self.yarn.conf),
+                "YARN_CONF_DIR": None,
+            }
+            more = self.home / "yarn.conf"
+            more.write_text(ON_YARN.format(spark=spark_home(), hdfs=self.hdfs.rpc))
+            self.named = ["-f", str(CONFIGURATION), "-f", str(more), "--no-reload-conf"]
         self.agent = self._agent()
         self.to_send = 4 * MESSAGES
 
@@ -210,9 +241,7 @@ class _Run:
             cluster.stop()
 
     def _agent(self, *arguments: str) -> RunningAgent:
-        return RunningAgent(
-            self.home, CONFIGURATION, "-c", str(CONFIGURATION), *arguments, environment=self.environment
-        )
+        return RunningAgent(self.home, CONFIGURATION, *self.named, *arguments, environment=self.environment)
 
     def send(self) -> None:
         """Syslog with something to hide in it."""
@@ -264,7 +293,7 @@ class _Run:
         reader = HdfsReader(self.hdfs.webhdfs)
         hdfs = reconcile(records, reader, ROOT)
         rows, documents = hbase_rows(self.hbase.address, TABLE), solr_documents(f"{self.solr.address}/{CORE}")
-        found = Found(self.counters, len(channel), self.to_send)
+        found = Found(self.counters, len(channel), self.to_send, self.yarn is not None)
         found.counts = _counts(hbase_rows(self.hbase.address, COUNTS))
         logged = Counter((e.headers["application"], e.headers["level"]) for e in events if "application" in e.headers)
         found.store("HDFS", f"in {hdfs.files} files", hdfs.delivered_events, hdfs.differences)

@@ -27,6 +27,8 @@ class Found:
     counters: dict[str, dict[str, str]]
     channel: int
     to_send: int
+    on_yarn: bool = False
+    """Whether YARN's servers were among those that logged."""
     stores: list[tuple[str, str, int]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     samples: list[tuple[str, str]] = field(default_factory=list)
@@ -95,7 +97,8 @@ class Found:
         table.add_column(justify="right", style="bold")
         table.add_column(style="cyan")
         table.add_column(style="dim")
-        for name, what in SOURCES.items():
+        for name, text in SOURCES.items():
+            what = f"{text} and YARN" if self.on_yarn and name == "avro" else text
             table.add_row(f"{self.count(name, 'EventReceivedCount'):,}", f"→ {name}", what)
         table.add_row(f"−{self.filtered:,}", "filter", "dropped on purpose, before the channel")
         if self.dropped:

@@ -172,6 +172,24 @@ def test_it_is_readable(browser: Browser, everything: Scene, width: int, scheme:
     page.close()
 
 
+def test_an_application_on_a_cluster_leads_to_its_page(browser: Browser, everything: Scene) -> None:
+    page, there = opened(browser, everything), "#spark .application a"
+    assert page.locator(there).count() == 0
+    id, tracking = "application_1_0001", "http://rm:8088/proxy/application_1_0001/"
+    everything.registry.application = lambda: {"application": id, "tracking": tracking}
+    try:
+        turned(page, 2)
+        assert page.locator("#spark .application").inner_text() == f"Application {id}"
+        assert page.locator(there).get_attribute("href") == tracking
+        everything.registry.application = lambda: {"application": id, "tracking": "javascript:alert(1)"}
+        turned(page, 2)
+        assert page.locator("#spark .application").inner_text() == f"Application {id}"
+        assert page.locator(there).count() == 0
+    finally:
+        everything.registry.application = dict
+    page.close()
+
+
 def test_details_by_the_keyboard(browser: Browser, everything: Scene) -> None:
     page = opened(browser, everything)
     page.locator("[data-id='flafka.sinks.solr']").focus()

@@ -221,6 +221,17 @@ def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatc
     assert more == {"error": "its query ended, though nobody has stopped it"}
 
 
+def test_what_is_told_after_the_agent_s_end_is_told_to_nobody() -> None:
+    tell = "import sys; from agent.runner.spark.progress import report_end; sys.stdin.read(); report_end('why')"
+    read, write = os.pipe()
+    command = [sys.executable, "-c", f"{tell}; report_end('again')"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=write, stderr=subprocess.PIPE) as driver:
+        os.close(write)
+        os.close(read)
+        assert driver.communicate(timeout=60)[1] == b""
+    assert driver.returncode == 0
+
+
 def test_java_options_and_class_path_of_the_driver_reach_the_jvm_that_we_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

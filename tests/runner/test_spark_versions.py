@@ -122,6 +122,26 @@ def test_no_java_no_pyspark_and_another_pyspark(monkeypatch: pytest.MonkeyPatch)
     assert list(wrong(AgentOptions())) == ["runner = spark needs pyspark: pip install 'flafka[spark]'"]
 
 
+def test_on_yarn_where_spark_s_own_jars_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    (tmp_path / "yarn-site.xml").write_text(site_xml({}))
+    (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://one"}))
+    (found,) = wrong(AgentOptions(spark_master="yarn"))
+    assert isinstance(found, Caution)
+    assert str(found).startswith("Spark uploads its own jars, ")
+    assert "at each start: `agent spark upload` puts them there once, or spark.conf.spark.yarn.jars or " in str(found)
+    for name in ("spark.yarn.jars", "spark.yarn.archive"):
+        assert list(wrong(AgentOptions(spark_master="yarn", spark_conf={name: "local:/opt/spark/jars/*"}))) == []
+    remember_jars(hadoop_configuration(), {}, "hdfs://one/jars.zip")
+    assert list(wrong(AgentOptions(spark_master="yarn"))) == []
+    elsewhere = {"spark.yarn.stagingDir": "hdfs://one/stage"}
+    assert list(wrong(AgentOptions(spark_master="yarn", spark_conf=elsewhere))) == [str(found)]
+    (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://other"}))
+    assert list(wrong(AgentOptions(spark_master="yarn"))) == [str(found)]
+
+
 def test_a_master_that_fits(master: tuple[type[Page], AgentOptions]) -> None:
     assert list(wrong_with_master(master[1])) == []
     assert list(wrong_with_master(AgentOptions(spark_master="k8s://https://there"))) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import re
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +19,10 @@ from agent.hadoop import hadoop_configuration
 from agent.options import AgentOptions
 from agent.runner.spark import resourcemanager, yarn
 from agent.runner.spark.resourcemanager import megabytes, told_of_yarn, wrong_with_yarn
+from agent.runner.spark.session import _placed
 from agent.runner.spark.yarn import Application, OnYarn, be_alone, plain, tag_of
 from agent.services.cluster import site_xml
-from agent.services.running import until
+from agent.services.running import free_port, until
 from plugins import Caution, Retry
 
 ONE = Application("application_1_0001", "ACCEPTED", "UNDEFINED", "http://rm/1", "the queue is full", "night", 0)
@@ -30,8 +33,10 @@ class FakeYarn:
 
     def __init__(self, *applications: Application) -> None:
         self.known, self.killed, self.running = list(applications), list[str](), 2
+        self.asked = 0
 
     def applications(self) -> list[Application]:
+        self.asked += 1
         return self.known
 
     def kill(self, id: str) -> None:
@@ -67,6 +72,17 @@ def test_what_keeps_an_application_waiting_is_said_once(monkeypatch: pytest.Monk
         "the YARN application application_1_0001 waits (ACCEPTED): no NodeManager runs; the queue is full; http://rm/1",
     ]
     assert shown == [{"application": ONE.id, "tracking": "http://rm/1"}]
+
+
+def test_a_container_that_starts_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yarn, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(yarn, "WAIT_SECONDS", 0.0)
+    made, fake, said, _ = of(replace(ONE, containers=1))
+    with made.submitting():
+        until(lambda: fake.asked > 5, "questions", 60)
+        assert not said
+        monkeypatch.setattr(yarn, "LAUNCH_SECONDS", 0.0)
+        until(lambda: said, "a word", 60)
 
 
 def test_executors_that_are_not_given() -> None:
@@ -337,3 +353,23 @@ def test_an_answer_that_does_not_end(pages: type[Pages], monkeypatch: pytest.Mon
 def test_no_resource_manager(pages: type[Pages], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "yarn-site.xml").write_text(site_xml({"yarn.resourcemanager.address": "127.0.0.1:1"}))
     assert found() == ["no ResourceManager of YARN answers (127.0.0.1:1: Connection refused)"]
+
+
+def test_the_driver_is_where_the_first_resource_manager_that_answers_is_reached_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        silent, port = free_port(), one.getsockname()[1]
+        several = {
+            "yarn.resourcemanager.ha.enabled": "true",
+            "yarn.resourcemanager.ha.rm-ids": "a,b",
+            "yarn.resourcemanager.address.a": f"127.0.0.1:{silent}",
+            "yarn.resourcemanager.address.b": f"127.0.0.1:{port}",
+        }
+        (tmp_path / "yarn-site.xml").write_text(site_xml(several))
+        assert _placed("yarn") == {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    refused = f"127.0.0.1:{silent}: Connection refused; 127.0.0.1:{port}: Connection refused"
+    with pytest.raises(Retry, match=f"no ResourceManager of YARN answers \\({re.escape(refused)}\\)"):
+        _placed("yarn")

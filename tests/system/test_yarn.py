@@ -2,52 +2,54 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
+import pyhdfs
 import pytest
 
 from agent.audit.reconciliation import HdfsReader
+from agent.runner.spark.kept import DRAFT_SECONDS
 from agent.services.kafka import KafkaCluster
-from agent.services.spark import spark_home
 from agent.services.yarn import NODEMANAGER, RESOURCEMANAGER, YarnCluster
+from tests.system.onyarn import small
 from tests.system.running import ROOT, agent_command, kafka_channel, unique
 
 UPLOAD = """
-import sys
+import os, signal, sys, time
 from pathlib import Path
 from agent.cli import main
 from agent.runner.spark import kept
-kept.spark_home = lambda: Path(sys.argv[1])  # 400 MB of jars would be uploaded in the same way
-main(sys.argv[2:])
+
+home, turn, *arguments = sys.argv[1:]
+kept.spark_home = lambda: Path(home)  # 400 MB of jars would be uploaded in the same way
+copied = kept.KeptFiles._copy
+
+def copy(self, file, draft):
+    copied(self, file, draft)
+    if turn == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if turn.startswith("together"):
+        Path(home, turn).touch()
+        while len(list(Path(home).glob("together*"))) < 2:
+            time.sleep(0.01)
+
+kept.KeptFiles._copy = copy
+main(arguments)
 """
 
 
 @pytest.fixture
 def environment(yarn_cluster: YarnCluster) -> dict[str, str]:
     return {"HADOOP_CONF_DIR": str(yarn_cluster.conf)}
-
-
-def small(*more: str) -> str:
-    """Lines for containers that leave room on a small machine, and for a cluster that has Spark."""
-    return "\n".join(
-        [
-            "a1.runner = spark",
-            "a1.spark.master = yarn",
-            "a1.spark.triggerInterval = 1",
-            f"a1.spark.conf.spark.yarn.jars = local:{spark_home()}/jars/*",
-            "a1.spark.conf.spark.executor.instances = 1",
-            "a1.spark.conf.spark.executor.memory = 512m",
-            "a1.spark.conf.spark.executor.cores = 2",
-            "a1.spark.conf.spark.yarn.am.memory = 256m",
-            *more,
-        ]
-    )
 
 
 def test_the_sandbox_s_cluster(tmp_path: Path, yarn_cluster: YarnCluster) -> None:
@@ -93,7 +95,7 @@ def test_what_check_is_told_by_the_resourcemanager(
     assert "whether the nodes of YARN have /bin/false is not known" in told
 
 
-def test_spark_s_jars_are_uploaded_once(
+def test_spark_s_jars_are_uploaded_once_by_whoever_comes_first(
     tmp_path: Path, yarn_cluster: YarnCluster, environment: dict[str, str]
 ) -> None:
     home = tmp_path / "spark home"
@@ -105,17 +107,34 @@ def test_spark_s_jars_are_uploaded_once(
         "a1.channels = c1\na1.sinks = k1\na1.spark.master = yarn\na1.channels.c1.type = kafka\n"
         "a1.sinks.k1.type = logger\n"
         "a1.channels.c1.kafka.bootstrap.servers = 127.0.0.1:1\na1.sinks.k1.channel = c1\na1.sinks.k1.runner = spark\n"
+        f"a1.spark.conf.spark.yarn.stagingDir = /{unique('staging')}\n"
     )
-    command = [sys.executable, "-c", UPLOAD, str(home), "spark", "upload", "-c", str(file), "--json"]
-    told = []
-    for _ in range(2):
-        own = {**os.environ, **environment, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        told += json.loads(done.stdout)
-    assert [one["state"] for one in told] == ["uploaded", "is there"]
-    assert told[0]["file"] == told[1]["file"]
-    assert told[0]["file"].startswith(f"{yarn_cluster.hdfs.rpc}/user/")
-    stored = HdfsReader(yarn_cluster.hdfs.webhdfs).read(told[0]["file"].removeprefix(yarn_cluster.hdfs.rpc))
-    with zipfile.ZipFile(io.BytesIO(stored)) as archive:
+    own = {**os.environ, **environment, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    client = pyhdfs.HdfsClient(yarn_cluster.hdfs.webhdfs, user_name=getpass.getuser())
+
+    def begin(turn: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", UPLOAD, str(home), turn, "spark", "upload", "-c", str(file), "--json"]
+        return subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def told(process: subprocess.Popen[str]) -> dict[str, str]:
+        said, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+        (row,) = json.loads(said)
+        return {**row}
+
+    killed = begin("killed")
+    assert killed.wait(300) == -signal.SIGKILL
+    ends = [told(process) for process in [begin("together 1"), begin("together 2")]]
+    ends.append(told(begin("alone")))
+    assert [one["state"] for one in ends] == ["uploaded", "uploaded", "is there"]
+    (uri,) = {one["file"] for one in ends}
+    path = uri.removeprefix(yarn_cluster.hdfs.rpc)
+    place, _, name = path.rpartition("/")
+    left, there = sorted(client.listdir(place))
+    assert left.startswith(f".{name}.")
+    assert there == name
+    client.set_times(f"{place}/{left}", modificationtime=int((time.time() - DRAFT_SECONDS - 60) * 1000))
+    assert told(begin("alone"))["state"] == "is there"
+    assert client.listdir(place) == [name]
+    with zipfile.ZipFile(io.BytesIO(HdfsReader(yarn_cluster.hdfs.webhdfs).read(path))) as archive:
         assert archive.namelist() == ["one.jar", "other.jar"]

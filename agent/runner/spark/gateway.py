@@ -66,9 +66,9 @@ class Gateway:
 
 def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gateway:
     """Start it and point PySpark at it. It is killed when this process ends, or rather the thread that calls this."""
-    home = Path(require("pyspark", "spark").__file__).parent
+    home = Path(require("pyspark", "spark").__file__).resolve().parent
     settings = {"spark.master": master, **conf}
-    hadoop = map(str, hadoop_configuration().directories) if master == YARN else ()  # as spark-submit has it
+    hadoop = map(str, hadoop_configuration().directories) if master == YARN else ()  # last, as spark-submit has it
     own = settings.get("spark.driver.extraClassPath")  # it and the Java options are for who starts the JVM to apply
     command = [
         str(find_java().path),
@@ -79,7 +79,7 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gatew
         *shlex.split(settings.get("spark.driver.extraJavaOptions", "")),
         "-Djava.net.preferIPv4Stack=true",
         "-cp",
-        os.pathsep.join(filter(None, [own, *hadoop, *map(str, connector()), f"{home}/jars/*"])),
+        os.pathsep.join(filter(None, [own, *map(str, connector()), f"{home}/jars/*", *hadoop])),
         "org.apache.spark.deploy.SparkSubmit",
     ]
     environment = {**os.environ, "SPARK_HOME": str(home)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
+import time
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,8 @@ log = logging.getLogger("spark")
 
 PLACE = ".flafka/spark"
 """Below the user's own directory there, or below `spark.yarn.stagingDir`."""
+DRAFT_SECONDS = 24 * 3600
+"""No upload takes so long: what was begun earlier was left by a process that has died of it."""
 
 
 class KeptFiles:
@@ -42,12 +45,21 @@ class KeptFiles:
                 self._files = jvm.org.apache.hadoop.fs.FileSystem.get(own)
                 base = self._files.getHomeDirectory()
             self._directory = jvm.org.apache.hadoop.fs.Path(base, PLACE)
+            self._forget_drafts()
 
     def _path(self, text: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(text)
 
     def _at(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._directory, name)
+
+    def _forget_drafts(self) -> None:
+        if not self._files.exists(self._directory):
+            return
+        for one in self._files.listStatus(self._directory):
+            age = time.time() - one.getModificationTime() / 1000
+            if one.getPath().getName().startswith(".") and age > DRAFT_SECONDS:
+                self._files.delete(one.getPath(), False)
 
     def find(self, name: str, size: int | None = None) -> str | None:
         """The URI of the file of that name, and of that size; None where it is not there. Raises `Retry`."""
@@ -61,7 +73,8 @@ class KeptFiles:
     def put(self, file: Path) -> str:
         """The URI of that file's copy there, which is made where it is missing. Raises `Retry`.
 
-        It is there whole or not at all, however many write it at once.
+        It is there whole or not at all, however many write it at once. What a killed process leaves of an upload
+        is deleted by whoever looks there a day later.
         """
         size = file.stat().st_size
         if there := self.find(file.name, size):
@@ -71,8 +84,7 @@ class KeptFiles:
         with _told(f"cannot upload {file.name} to {self._directory.toString()}"):
             self._files.mkdirs(self._directory)
             try:
-                here = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(file.as_uri()))
-                self._files.copyFromLocalFile(False, True, here, draft)
+                self._copy(file, draft)
                 if not self._files.rename(draft, path) and not self.find(file.name, size):
                     self._files.delete(path, False)  # of another size: half of one, from elsewhere
                     self._files.rename(draft, path)
@@ -81,6 +93,10 @@ class KeptFiles:
         if there := self.find(file.name, size):
             return there
         raise Retry(f"{path.toString()} was uploaded and is not there")
+
+    def _copy(self, file: Path, draft: Any) -> None:
+        here = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(file.as_uri()))
+        self._files.copyFromLocalFile(False, True, here, draft)
 
 
 @contextmanager

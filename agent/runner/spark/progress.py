@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -41,7 +43,10 @@ def report_end(reason: str) -> None:
 
 
 def _tell(**told: object) -> None:
-    print(f"{json.dumps(told)}\n", end="", flush=True)  # in one piece: several threads tell
+    try:
+        print(f"{json.dumps(told)}\n", end="", flush=True)  # in one piece: several threads tell
+    except BrokenPipeError:  # the agent is gone, and this process ends: nobody is to be told, at its very end neither
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def gauges_of(progress: Any, delivered: Mapping[int, int | None]) -> dict[str, float]:

@@ -25,6 +25,8 @@ OVER = ("FINISHED", "FAILED", "KILLED")
 """An application's states in which nothing of it runs any more."""
 WAIT_SECONDS = 3.0
 """So long an application may wait for a container before it is told why."""
+LAUNCH_SECONDS = 60.0
+"""So long its first container may take to fetch what it needs, and to start."""
 LOOK_SECONDS = 1.0
 END_SECONDS = 60.0
 """So long the end of an application that was killed is waited for."""
@@ -226,7 +228,7 @@ class OnYarn:
                 one = self.look()
                 if one is None or one.state in ("RUNNING", *OVER):
                     since = time.monotonic()
-                elif time.monotonic() - since > WAIT_SECONDS:
+                elif time.monotonic() - since > (LAUNCH_SECONDS if one.containers > 0 else WAIT_SECONDS):
                     text = (
                         f"the YARN application {one.id} waits ({one.state}): {self._without_nodes()}{one.diagnostics}"
                     )

@@ -1,0 +1,104 @@
+"""For tests of agents on YARN: their configurations, and the ResourceManager as other users of it see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from agent.services.spark import spark_home
+from agent.services.yarn import YarnCluster
+
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for seconds."""
+
+
+def small(*more: str) -> str:
+    """Lines for containers that leave room on a small machine, and for a cluster that has Spark."""
+    return "\n".join(
+        [
+            "a1.runner = spark",
+            "a1.spark.master = yarn",
+            "a1.spark.triggerInterval = 1",
+            f"a1.spark.conf.spark.yarn.jars = local:{spark_home()}/jars/*",
+            "a1.spark.conf.spark.executor.instances = 1",
+            "a1.spark.conf.spark.executor.memory = 512m",
+            "a1.spark.conf.spark.executor.cores = 2",
+            f"a1.spark.conf.spark.executor.extraJavaOptions = {QUICK}",
+            "a1.spark.conf.spark.yarn.am.memory = 256m",
+            f"a1.spark.conf.spark.yarn.am.extraJavaOptions = {QUICK}",
+            *more,
+        ]
+    )
+
+
+def applications(cluster: YarnCluster) -> list[dict[str, Any]]:
+    """Those that YARN knows, in the order of their beginnings."""
+    told = cluster.ask("apps")
+    return sorted(((told or {}).get("apps") or {}).get("app", []), key=lambda one: one["id"])
+
+
+def live(cluster: YarnCluster) -> list[str]:
+    """The ids of those that are not over."""
+    return [one["id"] for one in applications(cluster) if one["state"] not in ("FINISHED", "FAILED", "KILLED")]
+
+
+def state(cluster: YarnCluster, id: str) -> str:
+    """Of one application."""
+    return str(_told(cluster, id)["state"])
+
+
+def running(cluster: YarnCluster, id: str) -> bool:
+    """Whether an application has a container."""
+    return int(_told(cluster, id)["runningContainers"]) > 0
+
+
+def _told(cluster: YarnCluster, id: str) -> dict[str, Any]:
+    return next(one for one in applications(cluster) if one["id"] == id)
+
+
+def processes(cluster: YarnCluster, kind: str) -> list[int]:
+    """The JVMs of that kind in the cluster's containers."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            command, where = (directory / "cmdline").read_bytes(), (directory / "cwd").readlink()
+        except OSError:
+            continue
+        if kind.encode() in command and b"/bin/bash" not in command and where.is_relative_to(cluster.directory):
+            found.append(int(directory.name))
+    return found
+
+
+def submit(cluster: YarnCluster, command: str, *, memory: int = 128) -> str:
+    """An application of someone else's, that is nothing but that command; its id."""
+    id = str(_send(cluster, "apps/new-application", {})["application-id"])
+    application = {
+        "application-id": id,
+        "application-name": "other",
+        "max-app-attempts": 1,
+        "resource": {"memory": memory, "vCores": 1},
+        "am-container-spec": {"commands": {"command": command}},
+    }
+    _send(cluster, "apps", application)
+    return id
+
+
+def kill(cluster: YarnCluster, id: str) -> None:
+    """As `yarn application -kill` does."""
+    _send(cluster, f"apps/{id}/state", {"state": "KILLED"}, "PUT")
+
+
+def _send(cluster: YarnCluster, path: str, told: object, method: str = "POST") -> dict[str, Any]:
+    """To the ResourceManager, as who runs the tests."""
+    asked = urllib.request.Request(
+        f"{cluster.address}/ws/v1/cluster/{path}?user.name={os.environ.get('USER', 'root')}",
+        json.dumps(told).encode(),
+        {"Content-Type": "application/json", "Accept": "application/json"},
+        method=method,
+    )
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        found: dict[str, Any] = json.loads(answer.read() or b"{}")
+        return found

@@ -1,0 +1,243 @@
+"""Deliveries on YARN: what happens when each part of it dies, and what is said while there is no room on it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, until
+from agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnCluster
+from tests.system.onyarn import kill, live, processes, running, small, state, submit
+from tests.system.running import ROOT, hdfs_sink, in_hdfs, in_topic, kafka_channel, reconciliation, unique
+from tests.system.test_proofs_formats import put
+
+PROCESSOR = """
+from pyspark.sql import functions as F
+
+def counts(events, options):
+    key = F.split(events.body.cast("string"), " ")[1]
+    counted = events.groupBy(key.alias("key")).count()
+    return counted.select("key", F.concat("key", F.lit(" "), F.col("count").cast("string")).alias("body"))
+"""
+PATIENCE = 600.0
+KEYS = 7
+SINKS = ("k1", "p")
+
+Start = Callable[[str], RunningAgent]
+
+
+@pytest.fixture
+def start(tmp_path: Path, yarn_cluster: YarnCluster, lean_python: Path) -> Start:
+    """An agent of that configuration, each time with the same directory of state."""
+    command = (str(lean_python), "-m", "agent", "start")
+    environment = {"HADOOP_CONF_DIR": str(yarn_cluster.conf), "PYTHONPATH": str(ROOT)}
+    return lambda configuration: RunningAgent(tmp_path, configuration, environment=environment, command=command)
+
+
+class Feed(threading.Thread):
+    """Puts events into a topic until it is told to stop, so that something is always under way."""
+
+    def __init__(self, kafka: KafkaCluster, topic: str) -> None:
+        super().__init__(name="feed", daemon=True)
+        self.kafka, self.topic, self.enough = kafka, topic, threading.Event()
+        self.written: list[bytes] = []
+
+    def run(self) -> None:
+        """Both formats in turn."""
+        for number in itertools.count():
+            some = [b"event %d %d" % (n % KEYS, n) for n in range(number * 50, number * 50 + 50)]
+            put(self.kafka, self.topic, ("arrow", "raw")[number % 2], some)
+            self.written += some
+            if self.enough.wait(0.2):
+                return
+
+
+def shown(agent: RunningAgent) -> dict[str, str]:
+    """What the agent's health tells of its application."""
+    told: dict[str, str] = json.loads(agent.get("/healthz")[1] or b"{}").get("spark", {})
+    return told
+
+
+@pytest.mark.timeout(1800)  # five starts of Spark, on a machine that may be ten times slower than an idle one
+def test_each_part_is_killed_under_deliveries_and_a_processor_with_state(
+    tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, yarn_cluster: YarnCluster, start: Start
+) -> None:
+    topic, processors = unique("yarn"), tmp_path / "processors"
+    root, servers = f"/yarn/{topic}", kafka_cluster.bootstrap_servers
+    processors.mkdir()
+    (processors / "counting.py").write_text(PROCESSOR)
+    configuration = f"""
+a1.channels = c1
+a1.sinks = {" ".join(SINKS)}
+{small()}
+{kafka_channel(servers, topic, partitions=2)}
+{hdfs_sink(hdfs_cluster.webhdfs, f"{root}/events")}
+a1.sinks.p.type = spark
+a1.sinks.p.channel = c1
+a1.sinks.p.group = {topic}-counts
+a1.sinks.p.processor = counting:counts
+a1.sinks.p.processor.path = {processors}
+a1.sinks.p.checkpoint = {hdfs_cluster.rpc}{root}/checkpoint
+a1.sinks.p.output.counts.type = kafka
+a1.sinks.p.output.counts.topic = {topic}-counts
+a1.sinks.p.output.counts.mode = update
+"""
+
+    def counted() -> dict[str, int]:
+        """By key the highest count that was told."""
+        found: dict[str, int] = {}
+        for event in in_topic(kafka_cluster, f"{topic}-counts"):
+            key, count = event.body.decode().split()
+            found[key] = max(found.get(key, 0), int(count))
+        return found
+
+    def delivers(agent: RunningAgent, after: str) -> None:
+        """Both sinks go on, and all is well."""
+        names = ("EventDrainSuccessCount", "BatchCompleteCount")
+        before = [agent.count(f"SINK.{sink}", name) for sink, name in zip(SINKS, names, strict=True)]
+        agent.until(
+            lambda: all(
+                agent.count(f"SINK.{sink}", name) > many
+                for sink, name, many in zip(SINKS, names, before, strict=True)
+            ),
+            f"deliveries after {after}",
+            PATIENCE,
+        )
+        agent.healthy()
+
+    def restarted(agent: RunningAgent, times: int, reason: str) -> None:
+        agent.until(
+            lambda: all(reason in agent.failing().get(f"SINK.{sink}", "") for sink in SINKS),
+            f"{reason!r} to be told",
+            PATIENCE,
+        )
+        assert f"the Spark driver has ended and is started again: {reason}" in agent.log
+        delivers(agent, reason)
+        assert agent.count("SINK.k1", "DriverRestartCount") == times
+        assert [shown(agent)["application"]] == live(yarn_cluster)
+
+    feed = Feed(kafka_cluster, topic)
+    feed.start()
+    try:
+        with start(configuration) as agent:
+            delivers(agent, "the start")
+            (first,) = live(yarn_cluster)
+            assert shown(agent)["application"] == first
+            assert f":{yarn_cluster.ports['resourcemanager-web']}/" in shown(agent)["tracking"]
+
+            (executor,) = processes(yarn_cluster, "YarnCoarseGrainedExecutorBackend")
+            os.kill(executor, signal.SIGKILL)
+            delivers(agent, "the executor was killed")
+
+            yarn_cluster.kill(RESOURCEMANAGER)
+            yarn_cluster.start()
+            delivers(agent, "the ResourceManager was killed")
+            assert live(yarn_cluster) == [first]
+            assert agent.count("SINK.k1", "DriverRestartCount") == 0
+
+            (master,) = processes(yarn_cluster, "ExecutorLauncher")
+            os.kill(master, signal.SIGKILL)
+            ended = f"the YARN application {first} has ended as FAILED: Application {first} failed 1 times"
+            restarted(agent, 1, ended)
+
+            (second,) = live(yarn_cluster)
+            kill(yarn_cluster, second)
+            ended = f"the YARN application {second} has ended as KILLED: Application {second} was killed by"
+            restarted(agent, 2, ended)
+
+            (third,) = live(yarn_cluster)
+            yarn_cluster.kill(NODEMANAGER)
+            yarn_cluster.start()
+            restarted(
+                agent, 3, f"the YARN application {third} has ended as FAILED: Application {third} failed 1 times"
+            )
+            assert agent.log.count("uploading libraries-") <= 1
+            agent.stop(signal.SIGKILL)
+            until(lambda: not live(yarn_cluster), "the application of the killed agent to end")
+            assert "Traceback" not in agent.log
+        with start(configuration) as agent:
+            delivers(agent, "the agent was killed")
+            assert len(live(yarn_cluster)) == 1
+            assert "uploading" not in agent.log
+            feed.enough.set()
+            feed.join()
+            wanted = Counter(event.split()[1].decode() for event in feed.written)
+            agent.until(lambda: counted() == wanted, "all to be counted", PATIENCE)
+            agent.until(
+                lambda: len(in_hdfs(hdfs_cluster, f"{root}/events")) >= len(feed.written), "all events", PATIENCE
+            )
+            agent.healthy()
+            assert agent.stop() == 0
+            assert "Traceback" not in agent.log
+        until(lambda: not live(yarn_cluster), "the application to end")
+        found = reconciliation(kafka_cluster, topic, hdfs_cluster, f"{root}/events")
+        assert found.differences == []
+        assert found.channel_events == found.delivered_events == len(feed.written)
+        assert counted() == wanted
+    finally:
+        feed.enough.set()
+        feed.join(60)
+        yarn_cluster.start()
+
+
+@pytest.mark.timeout(1200)
+def test_what_an_application_waits_for_is_told_and_one_that_waits_is_no_orphan_for_ever(
+    kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, yarn_cluster: YarnCluster, start: Start
+) -> None:
+    topic = unique("waiting")
+    configuration = f"""
+a1.channels = c1
+a1.sinks = k1
+{small()}
+{kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=1)}
+{hdfs_sink(hdfs_cluster.webhdfs, f"/yarn/{topic}")}
+"""
+
+    def waits(agent: RunningAgent, *words: str) -> str:
+        """The id of the one that waits for what these words say."""
+        agent.until(lambda: all(word in agent.failing().get("SINK.k1", "") for word in words), f"{words}", PATIENCE)
+        id = shown(agent)["application"]
+        assert agent.failing()["SINK.k1"].startswith(f"the YARN application {id} waits (ACCEPTED): ")
+        assert words[0] in agent.log
+        return id
+
+    other = submit(yarn_cluster, "sleep 1000", memory=MEMORY_MB - 128)
+    try:
+        until(lambda: running(yarn_cluster, other), "the other application to run")
+        with start(configuration) as agent:
+            orphan = waits(agent, "Queue's AM resource limit exceeded")
+            agent.stop(signal.SIGKILL)
+        assert state(yarn_cluster, orphan) == "ACCEPTED", "it has no container that could notice"
+        assert "Traceback" not in agent.log
+        yarn_cluster.kill(NODEMANAGER, signal.SIGTERM)
+        with start(configuration) as agent:
+            second = waits(agent, "no NodeManager runs; ")
+            assert second != orphan
+            assert state(yarn_cluster, orphan) == "KILLED"
+            assert f"{orphan} was left by an earlier driver of this agent, and is ended" in agent.log
+            assert [one for one in live(yarn_cluster) if one != other] == [second]
+            kill(yarn_cluster, other)
+            yarn_cluster.start()
+            agent.until(lambda: state(yarn_cluster, second) == "RUNNING", "it to run", PATIENCE)
+            agent.healthy()
+            assert agent.count("SINK.k1", "DriverRestartCount") == 0
+            assert agent.stop() == 0
+        until(lambda: not live(yarn_cluster), "the application to end")
+        with start(
+            configuration.replace("a1.spark.master", "a1.spark.conf.spark.yarn.queue = no\na1.spark.master")
+        ) as agent:
+            agent.until(lambda: "unknown queue" in agent.failing().get("SINK.k1", ""), "the refusal", PATIENCE)
+    finally:
+        yarn_cluster.start()
+        for id in live(yarn_cluster):
+            kill(yarn_cluster, id)
