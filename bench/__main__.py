@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a benchmark (default: all)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds that count (default: {ROUNDS})")
     parser.add_argument("--events", type=int, help="events of a run (default: each benchmark's own)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="measures with that text in their name")
     parser.add_argument("--smoke", action="store_true", help="one round with few events: does it work?")
     parser.add_argument("--json", action="store_true", help="print JSON, one line a benchmark, and no table")
     parser.add_argument("--keep", action="store_true", help="keep the result in bench/results, and draw it")
@@ -46,7 +47,13 @@ def main() -> None:
             parser.error(f"no benchmark {name!r}; there are {', '.join(NAMES)}")
     for name in arguments.names or NAMES:
         module = importlib.import_module(f"bench.{name}")
-        with Bench(name, rounds=arguments.rounds, smoke=arguments.smoke, events=arguments.events) as bench:
+        with Bench(
+            name,
+            rounds=arguments.rounds,
+            smoke=arguments.smoke,
+            events=arguments.events,
+            only=arguments.only,
+        ) as bench:
             module.run(bench)
             result = as_json(bench)
             if arguments.json:

@@ -8,7 +8,6 @@ last file is closed and the position is committed; every file is read back and c
 
 from __future__ import annotations
 
-import itertools
 import json
 import signal
 import subprocess
@@ -72,11 +71,11 @@ def run(bench: Bench) -> None:
 
 def ours(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:
     """The sink on a thread of an agent that ends once all is committed."""
-    reader, numbers = HdfsReader(bench.hdfs.webhdfs), itertools.count()
+    reader = HdfsReader(bench.hdfs.webhdfs)
 
     def once() -> Figures:
-        root = f"/ours-{form}-{next(numbers)}"
-        home, topic = bench.directory("agent"), stored.topic(ARROW)
+        home, topic = bench.directory("ours"), stored.topic(ARROW)
+        root = f"/{home.name}"
         text = CONFIGURATION.format(
             servers=topic.servers,
             topic=topic.name,
@@ -94,11 +93,10 @@ def ours(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:
 
 def bare(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:
     """`bench/frame/uploader.py`."""
-    reader, numbers = HdfsReader(bench.hdfs.webhdfs), itertools.count()
+    reader = HdfsReader(bench.hdfs.webhdfs)
 
     def once() -> Figures:
-        root = f"/bare-{form}-{next(numbers)}"
-        topic = stored.topic(PLAIN)
+        root, topic = f"/{bench.directory('bare').name}", stored.topic(PLAIN)
         told = [topic.servers, topic.name, bench.hdfs.webhdfs, root, form, str(stored.events)]
         done = subprocess.run([sys.executable, "-m", "bench.frame.uploader", *told], check=True, capture_output=True)
         answer = json.loads(done.stdout)
@@ -110,11 +108,11 @@ def bare(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:
 
 def by_flume(bench: Bench, stored: Stored, events: int) -> Callable[[], Figures]:
     """Its hdfs sink behind its KafkaChannel, from its first event to its last transaction."""
-    reader, numbers = HdfsReader(bench.hdfs.webhdfs), itertools.count()
+    reader = HdfsReader(bench.hdfs.webhdfs)
 
     def once() -> Figures:
         home, port = bench.directory("flume"), free_port()
-        topic, root = stored.topic(FLUMES, events), f"/flume-{next(numbers)}"
+        topic, root = stored.topic(FLUMES, events), f"/{home.name}"
         text = FLUME_CONFIGURATION.format(
             servers=topic.servers, topic=topic.name, rpc=bench.hdfs.rpc, root=root, group=root[1:]
         )

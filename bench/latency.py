@@ -69,14 +69,15 @@ def run(bench: Bench) -> None:
             steady(topics[0], ours(bench, topics[0]), rate, seconds, topics[0].decoded),
             peers if share == SHARES[0] else {},
         )
+    core = bench.solr.create_core(bench.directory("latency").name)
     sink = (
         "a.sinks = solr",
         "a.sinks.solr.type = solr",
         "a.sinks.solr.channel = kafka",
-        f"a.sinks.solr.url = {bench.solr.create_core('latency')}",
+        f"a.sinks.solr.url = {core}",
         "a.sinks.solr.documentId = %[body]",
     )
-    core, topic = f"{bench.solr.address}/latency", Topic(servers, "latency-solr")
+    topic = Topic(servers, "latency-solr")
     bench.compare(f"source to Solr, {TO_SOLR} events/s", to_solr(core, ours(bench, topic, *sink), seconds), {})
 
 

@@ -66,7 +66,7 @@ def slope(bytes: Sequence[int], costs: Sequence[float]) -> float:
 def files(bench: Bench) -> None:
     """The same lines in so many files, which are all there when the agent starts."""
     lines = Lines(bench, bench.events(1_000_000, 10_000))
-    data, size = lines.path.read_bytes(), len(lines.whole[0]) + 1
+    data, size = lines.path.read_bytes(), lines.bytes
     for count in FILES[:2] if bench.smoke else FILES:
         directory = bench.directory("files")
         share = lines.events // count

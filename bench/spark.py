@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -91,10 +90,9 @@ class _Deliveries:
 
     def each(self, deliver: Callable[[str, str], Iterator[None]], form: str) -> Callable[[], Figures]:
         """Deliver into a directory of its own, with all that there is to measure between its two steps."""
-        numbers = itertools.count()
 
         def once() -> Figures:
-            root = f"/{deliver.__name__}-{form}-{next(numbers)}"
+            root = f"/{self.bench.directory('spark').name}"
             steps = deliver(root, form)
             next(steps)
             with peak_memory(self.gateway.process.pid) as peak:

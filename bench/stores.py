@@ -8,7 +8,6 @@ a document with one field beside its id. Every row and document is read back and
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import subprocess
 import sys
@@ -42,11 +41,10 @@ class Store:
 
     def __init__(self, bench: Bench, kind: str, stored: Stored) -> None:
         self.bench, self.kind, self.stored = bench, kind, stored
-        self._numbers = itertools.count()
 
     def new(self) -> list[str]:
         """Where to write: address and table, or URL."""
-        name = f"{self.kind}{next(self._numbers)}"
+        name = self.bench.directory(self.kind).name
         if self.kind == "solr":
             return [self.bench.solr.create_core(name)]
         address = self.bench.hbase.address

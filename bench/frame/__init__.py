@@ -101,6 +101,7 @@ class Bench:
         rounds: int = ROUNDS,
         smoke: bool = False,
         events: int | None = None,
+        only: str = "",
         kafka: KafkaCluster | None = None,
         hdfs: HdfsCluster | None = None,
         hbase: HBaseCluster | None = None,
@@ -111,7 +112,7 @@ class Bench:
         self.rows: list[Row] = []
         self.skipped: dict[str, str] = {}
         """Peers that are not here, and why."""
-        self._events = events
+        self._events, self._only = events, only
         self._servers: dict[type, Any] = {
             type(server): server for server in (kafka, hdfs, hbase, solr) if server is not None
         }
@@ -180,8 +181,10 @@ class Bench:
         """Run all in turns, and add a row for each unit and each peer that is here and knows it.
 
         Every round begins with another contestant, as what runs first finds the brokers at rest. `warm`: a round
-        before them does not count; a smoke run has none.
+        before them does not count; a smoke run has none. Nothing is done for a measure that was not asked for.
         """
+        if self._only not in measure:
+            return
         rounds = rounds or self.rounds
         everybody = {"ours": ours, **peers}
         with contextlib.ExitStack() as stack:

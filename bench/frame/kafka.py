@@ -13,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from agent.services.running import until
 from bench.frame import CPU, RATE, Figures
 from plugins import Batch, Components, KafkaBackedChannel, PartitionClaim, Record
 
@@ -41,6 +42,14 @@ class Topic:
         config, _ = CHANNEL.config_class.parse({})
         assert config is not None
         self._decode = CHANNEL(config).decode
+        until(self._led, f"leaders of {self.name}")
+
+    def _led(self) -> bool:
+        """Whether every partition has a leader, as it has soon after the topic was made."""
+        try:
+            return bool(self.ends())
+        except KafkaException:
+            return False
 
     def ends(self) -> dict[int, int]:
         """Where each partition ends for a consumer: up to there all in-sync replicas have it."""

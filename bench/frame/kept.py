@@ -16,12 +16,17 @@ PICTURES = ROOT / "docs" / "pictures"
 
 
 def keep(result: Mapping[str, Any]) -> None:
-    """Write the result and its picture."""
+    """Write the result and its picture. What was kept before of other measures stays, if of the same machine."""
     RESULTS.mkdir(exist_ok=True)
-    lines = [json.dumps(row, ensure_ascii=False) for row in result["rows"]]
+    file = RESULTS / f"{result['name']}.json"
+    before: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"machine": None}
+    new = {row["measure"] for row in result["rows"]}
+    others = before["rows"] if before["machine"] == result["machine"] else []
+    rows = [*result["rows"], *(row for row in others if row["measure"] not in new)]
+    result = {**result, "rows": sorted(rows, key=lambda row: row["measure"])}
     head = json.dumps({"name": result["name"], "machine": result["machine"]}, ensure_ascii=False, indent=1)
-    rows = ",\n  ".join(lines)
-    (RESULTS / f"{result['name']}.json").write_text(f'{head[:-2]},\n "rows": [\n  {rows}\n ]\n}}\n')
+    lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in result["rows"])
+    file.write_text(f'{head[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n')
     (PICTURES / f"bench-{result['name']}.svg").write_text(drawing(result))
 
 

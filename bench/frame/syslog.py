@@ -65,6 +65,8 @@ class Lines:
         self.path = bench.directory("lines") / "lines"
         lines = numbered(pattern, events)
         self.path.write_bytes(b"".join(line + b"\n" for line in lines))
+        self.bytes = len(lines[0]) + 1
+        """Of each line, its end included."""
         self.whole = pa.array(lines)
 
     def fewer(self, share: int) -> Lines:
@@ -88,7 +90,7 @@ class Lines:
             if len(clients) == 1:
                 clients[0].sendfile(stack.enter_context(self.path.open("rb")))
                 return
-            data, size = self.path.read_bytes(), len(self.whole[0]) + 1
+            data, size = self.path.read_bytes(), self.bytes
             piece = max(1, min(100, self.events // len(clients)))
             for number, start in enumerate(range(0, self.events, piece)):
                 clients[number % len(clients)].sendall(data[start * size : (start + piece) * size])

@@ -7,11 +7,12 @@ import itertools
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.frame import RATE, Bench, Figures, Missing, simply
+from bench.frame import RATE, Bench, Figures, Missing, kept, simply
 from bench.frame import report as reports
 from bench.frame.kept import machines, rows
 from bench.frame.plot import drawing
@@ -80,6 +81,31 @@ def test_json_has_one_row_for_each_peer_that_is_here(monkeypatch: pytest.MonkeyP
     assert told["rows"][0]["runs"] == [[n, 2 * n] for n in range(2, 7)]
     assert told["rows"][0]["ours"] == 4
     assert told["rows"][2]["peer"] is told["rows"][2]["ratio"] is None
+
+
+def test_only_the_measures_that_were_asked_for_are_taken() -> None:
+    seen: list[str] = []
+    with Bench("sample", smoke=True, only="two") as bench:
+        bench.compare("one", counting("o", seen), {})
+        bench.compare("number two", counting("t", seen), {})
+    assert seen == ["t"]
+    assert [row.measure for row in bench.rows] == ["number two"]
+
+
+def test_what_is_kept_of_other_measures_stays_if_of_the_same_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "RESULTS", tmp_path)
+    monkeypatch.setattr(kept, "PICTURES", tmp_path)
+    told = result(monkeypatch)
+    kept.keep(told)
+    again = {**told, "rows": [{**row, "ours": 0} for row in told["rows"] if row["measure"] == "alone"]}
+    kept.keep(again)
+    (found,) = kept.results()
+    assert len(found["rows"]) == len(told["rows"])
+    assert [row["measure"] for row in found["rows"] if row["ours"] == 0] == ["alone"]
+    kept.keep({**again, "machine": {**MACHINE, "cores": 4}})
+    assert [row["measure"] for row in kept.results()[0]["rows"]] == ["alone"]
 
 
 def test_the_table_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
