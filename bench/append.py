@@ -117,7 +117,7 @@ class AvroClient:
 def run(bench: Bench) -> None:
     """Single events, then batches."""
     client = AvroClient(bench)
-    single = Request(1, bench.events(2_000, 100), 1)
+    single = Request(1, bench.events(500, 100), 1)
     bench.compare(
         "append, one in flight",
         contestant(bench, client, single, "ours"),

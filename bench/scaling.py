@@ -25,6 +25,8 @@ PARTITIONS = (1, 6, 60)
 SHORTEST = 110
 """Bytes of a line without filling, about: the smallest size has none."""
 BYTE = "µs CPU/KB"
+Costs = dict[int, Sequence[tuple[float, float | None]]]
+"""Of so many bytes or masks: those of ours and of the peer in each round."""
 
 
 def run(bench: Bench) -> None:
@@ -39,28 +41,32 @@ def sizes(bench: Bench) -> None:
     """Events of 100 B to 100 KB, of text that compresses as text does."""
     budget = bench.events(200_000, 2_000) * 1_000  # bytes of a run
     text = np.random.default_rng(1).choice(np.frombuffer(b"etaoin shrdlu cmfwyp", np.uint8), 100_000).tobytes()
-    measured: dict[int, Row] = {}
+    measured: Costs = {}
     for size in SIZES[:2] if bench.smoke else SIZES:
         lines = Lines(bench, max(100, min(budget // size, budget // 200)), text[: max(0, size - SHORTEST)])
         topics = [Topic(bench.kafka.bootstrap_servers, f"size-{size}-{who}") for who in "ab"]
-        bench.compare(
+        rows = bench.compare(
             f"events of {size:,} bytes",
             taking(ours(bench, topics[0], f"a.sources.syslog.eventSize = {2 * SIZES[-1]}"), lines),
             {BARE: simply(bare_producer(topics[1], lines.path, lines.whole))},
         )
-        measured[size] = next(row for row in reversed(bench.rows) if row.unit == CPU)
-    slopes: list[tuple[float, float | None]] = []
-    for number in range(bench.rounds):
-        mine, bare = zip(*(row.runs[number] for row in measured.values()), strict=True)
-        slopes.append((slope(list(measured), mine), slope(list(measured), bare)))
-    bench.rows.append(Row("b of a + b · bytes", BYTE, BARE, slopes))
+        for row in rows:
+            if row.unit == CPU:
+                measured[size] = row.runs
+    if measured:
+        slopes = [
+            (1000 * mine, 1000 * bare) for mine, bare in zip(slope(measured, 0), slope(measured, 1), strict=True)
+        ]
+        bench.rows.append(Row("events: b of a + b · bytes", BYTE, BARE, slopes))
 
 
-def slope(bytes: Sequence[int], costs: Sequence[float]) -> float:
-    """b of a + b · bytes, for 1,000 bytes; every point counts by its share of the cost, so that small ones do."""
-    weights = 1 / np.array(costs)
-    b, _ = np.polyfit(bytes, costs, 1, w=weights)
-    return float(b) * 1000
+def slope(measured: Costs, whose: int) -> list[float]:
+    """b of a + b · number in each round; every point counts by its share of the cost, so that small ones do."""
+    found = []
+    for runs in zip(*measured.values(), strict=True):
+        costs = np.array([run[whose] for run in runs], float)
+        found.append(float(np.polyfit(list(measured), costs, 1, w=1 / costs)[0]))
+    return found
 
 
 def files(bench: Bench) -> None:
@@ -98,21 +104,16 @@ def _tailing(bench: Bench, lines: Lines, file: str, topic: Topic) -> Callable[[]
 def masks(bench: Bench) -> None:
     """So many patterns of which one finds something."""
     lines = Lines(bench, bench.events(1_000_000, 10_000))
-    found = {}
+    measured: Costs = {}
     for count in MASKS[:2] if bench.smoke else MASKS:
         topic = Topic(bench.kafka.bootstrap_servers, f"masks-{count}")
         more = [f"a.sources.syslog.interceptors.mask.patterns.p{n} = secret{n}=[a-z]+" for n in range(count - 1)]
-        bench.compare(
-            f"{count} mask{'s' * (count > 1)}",
-            taking(ours(bench, topic, *more), lines),
-            {},
-        )
-        found[count] = next(row for row in reversed(bench.rows) if row.unit == CPU)
-    costs = [
-        (slope(list(found), [row.runs[number][0] for row in found.values()]) / 1000, None)
-        for number in range(bench.rounds)
-    ]
-    bench.rows.append(Row("one more mask", CPU, None, costs))
+        rows = bench.compare(f"{count} mask{'s' * (count > 1)}", taking(ours(bench, topic, *more), lines), {})
+        for row in rows:
+            if row.unit == CPU:
+                measured[count] = row.runs
+    if measured:
+        bench.rows.append(Row("one more mask", CPU, None, [(cost, None) for cost in slope(measured, 0)]))
 
 
 def partitions(bench: Bench) -> None:

@@ -177,14 +177,14 @@ class Bench:
         *,
         rounds: int | None = None,
         warm: bool = True,
-    ) -> None:
-        """Run all in turns, and add a row for each unit and each peer that is here and knows it.
+    ) -> list[Row]:
+        """Run all in turns, and add a row for each unit and each peer that is here and knows it; these rows.
 
         Every round begins with another contestant, as what runs first finds the brokers at rest. `warm`: a round
         before them does not count; a smoke run has none. Nothing is done for a measure that was not asked for.
         """
         if self._only not in measure:
-            return
+            return []
         rounds = rounds or self.rounds
         everybody = {"ours": ours, **peers}
         with contextlib.ExitStack() as stack:
@@ -203,13 +203,16 @@ class Bench:
                     self.say(f"{measure}: round {number} of {rounds}: {name}: {told}")
                     if number:
                         found[name].append(figures)
+        rows = []
         for unit in found["ours"][0]:
             with_it = [name for name in found if name != "ours" and unit in found[name][0]]
             for name in with_it:
                 pairs = zip(found["ours"], found[name], strict=True)
-                self.rows.append(Row(measure, unit, name, [(mine[unit], peer[unit]) for mine, peer in pairs]))
+                rows.append(Row(measure, unit, name, [(mine[unit], peer[unit]) for mine, peer in pairs]))
             if not with_it:
-                self.rows.append(Row(measure, unit, None, [(mine[unit], None) for mine in found["ours"]]))
+                rows.append(Row(measure, unit, None, [(mine[unit], None) for mine in found["ours"]]))
+        self.rows += rows
+        return rows
 
     def skip(self, peer: str, reason: str) -> None:
         """That peer is not here."""

@@ -1,7 +1,7 @@
 """A bare consumer and a bare client of a store in one process: a topic with a record each to rows or documents.
 
 `servers topic events hbase host:port table` or `servers topic events solr url`; 1,000 a call, as the sinks have them.
-Prints JSON: seconds and CPU seconds, from the first poll until the last call is answered.
+Prints JSON: seconds and CPU seconds, from the subscription until the last call is answered.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def main() -> None:
             "enable.auto.commit": False,
         }
     )
+    cpu, started = _cpu(), time.perf_counter()
     consumer.subscribe([topic])
     first = [message.value() or b"" for message in consumer.consume(1, 60)]  # the group is together
-    cpu, started = _cpu(), time.perf_counter()
     store = _hbase if kind == "hbase" else _solr
     store(_calls(consumer, first, int(count)), *place)
     consumer.commit(asynchronous=False)
