@@ -54,14 +54,22 @@ def main() -> None:
             events=arguments.events,
             only=arguments.only,
         ) as bench:
-            module.run(bench)
-            result = as_json(bench)
-            if arguments.json:
-                print(json.dumps(result, ensure_ascii=False), flush=True)
-            else:
-                show(result, bench.skipped)
-            if arguments.keep:
-                keep(result)
+            try:
+                module.run(bench)
+            finally:
+                if bench.rows:
+                    tell(bench, arguments)
+
+
+def tell(bench: Bench, arguments: argparse.Namespace) -> None:
+    """Print, and keep."""
+    result = as_json(bench)
+    if arguments.json:
+        print(json.dumps(result, ensure_ascii=False), flush=True)
+    else:
+        show(result, bench.skipped)
+    if arguments.keep:
+        keep(result)
 
 
 if __name__ == "__main__":

@@ -314,7 +314,11 @@ def of_measurements() -> dict[str, str]:
     results = kept.results()
     columns = ("benchmark", "measure", "unit", "Flafka", "peer", "peer is", "ratio")
     pictures = [f"![Bars of the results of {one['name']}](pictures/bench-{one['name']}.svg)" for one in results]
-    return {"measured": "\n\n".join([kept.machines(results), table(columns, kept.rows(results)), *pictures])}
+    return {
+        "measured": "\n\n".join(
+            [table(("benchmarks", "machine"), kept.machines(results)), table(columns, kept.rows(results)), *pictures]
+        )
+    }
 
 
 FILLED = {

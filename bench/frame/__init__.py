@@ -195,23 +195,18 @@ class Bench:
                 except Missing as reason:
                     self.skip(name, str(reason))
             found: dict[str, list[Figures]] = {name: [] for name in running}
-            for number in range(1 if self.smoke or not warm else 0, rounds + 1):
-                names = list(running)
-                for name in names[number % len(names) :] + names[: number % len(names)]:
-                    figures = running[name]()
-                    told = ", ".join(f"{value:,.4g} {unit}" for unit, value in figures.items())
-                    self.say(f"{measure}: round {number} of {rounds}: {name}: {told}")
-                    if number:
-                        found[name].append(figures)
-        rows = []
-        for unit in found["ours"][0]:
-            with_it = [name for name in found if name != "ours" and unit in found[name][0]]
-            for name in with_it:
-                pairs = zip(found["ours"], found[name], strict=True)
-                rows.append(Row(measure, unit, name, [(mine[unit], peer[unit]) for mine, peer in pairs]))
-            if not with_it:
-                rows.append(Row(measure, unit, None, [(mine[unit], None) for mine in found["ours"]]))
-        self.rows += rows
+            try:
+                for number in range(1 if self.smoke or not warm else 0, rounds + 1):
+                    names = list(running)
+                    for name in names[number % len(names) :] + names[: number % len(names)]:
+                        figures = running[name]()
+                        told = ", ".join(f"{value:,.4g} {unit}" for unit, value in figures.items())
+                        self.say(f"{measure}: round {number} of {rounds}: {name}: {told}")
+                        if number:
+                            found[name].append(figures)
+            finally:  # a run that is interrupted has the rounds that were complete
+                rows = _rows(measure, found)
+                self.rows += rows
         return rows
 
     def skip(self, peer: str, reason: str) -> None:
@@ -222,6 +217,22 @@ class Bench:
     def say(self, text: str) -> None:
         """Progress, on standard error: standard output has results only."""
         print(f"{self.name}: {text}", file=sys.stderr, flush=True)
+
+
+def _rows(measure: str, found: Mapping[str, Sequence[Figures]]) -> list[Row]:
+    """Of each round in which everybody had a turn."""
+    complete = min(map(len, found.values()))
+    if not complete:
+        return []
+    ours, rows = found["ours"][:complete], []
+    for unit in ours[0]:
+        with_it = [name for name in found if name != "ours" and unit in found[name][0]]
+        for name in with_it:
+            pairs = zip(ours, found[name], strict=False)
+            rows.append(Row(measure, unit, name, [(mine[unit], peer[unit]) for mine, peer in pairs]))
+        if not with_it:
+            rows.append(Row(measure, unit, None, [(mine[unit], None) for mine in ours]))
+    return rows
 
 
 @contextlib.contextmanager

@@ -51,9 +51,9 @@ def rows(results: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
             )
 
 
-def machines(results: list[dict[str, Any]]) -> str:
-    """Where the results come from, a line for each machine."""
+def machines(results: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Where the results come from: benchmarks, and the machine."""
     where: dict[str, list[str]] = {}
     for result in results:
         where.setdefault(named(result["machine"]), []).append(f"`{result['name']}`")
-    return "\n".join(f"- {', '.join(names)}: {machine}." for machine, names in where.items())
+    yield from ((", ".join(names), machine) for machine, names in where.items())

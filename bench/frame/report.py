@@ -43,7 +43,7 @@ def machine() -> dict[str, Any]:
         "cpu": cpu[1] if cpu else platform.processor(),
         "cores": os.cpu_count(),
         "memory_gib": round(memory, 1),
-        "os": f"{platform.system()} {platform.release()}",
+        "os": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "java": find_java().version,
         "versions": versions,
     }

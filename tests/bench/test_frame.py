@@ -83,6 +83,20 @@ def test_json_has_one_row_for_each_peer_that_is_here(monkeypatch: pytest.MonkeyP
     assert told["rows"][2]["peer"] is told["rows"][2]["ratio"] is None
 
 
+def test_what_is_interrupted_has_the_rounds_that_were_complete() -> None:
+    turns = itertools.count()
+
+    def interrupted() -> Figures:
+        if next(turns) == 3:
+            raise KeyboardInterrupt
+        return {RATE: 10}
+
+    bench = Bench("sample", rounds=5)
+    with bench, pytest.raises(KeyboardInterrupt):
+        bench.compare("m", counting("o", []), {"a": simply(interrupted)})
+    assert [row.runs for row in bench.rows] == [[(2, 10), (3, 10)]]
+
+
 def test_only_the_measures_that_were_asked_for_are_taken() -> None:
     seen: list[str] = []
     with Bench("sample", smoke=True, only="two") as bench:
@@ -123,7 +137,9 @@ def test_the_picture_and_the_page_have_every_row(monkeypatch: pytest.MonkeyPatch
     texts = {element.text for element in ET.fromstring(drawing(told)).iter() if element.text}
     assert {"Flafka", "one & another", "third", "alone", RATE} <= texts
     assert len(list(rows([told]))) == 3
-    assert machines([told]).startswith("- `sample`: 2 cores of Any CPU")
+    ((names, machine),) = machines([told, told])
+    assert names == "`sample`, `sample`"
+    assert machine.startswith("2 cores of Any CPU")
 
 
 @pytest.mark.parametrize(
