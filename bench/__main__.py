@@ -24,6 +24,7 @@ NAMES = (
     "scaling",
     "memory",
     "start",
+    "sizing",
     "filechannel",
     "staging",
 )
