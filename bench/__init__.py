@@ -1,6 +1,1 @@
-"""Benchmarks: `./dev bench NAME`. Each prints ratios measured in one run, with counts and contents checked."""
-
-import signal
-
-# What is ended from outside, as by `timeout`, still stops its servers.
-signal.signal(signal.SIGTERM, signal.default_int_handler)
+"""`./dev bench`: this project beside what a user would take instead; `bench/frame` is what all benchmarks share."""

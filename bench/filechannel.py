@@ -1,4 +1,4 @@
-"""`./dev bench filechannel`: channel `file` beside Flume's own, and beside a bare write and fdatasync.
+"""The channel `file` beside Flume's own, and beside a bare write and fdatasync.
 
 All on the same disk, in turns, each put durable before the next one of its thread. Flume's is its own class in a JVM
 of its own, after a warm-up. What was put is taken out again, committed, and compared.
@@ -6,21 +6,18 @@ of its own, after a warm-up. What was put is taken out again, committed, and com
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import statistics
 import subprocess
-import tempfile
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 from agent.services.cluster import java_command
 from agent.services.java import find_java
+from bench.frame import Bench, Figures, simply
 from channels.file import FileChannel
 from plugins import Batch, Event, conformance
 from tests.interop.jvm import compiled
@@ -31,42 +28,34 @@ SHAPES = ((8, 1000, 60), (1, 100, 500))
 """Writers, events a put, puts of each writer."""
 
 
-def main() -> None:
-    """Run, check, print."""
-    parser = argparse.ArgumentParser(prog="./dev bench filechannel", description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=5, help="runs of each, in turns (default: 5)")
-    parser.add_argument("--directory", help="where to write, on the disk to be measured (default: TMPDIR)")
-    arguments = parser.parse_args()
-    table = Table(box=None)
-    for heading in ("put by", "", "events/s", "range", "taken/s", "file is faster by"):
-        table.add_column(heading, justify="right" if heading.endswith("/s") else "left")
-    with tempfile.TemporaryDirectory(prefix="flafka-bench-", dir=arguments.directory) as home:
-        java = compiled(Path(__file__).parent / "java/FileChannelPuts.java", "flume", Path(home, "classes"))
-        for writers, events, puts in SHAPES:
-            batch = Batch.of([Event(BODY.encode(), HEADERS)] * events)
-            runs: dict[str, list[tuple[float, float]]] = {"file": [], "Flume": [], "bare": []}
-            for number in range(arguments.runs):
-                place = Path(home, f"{writers}-{number}")
-                runs["file"].append(ours(place / "ours", batch, writers, puts))
-                runs["Flume"].append(flumes(place / "flume", java, batch, writers, puts))
-                if writers == 1:
-                    runs["bare"].append((bare(place / "bare", batch, puts), 0.0))
-            count = writers * puts * events
-            middle = {name: statistics.median(put for put, _ in times) for name, times in runs.items() if times}
-            for name, seconds in middle.items():
-                put, taken = zip(*runs[name], strict=True)
-                table.add_row(
-                    f"{writers} × {events:,}",
-                    name,
-                    f"{count / seconds:,.0f}",
-                    f"{count / max(put):,.0f} to {count / min(put):,.0f}",
-                    f"{count / statistics.median(taken):,.0f}" if any(taken) else "",
-                    f"{seconds / middle['file']:.2f}",
-                )
-    Console().print(table)
+def run(bench: Bench) -> None:
+    """Many writers, and one."""
+    java = compiled(Path(__file__).parent / "java/FileChannelPuts.java", "flume", bench.directory("classes"))
+    for writers, events, puts in SHAPES:
+        puts = 5 if bench.smoke else puts
+        batch = Batch.of([Event(BODY.encode(), HEADERS)] * events)
+
+        def rates(
+            measure: Callable[[Path], tuple[float, float]], count: int = writers * puts * events
+        ) -> Callable[[], Figures]:
+            def once() -> Figures:
+                put, taken = measure(bench.directory("filechannel"))
+                return {"events/s, put": count / put, **({"events/s, taken": count / taken} if taken else {})}
+
+            return once
+
+        peers = {
+            "Apache Flume file channel": simply(rates(partial(flumes, java, batch, writers, puts))),
+            "bare write and fdatasync": simply(rates(partial(bare, batch, puts))),
+        }
+        if writers > 1:
+            del peers["bare write and fdatasync"]
+        bench.compare(
+            f"file channel, {writers} × {events:,}", simply(rates(partial(ours, batch, writers, puts))), peers
+        )
 
 
-def ours(directory: Path, batch: Batch, writers: int, puts: int) -> tuple[float, float]:
+def ours(batch: Batch, writers: int, puts: int, directory: Path) -> tuple[float, float]:
     """Seconds of the puts, and of the takes."""
     channel = conformance.make(
         FileChannel,
@@ -107,9 +96,8 @@ def _take(channel: FileChannel, all: int, batch: Batch) -> None:
     reader.close()
 
 
-def flumes(directory: Path, path: list[Path], batch: Batch, writers: int, puts: int) -> tuple[float, float]:
+def flumes(path: list[Path], batch: Batch, writers: int, puts: int, directory: Path) -> tuple[float, float]:
     """Seconds of the puts, and of the takes."""
-    directory.mkdir(parents=True)
     command = java_command(find_java(), path, "FileChannelPuts", heap_mb=1024, options=[])
     told = [directory, writers, puts, len(batch), BODY]
     run = subprocess.run([*command, *map(str, told)], capture_output=True, text=True, check=True)
@@ -118,19 +106,14 @@ def flumes(directory: Path, path: list[Path], batch: Batch, writers: int, puts: 
     return float(found[1]), float(found[2])
 
 
-def bare(path: Path, batch: Batch, puts: int) -> float:
+def bare(batch: Batch, puts: int, directory: Path) -> tuple[float, float]:
     """Seconds for as many writes of the same size, each with an fdatasync."""
     data = batch.to_ipc().to_pybytes()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_CREAT | os.O_WRONLY)
+    file = os.open(directory / "bare", os.O_CREAT | os.O_WRONLY)
     started = time.perf_counter()
     for _ in range(puts):
         os.write(file, data)
         os.fdatasync(file)
     seconds = time.perf_counter() - started
     os.close(file)
-    return seconds
-
-
-if __name__ == "__main__":
-    main()
+    return seconds, 0.0

@@ -1,7 +1,7 @@
-"""`./dev bench staging`: events of 110 bytes into files on the local disk, in every format of the hdfs sink.
+"""Events of 110 bytes into files on the local disk, in every format of the hdfs sink.
 
-One partition, batches of 10,000 events with four headers; once into one file, once into twenty at a time. The rate is
-events for a second of this process's CPU, upload not included.
+One partition, batches of 10,000 events with four headers; once into one file, once into twenty at a time. Given is
+the CPU time of this process, upload not included.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
+from bench.frame import CPU, Bench, Figures, simply
 from plugins import Batch, Event, Origin
 from sinks.hdfs import HdfsConfig
 from sinks.hdfs.formats import format_of
@@ -77,8 +77,8 @@ def batch(number: int) -> Batch:
     return Batch.of(events, Origin("topic", 0, offsets, np.zeros(EVENTS, np.int32), np.zeros(EVENTS, np.int64)))
 
 
-def measure(batches: list[Batch], path: str, options: dict[str, str]) -> tuple[float, float]:
-    """Events a second of CPU, and bytes an event."""
+def measure(batches: list[Batch], path: str, options: dict[str, str]) -> Figures:
+    """CPU time and bytes for an event."""
     properties = {"hdfs.path": path, "hdfs.webhdfs": "none:1", "hdfs.rollInterval": "0", **options}
     config, problems = HdfsConfig.parse(properties)
     assert config is not None, problems
@@ -94,19 +94,12 @@ def measure(batches: list[Batch], path: str, options: dict[str, str]) -> tuple[f
         seconds = time.process_time() - began
         events, size = sum(file.events for file in files), sum(file.length for file in files)
         staging.close()
-    return events / seconds, size / events
+    return {CPU: seconds / events * 1e6, "bytes": size / events}
 
 
-def main() -> None:
-    """Print a table."""
-    batches = [batch(number) for number in range(BATCHES)]
-    table = Table("format", "events/s, one file", f"events/s, {HOSTS} files", "bytes/event")
+def run(bench: Bench) -> None:
+    """Format by format."""
+    batches = [batch(number) for number in range(2 if bench.smoke else BATCHES)]
     for name, options in FORMATS.items():
-        one, size = measure(batches, "/logs", options)
-        many, _ = measure(batches, "/logs/%{host}", options)
-        table.add_row(name, f"{one:,.0f}", f"{many:,.0f}", f"{size:.0f}")
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
+        bench.compare(f"{name}, one file", simply(partial(measure, batches, "/logs", options)), {})
+        bench.compare(f"{name}, {HOSTS} files", simply(partial(measure, batches, "/logs/%{host}", options)), {})

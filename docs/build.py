@@ -21,6 +21,7 @@ from agent.config import catalogue
 from agent.config.runners import TABLE
 from agent.config.sinkgroups import OPTIONS as PROCESSORS
 from agent.options import AgentOptions, SinkErrors
+from bench.frame import kept
 from plugins import Component, Components, Config, Difference, UnknownType
 from plugins.shared.javaclass import FAMILIES
 
@@ -308,7 +309,20 @@ def unbuilt(components: Components) -> Iterator[tuple[str, ...]]:
                 yield (f"{kind} `{one.name}`", one.instead)
 
 
+def of_measurements() -> dict[str, str]:
+    """What the benchmarks that are kept found, with their pictures."""
+    results = kept.results()
+    columns = ("benchmark", "measure", "unit", "Flafka", "peer", "peer is", "ratio")
+    pictures = [f"![Bars of the results of {one['name']}](pictures/bench-{one['name']}.svg)" for one in results]
+    return {
+        "measured": "\n\n".join(
+            [table(("benchmarks", "machine"), kept.machines(results)), table(columns, kept.rows(results)), *pictures]
+        )
+    }
+
+
 FILLED = {
+    DOCS / "performance.md": of_measurements,
     DOCS / "migrating-from-flume.md": of_differences,
     DOCS / "command-line.md": of_commands,
 }

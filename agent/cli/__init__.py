@@ -32,6 +32,7 @@ COMMANDS = {
     "topic": "List, create, describe and delete Kafka topics.",
     "group": "Show and reset consumer groups: lag, offsets.",
     "audit": "Compare what went into the channels with what was taken out of them.",
+    "size": "Estimate what a load takes: cores, brokers, partitions, disk, files.",
     "new": "Make an agent, a component, a processor or a test to start from: files that work.",
     "template": "Print a component in Python to start from, for a Java class.",
     "dlq": "Show and replay dead letters: events that could not be delivered.",

@@ -68,6 +68,10 @@ def encode(batch: Batch, layout: Layout = AVRO) -> Any:
         texts = column.dictionary.cast(pa.binary())
         key = name.encode()
         entries = _joined(pa.scalar(length(len(key)) + key), _lengths(texts, length), texts)
+        if len(entries) == 1 and not column.null_count and not texts.null_count:
+            counts += 1
+            parts.append(entries[0])
+            continue
         fragments = entries.take(column.indices)
         if column.null_count or texts.null_count:
             counts += fragments.is_valid().to_numpy(zero_copy_only=False)
@@ -103,7 +107,14 @@ def _each(numbers: npt.NDArray[Any], encoded: Callable[[int], bytes]) -> Any:
 
 
 def _joined(*columns: Any) -> Any:
-    return pc.binary_join_element_wise(*columns, pa.scalar(b""))
+    """The columns, row by row one behind the other. What is the same for all rows is joined once."""
+    parts: list[Any] = []
+    for column in columns:
+        if isinstance(column, pa.Scalar) and parts and isinstance(parts[-1], pa.Scalar):
+            parts[-1] = pa.scalar(parts[-1].as_py() + column.as_py())
+        else:
+            parts.append(column)
+    return pc.binary_join_element_wise(*parts, pa.scalar(b""))
 
 
 # --- decoding

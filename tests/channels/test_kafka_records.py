@@ -75,6 +75,12 @@ def test_numbers_of_every_size() -> None:
     assert list(batch) == events
 
 
+@given(st.lists(EVENTS, max_size=10), st.dictionaries(st.sampled_from("abc"), st.text(max_size=3), max_size=3))
+def test_headers_that_all_have_alike_are_encoded_as_any_others(events: list[Event], alike: dict[str, str]) -> None:
+    batch = Batch.of([Event(event.body, {**event.headers, **alike}) for event in events])
+    assert flumeevent.encode(batch).to_pylist() == [flumeevent.encode_event(event) for event in batch]
+
+
 def test_what_columns_cannot_hold_is_decoded_one_by_one() -> None:
     """A block with its size in bytes, two blocks, a name twice, bytes that are no text: Flume takes them all."""
     odd = {

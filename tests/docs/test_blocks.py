@@ -113,7 +113,7 @@ def readable(words: list[str]) -> None:
         parsed(main, words[1:], "agent")
     if words[0] == "./dev" and len(words) > 1:
         assert words[1] in (*dev().VERBS, "help"), f"./dev has no {words[1]}"
-        if words[1] == "bench":
+        if words[1] == "bench" and len(words) > 2 and not words[2].startswith("-"):
             assert (ROOT / "bench" / f"{words[2]}.py").exists(), f"there is no benchmark {words[2]}"
 
 

@@ -12,6 +12,10 @@ import pytest
 from agent.services.jars import cache_directory
 
 
+class Missing(Exception):
+    """The program is not here and cannot be fetched; says why, and what to install."""
+
+
 def program(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
     """A program and the environment it runs in; the calling test is skipped where it cannot be had.
 
@@ -24,11 +28,19 @@ def program(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
 
 def unpacked(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
     """The same, with only what it needs to have in its environment."""
+    try:
+        return fetched(name, *packages)
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+def fetched(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
+    """The same, for what is no test. Raises `Missing`."""
     if found := shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin:/lib/systemd"):
         return Path(found), {}
     root = cache_directory() / "debian" / "-".join(packages)
     if not root.exists() and (reason := _fetch(root, packages)):
-        pytest.skip(f"{name} is not here and cannot be fetched ({reason}): apt-get install {packages[0]}")
+        raise Missing(f"{name} is not here and cannot be fetched ({reason}): apt-get install {packages[0]}")
     libraries = {str(path.parent) for path in root.rglob("*.so*")}
     places = (path for folder in ("bin", "sbin", "lib/systemd") for path in root.rglob(f"{folder}/{name}"))
     return next(places), {"LD_LIBRARY_PATH": ":".join(sorted(libraries))}

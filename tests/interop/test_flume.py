@@ -63,12 +63,15 @@ class RunningFlume:
         jars: Sequence[str] = (),
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        heap_mb: int = 256,
     ) -> None:
         (directory / "log4j2.xml").write_text(LOGGING)
         self._directory, self._log = directory, directory / "flume.log"
         options = [f"-Dlog4j2.configurationFile={directory}/log4j2.xml", f"-Djava.io.tmpdir={directory}", *options]
         path = [Path(ensure(lock), "*") for lock in ("flume", *jars)]
-        command = java_command(find_java(), path, "org.apache.flume.node.Application", heap_mb=256, options=options)
+        command = java_command(
+            find_java(), path, "org.apache.flume.node.Application", heap_mb=heap_mb, options=options
+        )
         self._command = [*command, "--name", name, "--conf-file", str(configuration), "--no-reload-conf"]
         self._environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen[bytes]

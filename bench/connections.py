@@ -1,0 +1,24 @@
+"""The same number of syslog lines over 1, 1,000 and 10,000 connections, beside rsyslog.
+
+Connections are open all at once and take turns, up to 100 lines at a time. Each is its own sender to the agent, whose
+cost for an event should not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+from bench.frame import Bench
+from bench.frame.kafka import Topic
+from bench.frame.peers import RSYSLOG
+from bench.frame.syslog import Lines, by_rsyslog, ours, taking
+
+
+def run(bench: Bench) -> None:
+    """One comparison for each number."""
+    lines = Lines(bench, bench.events(1_000_000, 10_000))
+    for connections in (1, 50) if bench.smoke else (1, 1_000, 10_000):
+        topics = [Topic(bench.kafka.bootstrap_servers, f"connections-{connections}-{who}") for who in "ab"]
+        bench.compare(
+            f"{connections:,} connection{'s' * (connections > 1)}",
+            taking(ours(bench, topics[0]), lines, connections),
+            {RSYSLOG: taking(by_rsyslog(bench, topics[1]), lines, connections)},
+        )

@@ -1,0 +1,122 @@
+"""Events that lie in Kafka, in three topics with the same contents, and files on HDFS that are compared with them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Producer
+
+from agent.audit.reconciliation import HdfsReader
+from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
+from bench.frame.kafka import CHANNEL, Topic, same
+from bench.frame.processes import cpu_seconds, resident
+from plugins import Batch, Event
+
+PARTITIONS = 2
+BODY = b"sshd[4721]: Failed password for invalid user admin from 10.1.2.%d port 4022 ssh2 id=%09d"
+MASKED = b"sshd[4721]: Failed password for invalid user admin from *** port 4022 ssh2 id=%09d"
+FORMS = {"text": "", "Parquet": "a.sinks.k.serializer = PARQUET\na.sinks.k.serializer.compressionCodec = snappy"}
+ARROW, PLAIN, FLUMES = "arrow", "plain", "flume"
+"""A record is an Arrow batch; a record is an event's body, as most producers write it; a record is Flume's event."""
+
+
+class Stored:
+    """The topics, each filled when it is asked for."""
+
+    def __init__(self, kafka: KafkaCluster, events: int) -> None:
+        self.servers, self.events = kafka.bootstrap_servers, events
+        self._filled: dict[str, Topic] = {}
+        self._bodies = [BODY % (number % 256, number) for number in range(events)]
+
+    @property
+    def bodies(self) -> pa.Array:
+        """All, in the order of their numbers."""
+        return pa.array(self._bodies, pa.binary())
+
+    def topic(self, kind: str, events: int | None = None) -> Topic:
+        """That topic, with the first so many events."""
+        if kind not in self._filled:
+            self._filled[kind] = Topic(self.servers, f"stored-{kind}", PARTITIONS)
+            bodies = self._bodies[:events]
+            if kind == PLAIN:
+                self._plain(self._filled[kind].name, bodies)
+            else:
+                self._channel(self._filled[kind].name, kind, bodies)
+        return self._filled[kind]
+
+    def _channel(self, name: str, kind: str, bodies: list[bytes]) -> None:
+        options = {"kafka.bootstrap.servers": self.servers, "kafka.topic": name, "format": kind}
+        config, problems = CHANNEL.config_class.parse(options)
+        assert config is not None, problems
+        channel: Any = CHANNEL(config, "c")
+        channel.open()
+        for start in range(0, len(bodies), 10_000):
+            channel.put(Batch.of([Event(body, {"host": "web-1"}) for body in bodies[start : start + 10_000]]))
+        channel.close()
+
+    def _plain(self, name: str, bodies: list[bytes]) -> None:
+        producer = Producer({"bootstrap.servers": self.servers, "compression.type": "lz4", "linger.ms": 50})
+        for start in range(0, len(bodies), 10_000):
+            producer.produce_batch(name, [{"value": body} for body in bodies[start : start + 10_000]])
+            producer.flush()
+
+    def check(self, hdfs: HdfsReader, root: str, form: str, *, masked: bool, events: int | None = None) -> None:
+        """Every event is once in the files below a directory."""
+        files = [hdfs.read(path) for path in hdfs.walk(root) if "/_" not in path and "/." not in path]
+        if form == "text":
+            bodies = pa.array(b"".join(files).splitlines(), pa.binary())
+        else:
+            tables = [pq.read_table(io.BytesIO(data), columns=["body"]) for data in files]
+            bodies = pa.concat_arrays([c.cast(pa.binary()) for table in tables for c in table["body"].chunks])
+        count = events or self.events
+        expected = [MASKED % number for number in range(count)] if masked else self._bodies[:count]
+        same(bodies, pa.array(expected), root)
+
+
+@contextlib.contextmanager
+def peak_memory(pid: int) -> Iterator[list[float]]:
+    """The highest sum of resident sets of that process and all below it, in MB, looked at five times a second."""
+    over, peak = threading.Event(), [resident(pid) / 1e6]
+
+    def watch() -> None:
+        while not over.wait(0.2):
+            peak[0] = max(peak[0], resident(pid) / 1e6)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        over.set()
+        watcher.join()
+
+
+def drain(home: Path, text: str) -> tuple[float, float]:
+    """Seconds and CPU seconds that an agent takes, from when it answers until it ends as all is committed."""
+    file = configuration(home, text)
+    with RunningAgent(home, file, "--drain", "-c", str(file)) as agent:
+        agent.until(lambda: agent.get("/metrics")[0], "its metrics")
+        last = cpu = cpu_seconds(agent.process.pid)
+        started = time.perf_counter()
+        while agent.process.poll() is None:
+            last = cpu_seconds(agent.process.pid) or last
+            time.sleep(0.01)
+        seconds = time.perf_counter() - started
+        assert agent.ended() == 0, agent.log
+    return seconds, last - cpu
+
+
+def configuration(home: Path, text: str) -> Path:
+    """A file for an agent."""
+    file = home / "agent.conf"
+    file.write_text(text)
+    return file

@@ -1,0 +1,135 @@
+"""A Kafka channel into text and Parquet on HDFS, on threads of an agent, beside a loop by hand and Flume's hdfs sink.
+
+The sink `hdfs` with `runner = local` delivers a channel of Arrow batches; the loop, a process of a confluent-kafka
+consumer and uploads by WebHDFS, has the same bodies from a topic with a record for each. Flume's sink has them from
+its KafkaChannel, 10,000 events a transaction, and writes text. Time runs from when a program is ready until its
+last file is closed and the position is committed; every file is read back and compared.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from agent.audit.reconciliation import HdfsReader
+from agent.services.running import free_port, page, until
+from bench.frame import CPU, RATE, Bench, Figures, simply
+from bench.frame.delivery import ARROW, FLUMES, FORMS, PLAIN, Stored, drain
+from bench.frame.peers import flume
+from bench.frame.processes import cpu_seconds
+
+BARE, FLUME = "bare consumer and upload", "Apache Flume hdfs sink"
+CONFIGURATION = """
+a.channels = c
+a.sinks = k
+a.channels.c.type = kafka
+a.channels.c.kafka.bootstrap.servers = {servers}
+a.channels.c.kafka.topic = {topic}
+a.sinks.k.type = hdfs
+a.sinks.k.channel = c
+a.sinks.k.group = {group}
+a.sinks.k.hdfs.path = webhdfs://{webhdfs}{root}
+a.sinks.k.hdfs.fileType = DataStream
+a.sinks.k.hdfs.rollInterval = 0
+a.sinks.k.hdfs.rollSize = 0
+a.sinks.k.hdfs.rollCount = 0
+{form}
+a.monitoring.port = 0
+"""
+FLUME_CONFIGURATION = """
+a1.channels = c
+a1.sinks = k
+a1.channels.c.type = org.apache.flume.channel.kafka.KafkaChannel
+a1.channels.c.kafka.bootstrap.servers = {servers}
+a1.channels.c.kafka.topic = {topic}
+a1.channels.c.kafka.consumer.group.id = {group}
+a1.channels.c.kafka.consumer.auto.offset.reset = earliest
+a1.sinks.k.type = hdfs
+a1.sinks.k.channel = c
+a1.sinks.k.hdfs.path = {rpc}{root}
+a1.sinks.k.hdfs.fileType = DataStream
+a1.sinks.k.hdfs.batchSize = 10000
+a1.sinks.k.hdfs.rollInterval = 0
+a1.sinks.k.hdfs.rollSize = 0
+a1.sinks.k.hdfs.rollCount = 0
+"""
+
+
+def run(bench: Bench) -> None:
+    """Both forms."""
+    stored = Stored(bench.kafka, bench.events(2_000_000, 20_000))
+    for form in FORMS:
+        peers = {BARE: simply(bare(bench, stored, form))}
+        if form == "text":
+            peers[FLUME] = simply(by_flume(bench, stored, max(stored.events // 20, 1_000)))
+        bench.compare(f"channel to HDFS, {form}", simply(ours(bench, stored, form)), peers, warm=False)
+
+
+def ours(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:
+    """The sink on a thread of an agent that ends once all is committed."""
+    reader = HdfsReader(bench.hdfs.webhdfs)
+
+    def once() -> Figures:
+        home, topic = bench.directory("ours"), stored.topic(ARROW)
+        root = f"/{home.name}"
+        text = CONFIGURATION.format(
+            servers=topic.servers,
+            topic=topic.name,
+            webhdfs=bench.hdfs.webhdfs,
+            root=root,
+            group=root[1:],
+            form=FORMS[form],
+        )
+        seconds, cpu = drain(home, text)
+        stored.check(reader, root, form, masked=False)
+        return {RATE: stored.events / seconds, CPU: cpu / stored.events * 1e6}
+
+    return once
+
+
+def bare(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:
+    """`bench/frame/uploader.py`."""
+    reader = HdfsReader(bench.hdfs.webhdfs)
+
+    def once() -> Figures:
+        root, topic = f"/{bench.directory('bare').name}", stored.topic(PLAIN)
+        told = [topic.servers, topic.name, bench.hdfs.webhdfs, root, form, str(stored.events)]
+        done = subprocess.run([sys.executable, "-m", "bench.frame.uploader", *told], check=True, capture_output=True)
+        answer = json.loads(done.stdout)
+        stored.check(reader, root, form, masked=False)
+        return {RATE: stored.events / answer["seconds"], CPU: answer["cpu"] / stored.events * 1e6}
+
+    return once
+
+
+def by_flume(bench: Bench, stored: Stored, events: int) -> Callable[[], Figures]:
+    """Its hdfs sink behind its KafkaChannel, from its first event to its last transaction."""
+    reader = HdfsReader(bench.hdfs.webhdfs)
+
+    def once() -> Figures:
+        home, port = bench.directory("flume"), free_port()
+        topic, root = stored.topic(FLUMES, events), f"/{home.name}"
+        text = FLUME_CONFIGURATION.format(
+            servers=topic.servers, topic=topic.name, rpc=bench.hdfs.rpc, root=root, group=root[1:]
+        )
+        options = ("-Dflume.monitoring.type=http", f"-Dflume.monitoring.port={port}", "-DHADOOP_USER_NAME=flafka")
+
+        def drained() -> int:
+            sink = json.loads(page("127.0.0.1", port, "/metrics")[1] or b"{}").get("SINK.k", {})
+            return int(sink.get("EventDrainAttemptCount", 0) and sink.get("EventDrainSuccessCount", 0))
+
+        with flume(home, text, "hdfs", options=options) as pid:
+            until(lambda: page("127.0.0.1", port, "/metrics")[0], "Flume's metrics")
+            cpu, started = cpu_seconds(pid), time.perf_counter()
+            until(lambda: drained() >= events, "Flume's sink to be done")
+            seconds, cpu = time.perf_counter() - started, cpu_seconds(pid) - cpu
+            subprocess.run(["kill", f"-{signal.SIGTERM:d}", str(pid)], check=True)
+            until(lambda: not any(path.endswith(".tmp") for path in reader.walk(root)), "Flume to close its file")
+        stored.check(reader, root, "text", masked=False, events=events)
+        return {RATE: events / seconds, CPU: cpu / events * 1e6}
+
+    return once

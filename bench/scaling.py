@@ -1,0 +1,124 @@
+"""How the agent's cost for an event grows: with its bytes, with files, with masks, and with partitions.
+
+CPU time of the agent for an event, over a range of each. Sizes are beside a bare producer of the same lines, and both
+get a line a + b · bytes fitted to their medians, of which b is a row of its own; so is the cost of one more mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from agent.services.running import RunningAgent
+from bench.frame import CPU, Bench, Figures, Row, simply
+from bench.frame.kafka import Topic, bare_producer, same
+from bench.frame.peers import BARE
+from bench.frame.processes import cpu_seconds
+from bench.frame.syslog import Lines, ours, taking
+from bench.taildir import CONFIGURATION
+
+SIZES = (100, 1_000, 10_000, 100_000)
+FILES = (1, 100, 10_000)
+MASKS = (1, 5, 20)
+PARTITIONS = (1, 6, 60)
+SHORTEST = 110
+"""Bytes of a line without filling, about: the smallest size has none."""
+BYTE = "µs CPU/KB"
+Costs = dict[int, Sequence[tuple[float, float | None]]]
+"""Of so many bytes or masks: those of ours and of the peer in each round."""
+
+
+def run(bench: Bench) -> None:
+    """One after the other."""
+    sizes(bench)
+    files(bench)
+    masks(bench)
+    partitions(bench)
+
+
+def sizes(bench: Bench) -> None:
+    """Events of 100 B to 100 KB, of text that compresses as text does."""
+    budget = bench.events(200_000, 2_000) * 1_000  # bytes of a run
+    text = np.random.default_rng(1).choice(np.frombuffer(b"etaoin shrdlu cmfwyp", np.uint8), 100_000).tobytes()
+    measured: Costs = {}
+    for size in SIZES[:2] if bench.smoke else SIZES:
+        lines = Lines(bench, max(100, min(budget // size, budget // 200)), text[: max(0, size - SHORTEST)])
+        topics = [Topic(bench.kafka.bootstrap_servers, f"size-{size}-{who}") for who in "ab"]
+        rows = bench.compare(
+            f"events of {size:,} bytes",
+            taking(ours(bench, topics[0], f"a.sources.syslog.eventSize = {2 * SIZES[-1]}"), lines),
+            {BARE: simply(bare_producer(topics[1], lines.path, lines.whole))},
+        )
+        for row in rows:
+            if row.unit == CPU:
+                measured[size] = row.runs
+    if measured:
+        slopes = [
+            (1000 * mine, 1000 * bare) for mine, bare in zip(slope(measured, 0), slope(measured, 1), strict=True)
+        ]
+        bench.rows.append(Row("events: b of a + b · bytes", BYTE, BARE, slopes))
+
+
+def slope(measured: Costs, whose: int) -> list[float]:
+    """b of a + b · number in each round; every point counts by its share of the cost, so that small ones do."""
+    found = []
+    for runs in zip(*measured.values(), strict=True):
+        costs = np.array([run[whose] for run in runs], float)
+        found.append(float(np.polyfit(list(measured), costs, 1, w=1 / costs)[0]))
+    return found
+
+
+def files(bench: Bench) -> None:
+    """The same lines in so many files, which are all there when the agent starts."""
+    lines = Lines(bench, bench.events(1_000_000, 10_000))
+    data, size = lines.path.read_bytes(), lines.bytes
+    for count in FILES[:2] if bench.smoke else FILES:
+        directory = bench.directory("files")
+        share = lines.events // count
+        for number in range(count):
+            end = lines.events if number == count - 1 else (number + 1) * share
+            (directory / f"{number}.log").write_bytes(data[number * share * size : end * size])
+        topic = Topic(bench.kafka.bootstrap_servers, f"files-{count}")
+        text = f"{directory}/.*log"
+        bench.compare(
+            f"{count:,} file{'s' * (count > 1)}", simply(_tailing(bench, lines, text, topic)), {}, warm=False
+        )
+
+
+def _tailing(bench: Bench, lines: Lines, file: str, topic: Topic) -> Callable[[], Figures]:
+    def once() -> Figures:
+        home = bench.directory("agent")
+        text = CONFIGURATION.format(home=home, file=file, servers=topic.servers, topic=topic.name)
+        with RunningAgent(home, text) as agent:
+            agent.until(
+                lambda: agent.count("SOURCE.files", "EventAcceptedCount") >= lines.events, "all lines to arrive"
+            )
+            cpu = cpu_seconds(agent.process.pid)
+            same(topic.bodies(), lines.whole, topic.name)
+        return {CPU: cpu / lines.events * 1e6}
+
+    return once
+
+
+def masks(bench: Bench) -> None:
+    """So many patterns of which one finds something."""
+    lines = Lines(bench, bench.events(1_000_000, 10_000))
+    measured: Costs = {}
+    for count in MASKS[:2] if bench.smoke else MASKS:
+        topic = Topic(bench.kafka.bootstrap_servers, f"masks-{count}")
+        more = [f"a.sources.syslog.interceptors.mask.patterns.p{n} = secret{n}=[a-z]+" for n in range(count - 1)]
+        rows = bench.compare(f"{count} mask{'s' * (count > 1)}", taking(ours(bench, topic, *more), lines), {})
+        for row in rows:
+            if row.unit == CPU:
+                measured[count] = row.runs
+    if measured:
+        bench.rows.append(Row("one more mask", CPU, None, [(cost, None) for cost in slope(measured, 0)]))
+
+
+def partitions(bench: Bench) -> None:
+    """Topics with so many partitions."""
+    lines = Lines(bench, bench.events(1_000_000, 10_000))
+    for count in PARTITIONS[:2] if bench.smoke else PARTITIONS:
+        topic = Topic(bench.kafka.bootstrap_servers, f"partitions-{count}", count)
+        bench.compare(f"{count} partition{'s' * (count > 1)}", taking(ours(bench, topic), lines), {})

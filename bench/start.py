@@ -1,0 +1,106 @@
+"""Starting: an agent with a Kafka channel until it listens, beside Flume; and a check of 60 components.
+
+Time runs from the start of the process until its port of syslog is open, and CPU time is all that the process has
+taken until then. `agent check` is given a file of 20 sources, 20 channels and 20 sinks of many types.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from agent.services.running import RunningAgent, free_port
+from bench.frame import Bench, Figures, simply
+from bench.frame.kafka import Topic
+from bench.frame.peers import FLUME, flume
+from bench.frame.processes import cpu_seconds, listening
+from bench.frame.syslog import CONFIGURATION, FLUME_CONFIGURATION
+
+KINDS = 20
+SOURCES = ("syslogtcp", "avro", "http", "netcat", "taildir")
+SINKS = ("hdfs", "solr", "file_roll", "kafka", "hbase")
+NEEDED = {
+    "syslogtcp": ("port = {port}", "host = 127.0.0.1"),
+    "avro": ("port = {port}", "bind = 127.0.0.1"),
+    "http": ("port = {port}", "bind = 127.0.0.1"),
+    "netcat": ("port = {port}", "bind = 127.0.0.1"),
+    "taildir": (
+        "filegroups = f",
+        "filegroups.f = /var/log/app-{number}/.*log",
+        "positionFile = /tmp/p-{number}.json",
+    ),
+    "hdfs": ("hdfs.path = webhdfs://127.0.0.1:9870/logs-{number}",),
+    "solr": ("url = http://127.0.0.1:8983/solr/logs-{number}",),
+    "file_roll": ("sink.directory = /tmp/roll-{number}",),
+    "kafka": ("kafka.bootstrap.servers = 127.0.0.1:19092", "kafka.topic = out-{number}"),
+    "hbase": ("table = t-{number}", "columnFamily = f", "thrift = 127.0.0.1:9090"),
+}
+
+
+def run(bench: Bench) -> None:
+    """Both."""
+    topic = Topic(bench.kafka.bootstrap_servers, "start")
+    bench.compare(
+        "start to listening",
+        simply(lambda: started(topic, *_ours(bench, topic))),
+        {FLUME: simply(lambda: started(topic, *_flume(bench, topic)))},
+    )
+    home = bench.directory("check")
+    (home / "agent.conf").write_text(sixty())
+    bench.compare("agent check of 60 components", simply(lambda: checked(str(home / "agent.conf"))), {})
+
+
+def _ours(bench: Bench, topic: Topic) -> tuple[AbstractContextManager[int], int]:
+    port = free_port()
+    text = CONFIGURATION.format(servers=topic.servers, topic=topic.name)
+
+    @contextmanager
+    def running() -> Iterator[int]:
+        text_with_port = text.replace("syslog.port = 0", f"syslog.port = {port}")
+        with RunningAgent(bench.directory("agent"), text_with_port) as agent:
+            yield agent.process.pid
+
+    return running(), port
+
+
+def _flume(bench: Bench, topic: Topic) -> tuple[AbstractContextManager[int], int]:
+    port = free_port()
+    text = FLUME_CONFIGURATION.format(port=port, servers=topic.servers, topic=topic.name)
+    return flume(bench.directory("flume"), text), port
+
+
+def started(topic: Topic, process: AbstractContextManager[int], port: int) -> Figures:
+    """From the start of a process until it listens."""
+    began = time.perf_counter()
+    with process as pid:
+        listening(port)
+        return {"s": time.perf_counter() - began, "s CPU": cpu_seconds(pid)}
+
+
+def checked(file: str) -> Figures:
+    """`agent check`, which finds nothing wrong."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "agent", "check", "-c", file], capture_output=True, text=True, check=False
+    )
+    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {"s": seconds, "s CPU": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
+
+
+def sixty() -> str:
+    """The file: each source has a channel, which has a sink."""
+    lines = [f"a.{kind}s = " + " ".join(f"{kind}{n}" for n in range(KINDS)) for kind in ("source", "channel", "sink")]
+    for number in range(KINDS):
+        for kind, types in (("source", SOURCES), ("sink", SINKS)):
+            type = types[number % len(types)]
+            channel = "channels" if kind == "source" else "channel"
+            wanted = (f"type = {type}", f"{channel} = channel{number}", *NEEDED[type])
+            lines += [f"a.{kind}s.{kind}{number}.{line}" for line in wanted]
+        lines.append(f"a.channels.channel{number}.type = memory")
+        lines = [line.format(port=20_000 + number, number=number) for line in lines]
+    return "\n".join(lines)

@@ -1,0 +1,104 @@
+"""`agent size`: the sizing model and the costs that it computes with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cli import main
+from agent.sizing import COSTS, SINKS, SOURCES, Load, costs, needs
+
+LOAD = Load(events=1_000_000, bytes=200, hosts=10_000)
+COST = {
+    "source": {"syslog": {"event": 1.0, "byte": 0.005}},
+    "mask": {"event": 0.5},
+    "process": {"cores": 1.5, "connections": 10_000},
+    "kafka": {"stored": 0.25, "byte": 0.01, "cores": 4},
+    "sink": {"hdfs-text": {"event": 2.0, "reader": 500_000}},
+    "spark": {"hdfs-text": {"core": 400_000}},
+}
+
+
+def amounts(load: Load, cost: Any = COST) -> dict[str, float]:
+    return {need.what: need.amount for need in needs(load, cost)}
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(main, ["size", *words])
+
+
+def test_the_formulas() -> None:
+    found = amounts(LOAD)
+    assert found["cores of agents"] == pytest.approx(1e6 * (1 + 0.005 * 200 + 0.5 + 2) / 1e6 / 0.5)  # 9
+    assert found["agents"] == 6
+    assert found["cores of brokers"] == pytest.approx(200 * 0.01 / 0.5)
+    assert found["brokers"] == 3
+    assert found["partitions"] == 6  # four readers at half of their rate, as many for each broker
+    assert found["disk of brokers"] == pytest.approx(200e6 * 0.25 * 3 * 168 * 3600 / 0.8 / 1e9)
+    assert found["files an hour"] == 6 * 12
+
+
+def test_on_spark_the_executors_deliver() -> None:
+    found = amounts(replace(LOAD, runner="spark"))
+    assert found["cores of agents"] == pytest.approx(2.5 / 0.5)
+    assert found["cores of executors"] == pytest.approx(5)
+    assert found["partitions"] == 6
+
+
+@given(st.floats(1, 1e8), st.floats(1, 1e5), st.integers(1, 10**6), st.floats(1.01, 100))
+def test_more_load_never_takes_less(events: float, size: float, hosts: int, more: float) -> None:
+    load = Load(events=events, bytes=size, hosts=hosts)
+    before = amounts(load)
+    rounded = {"partitions", "files an hour"}  # to a multiple of the brokers, of which there may be more
+    for larger in (replace(load, events=events * more), replace(load, bytes=size * more)):
+        after = amounts(larger)
+        assert all(after[what] >= before[what] for what in before.keys() - rounded)
+        assert after["partitions"] > before["partitions"] - before["brokers"]
+
+
+def test_every_cost_says_where_it_comes_from() -> None:
+    for kind, named in costs().items():
+        for name, cost in named.items() if kind in ("source", "sink", "spark") else [(kind, named)]:
+            assert cost["from"], f"{kind}.{name}"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("sink", SINKS)
+def test_every_source_and_sink_has_costs(source: str, sink: str) -> None:
+    assert amounts(replace(LOAD, source=source, sink=sink), costs(COSTS))
+    if sink.startswith("hdfs"):
+        assert amounts(replace(LOAD, source=source, sink=sink, runner="spark"), costs(COSTS))
+
+
+def test_the_command_prints_each_need_with_its_reason() -> None:
+    shown = run("--events", "1000000", "--bytes", "200", "--hosts", "10000", "--json")
+    assert shown.exit_code == 0, shown.output
+    rows = {row["need"]: row for row in json.loads(shown.output)}
+    assert rows["brokers"]["amount"] >= 3
+    assert "1,000,000/s" in rows["cores of agents"]["because"]
+
+
+def test_costs_of_a_machine_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(COSTS.read_text().replace("reader = ", "reader = 1 #"))
+    shown = run("--events", "10", "--bytes", "200", "--costs", str(file), "--json")
+    assert {row["need"]: row["amount"] for row in json.loads(shown.output)}["partitions"] == 21
+    file.write_text("nothing")
+    shown = run("--events", "10", "--bytes", "200", "--costs", str(file))
+    assert shown.exit_code == 1
+    assert "is no file of costs" in shown.output
+    file.write_text("[source.syslog]\nevent = 1\n")
+    assert "the file of costs has no" in run("--events", "10", "--bytes", "200", "--costs", str(file)).output
+
+
+def test_stores_are_not_sized_on_spark() -> None:
+    shown = run("--events", "10", "--bytes", "200", "--sink", "solr", "--runner", "spark")
+    assert shown.exit_code == 2
+    assert "solr has no measured cost on Spark" in shown.output

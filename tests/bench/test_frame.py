@@ -1,0 +1,156 @@
+"""What all benchmarks have in common: turns, peers that are not here, rows, the table, the picture."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.frame import RATE, Bench, Figures, Missing, kept, simply
+from bench.frame import report as reports
+from bench.frame.kept import machines, rows
+from bench.frame.plot import drawing
+from bench.frame.report import as_json, short, show, spread
+
+MACHINE = {
+    "cpu": "Any CPU of some length at 3.00 GHz",
+    "cores": 2,
+    "memory_gib": 23.5,
+    "os": "Linux 6.1",
+    "java": 17,
+    "versions": {"python": "3.11.7", "kafka": "4.3.1"},
+}
+
+
+def counting(who: str, seen: list[str], by: float = 1.0) -> contextlib.AbstractContextManager[Callable[[], Figures]]:
+    numbers = itertools.count(1)
+
+    def run() -> Figures:
+        seen.append(who)
+        return {RATE: next(numbers) * by}
+
+    return simply(run)
+
+
+@contextlib.contextmanager
+def absent() -> Iterator[Callable[[], Figures]]:
+    raise Missing("apt-get install peer")
+    yield
+
+
+def result(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(reports, "machine", lambda: MACHINE)
+    with Bench("sample", rounds=5) as bench:
+        seen: list[str] = []
+        long = "a measure whose name is far longer than its column is wide"
+        peers = {"one & another": counting("a", seen, 2), "third": counting("b", seen, 1e6), "absent": absent()}
+        bench.compare(long, counting("o", seen), peers)
+        bench.compare("alone", counting("o", seen), {}, rounds=1)
+        assert bench.skipped == {"absent": "apt-get install peer"}
+        return as_json(bench)
+
+
+def test_everybody_takes_turns_and_each_round_another_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[str] = []
+    with Bench("sample", rounds=3) as bench:
+        bench.compare("m", counting("o", seen), {"a": counting("a", seen), "b": counting("b", seen)})
+    assert ["".join(seen[n : n + 3]) for n in range(0, len(seen), 3)] == ["oab", "abo", "boa", "oab"]
+    assert "round 3 of 3: ours: 4 events/s" in capsys.readouterr().err
+
+
+def test_the_first_round_does_not_count_unless_it_is_a_smoke_run() -> None:
+    for smoke, runs in ((False, [(2.0, 4.0), (3.0, 6.0)]), (True, [(1.0, 2.0)])):
+        with Bench("sample", rounds=2, smoke=smoke) as bench:
+            bench.compare("m", counting("o", []), {"a": counting("a", [], 2)})
+        assert [row.runs for row in bench.rows] == [runs]
+        assert bench.rows[0].ratio == 0.5
+
+
+def test_json_has_one_row_for_each_peer_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = json.loads(json.dumps(result(monkeypatch)))
+    assert list(told) == ["name", "machine", "rows"]
+    for row in told["rows"]:
+        assert list(row) == ["measure", "ours", "peer", "peer_name", "unit", "ratio", "runs"]
+    assert [row["peer_name"] for row in told["rows"]] == ["one & another", "third", None]
+    assert told["rows"][0]["runs"] == [[n, 2 * n] for n in range(2, 7)]
+    assert told["rows"][0]["ours"] == 4
+    assert told["rows"][2]["peer"] is told["rows"][2]["ratio"] is None
+
+
+def test_what_is_interrupted_has_the_rounds_that_were_complete() -> None:
+    turns = itertools.count()
+
+    def interrupted() -> Figures:
+        if next(turns) == 3:
+            raise KeyboardInterrupt
+        return {RATE: 10}
+
+    bench = Bench("sample", rounds=5)
+    with bench, pytest.raises(KeyboardInterrupt):
+        bench.compare("m", counting("o", []), {"a": simply(interrupted)})
+    assert [row.runs for row in bench.rows] == [[(2, 10), (3, 10)]]
+
+
+def test_only_the_measures_that_were_asked_for_are_taken() -> None:
+    seen: list[str] = []
+    with Bench("sample", smoke=True, only="two") as bench:
+        bench.compare("one", counting("o", seen), {})
+        bench.compare("number two", counting("t", seen), {})
+    assert seen == ["t"]
+    assert [row.measure for row in bench.rows] == ["number two"]
+
+
+def test_what_is_kept_of_other_measures_stays_if_of_the_same_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "RESULTS", tmp_path)
+    monkeypatch.setattr(kept, "PICTURES", tmp_path)
+    told = result(monkeypatch)
+    kept.keep(told)
+    again = {**told, "rows": [{**row, "ours": 0} for row in told["rows"] if row["measure"] == "alone"]}
+    kept.keep(again)
+    (found,) = kept.results()
+    assert len(found["rows"]) == len(told["rows"])
+    assert [row["measure"] for row in found["rows"] if row["ours"] == 0] == ["alone"]
+    kept.keep({**again, "machine": {**MACHINE, "cores": 4}})
+    assert [row["measure"] for row in kept.results()[0]["rows"]] == ["alone"]
+
+
+def test_the_table_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    show(result(monkeypatch), {"absent": "apt-get install peer"})
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert "4 ±50% 8 ±50% one & another 0.5" in text
+    assert "skipped: absent: apt-get install peer" in text
+    assert "2 cores of Any CPU" in text
+
+
+def test_the_picture_and_the_page_have_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = result(monkeypatch)
+    texts = {element.text for element in ET.fromstring(drawing(told)).iter() if element.text}
+    assert {"Flafka", "one & another", "third", "alone", RATE} <= texts
+    assert len(list(rows([told]))) == 3
+    ((names, machine),) = machines([told, told])
+    assert names == "`sample`, `sample`"
+    assert machine.startswith("2 cores of Any CPU")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (1.614, "1.61"), (999.6, "1 k"), (689_123, "689 k"), (1.2e6, "1.2 M"), (1e9, "1 G")],
+)
+def test_numbers_are_short(number: float, text: str) -> None:
+    assert short(number) == text
+
+
+def test_spread_is_half_of_the_range() -> None:
+    assert spread([90, 100, 110]) == "100 ±10%"
+    assert spread([5]) == "5"
+    assert spread([]) == ""

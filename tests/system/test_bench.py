@@ -1,0 +1,77 @@
+"""Smoke runs of the benchmarks: servers, peers and the checks of contents do their work; no figure is judged.
+
+Every run takes two of them, by the run's seed, as each starts several programs; `./dev soak` takes all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+import pytest
+
+from agent.services.hbase import HBaseCluster
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from agent.services.solr import SolrCluster
+from bench.__main__ import NAMES
+from bench.frame import Bench
+from bench.frame.kafka import Topic
+
+IN_A_PROCESS = """
+import sys
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from bench import spark
+from bench.frame import Bench
+from bench.frame.kafka import Topic
+Topic.prefix = sys.argv[1]
+with Bench("spark", smoke=True, kafka=KafkaCluster(sys.argv[2]), hdfs=HdfsCluster(sys.argv[3])) as bench:
+    spark.run(bench)
+    print(bench.rows[0].ratio)
+"""
+"""Spark's session is one of the whole process."""
+
+
+@pytest.fixture
+def servers_of_all(
+    kafka_cluster: KafkaCluster,
+    hdfs_cluster: HdfsCluster,
+    hbase_cluster: HBaseCluster,
+    solr_cluster: SolrCluster,
+) -> dict[str, Any]:
+    return {"kafka": kafka_cluster, "hdfs": hdfs_cluster, "hbase": hbase_cluster, "solr": solr_cluster}
+
+
+def smoke(name: str, servers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = f"bench-{uuid.uuid4().hex}-"  # several runs share a cluster
+    if name == "spark":
+        told = [prefix, str(servers["kafka"].directory), str(servers["hdfs"].directory)]
+        done = subprocess.run(
+            [sys.executable, "-c", IN_A_PROCESS, *told], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert float(done.stdout) > 0
+        return
+    monkeypatch.setattr(Topic, "prefix", prefix)
+    with Bench(name, smoke=True, **servers) as bench:
+        importlib.import_module(f"bench.{name}").run(bench)
+    assert bench.rows
+    for row in bench.rows:
+        assert row.peer_name is None or row.peer is not None
+        assert len(row.runs) == 1
+
+
+def test_some_benchmarks_work(seed: int, servers_of_all: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in random.Random(seed).sample(NAMES, 2):
+        smoke(name, servers_of_all, monkeypatch)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", NAMES)
+def test_each_benchmark_works(name: str, servers_of_all: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    smoke(name, servers_of_all, monkeypatch)
