@@ -116,6 +116,7 @@ HERE = {
     "new": "sink made",
     "sandbox fetch": "bundle solr",
     "sandbox status": "",
+    "size": "--events 1000 --bytes 200",
     "test": "agent.test.toml",
     "trace": "-c agent.conf c1-0-1-0",
 }
