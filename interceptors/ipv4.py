@@ -1,7 +1,7 @@
 """Finds IPv4 addresses in a column of bodies by where the dots are.
 
-RE2 looks at each byte in turn, and begins anew behind each match: it takes three times as long. What is found is the
-same; the few rows in which addresses would overlap are left to it.
+RE2 looks at each byte in turn, and begins anew behind each match: it takes longer, most of all where there is no
+address. What is found is the same; the few rows in which addresses would overlap are left to it.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class Metrics:
@@ -79,8 +80,16 @@ class Metrics:
         self.last_error, self.last_error_time = text, time.time()
 
     def snapshot(self) -> dict[str, float]:
-        """All present values; one that is no number (NaN), or infinite, is not known."""
+        """All present values; one that is no number (NaN, a text), or infinite, is not known."""
         with self._lock:
             values, asked = dict(self._values), list(self._asked.items())
         values |= {name: value for name, tell in asked if (value := tell()) is not None}
-        return {name: value for name, value in values.items() if math.isfinite(value)}
+        return {name: value for name, value in values.items() if _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one that can be told: a plugin may have set anything."""
+    try:
+        return math.isfinite(value)
+    except (TypeError, ValueError, OverflowError):
+        return False

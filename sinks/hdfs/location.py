@@ -15,6 +15,8 @@ RESERVED = frozenset({".", "..", ".flafka", ".snapshot", ".reserved"})
 
 _URL = re.compile(r"(?:([a-zA-Z][a-zA-Z0-9+.-]*):)?(?://([^/]*))?(.*)")
 _HOST = re.compile(r"(https://)?[^\s/]+")
+_SERVER = re.compile(r"(?:hdfs:?)?/*([^/:]+:[0-9]+)(/.*)?")
+"""A path that begins with what is probably meant as an address."""
 _SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https", "file": "file"}
 
 
@@ -40,7 +42,9 @@ def check_path(value: str) -> None:
             f"file: is this host's own disk, of which {authority!r} is no name: write file:///{authority}{path}"
         )
     if scheme in ("webhdfs", "swebhdfs") and not authority:
-        raise ValueError(f"name the NameNode's HTTP server: {scheme}://namenode:{_port(scheme)}{path}")
+        meant = _SERVER.fullmatch(path)
+        there = f"{meant[1]}{meant[2] or '/'}" if meant else f"namenode:{_port(scheme)}{path}"
+        raise ValueError(f"name the NameNode's HTTP server: {scheme}://{there}")
     if scheme and not (authority or path.startswith("/")):
         raise ValueError(f"is no address; write {scheme}:///{path}, or {path} for one in the user's home")
     check_names(path)
@@ -51,8 +55,9 @@ def check_names(text: str) -> None:
     BucketPath(text)
     sample = BucketPath(re.sub(r"%\[\w+\]", "host", text), local_time=True, now=lambda: 0).resolve({})
     if ":" in sample:
-        meant = re.fullmatch(r"(?:hdfs:?)?/*([^/:]+:[0-9]+)(/.*)?", text)
-        hint = f": write hdfs://{meant[1]}{meant[2] or '/'}" if meant else " (the escape %c holds some)"
+        hint = "" if ":" in text else " (the escape %c holds some)"
+        if meant := _SERVER.fullmatch(text):
+            hint = f": write hdfs://{meant[1]}{meant[2] or '/'}"
         raise ValueError(f"HDFS allows no ':' in names{hint}")
     if reserved := RESERVED.intersection(sample.split("/")):
         raise ValueError(f"the name {min(reserved)!r} is reserved on HDFS")

@@ -191,6 +191,9 @@ def test_what_is_no_number_is_one_that_is_not_known() -> None:
     metrics.set("Lag", float("nan"))
     metrics.add("FlushTimer", float("inf"))
     metrics.ask("DiskFreeBytes", lambda: float("-inf"))
+    text: Any = "full"
+    metrics.ask("Fill", lambda: text)
+    metrics.set("Rows", 10**400)
     view = view_of(registry)
     view.history.sample()
     ask = asking(view=view)
@@ -202,7 +205,10 @@ def test_what_is_no_number_is_one_that_is_not_known() -> None:
         answer = ask(path)
         assert answer.status == 200, path
         json.loads(answer.body, parse_constant=refuse)
-    assert not {"Lag", "FlushTimer", "DiskFreeBytes"} & ask("/api/state").json()["figures"]["SINK.k1"].keys()
+    assert (
+        not {"Lag", "FlushTimer", "DiskFreeBytes", "Fill", "Rows"}
+        & ask("/api/state").json()["figures"]["SINK.k1"].keys()
+    )
     rendered = Json({"a": [float("nan"), 1.5], "b": (float("inf"), "NaN")}).body
     assert json.loads(bytes(rendered), parse_constant=refuse) == {"a": [None, 1.5], "b": [None, "NaN"]}
 

@@ -305,6 +305,9 @@ def test_of_two_resource_managers_the_active_one_is_asked(
         (tmp_path / "yarn-site.xml").write_text(site_xml(properties))
         assert found() == []
         assert told_of_yarn(AgentOptions()) == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
+        StandingBy.told["info"] = {"another": "program"}
+        assert found() == []
+        StandingBy.told["info"] = {"clusterInfo": {"haState": "STANDBY"}}
         pages.told["info"]["clusterInfo"]["haState"] = "STANDBY"
         (one,) = found()
         assert isinstance(one, Caution)

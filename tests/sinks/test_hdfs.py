@@ -36,12 +36,13 @@ from tests.sinks.hdfs_running import (
         ({"hdfs.fileType": "parquet"}, "hdfs.fileType", "hdfs.fileType = DataStream and serializer = PARQUET"),
         ({"hdfs.writeFormat": "com.acme.Mine", "hdfs.fileType": "SequenceFile"}, "hdfs.writeFormat", "or Text"),
         ({"hdfs.path": "hdfs:/nn:8020/x"}, "hdfs.path", "write hdfs://nn:8020/x"),
+        ({"hdfs.path": "webhdfs:/nn:9870/x"}, "hdfs.path", "HTTP server: webhdfs://nn:9870/x"),
         ({"hdfs.webhdfs": "http://nn1:9870"}, "hdfs.webhdfs", "must be host:port"),
         ({"hdfs.path": None}, "hdfs.path", "is required"),
         ({"hdfs.path": "hdfs:logs"}, "hdfs.path", "write hdfs:///logs"),
         ({"hdfs.path": "s3a://bucket/x"}, "hdfs.path", "s3a: is not built"),
         ({"hdfs.path": "webhdfs:///x"}, "hdfs.path", "webhdfs://namenode:9870/x"),
-        ({"hdfs.path": "/logs/%c"}, "hdfs.path", "no ':' in names"),
+        ({"hdfs.path": "/logs/%c"}, "hdfs.path", "no ':' in names (the escape %c holds some)"),
         ({"hdfs.path": "/logs/%H:%M"}, "hdfs.path", "no ':' in names"),
         ({"hdfs.path": "/logs/%{a}/../x"}, "hdfs.path", "'..' is reserved on HDFS"),
         ({"hdfs.path": "/logs/%[host]"}, "hdfs.path", "none of %[localhost]"),
@@ -83,6 +84,11 @@ def test_a_wrong_option_is_named_with_what_to_write(
     _, problems = HdfsConfig.parse(given_)
     assert [p.option for p in problems] == [option]
     assert says in problems[0].message
+
+
+def test_a_colon_that_is_written_is_not_laid_on_an_escape() -> None:
+    _, problems = HdfsConfig.parse({"hdfs.path": "/logs/%H:%M"})
+    assert [problem.message for problem in problems] == ["HDFS allows no ':' in names"]
 
 
 @pytest.mark.parametrize(

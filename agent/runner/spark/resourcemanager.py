@@ -60,12 +60,11 @@ def _wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
     if info is None:
         yield Caution(f"the ResourceManager's pages do not tell of YARN ({where}): nothing else is checked")
         return
-    told = info["clusterInfo"]
-    version = str(told["resourceManagerVersion"])
+    version = str(info["resourceManagerVersion"])
     if _version(version) < OLDEST:
         yield f"YARN is {version}, and Spark speaks with 3.0 or newer"
-    if told["state"] != "STARTED":
-        yield f"the ResourceManager is {told['state']}"
+    if info["state"] != "STARTED":
+        yield f"the ResourceManager is {info['state']}"
     listed, why = _opened(f"{where}/ws/v1/cluster/nodes")
     nodes = [node for node in _list(listed or {}, "nodes", "node") if node["state"] == "RUNNING"]
     if listed is None or "nodes" not in listed:
@@ -93,7 +92,7 @@ def told_of_yarn(options: AgentOptions) -> str:
         if info is None or nodes is None:
             return ""
         metrics = nodes["clusterMetrics"]
-        version, active = info["clusterInfo"]["resourceManagerVersion"], metrics["activeNodes"]
+        version, active = info["resourceManagerVersion"], metrics["activeNodes"]
         return f"YARN {version} with {active} NodeManager{'s' if active != 1 else ''} and {metrics['totalMB']:,} MB"
     except _OTHERWISE:
         return ""
@@ -212,10 +211,13 @@ def _active(hadoop: HadoopConfiguration) -> tuple[dict[str, Any] | None, str]:
     reasons = []
     for page in hadoop.pages():
         told, why = _opened(f"{page}/ws/v1/cluster/info")
-        state = told["clusterInfo"].get("haState", "ACTIVE") if told is not None else ""
-        if state == "ACTIVE":
-            return told, page
-        reasons.append(f"{page} is {state}" if state else why)
+        own = (told or {}).get("clusterInfo")
+        if not isinstance(own, dict):
+            reasons.append(why or f"{page} does not tell of itself")
+        elif (state := own.get("haState", "ACTIVE")) == "ACTIVE":
+            return own, page
+        else:
+            reasons.append(f"{page} is {state}")
     return None, "; ".join(reasons)
 
 
