@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 Replacement = tuple[str | int, ...]
 """What takes the place of a match: texts as they are, and numbers of groups (0 is the whole match)."""
@@ -49,6 +50,9 @@ _FLAGS = re.compile(r"\(\?([a-zA-Z]*)(-[a-zA-Z]*)?([:)])")
 _REPEAT = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})(?:(?P<possessive>\+)|\?)?")
 
 
+Engine = Literal["re2", "regex", "re"]
+
+
 class NotLinear(ValueError):
     """A pattern that only an engine that backtracks can run; `what` is what it has."""
 
@@ -58,15 +62,16 @@ class NotLinear(ValueError):
 
 
 class JavaPattern:
-    """A pattern in Java's spelling, piece by piece in that of RE2, or with `backtracking` of the library `regex`.
+    """A pattern in Java's spelling, piece by piece in that of an engine: RE2, the library `regex`, or Python's `re`.
 
     Raises ValueError, in words for the user, for what the engine does not have or means otherwise, NotLinear where
     the other engine has it; the rest of the grammar is left for the engine to check.
     """
 
-    def __init__(self, pattern: str, *, backtracking: bool) -> None:
+    def __init__(self, pattern: str, engine: Engine) -> None:
         self.pattern = pattern
-        self.backtracking = backtracking
+        self.engine = engine
+        self.backtracking = engine != "re2"
         self.out: list[str] = []
         self.groups: list[str | None] = []
         """Names of the capturing groups, in order; None for those without."""
@@ -177,11 +182,11 @@ class JavaPattern:
                 out.append(_CLASSES[posix[1]])
                 position = posix.end()
             elif character == "[":
-                self._needs_backtracking("a class within a class")
+                self._needs_regex("a class within a class")
                 text, position = self._class_text(position)
                 out.append(text)
             elif self.pattern.startswith("&&", position):
-                self._needs_backtracking("an intersection of classes (&&)")
+                self._needs_regex("an intersection of classes (&&)")
                 out.append("&&")
                 position += 2
             else:
@@ -246,19 +251,25 @@ class JavaPattern:
             return text
         if in_class:
             raise self._error(f"has {text} within a character class, which is not supported beside look-around")
+        self._needs_regex(text)
         return f"(?u:{text})"
 
     def _set(self, ranges: str, negated: bool, in_class: bool, spelling: str) -> str:
         if not in_class:
             return f"[^{ranges}]" if negated else f"[{ranges}]"
         if negated:
-            self._needs_backtracking(f"{spelling} within a character class")
+            self._needs_regex(f"{spelling} within a character class")
             return f"[^{ranges}]"
         return ranges
 
     def _needs_backtracking(self, what: str) -> None:
         if not self.backtracking:
             raise NotLinear(f"{self._named()} has {what}, which cannot be run in linear time", what)
+
+    def _needs_regex(self, what: str) -> None:
+        self._needs_backtracking(what)
+        if self.engine == "re":
+            raise self._error(f"has {what}, which is not supported")
 
     def _error(self, what: str) -> ValueError:
         return ValueError(f"{self._named()} {what}")

@@ -65,12 +65,12 @@ class Regex:
         self.backtracks = ""
         """What it has that RE2 cannot run, where it is run otherwise for that."""
         try:
-            java = JavaPattern(pattern, backtracking=bool(backtracking))
+            java = JavaPattern(pattern, "regex" if backtracking else "re2")
         except NotLinear as e:
             if backtracking is False:
                 raise
             self.backtracks, backtracking = e.what, True
-            java = JavaPattern(pattern, backtracking=True)
+            java = JavaPattern(pattern, "regex")
         self.groups = java.groups
         """Names of the capturing groups, in order; None for those without."""
         self._re2 = rf"\A(?:{''.join(java.out)})\z" if whole else "".join(java.out)
@@ -217,7 +217,7 @@ _BOUNDED: Any = {"timeout": LONGEST, "concurrent": True}
 
 def backtracking(pattern: str) -> Pattern[str]:
     """A pattern in Java's spelling, for a text of the configuration. Raises ValueError, as Regex does."""
-    return _compiled(JavaPattern(pattern, backtracking=True))
+    return _compiled(JavaPattern(pattern, "regex"))
 
 
 def _compiled(java: JavaPattern) -> Pattern[str]:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plugins.shared import regex as module
-from plugins.shared.javaregex import NotLinear
+from plugins.shared.javaregex import JavaPattern, NotLinear
 from plugins.shared.regex import Regex, TooSlow
 
 PATTERNS = [
@@ -202,6 +202,12 @@ def test_what_re2_cannot_run_is_run_where_that_is_allowed(
 )
 def test_the_engine_that_backtracks_reads_patterns_as_java_does(pattern: str, text: str, found: bool) -> None:
     assert Regex(pattern, backtracking=None).matches(headers(text)).to_pylist() == [found]
+
+
+@pytest.mark.parametrize("pattern", ["[a-c&&b]", "[a[b]]", r"[\Ha]", r"\p{Lu}", r"[\p{Lu}]"])
+def test_what_pythons_own_engine_reads_otherwise_is_refused_for_it(pattern: str) -> None:
+    with pytest.raises(ValueError, match="which is not supported"):
+        JavaPattern(pattern, "re")
 
 
 SLOW = "(a|aa)+(?!a)$"
