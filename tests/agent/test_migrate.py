@@ -310,3 +310,15 @@ def test_what_flumes_file_channel_still_holds_is_told(tmp_path: Path) -> None:
     assert (line.number, found.ok) == (6, True)
     assert "holds 3 events that Flume has not delivered" in line.reasons()[0].message
     assert found.content == file.read_bytes()
+
+
+def test_interceptors_of_a_sink_which_flume_ignores_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "flume.conf"
+    lines = ["a.sources = s", "a.channels = c", "a.sinks = k", "a.sources.s.type = seq", "a.sources.s.channels = c"]
+    lines += ["a.channels.c.type = memory", "a.sinks.k.type = null", "a.sinks.k.channel = c"]
+    lines += ["a.sinks.k.interceptors = i", "a.sinks.k.interceptors.i.type = static"]
+    file.write_text("\n".join(lines))
+    found = migrate(file, None, components=Components())
+    (line,) = found.of("differs")
+    assert (line.number, found.ok) == (9, True)
+    assert "a sink has no interceptors, and these lines have no effect. Here: they run" in line.reasons()[0].message
