@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from interceptors.patterns import PatternConfig
-from plugins import Batch, Interceptor, agreement, option
+from interceptors.patterns import PatternConfig, PatternInterceptor
+from plugins import Batch, agreement, option
 
 
 class FilterConfig(PatternConfig):
@@ -28,6 +28,10 @@ class FilterConfig(PatternConfig):
         "without the header does not match.",
     )
 
+    def patterns_by_option(self) -> Mapping[str, str]:
+        """Its regular expressions."""
+        return {} if self.match is None else {"match": self.match}
+
     @agreement("match", "allow_backtracking")
     def _check_match(self) -> None:
         if self.match is not None:
@@ -39,7 +43,7 @@ class FilterConfig(PatternConfig):
             raise ValueError("exactly one of match (a regular expression) and equals (words) must be set")
 
 
-class FilterInterceptor(Interceptor[FilterConfig]):
+class FilterInterceptor(PatternInterceptor[FilterConfig]):
     """Drops the events it is told to drop and no other; pure, and what passes is unchanged."""
 
     type_name = "filter"
@@ -54,7 +58,7 @@ class FilterInterceptor(Interceptor[FilterConfig]):
         """None."""
         return ()
 
-    def intercept(self, batch: Batch) -> Batch:
+    def matched(self, batch: Batch) -> Batch:
         """Keep what is to be kept."""
         if self.config.on == "body":
             column, words = batch.bodies, pa.array([word.encode() for word in self.config.equals], pa.binary())

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 import numpy as np
@@ -32,8 +32,8 @@ import pyarrow.compute as pc
 import pydantic
 
 from interceptors import ipv4
-from interceptors.patterns import PatternConfig
-from plugins import Batch, Interceptor, agreement, option
+from interceptors.patterns import PatternConfig, PatternInterceptor
+from plugins import Batch, agreement, option
 from plugins.batch import Array
 from plugins.options import suggestion
 from plugins.shared.regex import Regex
@@ -113,6 +113,10 @@ class MaskConfig(PatternConfig):
                 )
         return names
 
+    def patterns_by_option(self) -> Mapping[str, str]:
+        """Its regular expressions."""
+        return {f"patterns.{name}": pattern for name, pattern in self.own.items()}
+
     @agreement("own", "allow_backtracking")
     def _runnable(self) -> None:
         for name, pattern in self.own.items():
@@ -133,7 +137,7 @@ class MaskConfig(PatternConfig):
             raise ValueError("is required with action = hash, such as key = ${file:/path/of/a/secret}")
 
 
-class MaskInterceptor(Interceptor[MaskConfig]):
+class MaskInterceptor(PatternInterceptor[MaskConfig]):
     """Hides what matches its patterns and changes nothing else; pure, and no event is lost.
 
     On a source, what it hides never reaches the channel.
@@ -154,7 +158,7 @@ class MaskInterceptor(Interceptor[MaskConfig]):
         """None: it changes those there are."""
         return ()
 
-    def intercept(self, batch: Batch) -> Batch:
+    def matched(self, batch: Batch) -> Batch:
         """Hide what matches; counts the events in which something did as `EventMaskedCount`."""
         masked = None
         for name in self.config.on:

@@ -2,25 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
-from plugins import Config, Difference, option
-from plugins.shared.regex import Regex
+from plugins import Batch, Config, Difference, Interceptor, Problem, option
+from plugins.shared.javaregex import NotLinear
+from plugins.shared.regex import LONGEST, Regex, TooSlow
 
 
 class PatternConfig(Config):
     """Options of an interceptor that takes regular expressions."""
 
-    allow_backtracking: bool = option(
-        False,
+    allow_backtracking: bool | None = option(
+        None,
         name="allowBacktracking",
-        description="Match regular expressions event by event with Python's `re` instead of RE2. It supports "
-        "look-around and back-references, but can take very long on some texts.",
+        description="Which engine runs regular expressions. If unset, RE2, in time linear in the text, and "
+        "one that backtracks, event by event, for those with look-around or back-references. `false`: always RE2, "
+        f"which refuses these. `true`: always the other. An event that takes that one longer than {LONGEST:.0f} s "
+        "becomes a dead letter, as it was.",
     )
+
+    def patterns_by_option(self) -> Mapping[str, str]:
+        """Its regular expressions."""
+        return {}
 
     def compiled(self, pattern: str, *, whole: bool = False, isolate: bool = False) -> Regex:
         """That regular expression, ready to be used. ValueError says what is wrong with it."""
-        return Regex(pattern, backtracking=self.allow_backtracking, whole=whole, isolate=isolate)
+        try:
+            return Regex(pattern, backtracking=self.allow_backtracking, whole=whole, isolate=isolate)
+        except NotLinear as e:
+            raise ValueError(f"{e}: write it without, or leave allowBacktracking out") from None
+
+    def cautions(self) -> Iterator[Problem]:
+        """Which regular expressions RE2 cannot run."""
+        yield from super().cautions()
+        for name, pattern in self.patterns_by_option().items():
+            yield from self.compiled(pattern).note(name)
+
+
+P = TypeVar("P", bound=PatternConfig)
+
+
+class PatternInterceptor(Interceptor[P]):
+    """One that takes regular expressions: events that one of them is not done with become dead letters."""
+
+    @abstractmethod
+    def matched(self, batch: Batch) -> Batch:
+        """As `intercept`. May raise TooSlow, with rows of the batch."""
+
+    def intercept(self, batch: Batch) -> Batch:
+        """Return the batch changed."""
+        while True:
+            try:
+                return self.matched(batch)
+            except TooSlow as e:
+                batch = self.reject(batch, dict.fromkeys(e.rows, e.reason))
 
 
 def preserve_existing(default: bool) -> Any:
@@ -33,11 +70,14 @@ def preserve_existing(default: bool) -> Any:
 REGEX = (
     Difference(
         flume="regular expressions are Java's, which some texts can hang",
-        here="RE2: the same spelling, without look-around and back-references; `allowBacktracking = true` "
-        "brings them back. `$` is the very end of the body and `.` takes all but a newline: where lines "
+        here="RE2: the same spelling, in linear time. Those with look-around or back-references are run event by "
+        f"event by an engine that backtracks; an event that takes it longer than {LONGEST:.0f} s becomes a dead "
+        "letter. `$` is the very end of the body and `.` takes all but a newline: where lines "
         r"end in CR LF, write `\r?$`; `\b` is the edge of a word of ASCII letters; "
-        "an empty match right behind another is not replaced; "
-        "some patterns that Java refuses are taken, such as `{`",
+        "an empty match right behind another is not replaced; where what is repeated may match nothing, as in "
+        "`(a*|b)*`, Java ends there and RE2 goes on; "
+        "some patterns that Java refuses are taken, such as `{`; a reference to a group that is not there yet, and "
+        "an intersection with nothing, are errors: for Java the one never matches, the other is ignored",
     ),
 )
 """What the interceptors with patterns do otherwise than Flume's."""

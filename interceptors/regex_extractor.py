@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from interceptors.patterns import REGEX, PatternConfig
-from plugins import Batch, Difference, Interceptor, agreement, option
+from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor
+from plugins import Batch, Difference, agreement, option
 from plugins.batch import Array
 from plugins.options import suggestion
 from plugins.shared.javaclass import cannot_run, is_java_class
@@ -48,6 +48,10 @@ class RegexExtractorConfig(PatternConfig):
         "Joda-Time's letters.",
     )
 
+    def patterns_by_option(self) -> Mapping[str, str]:
+        """Its regular expressions."""
+        return {"regex": self.regex}
+
     @agreement("regex", "allow_backtracking")
     def _check_regex(self) -> None:
         self.compiled(self.regex)
@@ -80,7 +84,7 @@ def _group(name: str, properties: dict[str, str]) -> Group:
         raise ValueError(f"{name}.pattern: {e}") from None
 
 
-class RegexExtractorInterceptor(Interceptor[RegexExtractorConfig]):
+class RegexExtractorInterceptor(PatternInterceptor[RegexExtractorConfig]):
     """Copies groups of a regular expression from the body into headers; pure, and no event is lost.
 
     If the pattern does not match, headers stay unchanged. If a group takes no part in the match, or its text is not a
@@ -122,7 +126,7 @@ class RegexExtractorInterceptor(Interceptor[RegexExtractorConfig]):
         """Those of its groups."""
         return [group.header for group in self._groups]
 
-    def intercept(self, batch: Batch) -> Batch:
+    def matched(self, batch: Batch) -> Batch:
         """Set the headers; counts what is no time of its pattern as `UnparsedTimeCount`."""
         found, texts = self._regex.extract(batch.bodies)
         if not found.true_count:

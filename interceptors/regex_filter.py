@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import pyarrow.compute as pc
 
-from interceptors.patterns import REGEX, PatternConfig
-from plugins import Batch, Interceptor, agreement, option
+from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor
+from plugins import Batch, agreement, option
 
 
 class RegexFilterConfig(PatternConfig):
@@ -24,12 +24,16 @@ class RegexFilterConfig(PatternConfig):
         description="Drop the events that match and keep the others; otherwise it is the other way round.",
     )
 
+    def patterns_by_option(self) -> Mapping[str, str]:
+        """Its regular expressions."""
+        return {"regex": self.regex}
+
     @agreement("regex", "allow_backtracking")
     def _check_regex(self) -> None:
         self.compiled(self.regex)
 
 
-class RegexFilterInterceptor(Interceptor[RegexFilterConfig]):
+class RegexFilterInterceptor(PatternInterceptor[RegexFilterConfig]):
     """Drops the events it is told to drop and no other; pure, and what passes is unchanged."""
 
     type_name = "regex_filter"
@@ -47,7 +51,7 @@ class RegexFilterInterceptor(Interceptor[RegexFilterConfig]):
         """None."""
         return ()
 
-    def intercept(self, batch: Batch) -> Batch:
+    def matched(self, batch: Batch) -> Batch:
         """Keep what is to be kept."""
         found = self._regex.matches(batch.bodies)
         kept = batch.where(pc.invert(found) if self.config.exclude_events else found)

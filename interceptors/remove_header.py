@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pydantic
 
-from interceptors.patterns import PatternConfig
-from plugins import Batch, Interceptor, agreement, option
-from plugins.shared.javaregex import JavaPattern
+from interceptors.patterns import PatternConfig, PatternInterceptor
+from plugins import Batch, agreement, option
+from plugins.shared.regex import TooSlow, backtracking
 
 
 class RemoveHeaderConfig(PatternConfig):
@@ -32,8 +32,12 @@ class RemoveHeaderConfig(PatternConfig):
     @pydantic.field_validator("separator")
     @classmethod
     def _check_separator(cls, pattern: str) -> str:
-        _compiled(pattern)
+        backtracking(pattern)
         return pattern
+
+    def patterns_by_option(self) -> Mapping[str, str]:
+        """Its regular expressions."""
+        return {} if self.matching is None else {"matching": self.matching}
 
     @agreement("matching", "allow_backtracking")
     def _check_matching(self) -> None:
@@ -44,14 +48,14 @@ class RemoveHeaderConfig(PatternConfig):
         """The headers that `withName` and `fromList` name."""
         listed, start = self.from_list or "", 0
         found = {self.with_name} if self.with_name else set()
-        for separator in _compiled(self.separator).finditer(listed):
+        for separator in backtracking(self.separator).finditer(listed):
             if separator.end() > separator.start():
                 found.add(listed[start : separator.start()])
                 start = separator.end()
         return found | {listed[start:]} - {""}
 
 
-class RemoveHeaderInterceptor(Interceptor[RemoveHeaderConfig]):
+class RemoveHeaderInterceptor(PatternInterceptor[RemoveHeaderConfig]):
     """Removes headers by name; pure, and no event is lost or changed otherwise."""
 
     type_name = "remove_header"
@@ -72,18 +76,26 @@ class RemoveHeaderInterceptor(Interceptor[RemoveHeaderConfig]):
         """None."""
         return ()
 
-    def intercept(self, batch: Batch) -> Batch:
+    def matched(self, batch: Batch) -> Batch:
         """Remove them."""
         there = batch.header_names
         named = [name for name in there if name in self._names]
         if self._regex is not None and there:
-            matching = self._regex.matches(pa.array(there, pa.string()).cast(pa.binary())).to_pylist()
-            named += [name for name, matches in zip(there, matching, strict=True) if matches]
+            named += self._matching(batch, there)
         return batch.without_header(*named) if named else batch
 
+    def _matching(self, batch: Batch, names: list[str]) -> list[str]:
+        assert self._regex is not None
+        try:
+            matching = self._regex.matches(pa.array(names, pa.string()).cast(pa.binary())).to_pylist()
+        except TooSlow as e:
+            if rows := [row for number in e.rows for row in _with_header(batch, names[number])]:
+                raise TooSlow(rows) from None
+            # Names that no event has any more.
+            return self._matching(batch, [name for number, name in enumerate(names) if number not in e.rows])
+        return [name for name, matches in zip(names, matching, strict=True) if matches]
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile("".join(JavaPattern(pattern, backtracking=True).out), re.ASCII)
-    except re.error as e:
-        raise ValueError(f"the regular expression {pattern!r} cannot be read: {e}") from None
+
+def _with_header(batch: Batch, name: str) -> list[int]:
+    found: list[int] = pc.indices_nonzero(pc.is_valid(batch.header(name).indices)).to_pylist()
+    return found

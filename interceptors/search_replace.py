@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from interceptors.patterns import REGEX, PatternConfig
-from plugins import Batch, Difference, Interceptor, agreement, option
+from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor
+from plugins import Batch, Difference, agreement, option
 from plugins.batch import Array
 from plugins.shared.charsets import text_codec
 
@@ -31,6 +31,10 @@ class SearchReplaceConfig(PatternConfig):
     )
     charset: str = option("UTF-8", name="charset", description="Character set of the bodies.")
 
+    def patterns_by_option(self) -> Mapping[str, str]:
+        """Its regular expressions."""
+        return {"searchPattern": self.search_pattern}
+
     @agreement("search_pattern", "allow_backtracking")
     def _check_pattern(self) -> None:
         self.compiled(self.search_pattern)
@@ -46,7 +50,7 @@ class SearchReplaceConfig(PatternConfig):
     _check_charset = pydantic.field_validator("charset")(text_codec)
 
 
-class SearchReplaceInterceptor(Interceptor[SearchReplaceConfig]):
+class SearchReplaceInterceptor(PatternInterceptor[SearchReplaceConfig]):
     """Replaces what matches in the body and changes nothing else; pure, and no event is lost."""
 
     type_name = "search_replace"
@@ -79,7 +83,7 @@ class SearchReplaceInterceptor(Interceptor[SearchReplaceConfig]):
         """None: it changes bodies."""
         return ()
 
-    def intercept(self, batch: Batch) -> Batch:
+    def matched(self, batch: Batch) -> Batch:
         """Replace."""
         if self._as_it_is:
             return batch.with_bodies(self._regex.replace(batch.bodies, self._replacement))
@@ -92,6 +96,6 @@ class SearchReplaceInterceptor(Interceptor[SearchReplaceConfig]):
         found = self._regex.matches(text)
         if not found.true_count:
             return bodies
-        changed = self._regex.replace(text.filter(found), self._replacement).to_pylist()
-        encoded = pa.array([row.encode(charset, "replace") for row in changed], pa.binary())
-        return pc.replace_with_mask(bodies, found, encoded)
+        changed = self._regex.replace(pc.if_else(found, text, None), self._replacement).to_pylist()
+        encoded = [None if row is None else row.encode(charset, "replace") for row in changed]
+        return pc.coalesce(pa.array(encoded, pa.binary()), bodies)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plugins import Batch, Config, Event, Sink, option
+from plugins import Batch, Config, Difference, Event, Sink, option
 
 
 class LoggerConfig(Config):
@@ -22,6 +22,13 @@ class LoggerSink(Sink[LoggerConfig]):
 
     type_name = "logger"
     aliases = ("org.apache.flume.sink.LoggerSink",)
+    differences = (
+        Difference(
+            flume="`maxBytesToLog` has no effect in Flume 1.11: it logs 16 bytes of each body",
+            here="as many as it says",
+            option="maxBytesToLog",
+        ),
+    )
 
     def write(self, batch: Batch) -> None:
         """Log these events, one line and more each."""

@@ -152,6 +152,9 @@ class Builder:
         self.lines[part.path] = dict(part.properties)
         names = self._joined(part, "channel", "channels")
         written = part.take("interceptors"), part.take_all("interceptors.")
+        if written[0]:
+            message = "Flume: a sink has no interceptors, and these lines have no effect. Here: they run"
+            self.report.note(written[0].place, part.path, message, differs=True)
         group = part.take("group")
         tolerance = self._tolerance(part)
         stated = "runner" in part.properties

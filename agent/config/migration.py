@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from agent.config.diagnostics import Diagnostic, Report
+from agent.config.diagnostics import Diagnostic, Report, Severity
 from agent.config.load import chosen_agent, encoding_of, load
 from agent.config.properties import LINE, Property, agents_in, parse
-from plugins import Components
+from agent.topology import AgentSpec
+from plugins import Caution, Components
 
 Verdict = Literal["needs porting", "differs", "runs"]
 
@@ -84,14 +85,20 @@ def migrate(
 ) -> Migration:
     """What becomes of each line about the agent of that name (None: the only one in the file). Asks no server.
 
+    What a Flume on this host has left for a channel is found with the line of the channel's type.
+
     Of the new configuration: its comments and the order of its lines are those of the old one. A line that says
     something else than what happens here is replaced, below a comment that says why and the line as it was. Above one
     that needs porting stands a comment that says so. What was replaced once is not replaced again.
     """
-    _, found = load(file, agent_name, notes=True, components=components, system=system, environment=environment)
+    spec, found = load(file, agent_name, notes=True, components=components, system=system, environment=environment)
+    if spec is None:  # what is right of it
+        spec, _ = load(
+            file, agent_name, mode="lenient", components=components, system=system, environment=environment
+        )
     agent = chosen_agent(file, agent_name)
     about: dict[int, list[Diagnostic]] = {}
-    for one in found:
+    for one in (*found, *_left(spec)):
         about.setdefault(one.place.line if one.place.file == str(file) else 0, []).append(one)
     lines = [Line(0, "", tuple(about.get(0, ())))] if about.get(0) else []
     try:
@@ -115,6 +122,14 @@ def migrate(
     lines.sort(key=lambda line: line.number)
     new = _rewritten(text, lines).encode(encoding, "backslashreplace") if agent else None
     return Migration(agent, agents, lines, new)
+
+
+def _left(spec: AgentSpec | None) -> Iterator[Diagnostic]:
+    """What a Flume on this host has left for the channels."""
+    for channel in spec.channels if spec is not None else ():
+        for sentence in channel.make().left():
+            severity: Severity = "warning" if isinstance(sentence, Caution) else "error"
+            yield Diagnostic(severity, channel.place, channel.path, sentence, differs=True)
 
 
 def _instead(line: Line, prop: Property, names: set[str]) -> tuple[str, ...] | None:

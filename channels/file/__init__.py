@@ -161,6 +161,28 @@ class FileChannel(Channel[FileChannelConfig]):
                 "the events that Flume has not delivered, and moves its files into directories flume-… there"
             )
 
+    def left(self) -> Iterator[str]:
+        """How many events Flume's channel holds, and what becomes of them."""
+        try:
+            if not (logs := flume.logs(self._directories)):
+                return
+            flume.check(logs)
+            events = len(flume.FlumeChannel(self.config.checkpoints, self.config.backup, self._directories))
+        except Retry:
+            yield Caution(
+                "dataDirs belongs to a Flume that runs: stop it before the agent starts, which then takes over the "
+                "events that Flume has not delivered, and delivers them first"
+            )
+        except FlafkaError as e:
+            yield str(e)
+        except OSError as e:
+            yield Caution(f"whether dataDirs holds events of Flume is not known: {e.filename}: {e.strerror}")
+        else:
+            yield Caution(
+                f"dataDirs holds {events:,} events that Flume has not delivered: the first start takes them over and "
+                "delivers them before any other; Flume's files are kept in directories flume-… there"
+            )
+
     def _append(self, batch: Batch) -> None:
         """Store events that Flume left. Raises Retry, and OSError."""
         if self.stopping.is_set():

@@ -104,6 +104,10 @@ class FlumeChannel:
         self._logs = {log.number: log for log in map(_Log, logs(directories))}
         self._queue = self._replayed(self._checkpoint(checkpoints, backup))
 
+    def __len__(self) -> int:
+        """How many events it held."""
+        return len(self._queue)
+
     def events(self) -> Iterator[Event]:
         """All events in order. Raises OSError."""
         for pointer in self._queue:

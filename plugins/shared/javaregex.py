@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 Replacement = tuple[str | int, ...]
 """What takes the place of a match: texts as they are, and numbers of groups (0 is the whole match)."""
 
-_WAY_OUT = "write it without, or set allowBacktracking = true to run it event by event with no bound on its time"
 _LOOKS = {
     "(?=": "look-ahead",
     "(?!": "look-ahead",
@@ -50,16 +50,28 @@ _FLAGS = re.compile(r"\(\?([a-zA-Z]*)(-[a-zA-Z]*)?([:)])")
 _REPEAT = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})(?:(?P<possessive>\+)|\?)?")
 
 
-class JavaPattern:
-    """A pattern in Java's spelling, piece by piece in that of RE2, or with `backtracking` of Python's `re`.
+Engine = Literal["re2", "regex", "re"]
 
-    Raises ValueError, in words for the user, for what the engine does not have or means otherwise; the rest of the
-    grammar is left for the engine to check.
+
+class NotLinear(ValueError):
+    """A pattern that only an engine that backtracks can run; `what` is what it has."""
+
+    def __init__(self, message: str, what: str) -> None:
+        super().__init__(message)
+        self.what = what
+
+
+class JavaPattern:
+    """A pattern in Java's spelling, piece by piece in that of an engine: RE2, the library `regex`, or Python's `re`.
+
+    Raises ValueError, in words for the user, for what the engine does not have or means otherwise, NotLinear where
+    the other engine has it; the rest of the grammar is left for the engine to check.
     """
 
-    def __init__(self, pattern: str, *, backtracking: bool) -> None:
+    def __init__(self, pattern: str, engine: Engine) -> None:
         self.pattern = pattern
-        self.backtracking = backtracking
+        self.engine = engine
+        self.backtracking = engine != "re2"
         self.out: list[str] = []
         self.groups: list[str | None] = []
         """Names of the capturing groups, in order; None for those without."""
@@ -114,7 +126,8 @@ class JavaPattern:
             end = repeat.end()
             if repeat["possessive"]:
                 self._needs_backtracking(f"the possessive quantifier {repeat.group()}")
-        self.out.append(self.pattern[start:end])
+        # A brace that repeats nothing is one: `regex` would read some as how much a match may differ.
+        self.out.append(r"\{" if self.pattern[start:end] == "{" else self.pattern[start:end])
         return end
 
     def _group(self, start: int) -> int:
@@ -146,6 +159,12 @@ class JavaPattern:
         return look.end()
 
     def _class(self, start: int) -> int:
+        text, end = self._class_text(start)
+        self.out.append(text)
+        return end
+
+    def _class_text(self, start: int) -> tuple[str, int]:
+        """The class that begins there, and where it ends."""
         out, position = ["["], start + 1
         if self.pattern.startswith("^", position):
             out.append("^")
@@ -155,8 +174,7 @@ class JavaPattern:
             character = self.pattern[position]
             posix = _POSIX.match(self.pattern, position)
             if character == "]" and position > first:
-                self.out.append("".join(out) + "]")
-                return position + 1
+                return "".join(out) + "]", position + 1
             if character == "\\":
                 text, position = self._escape(position, in_class=True)
                 out.append(text)
@@ -164,9 +182,13 @@ class JavaPattern:
                 out.append(_CLASSES[posix[1]])
                 position = posix.end()
             elif character == "[":
-                raise self._error(r"has a class within a class: write its characters into one, and a '[' as \[")
+                self._needs_regex("a class within a class")
+                text, position = self._class_text(position)
+                out.append(text)
             elif self.pattern.startswith("&&", position):
-                raise self._error(r"has an intersection of classes (&&): write out what is left, and an '&' as \&")
+                self._needs_regex("an intersection of classes (&&)")
+                out.append("&&")
+                position += 2
             else:
                 out.append(character if character in "^-" else _literal(character))
                 position += 1
@@ -198,24 +220,25 @@ class JavaPattern:
     def _letter(self, letter: str, in_class: bool) -> str:
         if letter in "123456789" and not in_class:
             self._needs_backtracking(f"the back-reference \\{letter}")
-        elif letter == "s" and not self.backtracking:  # RE2 leaves the vertical tab out
+            return rf"(?:\{letter})"  # a digit may follow
+        if letter == "s" and not self.backtracking:  # RE2 leaves the vertical tab out
             return r"\s\x0b" if in_class else r"[\s\x0b]"
-        elif letter == "S" and not self.backtracking and not in_class:
+        if letter == "S" and not self.backtracking and not in_class:
             return r"[^\s\x0b]"
-        elif letter in "hHvV":
+        if letter in "hHvV":
             return self._set(_SPACES[letter.lower()], letter.isupper(), in_class, f"\\{letter}")
-        elif letter == "R" and not in_class:
+        if letter == "R" and not in_class:
             return f"(?:\r\n|[{_SPACES['v']}])"
-        elif letter == "e":
+        if letter == "e":
             return "\x1b"
-        elif letter == "z" and self.backtracking:
+        if letter == "z" and self.backtracking:
             return r"\Z"
-        elif letter == "Z" and self.backtracking:
+        if letter == "Z" and not in_class:
+            self._needs_backtracking(r"\Z")
             return r"(?=\n?\Z)"
-        elif letter in "CGNXZ" or not letter.isascii():
-            hint = r": the end of the text is \z" if letter == "Z" else ""
-            raise self._error(f"has \\{letter}, which is not supported{hint}")
-        elif not letter.isalnum():
+        if letter in "CGNXZ" or not letter.isascii():
+            raise self._error(f"has \\{letter}, which is not supported")
+        if not letter.isalnum():
             return _literal(letter)
         return f"\\{letter}"
 
@@ -223,23 +246,36 @@ class JavaPattern:
         ranges = _CLASSES.get(name.lower()) if len(name) > 2 else None
         if ranges:
             return self._set(ranges, kind == "P", in_class, f"\\{kind}{{{name}}}")
-        if self.backtracking:
-            raise self._error(f"has \\{kind}{{{name}}}, which is not supported with allowBacktracking")
-        return f"\\{kind}{{{name.removeprefix('Is')}}}"
+        text = f"\\{kind}{{{name.removeprefix('Is')}}}"
+        if not self.backtracking:
+            return text
+        if in_class:
+            raise self._error(f"has {text} within a character class, which is not supported beside look-around")
+        self._needs_regex(text)
+        return f"(?u:{text})"
 
     def _set(self, ranges: str, negated: bool, in_class: bool, spelling: str) -> str:
         if not in_class:
             return f"[^{ranges}]" if negated else f"[{ranges}]"
         if negated:
-            raise self._error(f"has {spelling} within a character class, which is not supported")
+            self._needs_regex(f"{spelling} within a character class")
+            return f"[^{ranges}]"
         return ranges
 
     def _needs_backtracking(self, what: str) -> None:
         if not self.backtracking:
-            raise self._error(f"has {what}, which cannot be run in linear time: {_WAY_OUT}")
+            raise NotLinear(f"{self._named()} has {what}, which cannot be run in linear time", what)
+
+    def _needs_regex(self, what: str) -> None:
+        self._needs_backtracking(what)
+        if self.engine == "re":
+            raise self._error(f"has {what}, which is not supported")
 
     def _error(self, what: str) -> ValueError:
-        return ValueError(f"the regular expression {self.pattern!r} {what}")
+        return ValueError(f"{self._named()} {what}")
+
+    def _named(self) -> str:
+        return f"the regular expression {self.pattern!r}"
 
 
 def replacement_parts(text: str, groups: Sequence[str | None]) -> Replacement:

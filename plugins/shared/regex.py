@@ -3,8 +3,8 @@
 RE2 runs it, through Arrow: in time linear in the text, whatever the pattern and whatever a sender sends. Patterns are
 written as for Java, since that is what Flume's users have: `(?<name>…)`, `\\Q…\\E`, `\\p{Alpha}`, `\\h`, and `$1` or
 `${name}` in replacements. What RE2 cannot run (look-around, back-references, possessive quantifiers, atomic groups)
-is refused, unless `backtracking` is set: then Python's `re` runs it event by event, and some patterns take very long
-on some texts.
+is run by the library `regex`, event by event. It backtracks, so that a pattern can take for ever on some texts: it
+gives up after `LONGEST` seconds, and other threads go on meanwhile.
 
 What differs from Java: `$` is the end of the text, not also the place before a last newline; `.` stops at newlines
 only; an empty match right after another match is not replaced.
@@ -13,17 +13,35 @@ only; an empty match right after another match is not replaced.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins.batch import Array
-from plugins.shared.javaregex import JavaPattern, Replacement, replacement_parts
+from plugins.options import Problem
+from plugins.shared.javaregex import JavaPattern, NotLinear, Replacement, replacement_parts
 
+if TYPE_CHECKING:
+    from regex import Match, Pattern
+
+T = TypeVar("T")
+LONGEST = 2.0
+"""Seconds of the process's time that one text may take where RE2 does not run the pattern; most take microseconds."""
 _MARK = "\ud800".encode("utf-8", "surrogatepass")
 """Set around matches. It occurs in no text: UTF-8 has no surrogates, and odd bytes become others, from U+DC80 on."""
+
+
+class TooSlow(Exception):
+    """Some rows of a column took longer than `LONGEST`."""
+
+    reason = f"a regular expression is not done with it after {LONGEST:.0f} s"
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        super().__init__(self.reason)
+        self.rows = rows
 
 
 class Regex:
@@ -33,33 +51,53 @@ class Regex:
     and nothing else does; outside the match it survives as it is. Nulls stay null.
 
     With `isolate`, a pattern with a group stands for that group alone: what surrounds the group must be there but is
-    not replaced. With `whole`, it must match all of a text. Raises ValueError, in words for the user, for a pattern
-    that cannot be run.
+    not replaced. With `whole`, it must match all of a text.
+
+    `backtracking` says which engine runs it: False RE2, True the other, None RE2 if it can. Where it is the other,
+    each method may raise TooSlow. Raises ValueError, in words for the user, for a pattern that cannot be run:
+    NotLinear if only because `backtracking` is False.
     """
 
     def __init__(
-        self, pattern: str, *, backtracking: bool = False, isolate: bool = False, whole: bool = False
+        self, pattern: str, *, backtracking: bool | None = False, isolate: bool = False, whole: bool = False
     ) -> None:
         self.pattern = pattern
-        java = JavaPattern(pattern, backtracking=backtracking)
+        self.backtracks = ""
+        """What it has that RE2 cannot run, where it is run otherwise for that."""
+        try:
+            java = JavaPattern(pattern, "regex" if backtracking else "re2")
+        except NotLinear as e:
+            if backtracking is False:
+                raise
+            self.backtracks, backtracking = e.what, True
+            java = JavaPattern(pattern, "regex")
         self.groups = java.groups
         """Names of the capturing groups, in order; None for those without."""
         self._re2 = rf"\A(?:{''.join(java.out)})\z" if whole else "".join(java.out)
         self._naming = java.naming_groups() if self.groups else ""
-        self._python: re.Pattern[str] | None = None
+        self._python: Pattern[str] | None = None
         self._whole = whole
         self._isolated = isolate and bool(self.groups)
         if self._isolated:
             flags, before, group, after = java.isolated()
             self._re2 = f"{flags}({before})({group})({after})"
+        if backtracking:
+            self._python = _compiled(java)
+            return
         try:
-            if backtracking:
-                self._python = re.compile("".join(java.out), re.ASCII)
-            else:
-                pc.match_substring_regex(pa.nulls(1, pa.string()), pattern=self._re2)
-        except (re.error, pa.ArrowInvalid, OverflowError, RecursionError) as e:
+            pc.match_substring_regex(pa.nulls(1, pa.string()), pattern=self._re2)
+        except pa.ArrowInvalid as e:
             reason = str(e).removeprefix("Invalid regular expression: ")
             raise ValueError(f"the regular expression {pattern!r} cannot be read: {reason}") from None
+
+    def note(self, option: str) -> Iterator[Problem]:
+        """For `Config.cautions`: that it is not RE2 that runs the pattern of this option."""
+        if self.backtracks:
+            message = (
+                f"has {self.backtracks}, so it is matched event by event, which is slower; an event that takes it "
+                f"longer than {LONGEST:.0f} s becomes a dead letter"
+            )
+            yield Problem(option, message, note=True)
 
     def matches(self, column: Array) -> Array:
         """Whether it occurs anywhere in each row, or is all of it: a boolean array."""
@@ -67,8 +105,7 @@ class Regex:
             return _by_value(column, self.matches)
         if self._python is not None:
             search = self._python.fullmatch if self._whole else self._python.search
-            found = [None if text is None else search(text) is not None for text in _python_texts(column)]
-            return pa.array(found, pa.bool_())
+            return pa.array(_each(column, lambda text: search(text, **_BOUNDED) is not None), pa.bool_())
         return pc.match_substring_regex(_readable(column)[0], pattern=self._re2)
 
     def extract(self, column: Array) -> tuple[Array, list[Array]]:
@@ -78,7 +115,8 @@ class Regex:
         UTF-8 becomes U+FFFD, since headers are text.
         """
         if self._python is not None:
-            found = [self._python.search(text or "") for text in _python_texts(column)]
+            search = partial(self._python.search, **_BOUNDED)
+            found = _each(column, search)
             groups = [
                 pa.array([_plain(match.group(n)) if match else None for match in found], pa.string())
                 for n in range(1, len(self.groups) + 1)
@@ -155,22 +193,54 @@ class Regex:
             rewrite = rb"\1" + rewrite + rb"\3"
         return pc.replace_substring_regex(text, pattern=self._re2, replacement=rewrite)
 
-    def _sub(self, column: Array, function: Callable[[re.Match[str]], str]) -> Array:
+    def _sub(self, column: Array, function: Callable[[Match[str]], str]) -> Array:
         assert self._python is not None
 
-        def within(match: re.Match[str]) -> str:
+        def within(match: Match[str]) -> str:
             if match.start(1) < 0:
                 return match.group()
             whole, start = match.group(), match.start()
             return whole[: match.start(1) - start] + function(match) + whole[match.end(1) - start :]
 
-        sub, chosen = self._python.sub, within if self._isolated else function
-        rows = [None if text is None else sub(chosen, text) for text in _python_texts(column)]
+        rows = _each(column, partial(self._python.sub, within if self._isolated else function, **_BOUNDED))
         if pa.types.is_string(column.type):
             return pa.array(rows, pa.string())
         return pa.array(
             [None if row is None else row.encode("utf-8", "surrogateescape") for row in rows], column.type
         )
+
+
+# --- the engine that backtracks
+
+_BOUNDED: Any = {"timeout": LONGEST, "concurrent": True}
+
+
+def backtracking(pattern: str) -> Pattern[str]:
+    """A pattern in Java's spelling, for a text of the configuration. Raises ValueError, as Regex does."""
+    return _compiled(JavaPattern(pattern, "regex"))
+
+
+def _compiled(java: JavaPattern) -> Pattern[str]:
+    import regex  # takes longer to import than most agents need it
+
+    try:
+        return regex.compile("".join(java.out), regex.ASCII | regex.VERSION1)
+    except (regex.error, OverflowError, RecursionError) as e:
+        raise ValueError(f"the regular expression {java.pattern!r} cannot be read: {e}") from None
+
+
+def _each(column: Array, function: Callable[[str], T]) -> list[T | None]:
+    """What the function makes of each text. Raises TooSlow."""
+    made: list[T | None] = []
+    slow: list[int] = []
+    for row, text in enumerate(_python_texts(column)):
+        try:
+            made.append(None if text is None else function(text))
+        except TimeoutError:
+            slow.append(row)
+    if slow:
+        raise TooSlow(slow)
+    return made
 
 
 # --- columns
@@ -179,7 +249,12 @@ class Regex:
 def _by_value(column: Array, function: Callable[[Array], Array]) -> Array:
     """A function of each text, worked out once for each different one, where that is less."""
     if len(column.dictionary) <= len(column):
-        return function(column.dictionary).take(column.indices)
+        try:
+            return function(column.dictionary).take(column.indices)
+        except TooSlow as e:
+            slow = pc.is_in(column.indices, pa.array(e.rows, column.indices.type))
+            if rows := pc.indices_nonzero(slow).to_pylist():
+                raise TooSlow(rows) from None
     return function(column.dictionary_decode())
 
 

@@ -11,7 +11,7 @@ import pydantic
 
 from plugins import Config, Problem, agreement, option
 from plugins.shared.javaclass import cannot_run, is_java_class
-from plugins.shared.regex import Regex
+from plugins.shared.regex import LONGEST, Regex
 from sinks.hdfs.hadoop import Hadoop
 from sinks.templates import Template
 
@@ -124,11 +124,12 @@ class HBaseConfig(Config):
         ignored=True,
         description="nothing is incremented, since a redelivery would be counted twice",
     )
-    allow_backtracking: bool = option(
-        False,
+    allow_backtracking: bool | None = option(
+        None,
         name="serializer.allowBacktracking",
-        description="With `regex`: match with Python's `re` instead of RE2. It supports look-around and "
-        "back-references, but can take very long on some texts.",
+        description="With `regex`: which engine runs it. If unset, RE2, or where it has look-around or "
+        "back-references, one that backtracks. `false`: always RE2, which refuses these. `true`: always the other. "
+        f"An event that takes that one longer than {LONGEST:.0f} s is rejected.",
     )
     regex: str = option(
         "(.*)",
@@ -216,6 +217,8 @@ class HBaseConfig(Config):
                 yield Problem("zookeeperQuorum", message, instead={"thrift": self._hosts})
             else:
                 yield Problem("thrift", f"is not given: {message}")
+        if self.serializer == "regex":
+            yield from self.pattern().note("serializer.regex")
         if self.kerberos_principal is not None:
             message = "has no effect: the Thrift server itself logs in to HBase"
             yield Problem("kerberosPrincipal", message, instead={})

@@ -7,8 +7,10 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from plugins import Batch, Event, EventId, FlafkaError, Origin, PartitionClaim, Rejected, Retry, Sink
+from plugins.shared.regex import TooSlow
 from sinks.bulk import put
 from sinks.hbase.config import HBaseConfig
 from sinks.hbase.differences import HBASE
@@ -136,11 +138,12 @@ class HBaseSink(Sink[HBaseConfig]):
 
     def write(self, batch: Batch) -> None:
         """Make rows of these events; those that make none are rejected."""
-        assert batch.origin is not None
         rejected: dict[EventId, str] = {}
+        batch, made = self._with_cells(batch, rejected)
+        assert batch.origin is not None
         timestamps = batch.origin.timestamps.tolist()
         headers = self._headers(batch) if self.config.deposit_headers else None
-        for row, (key, cells) in enumerate(zip(self._key.texts(batch), self._cells(batch), strict=True)):
+        for row, (key, cells) in enumerate(zip(self._key.texts(batch), made, strict=True)):
             if cells is None:
                 rejected[batch.id(row)] = "its body does not match serializer.regex"
                 continue
@@ -242,8 +245,17 @@ class HBaseSink(Sink[HBaseConfig]):
 
     # --- cells
 
+    def _with_cells(self, batch: Batch, rejected: dict[EventId, str]) -> tuple[Batch, list[Cells | None]]:
+        """Without the events that are rejected, as the pattern is not done with them."""
+        while True:
+            try:
+                return batch, list(self._cells(batch))
+            except TooSlow as e:
+                rejected |= {batch.id(row): e.reason for row in e.rows}
+                batch = batch.where(pa.array([row not in e.rows for row in range(len(batch))], pa.bool_()))
+
     def _cells(self, batch: Batch) -> Iterator[Cells | None]:
-        """Of each event; None where its body does not match."""
+        """Of each event; None where its body does not match. Raises TooSlow."""
         if self._regex is None:
             (column,) = self._columns
             yield from ({column: body} for body in batch.bodies.to_pylist())

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 
 from plugins import Config, Problem, agreement, option, with_default
-from plugins.shared.javaregex import JavaPattern
 from plugins.shared.kafkaclient import ConsumerConfig
+from plugins.shared.regex import backtracking
+
+if TYPE_CHECKING:
+    from regex import Pattern
 
 RESET = "auto.offset.reset"
 _BEGINNINGS: dict[str, Literal["earliest", "latest", "none"]] = {
@@ -98,9 +101,9 @@ class KafkaSourceConfig(ConsumerConfig):
             return topic not in INTERNAL and self.pattern().fullmatch(topic) is not None
         return topic in self.names
 
-    def pattern(self) -> re.Pattern[str]:
+    def pattern(self) -> Pattern[str]:
         r"""kafka.topics.regex, for whole names. The client's own patterns are not Java's: it takes `\d` for a d."""
-        return _compiled(self.topics_regex or "")
+        return backtracking(self.topics_regex or "")
 
     def marks(self) -> str | None:
         """The header with the topic's name."""
@@ -115,8 +118,8 @@ class KafkaSourceConfig(ConsumerConfig):
     @classmethod
     def _is_regular(cls, pattern: str | None) -> str | None:
         try:
-            _compiled(pattern or "")
-        except (ValueError, re.error) as e:
+            backtracking(pattern or "")
+        except ValueError as e:
             raise ValueError(f"is not a regular expression: {e}") from None
         return pattern
 
@@ -126,10 +129,6 @@ class KafkaSourceConfig(ConsumerConfig):
         if properties.get(RESET, "latest") not in _BEGINNINGS:
             raise ValueError(f"{RESET}: must be earliest, latest or none, not {properties[RESET]!r}")
         return properties
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile("".join(JavaPattern(pattern, backtracking=True).out), re.ASCII)
 
 
 class FlumeKafkaSourceConfig(KafkaSourceConfig):

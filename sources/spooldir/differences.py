@@ -17,6 +17,12 @@ SPOOLDIR = (
         here="what was begun is ended first",
     ),
     Difference(
+        flume="of files with the same time and name, in several directories, that comes first which the system lists "
+        "last",
+        here="they come in the order of their paths",
+        option="recursiveDirectorySearch",
+    ),
+    Difference(
         flume="an unreadable file stops all that come after it",
         here="it waits, the others are read",
     ),

@@ -100,8 +100,10 @@ class Directory:
             open_directories += listing.directories
         if self._order != "random":
             sign = -1 if self._order == "youngest" else 1
-            # In milliseconds, then by name, as Flume.
-            files.sort(key=lambda file: (sign * (file.state.modified // 1_000_000), os.path.basename(file.path)))
+            # In milliseconds, then by name, as Flume; what is left open, by path.
+            files.sort(
+                key=lambda file: (sign * (file.state.modified // 1_000_000), os.path.basename(file.path), file.path)
+            )
         return files
 
     def _list(self, directory: str, before: dict[str, _Listing]) -> _Listing | None:

@@ -8,6 +8,7 @@ from typing import Literal
 import pydantic
 
 from plugins import MAX_HEADER_COLUMNS, Config, agreement, option
+from plugins.shared.javaregex import NotLinear
 from plugins.shared.regex import Regex
 from sources.taildir.groups import Group
 from sources.taildir.multiline import Multiline
@@ -161,9 +162,8 @@ class TaildirConfig(Config):
     def _check_pattern(cls, pattern: str) -> str:
         try:
             Regex(pattern)
-        except ValueError as e:
-            reason, look_around, _ = str(e).partition(", or set allowBacktracking")
-            raise ValueError(reason + (" (multiline.negate reverses the match)" if look_around else "")) from None
+        except NotLinear as e:
+            raise ValueError(f"{e}: write it without (multiline.negate reverses the match)") from None
         return pattern
 
     @agreement("filegroups", "patterns", "headers")

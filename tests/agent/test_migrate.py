@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -293,3 +294,31 @@ def test_the_written_file_is_one_that_check_accepts(tmp_path: Path) -> None:
     assert spec is not None
     assert not [one for one in diagnostics if one.differs and one.severity == "warning"], "what was changed "
     "differs no more"
+
+
+def test_what_flumes_file_channel_still_holds_is_told(tmp_path: Path) -> None:
+    recorded = Path(__file__).parents[1] / "data/flume_file_channel/records"
+    for source, target in (("a", "data"), ("checkpoint", "checkpoint")):
+        shutil.copytree(recorded / source, tmp_path / target)
+    file = tmp_path / "flume.conf"
+    lines = ["a.sources = s", "a.channels = c", "a.sinks = k", "a.sources.s.type = seq", "a.sources.s.channels = c"]
+    lines += ["a.channels.c.type = file", f"a.channels.c.checkpointDir = {tmp_path}/checkpoint"]
+    lines += [f"a.channels.c.dataDirs = {tmp_path}/data", "a.sinks.k.type = null", "a.sinks.k.channel = c"]
+    file.write_text("\n".join(lines))
+    found = migrate(file, None, components=Components())
+    (line,) = found.of("differs")
+    assert (line.number, found.ok) == (6, True)
+    assert "holds 3 events that Flume has not delivered" in line.reasons()[0].message
+    assert found.content == file.read_bytes()
+
+
+def test_interceptors_of_a_sink_which_flume_ignores_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "flume.conf"
+    lines = ["a.sources = s", "a.channels = c", "a.sinks = k", "a.sources.s.type = seq", "a.sources.s.channels = c"]
+    lines += ["a.channels.c.type = memory", "a.sinks.k.type = null", "a.sinks.k.channel = c"]
+    lines += ["a.sinks.k.interceptors = i", "a.sinks.k.interceptors.i.type = static"]
+    file.write_text("\n".join(lines))
+    found = migrate(file, None, components=Components())
+    (line,) = found.of("differs")
+    assert (line.number, found.ok) == (9, True)
+    assert "a sink has no interceptors, and these lines have no effect. Here: they run" in line.reasons()[0].message

@@ -14,7 +14,7 @@ import pytest
 
 from channels.file import FileChannel, flume
 from channels.file.log import drop_from
-from plugins import FlafkaError, Retry
+from plugins import Caution, FlafkaError, Retry
 from tests.channels.file_running import channel, consumer, events, opened, segments
 
 RECORDED = Path(__file__).parents[1] / "data/flume_file_channel"
@@ -55,6 +55,22 @@ def test_what_was_put_and_not_taken_is_read(memory: Path, name: str) -> None:
     assert [plain(event.body) for event in got] == bodies
     assert [event.headers for event in got] == [{"n": body.decode(), "schön": "grüße 😀"} for body in bodies]
     assert found.damages == []
+
+
+def test_what_is_there_is_told_before_anything_is_done(memory: Path) -> None:
+    of = channel(memory)
+    assert [*of.left()] == []
+    left(memory, "records")
+    names = sorted(path for path in memory.rglob("*"))
+    (said,) = of.left()
+    assert isinstance(said, Caution)
+    assert said.startswith("dataDirs holds 3 events that Flume has not delivered: the first start takes them over")
+    log = next((memory / "a").glob("log-?"))
+    with log.open("r+b"):  # as a Flume has it
+        (said,) = of.left()
+        assert isinstance(said, Caution)
+        assert said.startswith("dataDirs belongs to a Flume that runs: stop it")
+    assert sorted(path for path in memory.rglob("*")) == names
 
 
 def test_a_checkpoint_that_was_not_completed_is_not_believed(memory: Path) -> None:
@@ -176,6 +192,9 @@ def test_what_cannot_be_read_keeps_the_channel_from_opening(
     files.close()
     assert (memory / "a" / "log-1").exists()
     assert any(message in str(problem) for problem in files.probe())
+    (said,) = files.left()
+    assert message in said
+    assert not isinstance(said, Caution)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,6 +15,7 @@ from interceptors.regex_filter import RegexFilterInterceptor
 from interceptors.remove_header import RemoveHeaderInterceptor
 from interceptors.search_replace import SearchReplaceInterceptor
 from plugins import Batch, Event, Interceptor, Origin
+from plugins.shared import regex
 
 MILLIS = "org.apache.flume.interceptor.RegexExtractorInterceptorMillisSerializer"
 
@@ -170,13 +171,55 @@ def test_a_header_list_with_a_separator_of_its_own() -> None:
     assert through(own, event)[0].headers == {"c": "3", "a;b": "4"}
 
 
+# --- patterns that RE2 cannot run
+
+SLOW = "(a|aa)+(?!a)$"
+BAD = b"a" * 60 + b"!"
+
+
+@pytest.mark.parametrize(
+    ("cls", "properties"),
+    [
+        (RegexFilterInterceptor, {"regex": SLOW, "excludeEvents": "true"}),
+        (RegexExtractorInterceptor, {"regex": SLOW, "serializers": "s", "serializers.s.name": "x"}),
+        (SearchReplaceInterceptor, {"searchPattern": SLOW}),
+        (SearchReplaceInterceptor, {"searchPattern": SLOW, "charset": "ISO-8859-1"}),
+    ],
+)
+def test_an_event_that_takes_too_long_becomes_a_dead_letter(
+    cls: type[Interceptor[Any]], properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(regex._BOUNDED, "timeout", 0.05)
+    interceptor = made(cls, properties)
+    assert [event.body for event in through(interceptor, *map(Event, (b"x", BAD, b"y", BAD)))] == [b"x", b"y"]
+    ((rejected, reasons),) = interceptor.take_rejected()
+    assert [event.body for event in rejected] == [BAD, BAD]
+    assert reasons == ["a regular expression is not done with it after 2 s"] * 2
+
+
+def test_an_event_with_a_header_whose_name_takes_too_long_becomes_a_dead_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(regex._BOUNDED, "timeout", 0.05)
+    interceptor = made(RemoveHeaderInterceptor, {"matching": "(a|aa)+(?!a)b"})
+    events = [Event(b"1", {"aab": "x"}), Event(b"2", {BAD.decode(): "x"}), Event(b"3", {"k": "x"})]
+    assert through(interceptor, *events) == [Event(b"1"), Event(b"3", {"k": "x"})]
+    ((rejected, _),) = interceptor.take_rejected()
+    assert [event.body for event in rejected] == [b"2"]
+
+
 # --- options
 
 
 @pytest.mark.parametrize(
     ("cls", "properties", "option", "message"),
     [
-        (RegexFilterInterceptor, {"regex": "a(?!b)"}, "regex", "set allowBacktracking = true"),
+        (
+            RegexFilterInterceptor,
+            {"regex": "a(?!b)", "allowBacktracking": "false"},
+            "regex",
+            "which cannot be run in linear time: write it without, or leave allowBacktracking out",
+        ),
         (RegexFilterInterceptor, {"regex": "a", "excludeEvents": "yes"}, "excludeEvents", "must be true or false"),
         (RemoveHeaderInterceptor, {"matching": "("}, "matching", "missing )"),
         (RemoveHeaderInterceptor, {"fromListSeparator": "["}, "fromListSeparator", "class that is not closed"),

@@ -30,6 +30,8 @@ RUNS_IN_FLUME = {
     "sink": {"avro", "file_roll", "hdfs", "kafka", "logger", "null"},
 }
 """What is among the jars of Flume 1.11 that tests have, and needs no server that it cannot speak to."""
+FLUME_ENDS = {"real-0ded2e1169": "it writes the name of a class in other letters, upper and lower case, than it has"}
+"""Files with a mistake of their own that we forgive."""
 
 
 class FlumeAgent(RunningFlume):
@@ -118,7 +120,7 @@ class FlumeRun(Run):
 
 def in_both() -> list[Real]:
     """Each agent of each file that real Flume can run here, too."""
-    return [real for real in agents() if _runs_in_flume(real.spec)]
+    return [real for real in agents() if real.id not in FLUME_ENDS and _runs_in_flume(real.spec)]
 
 
 def _runs_in_flume(spec: AgentSpec) -> bool:
@@ -132,6 +134,9 @@ def told_of_both(every: Iterable[Real], home: Path, shared: Shared, *, at_once: 
     for real in every:
         name = f"{real.id}-{real.spec.name}"
         ours = Run(*real, home / name, shared, events=EVENTS)
+        for sink in real.spec.sinks:
+            if "maxBytesToLog" in sink.properties:  # without effect in Flume 1.11
+                ours.put(sink, "maxBytesToLog", 16)
         theirs = FlumeRun(*real, home / f"{name}-flume", shared, events=EVENTS, mark="-flume")
         pairs[name] = ours, theirs
     with ThreadPoolExecutor(at_once) as pool:

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plugins.shared.regex import Regex
+from plugins.shared import regex as module
+from plugins.shared.javaregex import JavaPattern, NotLinear
+from plugins.shared.regex import Regex, TooSlow
 
 PATTERNS = [
     "é.",
@@ -146,10 +148,10 @@ def test_java_spelling(pattern: str, found: str, not_found: str, backtracking: b
     assert regex.matches(headers(found, not_found)).to_pylist() == [True, False]
 
 
-def test_properties_of_unicode_are_for_re2() -> None:
-    assert Regex(r"^\p{Lu}\p{IsGreek}\pL\P{L}$").matches(headers("Ãπe1", "aπe1")).to_pylist() == [True, False]
-    with pytest.raises(ValueError, match=r"\\p\{Lu\}, which is not supported with allowBacktracking"):
-        Regex(r"\p{Lu}", backtracking=True)
+@pytest.mark.parametrize("backtracking", [False, True])
+def test_properties_of_unicode(backtracking: bool) -> None:
+    regex = Regex(r"^\p{Lu}\p{IsGreek}\pL\P{L}$", backtracking=backtracking)
+    assert regex.matches(headers("Ãπe1", "aπe1")).to_pylist() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -164,22 +166,76 @@ def test_properties_of_unicode_are_for_re2() -> None:
         (r"(?<x>a|b)\k<x>", r"the back-reference \k<x>", "bb", "ab"),
         ("a*+b", "the possessive quantifier *+", "aab", "a"),
         ("a{1,2}+b", "the possessive quantifier {1,2}+", "aab", "a"),
+        ("[a-z&&[^bc]]x", "an intersection of classes (&&)", "ax", "bx"),
+        ("^[a-c&&b-d]$", "an intersection of classes (&&)", "b", "a"),
+        ("^[a[0-9]]$", "a class within a class", "7", "b"),
+        (r"^[\Ha]$", r"\H within a character class", "b", "\t"),
+        (r"^[\P{Alpha}a]$", r"\P{Alpha} within a character class", "a", "b"),
+        (r"a\Z", r"\Z", "a\n", "a\nb"),
+        ("(?=x)x(?i)y", "look-ahead (?=…)", "xY", "XY"),
     ],
 )
-def test_what_re2_cannot_run_is_refused_with_the_way_out(pattern: str, what: str, found: str, not_found: str) -> None:
-    with pytest.raises(ValueError) as e:
+def test_what_re2_cannot_run_is_run_where_that_is_allowed(
+    pattern: str, what: str, found: str, not_found: str
+) -> None:
+    with pytest.raises(NotLinear) as e:
         Regex(pattern)
-    assert str(e.value).startswith(f"the regular expression {pattern!r} has {what}, which cannot be run in linear")
-    assert "allowBacktracking = true" in str(e.value)
-    assert Regex(pattern, backtracking=True).matches(headers(found, not_found)).to_pylist() == [True, False]
+    assert str(e.value) == f"the regular expression {pattern!r} has {what}, which cannot be run in linear time"
+    for backtracking in (None, True):
+        regex = Regex(pattern, backtracking=backtracking)
+        assert regex.matches(headers(found, not_found)).to_pylist() == [True, False]
+    assert [problem.note for problem in Regex(pattern, backtracking=None).note("regex")] == [True]
+    assert [*Regex("a+b", backtracking=None).note("regex")] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        (r"(a)\11", "aa1", True),  # a group of which there is none is a group and a digit
+        (r"(?=.)x{e}", "x{e}", True),  # a brace is no measure of how much may differ
+        (r"(?=.)x{e}", "y", False),
+        (r"a\Z", "a\n", True),
+        (r"a\Z", "a\nb", False),
+        (r"(?=.)\bé", "é", False),  # no letter of ASCII
+        (r"(?=.)^\w$", "é", False),
+    ],
+)
+def test_the_engine_that_backtracks_reads_patterns_as_java_does(pattern: str, text: str, found: bool) -> None:
+    assert Regex(pattern, backtracking=None).matches(headers(text)).to_pylist() == [found]
+
+
+@pytest.mark.parametrize("pattern", ["[a-c&&b]", "[a[b]]", r"[\Ha]", r"\p{Lu}", r"[\p{Lu}]"])
+def test_what_pythons_own_engine_reads_otherwise_is_refused_for_it(pattern: str) -> None:
+    with pytest.raises(ValueError, match="which is not supported"):
+        JavaPattern(pattern, "re")
+
+
+SLOW = "(a|aa)+(?!a)$"
+"""It takes for ever on many letters a with another behind."""
+
+
+def test_a_text_that_takes_too_long_is_told_by_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module._BOUNDED, "timeout", 0.05)
+    regex, slow = Regex(SLOW, backtracking=None), b"a" * 60 + b"!"
+    for operation in (regex.matches, regex.extract, lambda column: regex.replace(column, ("",))):
+        with pytest.raises(TooSlow) as e:
+            operation(bodies(b"aa", slow, b"b", slow))
+        assert e.value.rows == [1, 3]
+    column = headers(slow.decode(), None, "aa", slow.decode(), "x")
+    with pytest.raises(TooSlow) as e:
+        regex.matches(column)
+    assert e.value.rows == [0, 3]
+    assert regex.matches(column.slice(1, 2)).to_pylist() == [None, True]  # not by what no row holds
+    unused = pa.DictionaryArray.from_arrays(pa.array([1, 1]), pa.array([slow.decode(), "aa"]))
+    assert regex.matches(unused).to_pylist() == [True, True]
 
 
 @pytest.mark.parametrize("backtracking", [False, True])
 @pytest.mark.parametrize(
     "pattern",
     [
-        *("(", ")", "[a", "a**b", "*", "\\", "?&?&&", "[a-z&&[b]]", "[a[b]]", "(?x)a", "(?U)a", r"\G", r"\X", r"\C"),
-        *(r"\x{110000}", r"\ud83d", r"[\H]", r"[\P{Alpha}]", "(?<n>a", "(?'n'a)", "a{2,1}", r"[\b-", "(?#c)", r"\xg"),
+        *("(", ")", "[a", "a**b", "*", "\\", "?&?&&", "(?x)a", "(?U)a", r"\G", r"\X", r"\C"),
+        *(r"\x{110000}", r"\ud83d", "(?<n>a", "(?'n'a)", "a{2,1}", r"[\b-", "(?#c)", r"\xg"),
     ],
 )
 def test_a_pattern_that_means_nothing_or_something_else_is_a_value_error(pattern: str, backtracking: bool) -> None:

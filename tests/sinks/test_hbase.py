@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from plugins import Batch, Event, Origin, Rejected
+from plugins.shared import regex
 from sinks.hbase import HBaseConfig, HBaseSink
 
 NEEDED = {"table": "t", "columnFamily": "f", "thrift": "h:9090"}
@@ -103,7 +104,10 @@ def test_flumes_files_are_read() -> None:
             "serializer.rowKeyIndex: must be the position of ROW_KEY",
         ),
         ({"serializer": "regex", "serializer.regex": "(a"}, "serializer.regex: the regular expression"),
-        ({"serializer": "regex", "serializer.regex": "(a)(?=b)"}, "serializer.regex: the regular expression"),
+        (
+            {"serializer": "regex", "serializer.regex": "(a)(?=b)", "serializer.allowBacktracking": "false"},
+            "serializer.regex: the regular expression",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:
@@ -112,8 +116,8 @@ def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str)
 
 
 def test_an_event_that_makes_no_cell_is_rejected() -> None:
-    regex = {"serializer.regex": "(k.)(?:=(.*))?", "serializer.colNames": "ROW_KEY,v", "serializer.rowKeyIndex": "0"}
-    config, _ = HBaseConfig.parse({**NEEDED, "serializer": "regex", **regex})
+    keyed = {"serializer.regex": "(k.)(?:=(.*))?", "serializer.colNames": "ROW_KEY,v", "serializer.rowKeyIndex": "0"}
+    config, _ = HBaseConfig.parse({**NEEDED, "serializer": "regex", **keyed})
     assert config is not None
     events = Batch.of([Event(b"k1=v"), Event(b"k2"), Event(b"k3=")])
     sink = HBaseSink(config)
@@ -123,6 +127,20 @@ def test_an_event_that_makes_no_cell_is_rejected() -> None:
         (1, "no group of serializer.regex matches but the key: its row has no cell")
     ]
     assert [row.key for row in sink._rows[5]] == [b"k1", b"k3"]
+
+
+def test_an_event_that_its_pattern_is_not_done_with_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(regex._BOUNDED, "timeout", 0.05)
+    properties = {"serializer.regex": "((?:a|aa)+(?!a)|k)", "serializer.colNames": "v"}
+    config, _ = HBaseConfig.parse({**NEEDED, "serializer": "regex", **properties})
+    assert config is not None
+    assert [(one.option, one.note) for one in config.cautions()][-1] == ("serializer.regex", True)
+    sink = HBaseSink(config)
+    events = Batch.of([Event(b"k"), Event(b"a" * 60 + b"!"), Event(b"aa")])
+    with pytest.raises(Rejected) as rejected:
+        sink.write(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))
+    assert {id.index: reason for id, reason in rejected.value.reasons.items()} == {1: regex.TooSlow.reason}
+    assert [row.id.index for row in sink._rows[5]] == [0, 2]
 
 
 def test_it_travels_to_an_executor() -> None:

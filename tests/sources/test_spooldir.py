@@ -31,6 +31,18 @@ def test_files_are_read_oldest_first_and_renamed(spool: Path) -> None:
     assert source.metrics.get("FileReadCount") == 3
 
 
+def test_files_of_one_time_and_name_are_read_in_the_order_of_their_paths(spool: Path) -> None:
+    for name in ("c/a", "a", "b/a", "b/d/a"):
+        put(spool / name, f"{name}\n".encode(), age=5)
+    when = (spool / "a").stat().st_mtime_ns
+    for file in spool.rglob("a"):
+        os.utime(file, ns=(when, when))
+    source = start(spool, recursiveDirectorySearch="true")
+    found = [line for batch in source.look() for line in (batch.bodies.to_pylist(), source.stored(batch))[0]]
+    source.close()
+    assert found == [b"a", b"b/a", b"b/d/a", b"c/a"]
+
+
 def test_the_youngest_file_goes_first_also_if_it_comes_while_others_are_read(spool: Path) -> None:
     for number in range(4):
         put(spool / f"old{number}", b"%d\n" % number, age=10 + number)

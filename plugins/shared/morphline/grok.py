@@ -66,7 +66,7 @@ class Pattern:
     def __init__(self, pattern: str, dictionary: Dictionary | None = None) -> None:
         if dictionary is not None:
             pattern = dictionary.resolved(pattern)
-        java = JavaPattern(pattern, backtracking=True)
+        java = JavaPattern(pattern, "re")
         self._names = java.groups
         flags = "".join(piece for piece in java.out if piece.startswith("(?") and piece[2:3].isalpha())
         words = {"\\b": r"(?u:\b)", "\\B": r"(?u:\B)"}  # of any language, unlike \w

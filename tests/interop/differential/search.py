@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, NamedTuple
 
+from tests.fixtures.memory import room
 from tests.interop.jvm import Application
 
 Settings = dict[str, Any]
@@ -33,9 +35,15 @@ class Flumes(Application):
     jars = "flume"
 
     def __init__(self, directory: Path) -> None:
-        settings = {"scratch": directory / "scratch", "log4j2.level": "OFF"}
+        # Flume waits for the disk at each file that it spools, which takes longer than all the rest.
+        self._scratch = TemporaryDirectory(prefix="flafka-", dir=room() or directory)
+        settings = {"scratch": Path(self._scratch.name) / "scratch", "log4j2.level": "OFF"}
         settings["org.apache.avro.limits.bytes.maxLength"] = "100000"  # of a length that is none
         super().__init__(directory, **settings)
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._scratch.cleanup()
 
     def ask(self, op: str, settings: Settings, items: Sequence[Any]) -> Answers:
         """What Flume's class makes of each item."""

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sources.spooldir.content import Content, Skip
 from sources.spooldir.deserializers import deserializer
 from sources.spooldir.directory import Directory
 from sources.troubles import Troubles
+from tests.fixtures.memory import room
 from tests.interop.differential.drawing import as_bytes, line, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings
 
@@ -161,10 +163,20 @@ class DeserializeAvro(Operation):
         return events
 
 
+def _but_for_twins(case: Case) -> bool:
+    """Whether all is alike but for the order of files with the same time and name."""
+    if "error" in (case.theirs, case.ours):
+        return False
+    times = dict(map(tuple, case.item))
+    read, others = ([(times[path], Path(path).name) for path in files] for files, _ in (case.theirs, case.ours))
+    return read == others and case.theirs[1] == case.ours[1]
+
+
 class Spool(Operation):
     """Which files of a directory are read, in which order, and how they are marked."""
 
     name = "spool"
+    known = (Known("of files with the same time and name, in several directories,", _but_for_twins),)
 
     def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
         config: dict[str, str] = {}
@@ -193,11 +205,19 @@ class Spool(Operation):
         paths = {f"{pick(above)}{pick(stems)}{pick(ends)}" for _ in range(draw.randrange(7))}
         return [[path, base + draw.choice([0, 0, 1, 999, 1000, 60_000])] for path in sorted(paths)]
 
+    def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
+        """Fewer files, or fewer options."""
+        for row in range(len(item)):
+            yield settings, item[:row] + item[row + 1 :]
+        for name in settings["config"]:
+            left = {key: value for key, value in settings["config"].items() if key != name}
+            yield {**settings, "config": left}, item
+
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
         return [self._one(settings["config"], item) for item in items]
 
     def _one(self, config: dict[str, str], files: list[Any]) -> Any:
-        with tempfile.TemporaryDirectory() as made:
+        with tempfile.TemporaryDirectory(dir=room()) as made:
             root = Path(made)
             for name, modified in files:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)

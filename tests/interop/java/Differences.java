@@ -464,6 +464,7 @@ public class Differences {
       paths.filter(Files::isRegularFile).map(path -> directory.relativize(path).toString()).sorted()
           .forEach(left::add);
     }
+    org.apache.commons.io.FileUtils.deleteDirectory(directory.toFile());
     return answer;
   }
 
