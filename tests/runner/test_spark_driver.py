@@ -221,6 +221,22 @@ def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatc
     assert more == {"error": "its query ended, though nobody has stopped it"}
 
 
+def test_a_spark_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "END_SECONDS", 0.05)
+    for_ever, ended = threading.Event(), threading.Event()
+
+    def stop(*_: object) -> None:
+        for_ever.wait()
+        ended.set()
+        raise ConnectionRefusedError("its JVM was killed meanwhile")
+
+    monkeypatch.setattr(driver, "stop_session", stop)
+    driver._end(cast(Any, None), cast(Any, None))
+    assert not ended.is_set()
+    for_ever.set()
+    assert ended.wait(60)
+
+
 def test_what_is_told_after_the_agent_s_end_is_told_to_nobody() -> None:
     tell = "import sys; from agent.runner.spark.progress import report_end; sys.stdin.read(); report_end('why')"
     read, write = os.pipe()

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,8 @@ EXECUTOR_SECONDS = 30.0
 """So long a cluster may give no executor before the sinks are told to fail."""
 CONTAINER_SECONDS = 10.0
 """So long YARN may give no container to an application that runs: it is known whether it has given one."""
+END_SECONDS = 20.0
+"""So long Spark may take to end, when its queries have, before it is killed."""
 WATCH_SECONDS = 1.0
 """So often this process looks whether its Spark is still there, and has executors."""
 
@@ -97,7 +100,7 @@ def _run(job: Job) -> None:
     for thread in threads:
         thread.join()
     done.set()
-    stop_session(spark, gateway)
+    _end(spark, gateway)
 
 
 Running = dict[str, Query | Processing]
@@ -234,6 +237,18 @@ def _gone(sink: SinkJob) -> str:
         f"topic was created again. To accept the loss: agent group reset {stream.group} --topic {stream.topic} "
         f"--to earliest{own}"
     )
+
+
+def _end(spark: Any, gateway: Gateway) -> None:
+    """End Spark, or leave it: nothing is under way, and who asks a ResourceManager that is away waits for minutes."""
+
+    def stop() -> None:
+        with suppress(Exception):  # py4j's, many: its JVM may be gone
+            stop_session(spark, gateway)
+
+    ending = threading.Thread(target=stop, name="end", daemon=True)
+    ending.start()
+    ending.join(END_SECONDS)
 
 
 def _leave_nothing(job: Job) -> None:
