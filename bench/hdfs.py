@@ -84,9 +84,9 @@ def ours(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:
             group=root[1:],
             form=FORMS[form],
         )
-        seconds, cpu = drain(home, text)
+        drained = drain(home, text, stored.events)
         stored.check(reader, root, form, masked=False)
-        return {RATE: stored.events / seconds, CPU: cpu / stored.events * 1e6}
+        return drained.figures
 
     return once
 

@@ -33,7 +33,7 @@ def idle(bench: Bench) -> Figures:
     with ours(bench, topic) as receiver:
         time.sleep(1 if bench.smoke else 5)
         cpu, began = cpu_seconds(receiver.pid), time.perf_counter()
-        time.sleep(1 if bench.smoke else 30)
+        time.sleep(1 if bench.smoke else 15)
         share = (cpu_seconds(receiver.pid) - cpu) / (time.perf_counter() - began)
         return {MIB: resident(receiver.pid) / 2**20, "% of a core": share * 100}
 

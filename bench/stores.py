@@ -77,9 +77,9 @@ class Store:
             name=home.name,
             options="\n".join(f"a.sinks.k.{line}" for line in options),
         )
-        seconds, cpu = drain(home, text)
+        drained = drain(home, text, self.stored.events)
         self.check(place)
-        return {RATE: self.stored.events / seconds, CPU: cpu / self.stored.events * 1e6}
+        return drained.figures
 
     def bare(self) -> Figures:
         """`bench/frame/storer.py`."""

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from agent.audit.reconciliation import HdfsReader
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
+from bench.frame import CPU, RATE, Figures
 from bench.frame.kafka import CHANNEL, Topic, same
 from bench.frame.processes import cpu_seconds, resident
 from plugins import Batch, Event
@@ -100,19 +101,36 @@ def peak_memory(pid: int) -> Iterator[list[float]]:
         watcher.join()
 
 
-def drain(home: Path, text: str) -> tuple[float, float]:
-    """Seconds and CPU seconds that an agent takes, from when it answers until it ends as all is committed."""
+class Drained(NamedTuple):
+    """What an agent took to deliver."""
+
+    events: int
+    seconds: float
+    cpu: float
+
+    @property
+    def figures(self) -> Figures:
+        """By unit."""
+        return {RATE: self.events / self.seconds, CPU: self.cpu / self.events * 1e6}
+
+
+def drain(home: Path, text: str, events: int) -> Drained:
+    """An agent with the sink `k`, from when it answers until it ends as all is committed.
+
+    What it had begun to deliver before it answered does not count.
+    """
     file = configuration(home, text)
     with RunningAgent(home, file, "--drain", "-c", str(file)) as agent:
         agent.until(lambda: agent.get("/metrics")[0], "its metrics")
         last = cpu = cpu_seconds(agent.process.pid)
         started = time.perf_counter()
+        events = max(1, events - agent.count("SINK.k", "EventDrainAttemptCount"))  # 1: all, of a smoke run's few
         while agent.process.poll() is None:
             last = cpu_seconds(agent.process.pid) or last
             time.sleep(0.01)
         seconds = time.perf_counter() - started
         assert agent.ended() == 0, agent.log
-    return seconds, last - cpu
+    return Drained(events, seconds, last - cpu)
 
 
 def configuration(home: Path, text: str) -> Path:
