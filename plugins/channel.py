@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -205,6 +205,14 @@ class Channel(Component[C]):
 
         `member` names this consumer across restarts (host, agent and sink).
         """
+
+    def left_by_flume(self) -> Iterator[str]:
+        """For `agent migrate`: yield a sentence for what a Flume has left on this host that becomes this channel's.
+
+        A `Caution` is for the user to know, any other text for them to do something about. Asks no server, changes
+        nothing, and need not be quick.
+        """
+        return iter(())
 
     def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
         """For `agent trace`: what it has of that event, and how far these groups are. None where the id is not of

@@ -95,14 +95,6 @@ class Component(ABC, Generic[C]):
         """
         return iter(())
 
-    def left(self) -> Iterator[str]:
-        """For `agent migrate`: yield a sentence for what a Flume has left on this host that becomes its own.
-
-        A `Caution` is for the user to know, any other text for them to do something about. Asks no server, changes
-        nothing, and need not be quick.
-        """
-        return iter(())
-
     def exclusive(self) -> Mapping[Path, str]:
         """Files and directories that no other component may use, and the option that names each.
 

@@ -127,7 +127,7 @@ def migrate(
 def _left(spec: AgentSpec | None) -> Iterator[Diagnostic]:
     """What a Flume on this host has left for the channels."""
     for channel in spec.channels if spec is not None else ():
-        for sentence in channel.make().left():
+        for sentence in channel.make().left_by_flume():
             severity: Severity = "warning" if isinstance(sentence, Caution) else "error"
             yield Diagnostic(severity, channel.place, channel.path, sentence, differs=True)
 

@@ -161,7 +161,7 @@ class FileChannel(Channel[FileChannelConfig]):
                 "the events that Flume has not delivered, and moves its files into directories flume-… there"
             )
 
-    def left(self) -> Iterator[str]:
+    def left_by_flume(self) -> Iterator[str]:
         """How many events Flume's channel holds, and what becomes of them."""
         try:
             if not (logs := flume.logs(self._directories)):

@@ -59,15 +59,15 @@ def test_what_was_put_and_not_taken_is_read(memory: Path, name: str) -> None:
 
 def test_what_is_there_is_told_before_anything_is_done(memory: Path) -> None:
     of = channel(memory)
-    assert [*of.left()] == []
+    assert [*of.left_by_flume()] == []
     left(memory, "records")
     names = sorted(path for path in memory.rglob("*"))
-    (said,) = of.left()
+    (said,) = of.left_by_flume()
     assert isinstance(said, Caution)
     assert said.startswith("dataDirs holds 3 events that Flume has not delivered: the first start takes them over")
     log = next((memory / "a").glob("log-?"))
     with log.open("r+b"):  # as a Flume has it
-        (said,) = of.left()
+        (said,) = of.left_by_flume()
         assert isinstance(said, Caution)
         assert said.startswith("dataDirs belongs to a Flume that runs: stop it")
     assert sorted(path for path in memory.rglob("*")) == names
@@ -192,7 +192,7 @@ def test_what_cannot_be_read_keeps_the_channel_from_opening(
     files.close()
     assert (memory / "a" / "log-1").exists()
     assert any(message in str(problem) for problem in files.probe())
-    (said,) = files.left()
+    (said,) = files.left_by_flume()
     assert message in said
     assert not isinstance(said, Caution)
 
