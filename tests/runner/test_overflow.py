@@ -13,7 +13,7 @@ import pytest
 from agent.monitoring.registry import Registry
 from agent.runner.deadletters.letters import DeadLetter
 from agent.runner.drain import Drain, Stuck
-from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.channels import ChannelRunner, HalfStored
 from agent.runner.local.overflow import OverflowingChannel
 from agent.services.running import until
 from channels.file import FileChannel
@@ -239,10 +239,30 @@ def test_what_the_channel_can_never_take_becomes_a_dead_letter_of_its_source(pai
     until(lambda: "b" in pair.topic.held, "the late put", 20)
     pair.letters.error = None
     until(lambda: not pair.count("Overflowing"), "the end of the outage", 30)
-    assert list(dict.fromkeys(pair.topic.held)) == ["a", "b", "c", "d"]
+    assert pair.topic.held == ["a", "b", "c", "d"]
     told = [(letter.component, letter.event.body, letter.event.headers) for letter in pair.letters.kept]
     assert told == [(SOURCE, b"large", {}), (OTHER, b"large", {}), (SOURCE, b"large", {})]
     assert sorted(pair.audit.events) == [b"a", b"b", b"c", b"d"]
+
+
+def test_what_the_disk_holds_is_not_put_there_again_for_letters_that_cannot_be_kept(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = pair.disk.channel.put_in_turn
+
+    def choosy(batch: Batch, placed: Callable[[], None]) -> None:
+        put(batch.slice(0, 1), placed)
+        raise Rejected({EventId("", -1, -1, 1): "too large"})
+
+    monkeypatch.setattr(pair.disk.channel, "put_in_turn", choosy)
+    pair.topic.there.clear()
+    pair.letters.error = Retry("dead letters cannot be written now")
+    with pytest.raises(HalfStored) as raised:
+        pair.put("a", "large")
+    pair.letters.error = None
+    assert raised.value.rest() == 1
+    assert [letter.event.body for letter in pair.letters.kept] == [b"large"]
+    assert (pair.count("OverflowEventCount"), pair.disk.metrics.get("ChannelSize")) == (1, 1)
 
 
 def test_the_next_start_goes_on_where_the_last_one_stopped(

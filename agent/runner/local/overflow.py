@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from agent.audit.publishing import Audit
 from agent.runner.deadletters.letters import DeadLetters, letters_of_records
-from agent.runner.local.channels import ChannelRunner, Placed, nobody_waits, wait_for
+from agent.runner.local.channels import ChannelRunner, HalfStored, Placed, nobody_waits, wait_for
 from agent.runner.retries import Backoff, Retries, told
 from plugins import Batch, Channel, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken, Unreachable
 from plugins.errors import ANY_FAILURE
@@ -164,7 +164,7 @@ class OverflowingChannel(ChannelRunner):
         with self._changed:
             if isinstance(error, Unreachable):
                 self._begin(str(error))
-        if not isinstance(error, Retry) or not self._enter():
+        if isinstance(error, HalfStored) or not isinstance(error, Retry) or not self._enter():
             raise error
         self.metrics.add("OverflowRepeatedCount", len(batch))
         return self._keep(batch, letters, owner, placed)
@@ -195,14 +195,22 @@ class OverflowingChannel(ChannelRunner):
         """Put it into the overflow. Raises Retry."""
         try:
             marked = batch.with_header(self._column, f"{owner} {mark}".rstrip())
-            rejected = self.overflow.put(marked, letters, owner, placed)
-            self.metrics.add("OverflowEventCount", len(batch) - rejected)
-            return rejected
+            return self._count_kept(len(batch), partial(self.overflow.put, marked, letters, owner, placed))
         finally:
             self.metrics.set("OverflowSize", self._held())
             with self._changed:
                 self._storing -= 1
                 self._changed.notify_all()
+
+    def _count_kept(self, events: int, put: Callable[[], int]) -> int:
+        """What `put` answers, which puts so many into the overflow."""
+        try:
+            rejected = put()
+        except HalfStored as e:
+            e.rest = partial(self._count_kept, events, e.rest)
+            raise
+        self.metrics.add("OverflowEventCount", events - rejected)
+        return rejected
 
     def _keep_late(self, batch: Batch, letters: DeadLetters, owner: str, placed: Placed, put: Future[int]) -> int:
         """Put it into the overflow, unless `put` ends while that is not possible."""
@@ -218,6 +226,8 @@ class OverflowingChannel(ChannelRunner):
                 self._storing += 1
             try:
                 return self._keep(batch, letters, owner, placed, mark)
+            except HalfStored:
+                raise
             except Retry:
                 _ended(put, GATE_SECONDS)
 
@@ -378,7 +388,10 @@ class OverflowingChannel(ChannelRunner):
             if not isinstance(error, Exception):
                 raise error
             seconds = self._forwarding.failed(error, backoff)
-            self.metrics.add("OverflowRepeatedCount", events)
+            if isinstance(error, HalfStored):  # the brokers hold it: only its dead letters are left
+                begin = partial(self._puts.submit, error.rest)
+            else:
+                self.metrics.add("OverflowRepeatedCount", events)
             self._trouble(told(error))
             put = None
             if self._ending.wait(seconds):
