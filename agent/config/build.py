@@ -235,7 +235,7 @@ class Builder:
                 message = f"{prop.name} is not understood; expected {path}.<name>.<option> (ignored)"
                 self.report.warn(prop.place, owner.path, message)
         found = []
-        names = names_in(listed, self.report, path)
+        names = names_in(listed, self.report, path, twice=": Flume runs it twice; here it runs once")
         if any(name not in groups for name in names):
             self.unread.add(owner.path)
         for part in parts("interceptor", names, listed, groups, path, self.report, owner.path):

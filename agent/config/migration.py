@@ -11,7 +11,7 @@ from typing import Literal
 
 from agent.config.diagnostics import Diagnostic, Report, Severity
 from agent.config.load import chosen_agent, encoding_of, load
-from agent.config.properties import LINE, Property, agents_in, parse
+from agent.config.properties import LINE, Property, agents_in, parse, path_of
 from agent.topology import AgentSpec
 from plugins import Caution, Components
 
@@ -111,6 +111,8 @@ def migrate(
     agents = agents_in(prop.name for prop in properties)
     others = set(agents) - {agent}
     names = {prop.name for prop in properties}
+    for one in _beyond_ascii(text.removeprefix(_BOM), properties) if encoding == "utf-8" else ():
+        about.setdefault(one.place.line, []).append(one)
     for prop in properties:
         if prop.name.partition(".")[0] not in others:
             line = Line(prop.place.line, prop.name, tuple(about.pop(prop.place.line, ())))
@@ -122,6 +124,21 @@ def migrate(
     lines.sort(key=lambda line: line.number)
     new = _rewritten(text, lines).encode(encoding, "backslashreplace") if agent else None
     return Migration(agent, agents, lines, new)
+
+
+def _beyond_ascii(text: str, properties: Iterable[Property]) -> Iterator[Diagnostic]:
+    """Properties that Flume reads as others, as it does not take files for UTF-8."""
+    lines = LINE.findall(text)
+    for prop in properties:
+        end = prop.place.line
+        while end < len(lines) and _CONTINUES.search(lines[end - 1].rstrip("\r\n")):
+            end += 1
+        if not "".join(lines[prop.place.line - 1 : end]).isascii():
+            message = (
+                "Flume: the file is read as ISO 8859-1, whatever it is, so that `ß` is two other characters; both "
+                "read `\\u00df` alike. Here: as UTF-8"
+            )
+            yield Diagnostic("note", prop.place, path_of(prop.name), message, differs=True)
 
 
 def _left(spec: AgentSpec | None) -> Iterator[Diagnostic]:

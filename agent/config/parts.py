@@ -84,8 +84,11 @@ def unfinished(prop: Property, report: Report) -> bool:
     return not prop.resolved and report.mode != "lenient"
 
 
-def names_in(listed: Property | None, report: Report, path: str) -> list[str]:
-    """The names of a list, each once; what is wrong with the list is reported."""
+def names_in(listed: Property | None, report: Report, path: str, *, twice: str = "") -> list[str]:
+    """The names of a list, each once; what is wrong with the list is reported.
+
+    `twice` says what Flume does with a name that is there twice, where it does otherwise.
+    """
     if listed is None or unfinished(listed, report):
         return []
     names = words(listed.value)
@@ -96,7 +99,7 @@ def names_in(listed: Property | None, report: Report, path: str) -> list[str]:
         if report.mode != "lenient":
             names = words(listed.value.replace(",", " "))
     for name in {name for name in names if names.count(name) > 1}:
-        report.warn(listed.place, path, f"{name!r} is listed twice")
+        report.warn(listed.place, path, f"{name!r} is listed twice{twice}", differs=bool(twice))
     return list(dict.fromkeys(names))
 
 

@@ -322,3 +322,38 @@ def test_interceptors_of_a_sink_which_flume_ignores_are_told(tmp_path: Path) -> 
     (line,) = found.of("differs")
     assert (line.number, found.ok) == (9, True)
     assert "a sink has no interceptors, and these lines have no effect. Here: they run" in line.reasons()[0].message
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value", "differs"),
+    [("utf-8", "Köln", [9]), ("latin-1", "Köln", []), ("utf-8", r"K\u00f6ln", []), ("utf-8", "a \\\n  ß", [9])],
+)
+def test_lines_that_flume_reads_in_another_encoding_are_told(
+    encoding: str, value: str, differs: list[int], tmp_path: Path
+) -> None:
+    file = tmp_path / "flume.conf"
+    lines = ["# größer", "a.sources = s", "a.channels = c", "a.sources.s.type = seq", "a.sources.s.channels = c"]
+    lines += [
+        "a.channels.c.type = memory",
+        "a.sources.s.interceptors = i",
+        "a.sources.s.interceptors.i.type = static",
+    ]
+    lines += [f"a.sources.s.interceptors.i.value = {value}", "a.sources.s.interceptors.i.key = city"]
+    file.write_text("\n".join(lines), encoding)
+    found = migrate(file, None, components=Components())
+    assert [line.number for line in found.of("differs")] == differs
+    assert found.ok
+    assert found.content == file.read_bytes()
+
+
+def test_an_interceptor_that_is_listed_twice_differs(tmp_path: Path) -> None:
+    file = tmp_path / "flume.conf"
+    lines = ["a.sources = s", "a.channels = c", "a.sources.s.type = seq", "a.sources.s.channels = c"]
+    lines += [
+        "a.channels.c.type = memory",
+        "a.sources.s.interceptors = i i",
+        "a.sources.s.interceptors.i.type = host",
+    ]
+    file.write_text("\n".join(lines))
+    (line,) = migrate(file, None, components=Components()).of("differs")
+    assert "'i' is listed twice: Flume runs it twice; here it runs once" in line.reasons()[0].message
