@@ -294,17 +294,21 @@ def _miss_executors(spark: Any, job: Job, done: threading.Event, on_yarn: OnYarn
     while not done.wait(WATCH_SECONDS):
         try:
             executors = len(tracker.getExecutorInfos()) - 1  # the driver is one of them
-            waited = time.monotonic() - since
-            if executors:
-                since, said = time.monotonic(), ""
-            elif on_yarn is not None and waited > CONTAINER_SECONDS:
-                text = on_yarn.lacking(f"a container with {size} and Spark's overhead")
-                if text is not None and text != said:
-                    said = text
-                    _missing(job, text)
         except Exception:  # noqa: BLE001  # py4j's, many; Spark is ending
             return
-        if not executors and on_yarn is None and waited > EXECUTOR_SECONDS:
+        waited = time.monotonic() - since
+        if executors:
+            since, said = time.monotonic(), ""
+        elif on_yarn is not None and waited > CONTAINER_SECONDS:
+            text = None
+            with suppress(Exception):  # py4j's, many: the ResourceManager may be away
+                text = on_yarn.lacking(f"a container with {size} and Spark's overhead")
+            if text is None:
+                since = time.monotonic()
+            elif text != said:
+                said = text
+                _missing(job, text)
+        elif on_yarn is None and waited > EXECUTOR_SECONDS:
             since = time.monotonic()
             needed = f"a worker with {size} and a core to spare"
             _missing(job, f"{spark.sparkContext.master} gives no executor: it needs {needed}")
