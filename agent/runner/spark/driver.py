@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -243,7 +244,8 @@ def _end(spark: Any, gateway: Gateway) -> None:
     """End Spark, or leave it: nothing is under way, and who asks a ResourceManager that is away waits for minutes."""
 
     def stop() -> None:
-        with suppress(Exception):  # py4j's, many: its JVM may be gone
+        with suppress(Exception), warnings.catch_warnings():  # py4j's, many: its JVM may be gone
+            warnings.simplefilter("ignore")  # of PySpark's, that it is
             stop_session(spark, gateway)
 
     ending = threading.Thread(target=stop, name="end", daemon=True)
