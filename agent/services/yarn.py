@@ -30,6 +30,8 @@ class YarnCluster(Cluster):
     """
 
     service: ClassVar[str] = "yarn"
+    # A NodeManager ends its containers at once, and then waits 10 s for logs that it is to delete in three hours.
+    grace: ClassVar[float] = 6.0
 
     def __init__(self, directory: Path | str, hdfs: HdfsCluster, *, fixed_ports: bool = True) -> None:
         """Applications have their files on `hdfs`, which has to run with it."""
@@ -140,6 +142,7 @@ class YarnCluster(Cluster):
             f"{node}.localizer.client.thread-count": "2",
             f"{node}.localizer.fetch.thread-count": "2",
             f"{node}.sleep-delay-before-sigkill.ms": "250",
+            f"{node}.process-kill-wait.ms": "1000",
         }
 
     def environment(self) -> Mapping[str, str]:

@@ -93,6 +93,8 @@ def test_executors_that_are_not_given() -> None:
     )
     fake.known = [replace(ONE, state="RUNNING", containers=2)]
     assert made.lacking("a container with 2g") is None, "it is being started"
+    fake.known = [replace(ONE, state="ACCEPTED", containers=1)]
+    assert made.lacking("a container with 2g") is None, "another ApplicationMaster is"
 
 
 def test_an_end_is_told_with_the_words_of_the_resource_manager(monkeypatch: pytest.MonkeyPatch) -> None:

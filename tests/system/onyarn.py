@@ -29,6 +29,7 @@ def small(*more: str) -> str:
             f"a1.spark.conf.spark.executor.extraJavaOptions = {QUICK}",
             "a1.spark.conf.spark.yarn.am.memory = 256m",
             f"a1.spark.conf.spark.yarn.am.extraJavaOptions = {QUICK}",
+            "a1.spark.conf.spark.yarn.scheduler.heartbeat.interval-ms = 500",
             *more,
         ]
     )

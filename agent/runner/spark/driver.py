@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -243,7 +244,8 @@ def _end(spark: Any, gateway: Gateway) -> None:
     """End Spark, or leave it: nothing is under way, and who asks a ResourceManager that is away waits for minutes."""
 
     def stop() -> None:
-        with suppress(Exception):  # py4j's, many: its JVM may be gone
+        with suppress(Exception), warnings.catch_warnings():  # py4j's, many: its JVM may be gone
+            warnings.simplefilter("ignore")  # of PySpark's, that it is
             stop_session(spark, gateway)
 
     ending = threading.Thread(target=stop, name="end", daemon=True)
@@ -294,17 +296,21 @@ def _miss_executors(spark: Any, job: Job, done: threading.Event, on_yarn: OnYarn
     while not done.wait(WATCH_SECONDS):
         try:
             executors = len(tracker.getExecutorInfos()) - 1  # the driver is one of them
-            waited = time.monotonic() - since
-            if executors:
-                since, said = time.monotonic(), ""
-            elif on_yarn is not None and waited > CONTAINER_SECONDS:
-                text = on_yarn.lacking(f"a container with {size} and Spark's overhead")
-                if text is not None and text != said:
-                    said = text
-                    _missing(job, text)
         except Exception:  # noqa: BLE001  # py4j's, many; Spark is ending
             return
-        if not executors and on_yarn is None and waited > EXECUTOR_SECONDS:
+        waited = time.monotonic() - since
+        if executors:
+            since, said = time.monotonic(), ""
+        elif on_yarn is not None and waited > CONTAINER_SECONDS:
+            text = None
+            with suppress(Exception):  # py4j's, many: the ResourceManager may be away
+                text = on_yarn.lacking(f"a container with {size} and Spark's overhead")
+            if text is None:
+                since = time.monotonic()
+            elif text != said:
+                said = text
+                _missing(job, text)
+        elif on_yarn is None and waited > EXECUTOR_SECONDS:
             since = time.monotonic()
             needed = f"a worker with {size} and a core to spare"
             _missing(job, f"{spark.sparkContext.master} gives no executor: it needs {needed}")

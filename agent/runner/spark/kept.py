@@ -9,7 +9,7 @@ import time
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class KeptFiles:
                 self._files = jvm.org.apache.hadoop.fs.FileSystem.get(own)
                 base = self._files.getHomeDirectory()
             self._directory = jvm.org.apache.hadoop.fs.Path(base, PLACE)
+        with suppress(Retry), _told("another user's drafts are for that user to delete"):
             self._forget_drafts()
 
     def _path(self, text: str) -> Any:

@@ -243,7 +243,9 @@ class OnYarn:
     def lacking(self, needed: str) -> str | None:
         """Why a running application has no executor, in a sentence; None while one is being started."""
         one = self.look()
-        if one is None or self.yarn is None or one.containers > 1:  # the first one is the ApplicationMaster's
+        if one is None or self.yarn is None or one.state != "RUNNING":
+            return None
+        if one.containers > 1:  # the first one is the ApplicationMaster's
             return None
         used = f"queue {one.queue} is full to {used}" if (used := self.yarn.used(one.queue)) else f"queue {one.queue}"
         return (
