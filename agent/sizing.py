@@ -83,20 +83,31 @@ def _needs(load: Load, cost: Mapping[str, Any]) -> Iterator[Need]:
     if local:
         micros += sink["event"]
         parts += f" + {sink['event']:g} for the sink"
-    cores = load.events * micros / 1e6 / load.busy
-    yield Need("cores of agents", cores, "cores", f"{load.events:,.0f}/s × ({parts}) µs / {load.busy:.0%}")
-    processes = max(cores / process["cores"], load.hosts / process["connections"])
+    working = load.events * micros / 1e6
+    processes = math.ceil(
+        max(working / load.busy / (process["cores"] - process["base"]), load.hosts / process["connections"])
+    )
+    yield Need(
+        "cores of agents",
+        (working + processes * process["base"]) / load.busy,
+        "cores",
+        f"({load.events:,.0f}/s × ({parts}) µs + {processes} agents × {process['base']:g}) / {load.busy:.0%}",
+    )
     yield Need(
         "agents",
-        math.ceil(processes),
+        processes,
         "processes",
         f"{process['cores']:g} cores and {process['connections']:,} connections of each",
     )
 
     written = load.events * load.bytes
-    brokers = written * kafka["byte"] / 1e6 / load.busy
+    brokers = (written * kafka["byte"] / 1e6 + processes * kafka["agent"]) / load.busy
     yield Need(
-        "cores of brokers", brokers, "cores", f"{written / 1e6:,.1f} MB/s × {kafka['byte']:g} s / {load.busy:.0%}"
+        "cores of brokers",
+        brokers,
+        "cores",
+        f"({written / 1e6:,.1f} MB/s × {kafka['byte']:g} s + {processes} agents × {kafka['agent']:g}) "
+        f"/ {load.busy:.0%}",
     )
     count = max(load.replication, math.ceil(brokers / kafka["cores"]))
     yield Need("brokers", count, "servers", f"{kafka['cores']} cores each, at least one for each replica")

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from agent.services.cluster import java_command
 from agent.services.jars import ensure
 from agent.services.java import find_java
+from agent.services.running import until
 from bench.frame import CPU, RATE, Bench, Figures, simply
 from bench.frame.kafka import Topic, same
 from bench.frame.putter import made
@@ -93,6 +94,7 @@ def perf_test(topic: Topic, events: int, acks: str) -> Callable[[], Figures]:
         found = REPORT.findall(done.stdout)
         assert found, done.stdout + done.stderr
         rate, average, most, *percentiles = map(float, found[-1])
+        until(lambda: topic.records() >= events, "all replicas to have them")  # `acks=1` does not wait for that
         values = topic.values()
         assert len(values) == events, f"{len(values):,} records of {events:,}"
         assert pc.all(pc.equal(pc.binary_length(values), SIZE)).as_py()

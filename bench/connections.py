@@ -1,7 +1,7 @@
 """The same number of syslog lines over 1, 1,000 and 10,000 connections, beside rsyslog.
 
-Connections are open all at once and take turns, up to 100 lines at a time. Each is its own sender to the agent, whose
-cost for an event should not depend on how many there are.
+Connections are open all at once, before the clock starts, and take turns, up to 100 lines at a time. Each is its own
+sender to the agent, whose cost for an event should not depend on how many there are.
 """
 
 from __future__ import annotations

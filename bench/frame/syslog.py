@@ -83,17 +83,31 @@ class Lines:
         """What comes of them, parsed."""
         return pa.array(numbered(BODY % (b"10.1.2.3", self._filling), self.events))
 
-    def send(self, ports: Sequence[int]) -> None:
-        """Over a connection to each of the ports: one has all; of several, each its part, in pieces by turns."""
-        with contextlib.ExitStack() as stack:
-            clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for port in ports]
-            if len(clients) == 1:
-                clients[0].sendfile(stack.enter_context(self.path.open("rb")))
-                return
-            data, size = self.path.read_bytes(), self.bytes
-            piece = max(1, min(100, self.events // len(clients)))
-            for number, start in enumerate(range(0, self.events, piece)):
-                clients[number % len(clients)].sendall(data[start * size : (start + piece) * size])
+    def send(self, clients: Sequence[socket.socket]) -> None:
+        """Over these connections: one has all; of several, each its part, in pieces by turns."""
+        if len(clients) == 1:
+            with self.path.open("rb") as file:
+                clients[0].sendfile(file)
+            return
+        data, size = self.path.read_bytes(), self.bytes
+        piece = max(1, min(100, self.events // len(clients)))
+        for number, start in enumerate(range(0, self.events, piece)):
+            clients[number % len(clients)].sendall(data[start * size : (start + piece) * size])
+
+
+@contextlib.contextmanager
+def connected(port: int, pid: int, connections: int) -> Iterator[list[socket.socket]]:
+    """So many connections to a process, which has taken them all: it is at rest again."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(connections)]
+        if connections > 1:
+            until(lambda: cpu_seconds(pid) == _a_moment_later(pid), f"{connections:,} connections to be taken")
+        yield clients
+
+
+def _a_moment_later(pid: int) -> float:
+    time.sleep(0.1)
+    return cpu_seconds(pid)
 
 
 @dataclass
@@ -112,11 +126,12 @@ class Receiver:
     def take(self, lines: Lines, connections: int = 1, *, read: bool = True) -> Figures:
         """Send it those; time and its CPU time until all have arrived, with their contents unless not `read`."""
         self.sent += lines.events
-        brokers, cpu, started = self.bench.broker_cpu(), cpu_seconds(self.pid), time.perf_counter()
-        lines.send([self.port] * connections)
-        until(lambda: self.arrived() >= self.sent, f"all {lines.events:,} events to arrive")
-        seconds, cpu = time.perf_counter() - started, cpu_seconds(self.pid) - cpu
-        brokers = self.bench.broker_cpu() - brokers
+        with connected(self.port, self.pid, connections) as clients:
+            brokers, cpu, started = self.bench.broker_cpu(), cpu_seconds(self.pid), time.perf_counter()
+            lines.send(clients)
+            until(lambda: self.arrived() >= self.sent, f"all {lines.events:,} events to arrive")
+            seconds, cpu = time.perf_counter() - started, cpu_seconds(self.pid) - cpu
+            brokers = self.bench.broker_cpu() - brokers
         if read:
             same(self.read(), self.expected(lines), self.name)
         used = {CPU: cpu / lines.events * 1e6, BROKERS: brokers / lines.events * 1e6}
