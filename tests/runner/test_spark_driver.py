@@ -86,6 +86,18 @@ driver.main()
 """
 
 
+def test_an_exception_of_java_s_is_told_by_its_innermost_words() -> None:
+    failure = (
+        "Py4JJavaError: An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+        ": org.apache.hadoop.yarn.exceptions.YarnException: org.apache.hadoop.security.AccessControlException: "
+        "User ann does not have permission to submit application_1_0001 to queue closed\n"
+        "\tat org.apache.hadoop.yarn.ipc.RPCUtil.getRemoteException(RPCUtil.java:40)\n"
+    )
+    assert reason(failure) == (
+        "AccessControlException: User ann does not have permission to submit application_1_0001 to queue closed"
+    )
+
+
 def test_what_spark_raises_at_its_start_is_told_without_a_traceback() -> None:
     job, _ = jobs(Tolerance())
     process = subprocess.Popen(

@@ -169,6 +169,8 @@ class Watch:
 
 
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
+_JAVA = re.compile(r"An error occurred while calling [^\n]*\n: (?:[\w.$]+: )*(?:\w+\.)+(\w+): ([^\n]+)")
+"""py4j's words around an exception of Java's: the innermost one's name, and what it says."""
 NOTE = "its arguments were: "
 """What a processor's function was called with when it raised stands behind this, in a line of the trace."""
 
@@ -212,6 +214,8 @@ def reason(failure: str, sink: SinkJob | None = None) -> str:
                 said = re.sub(r"^plugins\.errors\.\w+: ", "", line.strip(": "))
                 notes = [text.strip() for text in lines[number + 1 :] if text.startswith(NOTE)]
                 return "; ".join([said + _place(end, sink), *notes[:1]])
+    if java := _JAVA.search(failure):
+        return f"{java[1]}: {java[2].strip()}"
     return " ".join(line.strip() for line in failure.splitlines()[:3])
 
 
