@@ -1,0 +1,208 @@
+"""Parts of YARN that are lost for longer, and queues that refuse or take back what they gave: `./dev soak`."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.services.cluster import site_xml
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, until
+from agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnCluster
+from tests.system.onyarn import kill, live, processes, running, small, submit
+from tests.system.running import ROOT, hdfs_sink, in_hdfs, kafka_channel, reconciliation, unique
+from tests.system.test_proofs_formats import put
+
+PATIENCE = 600.0
+Command = tuple[str, ...]
+QUEUE = "yarn.scheduler.capacity.root"
+QUEUES = {
+    f"{QUEUE}.queues": "default,guest,closed",
+    # The guest has what nobody else needs, and is to give it back.
+    **{f"{QUEUE}.{name}.capacity": percent for name, percent in (("default", "98"), ("guest", "1"), ("closed", "1"))},
+    **{f"{QUEUE}.{name}.maximum-capacity": "100" for name in ("default", "guest", "closed")},
+    f"{QUEUE}.acl_submit_applications": " ",
+    f"{QUEUE}.acl_administer_queue": " ",
+    f"{QUEUE}.default.acl_submit_applications": "*",
+    f"{QUEUE}.guest.acl_submit_applications": "*",
+    f"{QUEUE}.closed.acl_submit_applications": "bob",
+    "yarn.scheduler.capacity.maximum-am-resource-percent": "1",
+    f"{QUEUE}.guest.user-limit-factor": "100",
+}
+PREEMPTION = "yarn.resourcemanager.monitor.capacity.preemption"
+MANAGER = {
+    "yarn.acl.enable": "true",
+    "yarn.admin.acl": getpass.getuser(),
+    "yarn.resourcemanager.scheduler.monitor.enable": "true",
+    f"{PREEMPTION}.monitoring_interval": "500",
+    f"{PREEMPTION}.max_wait_before_kill": "1000",
+    f"{PREEMPTION}.total_preemption_per_round": "1.0",
+    f"{PREEMPTION}.natural_termination_factor": "1.0",
+}
+
+
+class Queues(YarnCluster):
+    """With three queues."""
+
+    def configure(self) -> None:
+        """As every one, and what its ResourceManager alone has to know."""
+        super().configure()
+        conf = self.directory / "conf" / RESOURCEMANAGER
+        (conf / "capacity-scheduler.xml").write_text(site_xml(QUEUES))
+        (conf / "yarn-site.xml").write_text(site_xml(self._site() | MANAGER))
+
+
+@pytest.fixture
+def queues(hdfs_cluster: HdfsCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnCluster]:
+    with Queues(tmp_path_factory.mktemp("queues"), hdfs_cluster, fixed_ports=False) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def command(lean_python: Path) -> Command:
+    return str(lean_python), "-m", "agent", "start"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_second_attempt_no_room_a_killed_node_and_a_resource_manager_that_is_away_at_the_end(
+    tmp_path: Path,
+    kafka_cluster: KafkaCluster,
+    hdfs_cluster: HdfsCluster,
+    yarn_cluster: YarnCluster,
+    command: Command,
+) -> None:
+    topic = unique("attempts")
+    root = f"/yarn/{topic}"
+    configuration = f"""
+a1.channels = c1
+a1.sinks = k1
+{small("a1.spark.conf.spark.yarn.maxAppAttempts = 2")}
+{kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=2)}
+{hdfs_sink(hdfs_cluster.webhdfs, f"{root}/events")}
+"""
+    written: list[bytes] = []
+
+    def more_events() -> None:
+        for form in ("arrow", "raw"):
+            some = [b"event %d" % (len(written) + n) for n in range(100)]
+            put(kafka_cluster, topic, form, some)
+            written.extend(some)
+
+    def delivers(agent: RunningAgent) -> None:
+        more_events()
+        agent.until(lambda: len(in_hdfs(hdfs_cluster, f"{root}/events")) == len(written), "all events", PATIENCE)
+        agent.healthy()
+
+    environment = {"HADOOP_CONF_DIR": str(yarn_cluster.conf), "PYTHONPATH": str(ROOT)}
+    try:
+        with RunningAgent(tmp_path, configuration, environment=environment, command=command) as agent:
+            delivers(agent)
+            (first,) = live(yarn_cluster)
+            (master,) = processes(yarn_cluster, "ExecutorLauncher")
+            os.kill(master, signal.SIGKILL)
+            agent.until(
+                lambda: processes(yarn_cluster, "ExecutorLauncher") not in ([], [master]), "the second attempt"
+            )
+            delivers(agent)
+            assert live(yarn_cluster) == [first]
+            assert agent.count("SINK.k1", "DriverRestartCount") == 0
+
+            (executor,) = processes(yarn_cluster, "YarnCoarseGrainedExecutorBackend")
+            other = submit(yarn_cluster, "sleep 1000", memory=MEMORY_MB - 768 - 896)
+            until(lambda: running(yarn_cluster, other), "the other application to run")
+            more = submit(yarn_cluster, "sleep 1000", memory=896)  # it waits for what the executor has
+            os.kill(executor, signal.SIGKILL)
+            until(lambda: running(yarn_cluster, more), "it to come first", PATIENCE)
+            lacking = (
+                f"YARN gives {first} no executor: queue root.default is full to 97 %, and a container with 512m "
+            )
+            agent.until(lambda: agent.failing().get("SINK.k1", "").startswith(lacking), "it to be told", PATIENCE)
+            for id in (other, more):
+                kill(yarn_cluster, id)
+            delivers(agent)
+
+            yarn_cluster.kill(NODEMANAGER)
+            more_events()
+            yarn_cluster.start()
+            ended = f"the YARN application {first} has ended as FAILED: Application {first} failed 2 times"
+            agent.until(lambda: agent.failing().get("SINK.k1", "").startswith(ended), "its end to be told", PATIENCE)
+            delivers(agent)
+            assert agent.count("SINK.k1", "DriverRestartCount") == 1
+            assert first not in live(yarn_cluster)
+
+            yarn_cluster.kill(RESOURCEMANAGER)
+            delivers(agent)
+            assert agent.stop() == 0
+            assert "Traceback" not in agent.log
+    finally:
+        yarn_cluster.start()
+    until(lambda: not live(yarn_cluster), "the application to end, whose end nobody was told")
+    found = reconciliation(kafka_cluster, topic, hdfs_cluster, f"{root}/events")
+    assert found.differences == []
+    assert found.channel_events == found.delivered_events == len(written)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_queue_refuses_and_another_one_preempts(
+    tmp_path: Path,
+    kafka_cluster: KafkaCluster,
+    hdfs_cluster: HdfsCluster,
+    queues: YarnCluster,
+    command: Command,
+) -> None:
+    topic = unique("queues")
+    root = f"/yarn/{topic}"
+
+    def start(queue: str) -> RunningAgent:
+        configuration = f"""
+a1.channels = c1
+a1.sinks = k1
+{small(f"a1.spark.conf.spark.yarn.queue = {queue}")}
+{kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=2)}
+{hdfs_sink(hdfs_cluster.webhdfs, f"{root}/events")}
+"""
+        # Whoever the ResourceManager runs as may use each queue.
+        environment = {"HADOOP_CONF_DIR": str(queues.conf), "PYTHONPATH": str(ROOT), "HADOOP_USER_NAME": "ann"}
+        return RunningAgent(tmp_path, configuration, environment=environment, command=command)
+
+    written: list[bytes] = []
+
+    def more() -> None:
+        for form in ("arrow", "raw"):
+            some = [b"event %d" % (len(written) + n) for n in range(100)]
+            put(kafka_cluster, topic, form, some)
+            written.extend(some)
+
+    def told(agent: RunningAgent, *words: str) -> None:
+        agent.until(lambda: all(word in agent.failing().get("SINK.k1", "") for word in words), f"{words}", PATIENCE)
+
+    def delivers(agent: RunningAgent) -> None:
+        more()
+        agent.until(lambda: len(in_hdfs(hdfs_cluster, f"{root}/events")) == len(written), "all events", PATIENCE)
+        agent.healthy()
+
+    with start("closed") as agent:
+        told(agent, "AccessControlException: User ann does not have permission to submit", " to queue closed")
+    with start("guest") as agent:
+        delivers(agent)
+        (first,) = live(queues)
+        more()
+        other = submit(queues, "sleep 1000", memory=MEMORY_MB - 128)
+        told(agent, "waits (ACCEPTED): ")
+        assert f"the YARN application {first} has ended as FAILED: " in agent.log
+        assert "Container preempted by scheduler" in agent.log
+        kill(queues, other)
+        delivers(agent)
+        assert agent.count("SINK.k1", "DriverRestartCount") >= 1
+        assert agent.stop() == 0
+    found = reconciliation(kafka_cluster, topic, hdfs_cluster, f"{root}/events")
+    assert found.differences == []
+    assert found.channel_events == found.delivered_events == len(written)
