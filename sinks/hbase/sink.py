@@ -21,6 +21,8 @@ LONGEST_KEY = 32_767
 """Bytes of a row's key, in HBase."""
 MOST_ROWS, MOST_BYTES = 1000, 4 << 20
 """Of one call."""
+LEAST_ROWS = 100
+"""Of one call, where rows are divided among connections."""
 
 
 class Row(NamedTuple):
@@ -215,9 +217,13 @@ class HBaseSink(Sink[HBaseConfig]):
         return ""
 
     def flush(self) -> None:
-        """Return when HBase holds all rows. Rows of one timestamp are written in order, others side by side."""
+        """Return when HBase holds all rows. Those of one key and timestamp are written in order, others at once."""
         assert self._threads is not None
-        futures = [self._threads.submit(self._put_all, timestamp, rows) for timestamp, rows in self._rows.items()]
+        futures = [
+            self._threads.submit(self._put_all, timestamp, some)
+            for timestamp, rows in self._rows.items()
+            for some in self._side_by_side(rows)
+        ]
         wait(futures, return_when=FIRST_EXCEPTION)
         for future in futures:
             future.cancel()  # after a failure, what has not begun: each call may take `timeout` to fail
@@ -233,6 +239,15 @@ class HBaseSink(Sink[HBaseConfig]):
     def reset(self) -> None:
         """Drop what was not flushed."""
         self._rows.clear()
+
+    def _side_by_side(self, rows: list[Row]) -> Iterator[list[Row]]:
+        """Parts of them for all connections. Of one key the last is to stay: then they are one part."""
+        if len({row.key for row in rows}) < len(rows):
+            yield rows
+            return
+        size = max(LEAST_ROWS, min(MOST_ROWS, -(-len(rows) // self.config.connections)))
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
 
     def _put_all(self, timestamp: int, rows: list[Row]) -> dict[EventId, str]:
         def send(some: Sequence[Row]) -> dict[EventId, str]:

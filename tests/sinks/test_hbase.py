@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from plugins import Batch, Event, Origin, Rejected
 from plugins.shared import regex
 from sinks.hbase import HBaseConfig, HBaseSink
+from sinks.hbase.thrift import Cells
 
 NEEDED = {"table": "t", "columnFamily": "f", "thrift": "h:9090"}
 
@@ -141,6 +144,43 @@ def test_an_event_that_its_pattern_is_not_done_with_is_rejected(monkeypatch: pyt
         sink.write(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))
     assert {id.index: reason for id, reason in rejected.value.reasons.items()} == {1: regex.TooSlow.reason}
     assert [row.id.index for row in sink._rows[5]] == [0, 2]
+
+
+class Table:
+    """Keeps the calls; each waits until `at_once` of them are under way."""
+
+    def __init__(self, at_once: int) -> None:
+        self.calls: list[list[bytes]] = []
+        self._together = threading.Barrier(at_once)
+
+    def families(self, table: str) -> set[str]:
+        return {"f"}
+
+    def put(self, table: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
+        self.calls.append([key for key, _ in rows])
+        self._together.wait(60)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("row_key", "at_once"), [("%[id]", 4), ("%{k}", 1)])
+def test_rows_of_one_record_go_over_all_connections_but_those_of_one_key_stay_in_order(
+    row_key: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, found = HBaseConfig.parse({**NEEDED, "rowKey": row_key})
+    assert config is not None, found
+    table = Table(at_once)
+    monkeypatch.setattr(HBaseSink, "_connect", lambda sink: table)
+    sink = HBaseSink(config)
+    sink.open()
+    events = Batch.of([Event(b"%d" % n, {"k": f"{min(n, 998)}"}) for n in range(1000)])
+    sink.write(Batch(events.records, Origin.of_record("t", 0, 7, 5, 1000)))
+    sink.flush()
+    sink.close()
+    assert [len(keys) for keys in table.calls] == [1000 // at_once] * at_once
+    assert len({key for keys in table.calls for key in keys}) == (1000 if at_once > 1 else 999)
+    assert at_once > 1 or table.calls[0] == [b"%d" % min(n, 998) for n in range(1000)]
 
 
 def test_it_travels_to_an_executor() -> None:
