@@ -302,9 +302,12 @@ def test_slow_and_crowding_clients_are_bounded(monkeypatch, caplog):
         assert healthy.append(HELLO) == Status.OK
         # What comes from several at the same moment may be more, until those are closed.
         until(lambda: running.source._server.unfinished <= (1 << 20) + 256 * 1024)
-        running.source._complained.clear()  # each kind is told once a minute
         for client in clients:
             assert client.closed()
+        running.source._complained.clear()  # each kind is told once a minute
+        slow = stack.enter_context(Client(running))
+        slow.socket.sendall(struct.pack(">I", 1 << 20) + bytes(100))
+        assert slow.closed()
         assert running.source._server.unfinished == 0
         assert healthy.append(HELLO) == Status.OK
     assert "too many large requests have begun at once" in caplog.text
