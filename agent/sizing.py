@@ -61,7 +61,8 @@ def costs(file: Path = COSTS) -> Mapping[str, Any]:
         with file.open("rb") as opened:
             return tomllib.load(opened)
     except (OSError, tomllib.TOMLDecodeError) as e:
-        raise FlafkaError(f"{file} is no file of costs: {e}") from None
+        why = getattr(e, "strerror", None) or e
+        raise FlafkaError(f"{file} is no file of costs: {why}; {COSTS} is one to copy") from None
 
 
 def needs(load: Load, cost: Mapping[str, Any]) -> Iterator[Need]:
@@ -106,7 +107,7 @@ def _needs(load: Load, cost: Mapping[str, Any]) -> Iterator[Need]:
         "cores of brokers",
         brokers,
         "cores",
-        f"({written / 1e6:,.1f} MB/s × {kafka['byte']:g} s + {processes} agents × {kafka['agent']:g}) "
+        f"({written:,.0f} bytes/s × {kafka['byte']:g} µs + {processes} agents × {kafka['agent']:g}) "
         f"/ {load.busy:.0%}",
     )
     count = max(load.replication, math.ceil(brokers / kafka["cores"]))

@@ -18,28 +18,11 @@ from collections.abc import Callable
 from agent.audit.reconciliation import HdfsReader
 from agent.services.running import free_port, page, until
 from bench.frame import CPU, RATE, Bench, Figures, simply
-from bench.frame.delivery import ARROW, FLUMES, FORMS, PLAIN, Stored, drain
+from bench.frame.delivery import ARROW, FLUMES, FORMS, INTO_HDFS, PLAIN, Stored, drain
 from bench.frame.peers import flume
 from bench.frame.processes import cpu_seconds
 
 BARE, FLUME = "bare consumer and upload", "Apache Flume hdfs sink"
-CONFIGURATION = """
-a.channels = c
-a.sinks = k
-a.channels.c.type = kafka
-a.channels.c.kafka.bootstrap.servers = {servers}
-a.channels.c.kafka.topic = {topic}
-a.sinks.k.type = hdfs
-a.sinks.k.channel = c
-a.sinks.k.group = {group}
-a.sinks.k.hdfs.path = webhdfs://{webhdfs}{root}
-a.sinks.k.hdfs.fileType = DataStream
-a.sinks.k.hdfs.rollInterval = 0
-a.sinks.k.hdfs.rollSize = 0
-a.sinks.k.hdfs.rollCount = 0
-{form}
-a.monitoring.port = 0
-"""
 FLUME_CONFIGURATION = """
 a1.channels = c
 a1.sinks = k
@@ -76,7 +59,7 @@ def ours(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:
     def once() -> Figures:
         home, topic = bench.directory("ours"), stored.topic(ARROW)
         root = f"/{home.name}"
-        text = CONFIGURATION.format(
+        text = INTO_HDFS.format(
             servers=topic.servers,
             topic=topic.name,
             webhdfs=bench.hdfs.webhdfs,

@@ -25,35 +25,23 @@ from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
 from agent.services.hdfs import CLOSE_DELAY
 from bench.frame import RATE, Bench, Figures, simply
-from bench.frame.delivery import ARROW, FORMS, PLAIN, Stored, configuration, peak_memory
+from bench.frame.delivery import ARROW, FORMS, INTO_HDFS, PLAIN, Stored, configuration, peak_memory
 from plugins import Components
 
 ADDRESS = r"[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}"
 """As the interceptor `mask` has it."""
 PEER = "plain Structured Streaming"
 MEMORY = "MB at most"
-CONFIGURATION = """
-a.channels = c
-a.sinks = k
-a.channels.c.type = kafka
-a.channels.c.kafka.bootstrap.servers = {servers}
-a.channels.c.kafka.topic = {topic}
-a.sinks.k.type = hdfs
-a.sinks.k.channel = c
-a.sinks.k.group = {group}
-a.sinks.k.hdfs.path = webhdfs://{webhdfs}{root}
-a.sinks.k.hdfs.fileType = DataStream
-a.sinks.k.hdfs.rollInterval = 0
-a.sinks.k.hdfs.rollSize = 0
-a.sinks.k.hdfs.rollCount = 0
-{form}
+CONFIGURATION = (
+    INTO_HDFS
+    + """\
 a.sinks.k.interceptors = m
 a.sinks.k.interceptors.m.type = mask
 a.sinks.k.interceptors.m.patterns = ipv4
 a.runner = spark
 a.spark.triggerInterval = 1
-a.monitoring.port = 0
 """
+)
 
 
 def run(bench: Bench) -> None:

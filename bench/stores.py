@@ -18,22 +18,10 @@ import pyarrow as pa
 
 from agent.audit.reconciliation import hbase_rows, solr_documents
 from bench.frame import CPU, RATE, Bench, Figures, simply
-from bench.frame.delivery import ARROW, PLAIN, Stored, drain
+from bench.frame.delivery import ARROW, DELIVERY, PLAIN, Stored, drain
 from bench.frame.kafka import same
 
 BARE = {"hbase": "bare consumer and happybase", "solr": "bare consumer and pysolr"}
-CONFIGURATION = """
-a.channels = c
-a.sinks = k
-a.channels.c.type = kafka
-a.channels.c.kafka.bootstrap.servers = {servers}
-a.channels.c.kafka.topic = {topic}
-a.sinks.k.type = {kind}
-a.sinks.k.channel = c
-a.sinks.k.group = {name}
-{options}
-a.monitoring.port = 0
-"""
 
 
 class Store:
@@ -70,11 +58,11 @@ class Store:
             options = [f"url = {place[0]}", "indexHeaders = false"]
         else:
             options = [f"thrift = {place[0]}", f"table = {place[1]}", "columnFamily = cf"]
-        text = CONFIGURATION.format(
+        text = DELIVERY.format(
             servers=topic.servers,
             topic=topic.name,
             kind=self.kind,
-            name=home.name,
+            group=home.name,
             options="\n".join(f"a.sinks.k.{line}" for line in options),
         )
         drained = drain(home, text, self.stored.events)

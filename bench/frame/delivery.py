@@ -25,6 +25,29 @@ from plugins import Batch, Event
 PARTITIONS = 2
 BODY = b"sshd[4721]: Failed password for invalid user admin from 10.1.2.%d port 4022 ssh2 id=%09d"
 MASKED = b"sshd[4721]: Failed password for invalid user admin from *** port 4022 ssh2 id=%09d"
+DELIVERY = """
+a.channels = c
+a.sinks = k
+a.channels.c.type = kafka
+a.channels.c.kafka.bootstrap.servers = {servers}
+a.channels.c.kafka.topic = {topic}
+a.sinks.k.type = {kind}
+a.sinks.k.channel = c
+a.sinks.k.group = {group}
+a.monitoring.port = 0
+{options}
+"""
+"""An agent that delivers one of the topics by a sink of that kind."""
+INTO_HDFS = DELIVERY.replace("{kind}", "hdfs").replace(
+    "{options}",
+    """\
+a.sinks.k.hdfs.path = webhdfs://{webhdfs}{root}
+a.sinks.k.hdfs.fileType = DataStream
+a.sinks.k.hdfs.rollInterval = 0
+a.sinks.k.hdfs.rollSize = 0
+a.sinks.k.hdfs.rollCount = 0
+{form}""",
+)
 FORMS = {"text": "", "Parquet": "a.sinks.k.serializer = PARQUET\na.sinks.k.serializer.compressionCodec = snappy"}
 ARROW, PLAIN, FLUMES = "arrow", "plain", "flume"
 """A record is an Arrow batch; a record is an event's body, as most producers write it; a record is Flume's event."""

@@ -25,7 +25,7 @@ from agent.services.running import RunningAgent, until
 from agent.services.solr import SolrCluster
 from agent.services.spark import SparkCluster
 from plugins import Batch, Event
-from tests.system.running import KAFKA, hdfs_sink, kafka_channel, unique
+from tests.system.running import KAFKA, hdfs_sink, kafka_channel, processes, unique
 from tests.system.stores import hbase_sink, solr_sink, table_of
 from tests.system.test_proofs_spark import driver_of
 
@@ -34,6 +34,7 @@ KILLS = {"driver": 6, "driver asleep": 4, "executor": 4, "executor asleep": 4, "
 ASLEEP = 30.0
 """Seconds."""
 PATIENCE = 600.0
+EXECUTOR = "CoarseGrainedExecutorBackend"
 BATCH = 500
 ROUNDS = 6
 SAMPLE = 500
@@ -219,14 +220,14 @@ a1.sinks.k3.group = {topic}-hdfs
                     "both to deliver",
                     PATIENCE,
                 )
-                agent.until(lambda: len(executors(spark_cluster)) == 2, "both executors", PATIENCE)
+                agent.until(lambda: len(processes(spark_cluster, EXECUTOR)) == 2, "both executors", PATIENCE)
                 uploaded = {*reader.walk(f"{root}/.flafka/tmp")}
                 agent.until(
                     lambda: {*reader.walk(f"{root}/.flafka/tmp")} - uploaded,
                     "files on their way to HDFS",
                     PATIENCE,
                 )
-                executor = chance.choice(executors(spark_cluster))
+                executor = chance.choice(processes(spark_cluster, EXECUTOR))
                 python = workers(executor) if number % 3 else []
                 asleep += len(python)
                 strike(*python, *((executor,) if number % 3 != 1 else ()), asleep=True)
@@ -266,19 +267,6 @@ def strike(*processes: int, asleep: bool) -> None:
         for process in stopped if asleep else ():
             with contextlib.suppress(ProcessLookupError):  # it was given up
                 os.kill(process, signal.SIGCONT)
-
-
-def executors(cluster: SparkCluster) -> list[int]:
-    """The processes of a cluster's executors: children of its workers."""
-    found = []
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            command, where = (directory / "cmdline").read_bytes(), (directory / "cwd").readlink()
-        except OSError:
-            continue
-        if b"CoarseGrainedExecutorBackend" in command and where.is_relative_to(cluster.directory):
-            found.append(int(directory.name))
-    return found
 
 
 def leaders(kafka: KafkaCluster, topic: str) -> set[int]:

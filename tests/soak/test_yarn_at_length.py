@@ -15,8 +15,8 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
 from agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnCluster
-from tests.system.onyarn import kill, live, processes, running, small, submit
-from tests.system.running import ROOT, hdfs_sink, in_hdfs, kafka_channel, reconciliation, unique
+from tests.system.onyarn import kill, live, running, small, submit
+from tests.system.running import ROOT, hdfs_sink, in_hdfs, kafka_channel, processes, reconciliation, unique
 from tests.system.test_proofs_formats import put
 
 PATIENCE = 600.0

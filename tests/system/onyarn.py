@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 from agent.services.spark import spark_home
@@ -58,19 +57,6 @@ def running(cluster: YarnCluster, id: str) -> bool:
 
 def _told(cluster: YarnCluster, id: str) -> dict[str, Any]:
     return next(one for one in applications(cluster) if one["id"] == id)
-
-
-def processes(cluster: YarnCluster, kind: str) -> list[int]:
-    """The JVMs of that kind in the cluster's containers."""
-    found = []
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            command, where = (directory / "cmdline").read_bytes(), (directory / "cwd").readlink()
-        except OSError:
-            continue
-        if kind.encode() in command and b"/bin/bash" not in command and where.is_relative_to(cluster.directory):
-            found.append(int(directory.name))
-    return found
 
 
 def submit(cluster: YarnCluster, command: str, *, memory: int = 128) -> str:

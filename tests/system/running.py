@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from agent.audit.reconciliation import HdfsReader, Reconciliation, lines, read_topic, reconcile
+from agent.services.cluster import Cluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from plugins import Channel, Components, Event, Retry
@@ -37,6 +38,19 @@ def agent_command(
         cwd=tree,
         timeout=300,
     )
+
+
+def processes(cluster: Cluster, kind: str) -> list[int]:
+    """The JVMs of that kind in the directory of a cluster that starts them itself: executors, containers."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            command, where = (directory / "cmdline").read_bytes(), (directory / "cwd").readlink()
+        except OSError:
+            continue
+        if kind.encode() in command and b"/bin/bash" not in command and where.is_relative_to(cluster.directory):
+            found.append(int(directory.name))
+    return found
 
 
 # --- configurations

@@ -20,8 +20,8 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, until
 from agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnCluster
-from tests.system.onyarn import kill, live, processes, running, small, state, submit
-from tests.system.running import ROOT, hdfs_sink, in_hdfs, in_topic, kafka_channel, reconciliation, unique
+from tests.system.onyarn import kill, live, running, small, state, submit
+from tests.system.running import ROOT, hdfs_sink, in_hdfs, in_topic, kafka_channel, processes, reconciliation, unique
 from tests.system.test_proofs_formats import put
 
 PROCESSOR = """
