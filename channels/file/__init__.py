@@ -129,9 +129,11 @@ class FileChannel(Channel[FileChannelConfig]):
     def close(self) -> None:
         """Release the files."""
         self.metrics.set("Open", 0)
-        self._log.close()
-        while self._locks:
-            self._locks.pop().release()
+        try:
+            self._log.close()
+        finally:
+            while self._locks:
+                self._locks.pop().release()
 
     def exclusive(self) -> Mapping[Path, str]:
         """Its directories."""

@@ -3,6 +3,9 @@
 An entry is a header and its payload; the header's checksum covers both. Entries are numbered without gaps, over all
 segments. Only the end of the newest segment can be torn, by a crash: it is cut off when the log is opened, and said.
 What is damaged elsewhere is passed over when it is read: the gap in the numbers tells how much is lost.
+
+Where entries are small, zeros are written ahead of them: a file system that has nothing but an entry to write, and no
+new size or place to note, has it on the disk in about half the time. Zeros are no entry, wherever a crash leaves them.
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ _MAGIC = b"FLE1"
 _COVERED = len(_MAGIC) + 4
 _NAME = re.compile(r"flafka-(\d{20})\.log")
 _SCAN_BYTES = 1 << 20
+AHEAD = 1 << 20
+"""So many bytes of zeros are written at once."""
+_SMALL = AHEAD // 16
+"""Bytes of an entry at most for which they are: with larger ones, more is written than is saved."""
 RESERVED = 1 << 20
 """So many numbers are reserved at once where entries do not wait for the disk."""
 
@@ -66,6 +73,8 @@ class Segment:
         self.descriptor = os.open(path, os.O_RDWR)
         weakref.finalize(self, os.close, self.descriptor)
         self.size = os.fstat(self.descriptor).st_size
+        """Bytes of entries. Who writes them has zeros behind, up to `filled`."""
+        self.filled = self.size
 
     def header(self, at: int) -> Entry | None:
         """What the header at that byte says, unchecked; None where there is none."""
@@ -92,6 +101,28 @@ class Segment:
             found = os.pread(self.descriptor, _SCAN_BYTES + len(_MAGIC) - 1, at).find(_MAGIC)
             at += found or 1 if found >= 0 else _SCAN_BYTES
         return None
+
+    def written_behind(self, at: int) -> int:
+        """How many bytes from there on anyone has written into, zeros ahead of entries aside."""
+        last = at
+        for begin in range(at, self.size, _SCAN_BYTES):
+            if found := os.pread(self.descriptor, _SCAN_BYTES, begin).rstrip(b"\0"):
+                last = begin + len(found)
+        return last - at
+
+    def cut(self) -> None:
+        """Let the file end where the entries do. Raises OSError."""
+        os.ftruncate(self.descriptor, self.size)
+        self.filled = self.size
+
+    def fill(self, length: int, limit: int) -> None:
+        """Have zeros where an entry of that length comes; `limit` is the size of a whole segment."""
+        if self.size + length <= self.filled or length > _SMALL:
+            return
+        zeros = min(AHEAD, limit - self.size)
+        if zeros > length:
+            with contextlib.suppress(OSError):  # a full disk: the entry itself may still have room
+                self.filled = self.size + os.pwrite(self.descriptor, bytes(zeros), self.size)
 
 
 class Place:
@@ -146,12 +177,12 @@ class Log:
         while at is not None and (found := newest.header(at)) is not None:
             number, end = found.number + 1, at + found.length
             at = newest.next_whole(end)
-        if end < newest.size:
-            torn = newest.size - end
+        if torn := newest.written_behind(end):
             whose = "that nobody was told is stored" if self._numbers is None else "of which the disk has only a part"
             yield f"{newest.path} ends in {torn} bytes of a put {whose}: cut off"
-            os.ftruncate(newest.descriptor, end)
+        if end < newest.size:
             newest.size = end
+            newest.cut()
         os.fdatasync(newest.descriptor)  # who wrote it may have been killed before
         self._next = self.stored = number
         self._stored_bytes = end
@@ -159,13 +190,21 @@ class Log:
     def close(self) -> None:
         """Close the files."""
         with self._changed:
+            self._end_segment()
             self.segments = []
+
+    def _end_segment(self) -> None:
+        for segment in self.segments[-1:]:
+            if segment.filled > segment.size:
+                with contextlib.suppress(OSError):  # zeros are no entry
+                    segment.cut()
 
     def _begin_segment(self, number: int) -> None:
         directory = self.directories[len(self.segments) % len(self.directories)]
         path = directory / f"flafka-{number:020d}.log"
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o640))
         sync_directory(directory)
+        self._end_segment()
         self.segments.append(Segment(path, number))
         self._stored_bytes = 0
 
@@ -200,11 +239,13 @@ class Log:
             header = _HEADER.pack(_MAGIC, 0, len(payload), partition, events, self._next, arrival)
             checksum = zlib.crc32(payload, zlib.crc32(header[_COVERED:]))
             pieces = [_MAGIC + struct.pack("<I", checksum) + header[_COVERED:], payload]
+            if self._numbers is None:
+                segment.fill(len(header) + len(payload), self.segment_bytes)
             try:
                 _write(segment.descriptor, pieces, segment.size)
             except OSError:
                 with contextlib.suppress(OSError):  # what is left of it is overwritten, or cut off at the next start
-                    os.ftruncate(segment.descriptor, segment.size)
+                    segment.cut()
                 raise
             segment.size += _HEADER.size + len(payload)
             self._next += 1
@@ -266,9 +307,9 @@ class Log:
     def _forget(self) -> None:
         """Take back what was written since the last success: after a failure nobody knows what the disk has of it."""
         segment = self.segments[-1]
-        with contextlib.suppress(OSError):  # it is written over
-            os.ftruncate(segment.descriptor, self._stored_bytes)
         segment.size, self._next = self._stored_bytes, self.stored
+        with contextlib.suppress(OSError):  # it is written over
+            segment.cut()
         self._failures += 1
         self._changed.notify_all()
 

@@ -1,6 +1,7 @@
 """The file channel on a disk that fails: what is damaged, cut off or missing."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,24 @@ def test_a_torn_last_put_is_cut_off_and_said(tmp_path: Path, cut: int, caplog: p
     assert "cut off" in caplog.text
     files.put(events(3))
     assert consumer(files).take_all() == [b"1", b"3"]
+    files.close()
+
+
+def test_zeros_that_a_kill_leaves_behind_the_last_put_are_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = opened(tmp_path / "killed")
+    files.put(events(1))
+    left = segments(tmp_path / "killed")[-1].stat().st_size
+    shutil.copytree(tmp_path / "killed", tmp_path / "started", ignore=shutil.ignore_patterns("*.lock"))
+    files.close()
+    ended = segments(tmp_path / "killed")[-1].stat().st_size
+    files = opened(tmp_path / "started")
+    assert ended == segments(tmp_path / "started")[-1].stat().st_size < left
+    files.put(events(2))
+    assert consumer(files).take_all() == [b"1", b"2"]
+    assert files.metrics.get("EventLostCount") == 0
+    assert caplog.text == ""
     files.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -310,7 +311,8 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path, name: str,
                 except Killed:
                     kills += 1
                 finally:
-                    files.close()
+                    with contextlib.suppress(Killed):
+                        files.close()
             if not died():
                 break
         files = opened(place, backupCheckpointDir=str(place / "backup"))
