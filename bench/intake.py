@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bench.frame import Bench, simply
 from bench.frame.kafka import Topic, bare_producer
-from bench.frame.peers import BARE, FLUME, RSYSLOG, SYSLOG_NG
+from bench.frame.peers import BARE, FLUME, FLUME_TUNED, RSYSLOG, SYSLOG_NG, TUNED
 from bench.frame.syslog import Lines, by_flume, by_rsyslog, by_syslog_ng, ours, taking
 
 
@@ -35,5 +35,8 @@ def run(bench: Bench) -> None:
     bench.compare(
         "the same, format = flume",
         taking(ours(bench, topic("flume-ours"), "a.channels.kafka.format = flume"), lines),
-        {FLUME: taking(by_flume(bench, topic("flume")), lines)},
+        {
+            FLUME: taking(by_flume(bench, topic("flume")), lines),
+            FLUME_TUNED: taking(by_flume(bench, topic("flume-tuned"), TUNED), lines),
+        },
     )

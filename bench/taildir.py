@@ -16,7 +16,7 @@ import pyarrow as pa
 from agent.services.running import RunningAgent, until
 from bench.frame import CPU, RATE, Bench, Figures, simply
 from bench.frame.kafka import Topic, same
-from bench.frame.peers import FLUME, RSYSLOG, flume, rsyslog
+from bench.frame.peers import FLUME, FLUME_TUNED, RSYSLOG, TUNED, flume, rsyslog
 from bench.frame.processes import cpu_seconds
 from bench.frame.syslog import Lines
 
@@ -45,21 +45,22 @@ a1.channels.kafka.type = org.apache.flume.channel.kafka.KafkaChannel
 a1.channels.kafka.kafka.bootstrap.servers = {servers}
 a1.channels.kafka.kafka.topic = {topic}
 a1.channels.kafka.kafka.producer.acks = all
-a1.channels.kafka.kafka.producer.linger.ms = 5
-a1.channels.kafka.kafka.producer.compression.type = lz4
 """
 
 
 def run(bench: Bench) -> None:
     """One comparison."""
     lines = Lines(bench, bench.events(5_000_000, 20_000))
-    topics = {who: Topic(bench.kafka.bootstrap_servers, f"taildir-{who}") for who in ("ours", "rsyslog", "flume")}
+    topics = {
+        who: Topic(bench.kafka.bootstrap_servers, f"taildir-{who}") for who in ("ours", "rsyslog", "flume", "tuned")
+    }
     bench.compare(
         "files to Kafka channel, from the start",
         simply(partial(ours, bench, lines, topics["ours"])),
         {
             RSYSLOG: simply(partial(by_rsyslog, bench, lines, topics["rsyslog"])),
             FLUME: simply(partial(by_flume, bench, lines, topics["flume"])),
+            FLUME_TUNED: simply(partial(by_flume, bench, lines, topics["tuned"], TUNED)),
         },
         warm=False,
     )
@@ -88,11 +89,11 @@ def by_rsyslog(bench: Bench, lines: Lines, topic: Topic) -> Figures:
     return _by_peer(lines, topic, with_it, topic.values)
 
 
-def by_flume(bench: Bench, lines: Lines, topic: Topic) -> Figures:
-    """TAILDIR and KafkaChannel."""
+def by_flume(bench: Bench, lines: Lines, topic: Topic, more: str = "") -> Figures:
+    """TAILDIR and KafkaChannel; `more` are more lines of the configuration."""
     home = bench.directory("flume")
     text = FLUME_CONFIGURATION.format(home=home, file=lines.path, servers=topic.servers, topic=topic.name)
-    return _by_peer(lines, topic, flume(home, text), topic.bodies)
+    return _by_peer(lines, topic, flume(home, text + more), topic.bodies)
 
 
 def _by_peer(lines: Lines, topic: Topic, peer: AbstractContextManager[int], read: Callable[[], pa.Array]) -> Figures:

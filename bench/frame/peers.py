@@ -21,6 +21,12 @@ from tests.interop.test_flume import RunningFlume
 RSYSLOG = "rsyslog → omkafka"
 SYSLOG_NG = "syslog-ng → kafka-c"
 FLUME = "Apache Flume → KafkaChannel"
+FLUME_TUNED = "the same, with linger and lz4"
+TUNED = """
+a1.channels.kafka.kafka.producer.linger.ms = 5
+a1.channels.kafka.kafka.producer.compression.type = lz4
+"""
+"""What lets Flume's producer store more than one event with a request, as ours does by itself."""
 BARE = "bare confluent-kafka"
 
 _RSYSLOG_CONF = """

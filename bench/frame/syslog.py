@@ -47,8 +47,6 @@ a1.channels.kafka.type = org.apache.flume.channel.kafka.KafkaChannel
 a1.channels.kafka.kafka.bootstrap.servers = {servers}
 a1.channels.kafka.kafka.topic = {topic}
 a1.channels.kafka.kafka.producer.acks = all
-a1.channels.kafka.kafka.producer.linger.ms = 5
-a1.channels.kafka.kafka.producer.compression.type = lz4
 """
 
 
@@ -193,11 +191,14 @@ def by_syslog_ng(bench: Bench, topic: Topic) -> Iterator[Receiver]:
 
 
 @contextlib.contextmanager
-def by_flume(bench: Bench, topic: Topic) -> Iterator[Receiver]:
-    """Its source for several ports, with batches of 1,000 events, and its KafkaChannel: parsed, not masked."""
+def by_flume(bench: Bench, topic: Topic, more: str = "") -> Iterator[Receiver]:
+    """Its source for several ports, with batches of 1,000 events, and its KafkaChannel: parsed, not masked.
+
+    `more` are more lines of its configuration.
+    """
     home, port = bench.directory("flume"), free_port()
     text = FLUME_CONFIGURATION.format(port=port, servers=topic.servers, topic=topic.name)
-    with flume(home, text) as pid:
+    with flume(home, text + more) as pid:
         listening(port)
         yield Receiver(bench, port, pid, topic.records_ever, topic.bodies, lambda lines: lines.bodies, topic.name)
 

@@ -4,8 +4,8 @@ An entry is a header and its payload; the header's checksum covers both. Entries
 segments. Only the end of the newest segment can be torn, by a crash: it is cut off when the log is opened, and said.
 What is damaged elsewhere is passed over when it is read: the gap in the numbers tells how much is lost.
 
-Where entries are small, zeros are written ahead of them: a file system that has nothing but an entry to write, and no
-new size or place to note, has it on the disk in about half the time. Zeros are no entry, wherever a crash leaves them.
+Where entries are small, zeros are written ahead of them: a file system that has nothing but an entry to write, no new
+size or place to note, has it on the disk in about half the time. Zeros are no entry, wherever a crash leaves them.
 """
 
 from __future__ import annotations
