@@ -117,7 +117,9 @@ class AvroClient:
 def run(bench: Bench) -> None:
     """Single events, then batches."""
     client = AvroClient(bench)
-    single = Request(1, bench.events(500, 100), 1)
+    single = Request(1, bench.events(3_000, 100), 1)
+    with bare(bench, 10 * single.all) as warm:
+        warm()  # brokers whose JVMs are new answer single requests several times more slowly
     bench.compare(
         "append, one in flight",
         contestant(bench, client, single, "ours"),

@@ -1,6 +1,7 @@
 """Kafka's classic table: one producer, messages of 100 bytes; no replication, three replicas, asynchronous or not.
 
-Ours is the channel `kafka` in a process of its own, with batches of 2,000 events from two threads; beside it
+Ours is the channel `kafka` in a process of its own, with batches of a megabyte from four threads, as a source
+under load has them; beside it
 kafka-producer-perf-test, with the same compression, batches and acknowledgements, a record each message. Latency is
 that of an event, from when it is given to the producer until it is acknowledged. The channel waits for all in-sync
 replicas in every row, as it knows no other way; perf-test in the last row only.
@@ -27,7 +28,7 @@ from bench.frame.kafka import Topic, same
 from bench.frame.putter import made
 
 PEER = "kafka-producer-perf-test"
-SIZE, BATCH = 100, 2_000
+SIZE, BATCH = 100, 10_000
 ROWS = {
     "no replication": (1, "1"),
     "3 replicas, asynchronous": (3, "1"),

@@ -19,8 +19,8 @@ import pyarrow as pa
 from bench.frame.kafka import CHANNEL
 from plugins import Batch, Event
 
-THREADS = 2
-"""One encodes while the batch of the other is on its way."""
+THREADS = 4
+"""As many batches are on their way as a source has."""
 
 
 def main() -> None:

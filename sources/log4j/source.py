@@ -105,6 +105,8 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         events: list[bytes] = []
         size = 0
         while size < MAX_BYTES:
+            if events:
+                self._pace.rest()
             ready = self._listener.ready(self._pace.patience() if events else TICK)
             began = not events
             size += self._read_all(ready, events)
@@ -114,7 +116,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
                 self._pace.begin()
             if self._pace.due(quiet=not ready):
                 break
-        self._pace.end()
+        self._pace.end(size)
         return events
 
     def _read_all(self, ready: list[tuple[_Application, int]], events: list[bytes]) -> int:

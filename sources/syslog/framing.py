@@ -187,6 +187,11 @@ class Intake:
             return TICK
         return 0.0 if self._full else self._pace.patience()
 
+    def rest(self) -> None:
+        """Sleep for as long as the batch in the making waits for more."""
+        if self.pieces and not self._full:
+            self._pace.rest()
+
     def due(self, *, quiet: bool) -> bool:
         """Whether the batch in the making is to go; `quiet` says that nothing has come within the last `patience`."""
         return self.pieces > 0 and (self._full or self._pace.due(quiet=quiet))
@@ -223,8 +228,8 @@ class Intake:
             pa.binary(), len(marks), [None, pa.py_buffer(bounds), pa.py_buffer(self._data)]
         )
         senders = self._senders
+        self._pace.end(self.used)
         self._clear()
-        self._pace.end()
         between = marks == BETWEEN
         if between.any():
             rows = np.flatnonzero(~between)

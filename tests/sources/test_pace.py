@@ -11,7 +11,7 @@ import pytest
 from agent.services.running import until
 from sources import pace
 from sources.exec import ExecConfig, ExecSource
-from sources.pace import MAX_WAIT, PAUSE, Pace
+from sources.pace import MAX_WAIT, MUCH, PAUSE, Pace
 from sources.syslog.framing import Intake
 from tests.sources.syslog_running import Running
 
@@ -23,6 +23,9 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 @pytest.fixture
@@ -50,6 +53,23 @@ def test_what_follows_soon_goes_together(clock: Clock) -> None:
     clock.now += ours.patience()
     assert ours.patience() == 0
     assert ours.due(quiet=True)
+
+
+def test_who_rests_sends_what_is_there_then(clock: Clock) -> None:
+    ours = Pace()
+    ours.begin()
+    ours.rest()
+    assert clock.now == Clock.now, "nothing went before it"
+    ours.end(MUCH - 1)
+    ours.begin()
+    ours.rest()
+    assert clock.now == pytest.approx(Clock.now + PAUSE)
+    assert ours.due(quiet=False)
+    ours.end(MUCH)
+    ours.begin()
+    ours.rest()
+    assert clock.now == pytest.approx(Clock.now + PAUSE), "fast senders are read on"
+    assert not ours.due(quiet=False)
 
 
 def test_a_batch_fills_while_there_is_more_to_read(clock: Clock) -> None:
