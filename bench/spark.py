@@ -3,8 +3,9 @@
 The same events lie in two topics of the same brokers: ours (a record is an Arrow batch) and a plain one (a record for
 each event, as most producers write it). The sink `hdfs` with `runner = spark` delivers the one; Structured Streaming
 as one writes it by hand, with a regular expression in the place of the mask, the other. Both run in one session,
-`local[2]`. Time runs from the start of a query to its last commit. Every file is read back and compared. Memory is
-the highest sum of resident sets seen, of the JVM and its Python workers.
+`local[2]`, in which no checkpoint is gone on from. Time runs from the start of a query, which is a new one in each
+round, to its last commit. Every file is read back and compared. Memory is the highest sum of resident sets seen, of
+the JVM and its Python workers.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ a.spark.triggerInterval = 1
 
 def run(bench: Bench) -> None:
     """Both forms, in one session."""
-    stored = Stored(bench.kafka, bench.events(2_000_000, 20_000))
+    stored = Stored(bench.kafka, bench.events(4_000_000, 20_000))
     with _Deliveries(bench, stored) as deliveries:
         for form in ("text",) if bench.smoke else FORMS:
             bench.compare(
@@ -70,7 +71,9 @@ class _Deliveries:
             "spark.driver.memory": "1g",
             f"spark.hadoop.{CLOSE_DELAY}": "10",  # as the DataNode has it, which writes for our sink
         }
-        self.spark, self.gateway = start_session("bench", AgentOptions(spark_conf=conf), self.log)
+        self.spark, self.gateway = start_session(
+            "bench", AgentOptions(spark_conf=conf), self.log, keeps_checkpoints=False
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -79,7 +79,7 @@ def test_records_that_are_gone_are_told_with_the_way_out() -> None:
 
 FAILING = """
 import agent.runner.spark.driver as driver
-def start(*_):
+def start(*_, **__):
     raise RuntimeError("Py4J")
 driver.start_session = start
 driver.main()
