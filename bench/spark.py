@@ -25,9 +25,10 @@ from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
 from agent.services.hdfs import CLOSE_DELAY
+from agent.services.running import until
 from bench.frame import RATE, Bench, Figures, simply
 from bench.frame.delivery import ARROW, FORMS, INTO_HDFS, PLAIN, Stored, configuration, peak_memory
-from plugins import Components
+from plugins import Components, Retry
 
 ADDRESS = r"[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}"
 """As the interceptor `mask` has it."""
@@ -114,6 +115,7 @@ class _Deliveries:
         rejections = Rejections(dead_letters_of("a", channel, channel.make(), spec.options), sink.tolerance)
         query = Query(Job("a", (job,), spec.options, str(self.log), str(self.home)), job, rejections)
         ends, stopping = topic.ends(), threading.Event()
+        until(lambda: _answered(query), "brokers that look after groups")
         yield
         # What the driver tells the agent on its standard output is heard by nobody here.
         with contextlib.redirect_stdout(io.StringIO()):
@@ -140,3 +142,12 @@ class _Deliveries:
         writer = masked.writeStream.format(form.lower()).option("path", f"{self.bench.hdfs.rpc}{root}")
         writer = writer.option("checkpointLocation", f"{self.home}/checkpoint{root}").trigger(availableNow=True)
         writer.start().awaitTermination()
+
+
+def _answered(query: Query) -> bool:
+    """Whether its group has a coordinator, as it has soon after the first group was asked for."""
+    try:
+        query.channel.positions(query.job.sink.group)
+    except Retry:
+        return False
+    return True
