@@ -28,8 +28,8 @@ THROWN_AWAY = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 """For checkpoints that no query goes on from. With Spark's defaults each file costs processes that set permissions,
-and sums beside it: 80 ms a micro-batch, in which nothing is delivered. These do not guard a file against a second writer,
-which there is none of."""
+and sums beside it: 80 ms a micro-batch, in which nothing is delivered. These do not guard a file against a second
+writer, which there is none of."""
 
 
 def start_session(
