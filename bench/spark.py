@@ -121,7 +121,7 @@ class _Deliveries:
         with contextlib.redirect_stdout(io.StringIO()):
             thread = threading.Thread(target=query.run, args=(self.spark, stopping))
             thread.start()
-            while query.expected != ends:
+            while {partition: at or 0 for partition, at in query.expected.items()} != ends:  # None: it is empty
                 assert thread.is_alive(), f"the query ended; its log: {self.log}"
                 time.sleep(0.01)
             yield
