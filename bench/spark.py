@@ -3,8 +3,9 @@
 The same events lie in two topics of the same brokers: ours (a record is an Arrow batch) and a plain one (a record for
 each event, as most producers write it). The sink `hdfs` with `runner = spark` delivers the one; Structured Streaming
 as one writes it by hand, with a regular expression in the place of the mask, the other. Both run in one session,
-`local[2]`. Time runs from the start of a query to its last commit. Every file is read back and compared. Memory is
-the highest sum of resident sets seen, of the JVM and its Python workers.
+`local[2]`, in which no checkpoint is gone on from. Time runs from the start of a query, which is a new one in each
+round, to its last commit. Every file is read back and compared. Memory is the highest sum of resident sets seen, of
+the JVM and its Python workers.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
 from agent.services.hdfs import CLOSE_DELAY
+from agent.services.running import until
 from bench.frame import RATE, Bench, Figures, simply
 from bench.frame.delivery import ARROW, FORMS, INTO_HDFS, PLAIN, Stored, configuration, peak_memory
-from plugins import Components
+from plugins import Components, Retry
 
 ADDRESS = r"[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}"
 """As the interceptor `mask` has it."""
@@ -46,7 +48,7 @@ a.spark.triggerInterval = 1
 
 def run(bench: Bench) -> None:
     """Both forms, in one session."""
-    stored = Stored(bench.kafka, bench.events(2_000_000, 20_000))
+    stored = Stored(bench.kafka, bench.events(4_000_000, 20_000))
     with _Deliveries(bench, stored) as deliveries:
         for form in ("text",) if bench.smoke else FORMS:
             bench.compare(
@@ -70,7 +72,9 @@ class _Deliveries:
             "spark.driver.memory": "1g",
             f"spark.hadoop.{CLOSE_DELAY}": "10",  # as the DataNode has it, which writes for our sink
         }
-        self.spark, self.gateway = start_session("bench", AgentOptions(spark_conf=conf), self.log)
+        self.spark, self.gateway = start_session(
+            "bench", AgentOptions(spark_conf=conf), self.log, keeps_checkpoints=False
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -111,12 +115,13 @@ class _Deliveries:
         rejections = Rejections(dead_letters_of("a", channel, channel.make(), spec.options), sink.tolerance)
         query = Query(Job("a", (job,), spec.options, str(self.log), str(self.home)), job, rejections)
         ends, stopping = topic.ends(), threading.Event()
+        until(lambda: _answered(query), "brokers that look after groups")
         yield
         # What the driver tells the agent on its standard output is heard by nobody here.
         with contextlib.redirect_stdout(io.StringIO()):
             thread = threading.Thread(target=query.run, args=(self.spark, stopping))
             thread.start()
-            while query.expected != ends:
+            while {partition: at or 0 for partition, at in query.expected.items()} != ends:  # None: it is empty
                 assert thread.is_alive(), f"the query ended; its log: {self.log}"
                 time.sleep(0.01)
             yield
@@ -137,3 +142,12 @@ class _Deliveries:
         writer = masked.writeStream.format(form.lower()).option("path", f"{self.bench.hdfs.rpc}{root}")
         writer = writer.option("checkpointLocation", f"{self.home}/checkpoint{root}").trigger(availableNow=True)
         writer.start().awaitTermination()
+
+
+def _answered(query: Query) -> bool:
+    """Whether its group has a coordinator, as it has soon after the first group was asked for."""
+    try:
+        query.channel.positions(query.job.sink.group)
+    except Retry:
+        return False
+    return True

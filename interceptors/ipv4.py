@@ -31,11 +31,9 @@ def find(column: Array) -> tuple[Positions, Positions, npt.NDArray[np.bool_]]:
     row = np.searchsorted(bounds, before, "right") - 1
     start, stop = bounds[row], bounds[row + 1]
 
-    digits = data - ord("0")
-
     def digit(places: Positions) -> npt.NDArray[np.uint8]:
         """The digit there, 10 or more where none is."""
-        return digits.take(places, mode="clip")
+        return data.take(places, mode="clip") - np.uint8(ord("0"))
 
     good = (before > start) & (behind + 1 < stop) & (digit(before - 1) < 10) & (digit(behind + 1) < 10)
     for left, right in ((before, second), (second, behind)):

@@ -79,8 +79,9 @@ class ParquetFile(Writer):
 
     def add(self, records: Rows) -> Buffer:
         """A group of rows, once there is enough for it."""
-        # A copy: a slice would keep the whole batch in memory for a few events of it.
-        rows = pa.Table.from_batches([records.records]).take(pa.array(np.arange(records.records.num_rows)))
+        rows = pa.Table.from_batches([records.records])
+        if rows.get_total_buffer_size() > 2 * rows.nbytes:  # it would keep a whole batch in memory for a few events
+            rows = rows.take(pa.array(np.arange(rows.num_rows)))
         self._rows.append(rows)
         self.held += rows.nbytes
         return self.flush() if self.held >= ROW_GROUP_BYTES else b""

@@ -16,6 +16,7 @@ import pytest
 from pyspark import accumulators
 
 from agent.config.runners import BOTH, TABLE, Drain, Support, objections
+from agent.options import AgentOptions
 from agent.runner.spark import driver, gateway, session
 from agent.runner.spark.driver import hearing, reason
 from agent.runner.spark.job import GAVE_UP
@@ -24,7 +25,7 @@ from agent.services.running import until
 from agent.topology import Tolerance
 from channels.kafka import KafkaChannel
 from channels.memory import MemoryChannel
-from plugins import Components
+from plugins import Components, Retry
 from sinks.spark import SparkSink
 from tests.runner.test_spark_job import jobs
 
@@ -79,7 +80,7 @@ def test_records_that_are_gone_are_told_with_the_way_out() -> None:
 
 FAILING = """
 import agent.runner.spark.driver as driver
-def start(*_):
+def start(*_, **__):
     raise RuntimeError("Py4J")
 driver.start_session = start
 driver.main()
@@ -277,6 +278,29 @@ def test_java_options_and_class_path_of_the_driver_reach_the_jvm_that_we_start(
     (command,) = started
     assert command.index("-Da=1") + 1 == command.index("-Db=x y") < command.index("-cp")
     assert command[command.index("-cp") + 1].startswith(f"/mine.jar{os.pathsep}")
+
+
+def test_checkpoints_are_written_the_quick_way_only_where_no_processor_goes_on_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, str]] = []
+
+    def start(master: str, conf: dict[str, str], log_file: Path) -> None:
+        given.append(conf)
+        raise Retry("enough")
+
+    monkeypatch.setattr(session, "start_gateway", start)
+    for name in ("PYSPARK_PYTHON", "PYTHONPATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # put back afterwards
+    job, sink = jobs(Tolerance())
+    processor = replace(sink, sink=replace(sink.sink, cls=cast(Any, SparkSink)))
+    for sinks in ((sink,), (sink, processor)):
+        keeps = replace(job, sinks=sinks).keeps_checkpoints
+        with pytest.raises(Retry):
+            session.start_session("a", AgentOptions(), tmp_path / "log", keeps_checkpoints=keeps)
+    alone, beside_a_processor = given
+    assert alone.items() >= session.THROWN_AWAY.items()
+    assert not beside_a_processor.keys() & session.THROWN_AWAY.keys()
 
 
 def progress(*sources: Namespace, state: tuple[Namespace, ...] = (), rate: float = 20.0) -> Any:

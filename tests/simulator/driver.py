@@ -161,7 +161,9 @@ class _Gateway:
         return "the SparkContext was stopped from outside"
 
 
-def _start_session(name: str, options: Any, log_file: Any, modules: Any, on_yarn: None) -> tuple[Spark, _Gateway]:
+def _start_session(
+    name: str, options: Any, log_file: Any, modules: Any, on_yarn: None, *, keeps_checkpoints: bool
+) -> tuple[Spark, _Gateway]:
     here = world()
     here.sleep(START_SECONDS)
     own = _own()

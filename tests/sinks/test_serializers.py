@@ -167,6 +167,13 @@ def plain(records: pa.RecordBatch) -> list[str]:
     return [repr(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
 
 
+def test_parquet_keeps_no_batch_for_a_few_of_its_events() -> None:
+    writer = Parquet("null").writer("")
+    before = pa.total_allocated_bytes()
+    writer.add(Parquet("null").records(Batch.of([Event(b"x" * 1000)] * 1000)).part(0, 1))
+    assert pa.total_allocated_bytes() - before < 10_000
+
+
 def test_headers_past_the_columns_of_a_batch() -> None:
     assert written(HeaderAndText(True), MANY).count(b"=v") == len(MANY)
     assert [json.loads(line) for line in written(Json(), MANY).splitlines()] == [json_of(event) for event in MANY]

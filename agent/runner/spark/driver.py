@@ -80,7 +80,14 @@ def _run(job: Job) -> None:
         on_yarn = OnYarn(tag_of(job.agent, job.configuration), partial(_missing, job), report_application)
         threading.Thread(target=_end_before_it_begins, args=(job, on_yarn, stopping, begun), daemon=True).start()
     try:
-        spark, gateway = start_session(job.agent, job.options, Path(job.log_file), job.modules, on_yarn)
+        spark, gateway = start_session(
+            job.agent,
+            job.options,
+            Path(job.log_file),
+            job.modules,
+            on_yarn,
+            keeps_checkpoints=job.keeps_checkpoints,
+        )
     except Exception as e:  # noqa: BLE001  # Spark raises many kinds over its own properties
         report_end(str(e) if isinstance(e, FlafkaError | ServiceError) else reason(f"{type(e).__name__}: {e}"))
         sys.exit(GAVE_UP)

@@ -63,8 +63,17 @@ class Job:
     @property
     def modules(self) -> list[str]:
         """Directories of the processors' modules."""
-        made = [sink.sink.make() for sink in self.sinks if issubclass(sink.sink.cls, StreamingSink)]
+        made = [sink.sink.make() for sink in self._processors]
         return list(dict.fromkeys(sink.modules for sink in made if sink.modules))
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether a later driver goes on from this one's checkpoints: those of processors, which are their state."""
+        return bool(self._processors)
+
+    @property
+    def _processors(self) -> list[SinkJob]:
+        return [sink for sink in self.sinks if issubclass(sink.sink.cls, StreamingSink)]
 
 
 @dataclass
