@@ -65,7 +65,8 @@ class Store:
             group=home.name,
             options="\n".join(f"a.sinks.k.{line}" for line in options),
         )
-        drained = drain(home, text, self.stored.events)
+        with topic.following(home.name) as delivered:
+            drained = drain(home, text, self.stored.events, delivered)
         self.check(place)
         return drained.figures
 

@@ -1,14 +1,21 @@
-"""Requests of many documents or rows: none larger than a server takes, and what it refuses found by halves."""
+"""Requests of many documents or rows: several at once, none larger than a server takes, and what it refuses found by
+halves."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import SecretStr
 
-from plugins import Config, EventId, Rejected, Sink, agreement, option
+from plugins import Batch, Config, EventId, Rejected, Sink, agreement, option
+
+AHEAD = 100_000
+"""Events after which a sink with requests under way is flushed: it sends none while it waits for the last of them."""
 
 
 class Item(Protocol):
@@ -30,27 +37,66 @@ class Refused(Exception):
     """The server will never take this request; it does not say which of its items it is about."""
 
 
-def put(
-    items: Sequence[T],
-    send: Callable[[Sequence[T]], dict[EventId, str]],
-    *,
-    most: int,
-    most_size: int,
-    refusal: str,
-) -> dict[EventId, str]:
-    """Send all, in requests of at most `most` items and `most_size`. What of them is refused, and why.
+class Requests:
+    """Requests under way on threads: at most so many at once, and twice as many begun and not over.
 
-    `send` makes one request and tells what of it the server refuses by name. Where it raises Refused for a single
-    item, that is refused with the sentence `refusal`: the error.
+    Those with a key in common are made one after the other, in the order in which they were begun.
     """
-    rejected: dict[EventId, str] = {}
-    for piece in _pieces(items, most, most_size):
-        rejected |= _by_halves(piece, send, refusal)
-    return rejected
+
+    def __init__(self, at_once: int, name: str) -> None:
+        """`name` is that of the threads."""
+        self._at_once, self._name = at_once, name
+        self._threads: ThreadPoolExecutor | None = None
+        self._under_way: deque[tuple[Set[Hashable], Future[dict[EventId, str]]]] = deque()
+        self._refused: dict[EventId, str] = {}
+
+    def begin(self, keys: Set[Hashable], request: Callable[[], dict[EventId, str]]) -> None:
+        """Have a thread make a request, which answers what of it is refused, and why; wait for a place before.
+
+        Raises what an earlier one raised.
+        """
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._at_once, thread_name_prefix=self._name)
+        while len(self._under_way) >= 2 * self._at_once or any(
+            not keys.isdisjoint(others) for others, _ in self._under_way
+        ):
+            self._end_oldest()
+        self._under_way.append((keys, self._threads.submit(request)))
+
+    def refused(self) -> dict[EventId, str]:
+        """What was found to be refused since this was asked last, and why."""
+        refused, self._refused = self._refused, {}
+        return refused
+
+    def finish(self) -> None:
+        """Return when all are over. Raises what one of them raised; others may be under way then: `drop` them."""
+        while self._under_way:
+            self._end_oldest()
+
+    def drop(self) -> None:
+        """Return when none is under way, as one could come after what is sent next; what has not begun never does."""
+        futures = [future for _, future in self._under_way]
+        self._under_way.clear()
+        self._refused = {}
+        for future in futures:
+            future.cancel()
+        wait(futures)
+
+    def close(self) -> None:
+        """Drop them, and end the threads."""
+        self.drop()
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+    def _end_oldest(self) -> None:
+        _, future = self._under_way[0]
+        self._refused |= future.result()
+        self._under_way.popleft()
 
 
-def _pieces(items: Sequence[T], most: int, most_size: int) -> Iterator[Sequence[T]]:
-    """Runs of items; one that is larger than `most_size` is a run of its own."""
+def pieces(items: Sequence[T], most: int, most_size: int) -> Iterator[Sequence[T]]:
+    """Runs of at most so many items and `most_size`; one that is larger is a run of its own."""
     start = size = 0
     for number, item in enumerate(items):
         more = item.size
@@ -62,16 +108,21 @@ def _pieces(items: Sequence[T], most: int, most_size: int) -> Iterator[Sequence[
         yield items[start:]
 
 
-def _by_halves(
+def by_halves(
     items: Sequence[T], send: Callable[[Sequence[T]], dict[EventId, str]], refusal: str
 ) -> dict[EventId, str]:
+    """Send them. What of them is refused, and why.
+
+    `send` makes one request and tells what of it the server refuses by name. Where it raises Refused for a single
+    item, that is refused with the sentence `refusal`: the error.
+    """
     try:
         return send(items)
     except Refused as e:
         if len(items) == 1:
             return {items[0].id: f"{refusal}: {e}"}
         middle = len(items) // 2
-        return _by_halves(items[:middle], send, refusal) | _by_halves(items[middle:], send, refusal)
+        return by_halves(items[:middle], send, refusal) | by_halves(items[middle:], send, refusal)
 
 
 class DocumentsConfig(Config):
@@ -110,7 +161,7 @@ D = TypeVar("D", bound=DocumentsConfig)
 
 
 class DocumentsSink(Sink[D], Generic[D, T]):
-    """A sink whose `write` adds to `_documents`, which the flush sends."""
+    """A sink that makes documents of events and has requests with them under way while it gets more."""
 
     most: ClassVar[int] = 1000
     """Documents of one request."""
@@ -121,22 +172,62 @@ class DocumentsSink(Sink[D], Generic[D, T]):
 
     def __init__(self, config: D, name: str = "") -> None:
         super().__init__(config, name)
-        self.batch_size = config.batch_size
+        self.batch_size = max(AHEAD, config.batch_size)
         self.flush_interval = config.batch_duration / 1000
         self._documents: list[T] = []
+        """Made, and in no request yet."""
+        self._requests = Requests(self._at_once(), self.type_name)
+
+    def _at_once(self) -> int:
+        """How many requests may be under way at the same time."""
+        return 1
+
+    @abstractmethod
+    def _make(self, batch: Batch) -> None:
+        """Add the documents of these events to `_documents`. Raises Rejected."""
 
     @abstractmethod
     def _put(self, documents: Sequence[T]) -> dict[EventId, str]:
-        """Send these in one request; what of them is refused by name, and why. Raises Refused, and Retry."""
+        """Send these in one request; what of them is refused by name, and why. Raises Refused, and Retry.
 
-    def flush(self) -> None:
-        """Return when the servers have all documents."""
-        most, most_size = self.most, self.most_size
-        rejected = put(self._documents, self._put, most=most, most_size=most_size, refusal=self.refusal)
-        self._documents.clear()
+        Runs on several threads at once.
+        """
+
+    def _key(self, document: T) -> Hashable:
+        """Of documents with the same one, the last stays."""
+        return document.id
+
+    def write(self, batch: Batch) -> None:
+        """Make documents of these events, and send them once there are `batchSize`."""
+        rejected: dict[EventId, str] = {}
+        try:
+            self._make(batch)
+        except Rejected as e:
+            rejected |= e.reasons
+        if len(self._documents) >= self.config.batch_size:
+            self._send()
+        rejected |= self._requests.refused()
         if rejected:
             raise Rejected(rejected)
 
+    def _send(self) -> None:
+        documents, self._documents = self._documents, []
+        for some in pieces(documents, self.most, self.most_size):
+            self._requests.begin(set(map(self._key, some)), partial(by_halves, some, self._put, self.refusal))
+
+    def flush(self) -> None:
+        """Return when the servers have all documents."""
+        self._send()
+        self._requests.finish()
+        if rejected := self._requests.refused():
+            raise Rejected(rejected)
+
     def reset(self) -> None:
-        """Drop what was not flushed."""
-        self._documents.clear()
+        """Drop what was not flushed; what is under way is waited for."""
+        self._documents = []
+        self._requests.drop()
+
+    def close(self) -> None:
+        """Drop what was not flushed, and end the threads."""
+        self.reset()
+        self._requests.close()

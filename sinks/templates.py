@@ -50,6 +50,9 @@ class Template:
     def texts(self, batch: Batch) -> Iterator[str | ValueError]:
         """The text of each event, or why it has none: a header it lacks, in a sentence about the event."""
         columns = [self._column(kind, what, batch) for kind, what in self.parts]
+        if len(columns) == 1 and None not in columns[0]:
+            yield from (text for text in columns[0] if text is not None)
+            return
         for row, parts in enumerate(zip(*columns, strict=True) if columns else [()] * len(batch)):
             if None in parts:
                 missing = next(

@@ -37,6 +37,8 @@ from plugins.installed import described
 
 FEW = 100
 """So many events are offered first while a sink is paused."""
+HELD_BYTES = 32 << 20
+"""A simple sink is flushed after so much, even if it wants more events before: until then all of it is in memory."""
 EMPTY_RANGE_SECONDS = 30.0
 """A committing sink's record passes over records without a deliverable event after so long."""
 
@@ -120,6 +122,9 @@ class Delivery:
         """As the channel held the events, for dead letters; kept only where a flush may still reject some."""
         self._written = 0
         """Events that a simple sink has got since it was last flushed."""
+        self._written_bytes = 0
+        self._strayed = False
+        """Whether a simple sink may hold events of partitions that were lost since it was last flushed."""
 
     def open(self) -> None:
         """Open the interceptors and the sink, if they are not; all are closed where one of them fails."""
@@ -173,11 +178,13 @@ class Delivery:
         if self.committing is None:
             self._unflushed.append((claim, taken))
             self._written += len(part)
+            self._written_bytes += part.nbytes
         try:
             self.sink.write(part)
         except Rejected as e:
             held = {id(taken): (claim, taken) for claim, taken in (*self._unflushed, (claim, taken))}
-            if unknown := e.reasons.keys() - self._reject(e, held.values()):
+            unknown = e.reasons.keys() - self._reject(e, [*held.values()])
+            if unknown and not self._strayed:
                 raise FlafkaError(
                     f"{described(type(self.sink))} rejects events that it did not get: {min(map(str, unknown))}; "
                     "their ids are batch.id(row)"
@@ -185,21 +192,26 @@ class Delivery:
         if self.rejections.paused and self.committing is None:
             self.flush()
 
-    def _reject(self, rejected: Rejected, held: Iterable[tuple[PartitionClaim, Taken]]) -> set[EventId | None]:
+    def _reject(self, rejected: Rejected, held: Sequence[tuple[PartitionClaim, Taken]]) -> set[EventId | None]:
         """Make dead letters of those that are among what is held, and answer which these are."""
         found: set[EventId | None] = set()
-        for claim, taken in held:
-            letters = letters_of(self.path, claim, rejected.reasons, [taken])
+        parts: list[list[DeadLetter]] = []
+        for claim, taken in reversed(held):  # they are most often among the latest, and much may be held
+            if found >= rejected.reasons.keys():
+                break
+            parts.append(letters_of(self.path, claim, rejected.reasons, [taken]))
             if (pending := self.ranges.get(claim.partition)) is not None:
-                pending.events -= len(letters)
+                pending.events -= len(parts[-1])
+            found |= {letter.id for letter in parts[-1]}
+        for letters in reversed(parts):
             self.rejections.add(letters)
-            found |= {letter.id for letter in letters}
         return found
 
     @property
     def full(self) -> bool:
-        """Whether a simple sink has got as many events as it wants to have flushed together."""
-        return self._written >= self.sink.batch_size
+        """Whether a simple sink has got as many events as it wants to have flushed together, or as many bytes as it
+        may."""
+        return self._written >= self.sink.batch_size or self._written_bytes >= HELD_BYTES
 
     def due(self) -> set[int]:
         """Partitions to make durable now."""
@@ -219,8 +231,7 @@ class Delivery:
             self.sink.flush()
         except Rejected as e:
             self._reject(e, self._unflushed)
-        self._unflushed.clear()
-        self._written = 0
+        self._forget_written()
 
     def stage(self, claim: PartitionClaim, start: int, end: int) -> tuple[Receipt, list[DeadLetter]]:
         """Have a committing sink make one partition's events durable, invisible yet, with the dead letters that came
@@ -249,7 +260,9 @@ class Delivery:
     def lost(self, partitions: Collection[int]) -> None:
         """Drop what is not committed of these partitions."""
         self.rejections.lost(partitions)
-        self._unflushed = [(claim, taken) for claim, taken in self._unflushed if claim.partition not in partitions]
+        kept = [(claim, taken) for claim, taken in self._unflushed if claim.partition not in partitions]
+        self._strayed |= len(kept) < len(self._unflushed)
+        self._unflushed = kept
         if self.committing is not None:
             for partition in partitions:
                 self.committing.reset(partition)
@@ -257,9 +270,12 @@ class Delivery:
 
     def _drop_all(self) -> None:
         self.rejections.start_over()
-        self._unflushed.clear()
-        self._written = 0
+        self._forget_written()
         self._tell_dropped(self.ranges)
+
+    def _forget_written(self) -> None:
+        self._unflushed.clear()
+        self._written, self._written_bytes, self._strayed = 0, 0, False
 
     def _tell_dropped(self, partitions: Collection[int]) -> None:
         for listener in self.listeners:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,8 +137,8 @@ class Drained(NamedTuple):
         return {RATE: self.events / self.seconds, CPU: self.cpu / self.events * 1e6}
 
 
-def drain(home: Path, text: str, events: int) -> Drained:
-    """An agent with the sink `k`, from when it answers until it ends as all is committed.
+def drain(home: Path, text: str, events: int, delivered: Callable[[], bool] = lambda: False) -> Drained:
+    """An agent with the sink `k`, from when it answers until all is `delivered`, or it ends as all is committed.
 
     What it had begun to deliver before it answered does not count.
     """
@@ -148,7 +148,7 @@ def drain(home: Path, text: str, events: int) -> Drained:
         last = cpu = cpu_seconds(agent.process.pid)
         started = time.perf_counter()
         events = max(1, events - agent.count("SINK.k", "EventDrainAttemptCount"))  # 1: all, of a smoke run's few
-        while agent.process.poll() is None:
+        while agent.process.poll() is None and not delivered():
             last = cpu_seconds(agent.process.pid) or last
             time.sleep(0.01)
         seconds = time.perf_counter() - started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -13,7 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from agent.services.running import until
@@ -55,6 +62,16 @@ class Topic:
         """Where each partition ends for a consumer: up to there all in-sync replicas have it."""
         asked = {TopicPartition(self.name, p): LATEST for p in self._seen}
         return {at.partition: found.result(30).offset for at, found in self._admin.list_offsets(asked).items()}
+
+    @contextlib.contextmanager
+    def following(self, group: str) -> Iterator[Callable[[], bool]]:
+        """Asks whether that group has committed up to where each partition ends now."""
+        ends, settings = self.ends(), {"bootstrap.servers": self.servers, "group.id": group}
+        consumer, places = Consumer(settings), [TopicPartition(self.name, partition) for partition in ends]
+        try:
+            yield lambda: all(at.offset >= ends[at.partition] for at in consumer.committed(places, 30))
+        finally:
+            consumer.close()
 
     def records(self) -> int:
         """How many there are that were not read."""

@@ -94,7 +94,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
 
     def close(self) -> None:
         """Drop what was not flushed, and close the connections."""
-        self.reset()
+        super().close()
         if self._client is not None:
             self._client.close()
             self.metrics.add("ConnectionClosedCount")
@@ -124,8 +124,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         """By option: the headers that its escapes need."""
         return {"indexName": self._index.headers}
 
-    def write(self, batch: Batch) -> None:
-        """Make documents of these events."""
+    def _make(self, batch: Batch) -> None:
         assert batch.origin is not None
         names, codes = self._index.resolve_batch(batch)
         arrivals = batch.origin.timestamps.tolist()
@@ -152,7 +151,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         """The index and the document of each event."""
         told: dict[EventId, dict[str, Any]] = {}
         try:
-            self.write(batch)
+            self._make(batch)
         except Rejected as e:
             told = {id: {"rejected": reason} for id, reason in e.reasons.items()}
         for one in self._documents:
@@ -165,7 +164,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         pattern = f"{self._index.static}*"
         if batch is not None:
             try:
-                self.write(batch)
+                self._make(batch)
             except Rejected as e:
                 return [{"missing": f"it makes no document: {reason}"} for reason in e.reasons.values()]
             pattern = self._documents[0].to

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from plugins import Batch, Event, EventId, FlafkaError, Origin, PartitionClaim, Rejected, Retry, Sink
 from plugins.shared.regex import TooSlow
-from sinks.bulk import put
+from sinks.bulk import AHEAD, Requests, by_halves, pieces
 from sinks.hbase.config import HBaseConfig
 from sinks.hbase.differences import HBASE
 from sinks.hbase.thrift import Cells, HBase
@@ -28,14 +29,21 @@ LEAST_ROWS = 100
 class Row(NamedTuple):
     """An event, as HBase gets it."""
 
-    id: EventId
+    origin: Origin
+    place: int
+    """Of the event, in its batch."""
     key: bytes
     cells: Cells
 
     @property
+    def id(self) -> EventId:
+        """The event's."""
+        return self.origin.id(self.place)
+
+    @property
     def size(self) -> int:
         """Bytes."""
-        return len(self.key) + sum(len(name) + len(value) for name, value in self.cells.items())
+        return len(self.key) + len(b"".join(self.cells)) + len(b"".join(self.cells.values()))
 
 
 class HBaseSink(Sink[HBaseConfig]):
@@ -59,7 +67,7 @@ class HBaseSink(Sink[HBaseConfig]):
 
     def __init__(self, config: HBaseConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self.batch_size = config.batch_size
+        self.batch_size = max(AHEAD, config.batch_size)
         self._key = config.key_template()
         self._regex = config.pattern() if config.serializer == "regex" else None
         self._keyed = self._regex is not None and config.row_key_index >= 0
@@ -67,9 +75,10 @@ class HBaseSink(Sink[HBaseConfig]):
         self._columns = [self._column(name) for name in names]
         if self._keyed:
             self._columns[config.row_key_index] = _KEY
-        self._rows: dict[int, list[Row]] = {}  # by timestamp: a call of Thrift's takes one for all its rows
+        self._rows: dict[int, list[Row]] = {}
+        """In no call yet, by timestamp: a call of Thrift's takes one for all its rows."""
+        self._requests = Requests(config.connections, self.type_name)
         self._hbase: HBase | None = None
-        self._threads: ThreadPoolExecutor | None = None
 
     # --- life
 
@@ -81,14 +90,11 @@ class HBaseSink(Sink[HBaseConfig]):
             self.log.info("created table %s", self.config.table)
         if trouble := self._trouble(self._hbase):
             raise Retry(trouble)
-        self._threads = ThreadPoolExecutor(self.config.connections, thread_name_prefix="hbase")
 
     def close(self) -> None:
         """Drop what was not flushed, and close the connections."""
         self.reset()
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
-            self._threads = None
+        self._requests.close()
         if self._hbase is not None:
             self._hbase.close()
             self._hbase = None
@@ -139,13 +145,23 @@ class HBaseSink(Sink[HBaseConfig]):
         return {"rowKey": self._key.headers}
 
     def write(self, batch: Batch) -> None:
-        """Make rows of these events; those that make none are rejected."""
+        """Make rows of these events, and write them once there are `batchSize`; those that make none are rejected."""
+        rejected = self._make(batch)
+        if sum(map(len, self._rows.values())) >= self.config.batch_size:
+            self._send()
+        rejected |= self._requests.refused()
+        if rejected:
+            raise Rejected(rejected)
+
+    def _make(self, batch: Batch) -> dict[EventId, str]:
+        """Rows of these events. Which make none, and why."""
         rejected: dict[EventId, str] = {}
         batch, made = self._with_cells(batch, rejected)
-        assert batch.origin is not None
-        timestamps = batch.origin.timestamps.tolist()
+        origin = batch.origin
+        assert origin is not None
         headers = self._headers(batch) if self.config.deposit_headers else None
-        for row, (key, cells) in enumerate(zip(self._key.texts(batch), made, strict=True)):
+        texts, times = self._key.texts(batch), origin.timestamps.tolist()
+        for row, (key, cells, time) in enumerate(zip(texts, made, times, strict=True)):
             if cells is None:
                 rejected[batch.id(row)] = "its body does not match serializer.regex"
                 continue
@@ -165,17 +181,12 @@ class HBaseSink(Sink[HBaseConfig]):
             if not cells:  # HBase would take it, and keep nothing
                 rejected[batch.id(row)] = "no group of serializer.regex matches but the key: its row has no cell"
                 continue
-            self._rows.setdefault(timestamps[row], []).append(Row(batch.id(row), encoded, cells))
-        if rejected:
-            raise Rejected(rejected)
+            self._rows.setdefault(time, []).append(Row(origin, row, encoded, cells))
+        return rejected
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]]:
         """The table, the row's key and its cells for each event."""
-        told: dict[EventId, dict[str, Any]] = {}
-        try:
-            self.write(batch)
-        except Rejected as e:
-            told = {id: {"rejected": reason} for id, reason in e.reasons.items()}
+        told: dict[EventId, dict[str, Any]] = {id: {"rejected": reason} for id, reason in self._make(batch).items()}
         for row in (row for rows in self._rows.values() for row in rows):
             cells = {name.decode(errors="replace"): text.decode(errors="replace") for name, text in row.cells.items()}
             told[row.id] = {"table": self.config.table, "row": row.key.decode(errors="replace"), "cells": cells}
@@ -186,10 +197,8 @@ class HBaseSink(Sink[HBaseConfig]):
         """Its row, as HBase has it now; without the event, only where the key needs nothing but the id."""
         cells: Cells = {}
         if batch is not None:
-            try:
-                self.write(batch)
-            except Rejected as e:
-                return [{"missing": f"it makes no row: {reason}"} for reason in e.reasons.values()]
+            if rejected := self._make(batch):
+                return [{"missing": f"it makes no row: {reason}"} for reason in rejected.values()]
             ((row, *_), *_) = self._rows.values()
             key, cells = row.key, row.cells
             self.reset()
@@ -218,45 +227,31 @@ class HBaseSink(Sink[HBaseConfig]):
 
     def flush(self) -> None:
         """Return when HBase holds all rows. Those of one key and timestamp are written in order, others at once."""
-        assert self._threads is not None
-        futures = [
-            self._threads.submit(self._put_all, timestamp, some)
-            for timestamp, rows in self._rows.items()
-            for some in self._side_by_side(rows)
-        ]
-        wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            future.cancel()  # after a failure, what has not begun: each call may take `timeout` to fail
-        wait(futures)  # nothing may be under way when the events are offered again
-        rejected: dict[EventId, str] = {}
-        for future in futures:
-            if not future.cancelled():
-                rejected |= future.result()
-        self._rows.clear()
-        if rejected:
+        self._send()
+        self._requests.finish()
+        if rejected := self._requests.refused():
             raise Rejected(rejected)
 
     def reset(self) -> None:
-        """Drop what was not flushed."""
-        self._rows.clear()
+        """Drop what was not flushed; what is under way is waited for."""
+        self._rows = {}
+        self._requests.drop()
 
-    def _side_by_side(self, rows: list[Row]) -> Iterator[list[Row]]:
-        """Parts of them for all connections. Of one key the last is to stay: then they are one part."""
-        if len({row.key for row in rows}) < len(rows):
-            yield rows
-            return
-        size = max(LEAST_ROWS, min(MOST_ROWS, -(-len(rows) // self.config.connections)))
-        for start in range(0, len(rows), size):
-            yield rows[start : start + size]
+    def _send(self) -> None:
+        """Parts of the rows for all connections."""
+        all, self._rows = self._rows, {}
+        for timestamp, rows in all.items():
+            most = max(LEAST_ROWS, min(MOST_ROWS, -(-len(rows) // self.config.connections)))
+            send = partial(self._put, timestamp)
+            for some in pieces(rows, most, MOST_BYTES):
+                keys = set(zip(repeat(timestamp), (row.key for row in some)))
+                self._requests.begin(keys, partial(by_halves, some, send, "HBase refuses its row"))
 
-    def _put_all(self, timestamp: int, rows: list[Row]) -> dict[EventId, str]:
-        def send(some: Sequence[Row]) -> dict[EventId, str]:
-            assert self._hbase is not None
-            cells = [row[1:] for row in some]
-            self._hbase.put(self.config.table, timestamp, cells, wal=self.config.enable_wal)
-            return {}
-
-        return put(rows, send, most=MOST_ROWS, most_size=MOST_BYTES, refusal="HBase refuses its row")
+    def _put(self, timestamp: int, rows: Sequence[Row]) -> dict[EventId, str]:
+        assert self._hbase is not None
+        cells = [(row.key, row.cells) for row in rows]
+        self._hbase.put(self.config.table, timestamp, cells, wal=self.config.enable_wal)
+        return {}
 
     # --- cells
 

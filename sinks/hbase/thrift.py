@@ -36,7 +36,7 @@ class HBase:
     ) -> None:
         """`timeout` is the longest wait for an answer, in ms."""
         self._happybase = require("happybase", "hbase")
-        self._errors = require("Hbase_thrift", "hbase")  # happybase makes it from the interface's description
+        self._thrift = require("Hbase_thrift", "hbase")  # happybase makes it from the interface's description
         self._broken = (require("thriftpy2.thrift", "hbase").TException, OSError, EOFError)
         logging.getLogger("happybase").setLevel(logging.ERROR)
         self._metrics = metrics
@@ -70,10 +70,15 @@ class HBase:
     def put(self, table: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
         """Write these rows with one timestamp, in ms. Raises Refused where one of them can never be written."""
 
-        def write(connection: Any) -> None:
-            with connection.table(table).batch(timestamp=timestamp, wal=wal) as batch:
-                for key, cells in rows:
-                    batch.put(key, cells)
+        mutation, of_row = self._thrift.Mutation, self._thrift.BatchMutation
+        changes: dict[bytes, list[Any]] = {}
+        for key, cells in rows:
+            made = [mutation(False, column, value, wal) for column, value in cells.items()]
+            changes.setdefault(key, []).extend(made)
+        batch = [of_row(key, made) for key, made in changes.items()]
+
+        def write(connection: Any) -> None:  # happybase's own batch takes twice the time to make
+            connection.client.mutateRowsTs(connection.table(table).name, batch, timestamp, {})
 
         try:
             self._call(write)
@@ -99,7 +104,7 @@ class HBase:
                 reused, connection = False, self._connect()
             try:
                 result = work(connection)
-            except (self._errors.IOError, self._errors.IllegalArgument, self._errors.AlreadyExists) as e:
+            except (self._thrift.IOError, self._thrift.IllegalArgument, self._thrift.AlreadyExists) as e:
                 self._idle.append(connection)
                 raise _Answer(e) from e
             except self._broken as e:

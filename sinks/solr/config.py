@@ -67,6 +67,14 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
         "`%[time]` (the time of arrival, as a date) and `%[timestamp]` (the time of arrival in ms). A document does "
         "not have the field if its event does not have the header.",
     )
+    connections: int = option(
+        2,
+        name="connections",
+        ge=1,
+        le=64,
+        description="Number of requests that are under way at the same time. With updateChain it is one, as a chain "
+        "may change which documents have the same id.",
+    )
     commit_within: int = option(
         1000, name="commitWithin", unit="ms", gt=0, description="Time after which searches find new documents."
     )

@@ -9,10 +9,13 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlencode
 
-from plugins import Batch, Caution, EventId, FlafkaError, PartitionClaim, Rejected, Retry, require
+import msgspec
+
+from plugins import Batch, Caution, EventId, FlafkaError, Origin, PartitionClaim, Rejected, Retry, require
 from plugins.shared.morphline import Failed, Morphline
 from sinks.bulk import DocumentsSink, Refused
 from sinks.solr.config import SolrConfig
@@ -27,13 +30,21 @@ _STATUS = re.compile(r"\(HTTP (\d+)\)")
 class Document(NamedTuple):
     """An event, as Solr gets it."""
 
-    id: EventId
+    origin: Origin
+    place: int
+    """Of the event, in its batch."""
     fields: dict[str, Any]
+    """Without those that are empty."""
+
+    @property
+    def id(self) -> EventId:
+        """The event's."""
+        return self.origin.id(self.place)
 
     @property
     def size(self) -> int:
-        """Characters, about."""
-        return sum(len(name) + len(str(value)) + 8 for name, value in self.fields.items())
+        """Characters of its JSON."""
+        return len(_as_json(self.fields))
 
 
 class SolrSink(DocumentsSink[SolrConfig, Document]):
@@ -74,6 +85,9 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         pysolr, requests = require("pysolr", "solr"), require("requests", "solr")
         logging.getLogger("pysolr").setLevel(logging.CRITICAL)  # it logs a traceback for what is told here in words
         session = requests.Session()
+        pool = requests.adapters.HTTPAdapter(pool_maxsize=self.config.connections)
+        session.mount("http://", pool)
+        session.mount("https://", pool)
         session.trust_env = False  # a proxy out of this network is no way to Solr
         session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
         if self.config.update_chain:
@@ -99,7 +113,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
 
     def close(self) -> None:
         """Drop what was not flushed, and close the connections."""
-        self.reset()
+        super().close()
         if self._solr is not None:
             self._solr.get_session().close()
             self.metrics.add("ConnectionClosedCount")
@@ -160,31 +174,43 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
             return {}
         return {self.config.option_of(name): template.headers for name, template in self._templates.items()}
 
-    def write(self, batch: Batch) -> None:
-        """Make documents of these events."""
+    def _at_once(self) -> int:
+        """A chain may give documents other ids, so that it cannot be told here which have the same one."""
+        return 1 if self.config.update_chain else self.config.connections
+
+    def _key(self, document: Document) -> str:
+        return str(document.fields.get(self._id_field))
+
+    def _make(self, batch: Batch) -> None:
         if self.config.morphline_file is not None:
             self._transform(batch)
             return
-        config = self.config
-        mapped = {name: list(template.texts(batch)) for name, template in self._templates.items()}
-        nameless: dict[EventId, str] = {}
-        for row, event in enumerate(batch):
-            id = batch.id(row)
-            fields = {}
-            if config.index_headers:
-                for name, value in event.headers.items():
-                    fields[_NOT_IN_NAMES.sub("_", name) + config.header_suffix] = value
-            if config.body_field != "none":
-                fields[config.body_field] = readable(event.body)
-            for name, texts in mapped.items():
-                if isinstance(text := texts[row], str):
-                    fields[name] = text
-            if config.id_field in fields:
-                self._documents.append(Document(id, fields))
-            else:
-                nameless[id] = f"its document has no id: {mapped[config.id_field][row]}"
+        columns = {name: list(template.texts(batch)) for name, template in self._templates.items()}
+        texts = columns[self.config.id_field]
+        if self.config.body_field != "none":
+            columns = {self.config.body_field: list(map(readable, batch.bodies.to_pylist())), **columns}
+        if self.config.index_headers:
+            columns = self._header_columns(batch) | columns
+        made = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        if any("" in values or {*map(type, values)} != {str} for values in columns.values()):
+            made = [{name: value for name, value in one.items() if isinstance(value, str) and value} for one in made]
+        origin = batch.origin
+        assert origin is not None
+        nameless = {row: text for row, text in enumerate(texts) if isinstance(text, ValueError)}
+        documents = map(Document, repeat(origin), range(len(batch)), made)
+        self._documents += (document for document in documents if document.place not in nameless)
         if nameless:
-            raise Rejected(nameless)
+            raise Rejected({batch.id(row): f"its document has no id: {why}" for row, why in nameless.items()})
+
+    def _header_columns(self, batch: Batch) -> dict[str, list[Any]]:
+        """By field: the headers that are called so; of several of an event the last."""
+        columns: dict[str, list[Any]] = {}
+        for name in batch.header_names:
+            field, texts = _NOT_IN_NAMES.sub("_", name) + self.config.header_suffix, batch.header(name).to_pylist()
+            if (others := columns.get(field)) is not None:
+                texts = [other if text is None else text for text, other in zip(texts, others, strict=True)]
+            columns[field] = texts
+        return columns
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]] | None:
         """The document of each event; a morphline needs Solr's schema."""
@@ -192,7 +218,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
             return None
         told: dict[EventId, dict[str, Any]] = {}
         try:
-            self.write(batch)
+            self._make(batch)
         except Rejected as e:
             told = {id: {"rejected": reason} for id, reason in e.reasons.items()}
         told |= {one.id: {"document": one.fields} for one in self._documents}
@@ -209,7 +235,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
             names = [str(id)]
             if batch is not None:
                 with contextlib.suppress(Rejected):  # a morphline's documents before its failure are there
-                    self.write(batch)
+                    self._make(batch)
                 names = [str(one.fields.get(self._id_field)) for one in self._documents]
             return [self._traced(name) for name in names] or [{"missing": "it makes no document"}]
         finally:
@@ -236,6 +262,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
     def _transform(self, batch: Batch) -> None:
         """The same by the morphline."""
         failed: dict[EventId, str] = {}
+        assert batch.origin is not None
         for row, event in enumerate(batch):
             id = batch.id(row)
             try:
@@ -243,7 +270,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
             except Failed as e:
                 failed[id] = f"a command of the morphline raises an error: {e}"
                 continue
-            self._documents += [Document(id, fields) for fields in made]
+            self._documents += [Document(batch.origin, row, _filled(fields)) for fields in made]
             if not success:
                 failed[id] = "a command of the morphline fails with it"
         if failed:
@@ -252,6 +279,8 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
     def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
         """Send these; what a tolerant update chain refuses of them, and why. Raises Refused where none is there."""
         reasons = self._refusals(self._add([document.fields for document in documents]))
+        if not reasons:
+            return {}
         names = [str(document.fields.get(self._id_field)) for document in documents]
         if unknown := reasons.keys() - set(names):  # the schema's unique key is another field than idField
             raise Refused(reasons[unknown.pop()])
@@ -272,7 +301,12 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
     def _add(self, documents: list[dict[str, Any]]) -> str:
         """One request. Raises Refused where Solr cannot take one of the documents, Retry for everything else."""
         try:
-            answer: str = self._solr.add(documents, commitWithin=self.config.commit_within)
+            answer: str = self._solr._send_request(
+                "post",
+                f"update/?commitWithin={self.config.commit_within}",
+                _as_json(documents),
+                {"content-type": "application/json; charset=utf-8"},
+            )
         except self._errors as e:
             status = int(found[1]) if (found := _STATUS.search(str(e))) else 0
             if status in (400, 413):
@@ -293,6 +327,17 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         if status in (401, 403):
             return f"Solr at {url} does not let this user write: check username and password"
         return f"Solr at {url} answers {status}: {_sentence(text)}"
+
+
+def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in ("", None)}
+
+
+def _as_json(what: Any) -> str:
+    try:
+        return msgspec.json.encode(what).decode()
+    except UnicodeEncodeError:  # a morphline reads half a character out of JSON that has it escaped
+        return json.dumps(what)
 
 
 def _sentence(text: str) -> str:

@@ -63,6 +63,20 @@ def test_after_a_failure_everything_since_the_last_flush_is_offered_again(pipeli
     assert sink.members[0].sink.durable == [b"1", b"2", b"3"]
 
 
+def test_a_sink_is_flushed_once_it_holds_so_many_bytes(pipeline, monkeypatch):
+    class Late(Store):
+        """Wants more than there will be."""
+
+        type_name = "late"
+        batch_size, flush_interval = 1 << 40, float(1 << 40)
+
+    monkeypatch.setattr("agent.runner.delivery.HELD_BYTES", 5_000)
+    sink, channel, _ = pipeline(Late)
+    put(channel, b"1" * 10_000)
+    until(lambda: channel.metrics.get("ChannelSize") == 0)
+    assert sink.members[0].sink.durable == [b"1" * 10_000]
+
+
 def test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit(pipeline):
     class Lossy(Record):
         """Commits, then fails to say so."""

@@ -210,6 +210,49 @@ def test_letters_that_cannot_be_kept_at_first_are_kept_once_and_before_the_next_
     assert sink.members[0].metrics.get("EventRejectedCount") == 1
 
 
+class Slow(Store):
+    """Learns at the next write what its store refuses."""
+
+    type_name = "slow"
+    flush_interval = float(1 << 40)
+
+    def write(self, batch):
+        refused, self.refused = getattr(self, "refused", {}), {batch.id(0): "not wanted"}
+        self.written += [event.body for event in batch]
+        if refused:
+            raise Rejected(refused)
+
+    def flush(self):
+        refused, self.refused = self.refused, {}
+        super().flush()
+        if refused:
+            raise Rejected(refused)
+
+
+def test_what_is_refused_of_an_earlier_write_is_a_dead_letter(pipeline):
+    sink, channel, letters = pipeline(Slow)
+    for body in (b"1", b"2"):
+        put(channel, body)
+        until(lambda body=body: body in sink.members[0].sink.written)
+    sink.stopping.set()
+    sink.thread.join(60)
+    assert [letter.event.body for letter in letters] == [b"1", b"2"]
+    assert sink.members[0].metrics.get("FailureCount") == 0
+
+
+def test_what_is_refused_of_a_partition_that_was_lost_is_its_next_owners(pipeline):
+    sink, channel, letters = pipeline(Slow)
+    put(channel, b"1")
+    until(lambda: sink.members[0].sink.written)
+    sink.members[0].delivery.lost(set(sink.ranges))
+    put(channel, b"2")
+    until(lambda: b"2" in sink.members[0].sink.written)
+    sink.stopping.set()
+    sink.thread.join(60)
+    assert [letter.event.body for letter in letters] == [b"2"]
+    assert sink.members[0].metrics.get("FailureCount") == 0
+
+
 class Mistaken(Store):
     """Rejects by an id of its own making, as if rows were counted across batches."""
 

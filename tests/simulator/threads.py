@@ -301,7 +301,7 @@ class Future:
     """`concurrent.futures.Future`."""
 
     def __init__(self) -> None:
-        self._done = self._cancelled = False
+        self._done = self._cancelled = self._begun = False
         self._result: Any = None
         self._error: BaseException | None = None
         self._signal = Signal(world())
@@ -329,8 +329,12 @@ class Future:
             except Exception:
                 logging.getLogger("concurrent.futures").exception("exception calling callback for %r", self)
 
+    def set_running_or_notify_cancel(self) -> bool:
+        self._begun = not self._cancelled
+        return self._begun
+
     def cancel(self) -> bool:
-        if not self._done:
+        if not self._done and not self._begun:
             self._done = self._cancelled = True
             self._signal.fire()
         return self._cancelled
@@ -384,7 +388,7 @@ class ThreadPoolExecutor:
     def _work(self) -> None:
         while self._waiting:
             future, call = self._waiting.popleft()
-            if future.done():
+            if not future.set_running_or_notify_cancel():
                 continue
             try:
                 future.set_result(call())

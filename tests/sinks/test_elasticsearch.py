@@ -77,7 +77,7 @@ def test_a_file_of_flumes_runs_as_it_is() -> None:
     assert port.instead == {"hostNames": "es-1:9200, es-2 ,[::1]:9243"}
     assert (ttl.option, ttl.instead) == ("ttl", {})
     sink = ElasticsearchSink(config)
-    assert (sink.batch_size, sink.uses_headers()) == (500, {"indexName": {"host"}})
+    assert (config.batch_size, sink.uses_headers()) == (500, {"indexName": {"host"}})
     assert not list(made(hostNames="es:9200").config.cautions())
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from plugins import Batch, Event, Origin, Rejected
+from agent.services.running import until
+from plugins import Batch, Event, Origin, Rejected, Retry
 from plugins.shared import regex
 from sinks.hbase import HBaseConfig, HBaseSink
 from sinks.hbase.thrift import Cells
@@ -164,23 +166,73 @@ class Table:
         pass
 
 
-@pytest.mark.parametrize(("row_key", "at_once"), [("%[id]", 4), ("%{k}", 1)])
-def test_rows_of_one_record_go_over_all_connections_but_those_of_one_key_stay_in_order(
-    row_key: str, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, found = HBaseConfig.parse({**NEEDED, "rowKey": row_key})
+def opened(table: Table, monkeypatch: pytest.MonkeyPatch, **properties: str) -> HBaseSink:
+    config, found = HBaseConfig.parse({**NEEDED, **properties})
     assert config is not None, found
-    table = Table(at_once)
     monkeypatch.setattr(HBaseSink, "_connect", lambda sink: table)
     sink = HBaseSink(config)
     sink.open()
-    events = Batch.of([Event(b"%d" % n, {"k": f"{min(n, 998)}"}) for n in range(1000)])
-    sink.write(Batch(events.records, Origin.of_record("t", 0, 7, 5, 1000)))
+    return sink
+
+
+def batch_of(offset: int, keys: Sequence[str]) -> Batch:
+    events = Batch.of([Event(b"%d" % n, {"k": key}) for n, key in enumerate(keys)])
+    return Batch(events.records, Origin.of_record("t", 0, offset, 5, len(keys)))
+
+
+def test_rows_are_written_over_all_connections_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(4)
+    sink = opened(table, monkeypatch)
+    sink.write(batch_of(7, [""] * 1000))
+    until(lambda: len(table.calls) == 4, "four calls at once")
     sink.flush()
     sink.close()
-    assert [len(keys) for keys in table.calls] == [1000 // at_once] * at_once
-    assert len({key for keys in table.calls for key in keys}) == (1000 if at_once > 1 else 999)
-    assert at_once > 1 or table.calls[0] == [b"%d" % min(n, 998) for n in range(1000)]
+    assert [len(keys) for keys in table.calls] == [250] * 4
+    assert len({key for keys in table.calls for key in keys}) == 1000
+
+
+def test_rows_of_one_key_and_timestamp_are_written_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(1)
+    under_way = threading.Lock()
+
+    def put(table_: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
+        assert under_way.acquire(blocking=False), "two calls with one key at once"
+        written.extend(cells[b"f:pCol"] for key, cells in rows if key == b"same")
+        under_way.release()
+
+    written: list[bytes] = []
+    monkeypatch.setattr(table, "put", put)
+    sink = opened(table, monkeypatch, rowKey="%{k}")
+    for offset in (7, 8):  # of one millisecond
+        sink.write(batch_of(offset, ["same" if n % 100 == 99 else f"{offset}-{n}" for n in range(1000)]))
+    sink.flush()
+    sink.close()
+    assert written == [b"%d" % n for n in range(99, 1000, 100)] * 2
+
+
+def test_after_a_failure_no_call_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(1)
+    failed, ended = threading.Event(), []
+
+    def put(table_: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
+        if failed.is_set():
+            time.sleep(0.05)  # while the failure is told
+            ended.append(len(rows))
+            return
+        failed.set()
+        raise Retry("away")
+
+    monkeypatch.setattr(table, "put", put)
+    sink = opened(table, monkeypatch, connections="2", batchSize="10")
+    sink.write(batch_of(7, [""] * 1000))
+    with pytest.raises(Retry, match="away"):
+        sink.flush()
+    sink.reset()
+    done = len(ended)
+    sink.flush()
+    sink.close()
+    assert len(ended) == done
+    assert done < 4, "what had not begun never does"
 
 
 def test_it_travels_to_an_executor() -> None:

@@ -29,7 +29,7 @@ def test_what_carries_over_from_a_morphline_sink() -> None:
     assert config is not None
     assert config.url == URL
     sink = SolrSink(config)
-    assert (sink.batch_size, sink.flush_interval) == (500, 2.0)
+    assert (config.batch_size, sink.flush_interval) == (500, 2.0)
 
 
 MORPHLINE = (
@@ -240,6 +240,36 @@ def test_what_a_tolerant_chain_refuses_is_rejected_by_whatever_name(named: bool)
     assert {id.index: reason for id, reason in rejected.value.reasons.items()} == dict.fromkeys(
         (3, 5), "Solr refuses its document: no"
     )
+
+
+@pytest.mark.parametrize(
+    ("properties", "at_once"),
+    [({}, 2), ({"connections": "3"}, 3), ({"updateChain": "c"}, 1), ({"documentId": "%{minute}"}, 1)],
+)
+def test_requests_are_under_way_together_but_those_of_one_document_in_order(
+    properties: dict[str, str], at_once: int
+) -> None:
+    config, _ = SolrConfig.parse({"url": URL, "batchSize": "1", **properties})
+    assert config is not None
+    sink = SolrSink(config)
+    together, guard = threading.Barrier(at_once), threading.Semaphore(at_once)
+    bodies: list[str] = []
+
+    def add(documents: list[dict[str, str]]) -> str:
+        assert guard.acquire(blocking=False), "more at once"
+        bodies.extend(document["body_t"] for document in documents)
+        together.wait(60)
+        guard.release()
+        return "{}"
+
+    sink._add = add
+    for number in range(6):
+        events = Batch.of([Event(b"%d" % number, {"minute": "1"})])
+        sink.write(Batch(events.records, Origin.of_record("t", 0, number, 5, 1)))
+    sink.flush()
+    sink.close()
+    assert sorted(bodies) == ["0", "1", "2", "3", "4", "5"]
+    assert at_once > 1 or bodies == sorted(bodies)
 
 
 def test_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:
