@@ -14,13 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from agent.services.running import until
@@ -68,8 +62,15 @@ class Topic:
         """Asks whether that group has committed up to where each partition ends now."""
         ends, settings = self.ends(), {"bootstrap.servers": self.servers, "group.id": group}
         consumer, places = Consumer(settings), [TopicPartition(self.name, partition) for partition in ends]
+
+        def committed() -> bool:
+            try:
+                return all(at.offset >= ends[at.partition] for at in consumer.committed(places, 30))
+            except KafkaException:  # a new cluster makes the topic of groups now
+                return False
+
         try:
-            yield lambda: all(at.offset >= ends[at.partition] for at in consumer.committed(places, 30))
+            yield committed
         finally:
             consumer.close()
 

@@ -20,6 +20,8 @@ from confluent_kafka import Consumer
 
 CALL, AT_ONCE = 1_000, 4
 """Rows or documents of a call, and calls of HBase under way, one for each connection, as the sink has them."""
+UNIQUE = "bare-ZkE2M2Y0ZTctNWI4OS-Y2x1c3RlcnMtb3du-0-"
+"""What an id begins with that is unique over topics and clusters: as many characters as the sinks' have."""
 
 
 def main() -> None:
@@ -63,7 +65,7 @@ def _hbase(calls: Iterator[list[bytes]], address: str, table: str) -> None:
     def put(bodies: list[bytes]) -> None:
         with pool.connection() as connection, connection.table(table).batch() as batch:
             for body in bodies:
-                batch.put(b"bare-" + body[-9:], {b"cf:pCol": body})
+                batch.put(UNIQUE.encode() + body[-9:], {b"cf:pCol": body})
 
     _all(put, calls, AT_ONCE)
 
@@ -73,7 +75,7 @@ def _solr(calls: Iterator[list[bytes]], url: str) -> None:
     session.trust_env = False
     solr = pysolr.Solr(url, timeout=60, session=session, always_commit=False)
     for bodies in calls:
-        documents = [{"id": f"bare-{body[-9:].decode()}", "body_t": body.decode()} for body in bodies]
+        documents = [{"id": f"{UNIQUE}{body[-9:].decode()}", "body_t": body.decode()} for body in bodies]
         solr.add(documents, commitWithin=1000)
 
 
