@@ -118,7 +118,7 @@ def run(bench: Bench) -> None:
     """Single events, then batches."""
     client = AvroClient(bench)
     single = Request(1, bench.events(3_000, 100), 1)
-    with bare(bench, 10 * single.all) as warm:
+    with bare(bench, 10 * single.all, "warm") as warm:
         warm()  # brokers whose JVMs are new answer single requests several times more slowly
     bench.compare(
         "append, one in flight",
@@ -191,9 +191,9 @@ def _ours(home: Path, text: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def bare(bench: Bench, events: int) -> Iterator[Callable[[], Figures]]:
+def bare(bench: Bench, events: int, name: str = "bare") -> Iterator[Callable[[], Figures]]:
     """A record at a time, each waited for, with the channel's guarantees."""
-    topic = Topic(bench.kafka.bootstrap_servers, "append-bare")
+    topic = Topic(bench.kafka.bootstrap_servers, f"append-{name}")
     expected = pa.array(numbered(BODY, events))
     lines = bench.directory("lines") / "lines"
     lines.write_bytes(b"".join(line + b"\n" for line in numbered(BODY, events)))

@@ -82,8 +82,7 @@ class Store:
 
 def run(bench: Bench) -> None:
     """One after the other."""
-    stored = Stored(bench.kafka, bench.events(200_000, 2_000))
-    kinds = {"hbase": "HBase", "solr": "Solr"}
-    for kind, name in kinds.items():
-        store = Store(bench, kind, stored)
+    kinds = {"hbase": ("HBase", 600_000), "solr": ("Solr", 200_000)}
+    for kind, (name, usual) in kinds.items():
+        store = Store(bench, kind, Stored(bench.kafka, bench.events(usual, 2_000)))
         bench.compare(f"channel to {name}", simply(store.ours), {BARE[kind]: simply(store.bare)})

@@ -69,7 +69,7 @@ class Stored:
     def topic(self, kind: str, events: int | None = None) -> Topic:
         """That topic, with the first so many events."""
         if kind not in self._filled:
-            self._filled[kind] = Topic(self.servers, f"stored-{kind}", PARTITIONS)
+            self._filled[kind] = Topic(self.servers, f"stored-{kind}-{self.events}", PARTITIONS)
             bodies = self._bodies[:events]
             if kind == PLAIN:
                 self._plain(self._filled[kind].name, bodies)

@@ -78,9 +78,7 @@ class Solr:
                 return _solr_error(400, "Document is missing mandatory uniqueKey field: id")
             try:
                 held[id] = {
-                    name: value if name == "id" else _value(id, name, value)
-                    for name, value in document.items()
-                    if value != "" or name == "id"
+                    name: value if name == "id" else _value(id, name, value) for name, value in document.items()
                 }
             except ValueError as e:
                 return _solr_error(400, str(e))

@@ -51,8 +51,8 @@ HERE = """
 # No journal is here.
 StandardOutput=append:{work}/log
 StandardError=inherit
-# It would take minutes.
-WatchdogSec=5
+# It would take minutes. A busy machine may hold the agent up for seconds.
+WatchdogSec=20
 RestartSec=3
 # It has a /tmp of its own: where this tree lies there, it is to be seen all the same.
 BindReadOnlyPaths={trees}

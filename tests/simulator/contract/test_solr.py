@@ -75,8 +75,9 @@ def test_documents_are_replaced_by_their_id(core: Core) -> None:
 
 def test_types_by_name(core: Core) -> None:
     core.sink.open()
-    assert core.add({"id": "a", "n_i": "7", "at_dt": "2023-11-14T22:13:20.001Z", "empty_i": "", "body_t": ""}) == ""
-    assert core.documents() == {"a": {"n_i": 7, "at_dt": "2023-11-14T22:13:20.001Z"}}
+    assert core.add({"id": "a", "n_i": "7", "at_dt": "2023-11-14T22:13:20.001Z", "body_t": ""}) == ""
+    assert core.documents() == {"a": {"n_i": 7, "at_dt": "2023-11-14T22:13:20.001Z", "body_t": ""}}
+    assert core.add({"id": "b", "n_i": ""}).endswith("Error adding field 'n_i'='' msg=For input string: \"\"")
     assert core.add({"id": "b", "n_i": "1.5"}).endswith(
         "Error adding field 'n_i'='1.5' msg=For input string: \"1.5\""
     )
