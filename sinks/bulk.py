@@ -63,6 +63,11 @@ class Requests:
             self._end_oldest()
         self._under_way.append((keys, self._threads.submit(request)))
 
+    @property
+    def idle(self) -> bool:
+        """Whether none is under way."""
+        return all(future.done() for _, future in self._under_way)
+
     def refused(self) -> dict[EventId, str]:
         """What was found to be refused since this was asked last, and why."""
         refused, self._refused = self._refused, {}
@@ -125,18 +130,28 @@ def by_halves(
         return by_halves(items[:middle], send, refusal) | by_halves(items[middle:], send, refusal)
 
 
-class DocumentsConfig(Config):
-    """Options of a sink that makes documents over HTTP."""
+class BulkConfig(Config):
+    """Options of a sink that makes requests of many items."""
 
     batch_size: int = option(
-        1000, name="batchSize", unit="events", gt=0, description="Number of events after which they are sent."
+        1000,
+        name="batchSize",
+        unit="events",
+        gt=0,
+        description="Number of events after which they are sent while other requests are under way. While none is, "
+        "they are sent at once.",
     )
+
+
+class DocumentsConfig(BulkConfig):
+    """Options of a sink that makes documents over HTTP."""
+
     batch_duration: int = option(
         1000,
         name="batchDurationMillis",
         unit="ms",
         gt=0,
-        description="Time after which events are sent, even if there are fewer.",
+        description="Time after which the delivery of events is committed to the channel, even if they are few.",
     )
     timeout: int = option(
         30_000, name="timeout", unit="ms", ge=100, description="Maximum time that an answer may take."
@@ -157,25 +172,25 @@ class DocumentsConfig(Config):
             raise ValueError("must be set together with password")
 
 
+C = TypeVar("C", bound=BulkConfig)
 D = TypeVar("D", bound=DocumentsConfig)
 
 
-class DocumentsSink(Sink[D], Generic[D, T]):
-    """A sink that makes documents of events and has requests with them under way while it gets more."""
+class BulkSink(Sink[C], Generic[C, T]):
+    """A sink that makes items of events and has requests with them under way while it gets more."""
 
     most: ClassVar[int] = 1000
-    """Documents of one request."""
+    """Items of one request."""
     most_size: ClassVar[int]
     """Of their sizes."""
     refusal: ClassVar[str]
-    """What begins the reason of a document that is refused."""
+    """What begins the reason of an item that is refused."""
 
-    def __init__(self, config: D, name: str = "") -> None:
+    def __init__(self, config: C, name: str = "") -> None:
         super().__init__(config, name)
         self.batch_size = max(AHEAD, config.batch_size)
-        self.flush_interval = config.batch_duration / 1000
-        self._documents: list[T] = []
-        """Made, and in no request yet."""
+        self._made: list[T] = []
+        """Items that are in no request yet."""
         self._requests = Requests(self._at_once(), self.type_name)
 
     def _at_once(self) -> int:
@@ -183,40 +198,43 @@ class DocumentsSink(Sink[D], Generic[D, T]):
         return 1
 
     @abstractmethod
-    def _make(self, batch: Batch) -> None:
-        """Add the documents of these events to `_documents`. Raises Rejected."""
+    def _make(self, batch: Batch) -> dict[EventId, str]:
+        """Add the items of these events to `_made`. Which events make none, and why."""
 
     @abstractmethod
-    def _put(self, documents: Sequence[T]) -> dict[EventId, str]:
+    def _put(self, items: Sequence[T]) -> dict[EventId, str]:
         """Send these in one request; what of them is refused by name, and why. Raises Refused, and Retry.
 
         Runs on several threads at once.
         """
 
-    def _key(self, document: T) -> Hashable:
-        """Of documents with the same one, the last stays."""
-        return document.id
+    def _key(self, item: T) -> Hashable:
+        """Of items with the same one, the last stays."""
+        return item.id
+
+    def _parts(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        """What of them goes into one request each. Those of one key keep their order."""
+        return pieces(items, self.most, self.most_size)
 
     def write(self, batch: Batch) -> None:
-        """Make documents of these events, and send them once there are `batchSize`."""
-        rejected: dict[EventId, str] = {}
-        try:
-            self._make(batch)
-        except Rejected as e:
-            rejected |= e.reasons
-        if len(self._documents) >= self.config.batch_size:
+        """Make items of these events. They are sent once there are `batchSize`, or if no request is under way.
+
+        So an event of a quiet channel is there after one request, and those of a busy one are sent many together.
+        """
+        rejected = self._make(batch)
+        if len(self._made) >= self.config.batch_size or self._requests.idle:
             self._send()
         rejected |= self._requests.refused()
         if rejected:
             raise Rejected(rejected)
 
     def _send(self) -> None:
-        documents, self._documents = self._documents, []
-        for some in pieces(documents, self.most, self.most_size):
+        made, self._made = self._made, []
+        for some in self._parts(made):
             self._requests.begin(set(map(self._key, some)), partial(by_halves, some, self._put, self.refusal))
 
     def flush(self) -> None:
-        """Return when the servers have all documents."""
+        """Return when the servers have all items."""
         self._send()
         self._requests.finish()
         if rejected := self._requests.refused():
@@ -224,10 +242,18 @@ class DocumentsSink(Sink[D], Generic[D, T]):
 
     def reset(self) -> None:
         """Drop what was not flushed; what is under way is waited for."""
-        self._documents = []
+        self._made = []
         self._requests.drop()
 
     def close(self) -> None:
         """Drop what was not flushed, and end the threads."""
         self.reset()
         self._requests.close()
+
+
+class DocumentsSink(BulkSink[D, T], Generic[D, T]):
+    """One whose items are documents, sent over HTTP once they are old enough or many enough."""
+
+    def __init__(self, config: D, name: str = "") -> None:
+        super().__init__(config, name)
+        self.flush_interval = config.batch_duration / 1000

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
-from plugins import Batch, EventId, FlafkaError, PartitionClaim, Rejected, Retry, require
+from plugins import Batch, EventId, FlafkaError, PartitionClaim, Retry, require
 from sinks.bucketpath import BucketPath
 from sinks.bulk import DocumentsSink, Refused
 from sinks.elasticsearch.config import ElasticsearchConfig
@@ -124,7 +124,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         """By option: the headers that its escapes need."""
         return {"indexName": self._index.headers}
 
-    def _make(self, batch: Batch) -> None:
+    def _make(self, batch: Batch) -> dict[EventId, str]:
         assert batch.origin is not None
         names, codes = self._index.resolve_batch(batch)
         arrivals = batch.origin.timestamps.tolist()
@@ -143,18 +143,13 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
             else:
                 action = {"index": {"_index": index, "_id": str(id)}}
                 lines = b"%b\n%b\n" % (msgspec.json.encode(action), msgspec.json.encode(document))
-                self._documents.append(Document(id, index, lines))
-        if rejected:
-            raise Rejected(rejected)
+                self._made.append(Document(id, index, lines))
+        return rejected
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]]:
         """The index and the document of each event."""
-        told: dict[EventId, dict[str, Any]] = {}
-        try:
-            self._make(batch)
-        except Rejected as e:
-            told = {id: {"rejected": reason} for id, reason in e.reasons.items()}
-        for one in self._documents:
+        told: dict[EventId, dict[str, Any]] = {id: {"rejected": why} for id, why in self._make(batch).items()}
+        for one in self._made:
             told[one.id] = {"index": one.to, "document": msgspec.json.decode(one.lines.splitlines()[1])}
         self.reset()
         return [told[id] for id in batch.ids()]
@@ -163,11 +158,9 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, Document]):
         """Its document, as the servers find it: in any index of the option's fixed part."""
         pattern = f"{self._index.static}*"
         if batch is not None:
-            try:
-                self._make(batch)
-            except Rejected as e:
-                return [{"missing": f"it makes no document: {reason}"} for reason in e.reasons.values()]
-            pattern = self._documents[0].to
+            if rejected := self._make(batch):
+                return [{"missing": f"it makes no document: {reason}"} for reason in rejected.values()]
+            pattern = self._made[0].to
         self.open()
         try:
             query = msgspec.json.encode({"query": {"ids": {"values": [str(id)]}}})

@@ -9,9 +9,10 @@ from typing import Literal
 
 import pydantic
 
-from plugins import Config, Problem, agreement, option
+from plugins import Problem, agreement, option
 from plugins.shared.javaclass import cannot_run, is_java_class
 from plugins.shared.regex import LONGEST, Regex
+from sinks.bulk import BulkConfig
 from sinks.hdfs.hadoop import Hadoop
 from sinks.templates import Template
 
@@ -34,7 +35,7 @@ THRIFT_PORT = 9090
 _THRIFT = "HBase is reached through its Thrift server"
 
 
-class HBaseConfig(Config):
+class HBaseConfig(BulkConfig):
     """Options of the HBase sink."""
 
     ignored = MappingProxyType(
@@ -91,7 +92,8 @@ class HBaseConfig(Config):
         name="batchSize",
         unit="events",
         gt=0,
-        description="Number of events after which they are written. Flume's default is 100.",
+        description="Number of events after which they are written while other calls are under way. While none is, "
+        "they are written at once. Flume's default is 100.",
     )
     enable_wal: bool = option(
         True,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from plugins import Batch, Event, EventId, FlafkaError, Origin, PartitionClaim, Rejected, Retry, Sink
+from plugins import Batch, Event, EventId, FlafkaError, Origin, PartitionClaim, Retry
 from plugins.shared.regex import TooSlow
-from sinks.bulk import AHEAD, Requests, by_halves, pieces
+from sinks.bulk import BulkSink, pieces
 from sinks.hbase.config import HBaseConfig
 from sinks.hbase.differences import HBASE
 from sinks.hbase.thrift import Cells, HBase
@@ -20,8 +18,6 @@ from sinks.templates import readable
 
 LONGEST_KEY = 32_767
 """Bytes of a row's key, in HBase."""
-MOST_ROWS, MOST_BYTES = 1000, 4 << 20
-"""Of one call."""
 LEAST_ROWS = 100
 """Of one call, where rows are divided among connections."""
 
@@ -34,6 +30,8 @@ class Row(NamedTuple):
     """Of the event, in its batch."""
     key: bytes
     cells: Cells
+    time: int
+    """That of the cells, in ms: when the channel took the event."""
 
     @property
     def id(self) -> EventId:
@@ -46,7 +44,7 @@ class Row(NamedTuple):
         return len(self.key) + len(b"".join(self.cells)) + len(b"".join(self.cells.values()))
 
 
-class HBaseSink(Sink[HBaseConfig]):
+class HBaseSink(BulkSink[HBaseConfig, Row]):
     """Writes each event into a row of an HBase table, exactly once: what is delivered again overwrites itself.
 
     The row's key holds the event's id, and its cells have the time at which the channel took the event, so that a
@@ -55,6 +53,8 @@ class HBaseSink(Sink[HBaseConfig]):
     """
 
     type_name = "hbase"
+    most_size = 4 << 20
+    refusal = "HBase refuses its row"
     libraries: ClassVar = {"happybase": "hbase"}
     differences = HBASE
     aliases = (
@@ -67,17 +67,13 @@ class HBaseSink(Sink[HBaseConfig]):
 
     def __init__(self, config: HBaseConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self.batch_size = max(AHEAD, config.batch_size)
-        self._key = config.key_template()
+        self._template = config.key_template()
         self._regex = config.pattern() if config.serializer == "regex" else None
         self._keyed = self._regex is not None and config.row_key_index >= 0
         names = config.columns if self._regex is not None else [config.payload_column]
         self._columns = [self._column(name) for name in names]
         if self._keyed:
             self._columns[config.row_key_index] = _KEY
-        self._rows: dict[int, list[Row]] = {}
-        """In no call yet, by timestamp: a call of Thrift's takes one for all its rows."""
-        self._requests = Requests(config.connections, self.type_name)
         self._hbase: HBase | None = None
 
     # --- life
@@ -93,8 +89,7 @@ class HBaseSink(Sink[HBaseConfig]):
 
     def close(self) -> None:
         """Drop what was not flushed, and close the connections."""
-        self.reset()
-        self._requests.close()
+        super().close()
         if self._hbase is not None:
             self._hbase.close()
             self._hbase = None
@@ -142,25 +137,21 @@ class HBaseSink(Sink[HBaseConfig]):
 
     def uses_headers(self) -> dict[str, set[str]]:
         """By option: the headers that its escapes need."""
-        return {"rowKey": self._key.headers}
+        return {"rowKey": self._template.headers}
 
-    def write(self, batch: Batch) -> None:
-        """Make rows of these events, and write them once there are `batchSize`; those that make none are rejected."""
-        rejected = self._make(batch)
-        if sum(map(len, self._rows.values())) >= self.config.batch_size:
-            self._send()
-        rejected |= self._requests.refused()
-        if rejected:
-            raise Rejected(rejected)
+    def _at_once(self) -> int:
+        return self.config.connections
+
+    def _key(self, row: Row) -> tuple[bytes, int]:
+        return row.key, row.time
 
     def _make(self, batch: Batch) -> dict[EventId, str]:
-        """Rows of these events. Which make none, and why."""
         rejected: dict[EventId, str] = {}
         batch, made = self._with_cells(batch, rejected)
         origin = batch.origin
         assert origin is not None
         headers = self._headers(batch) if self.config.deposit_headers else None
-        texts, times = self._key.texts(batch), origin.timestamps.tolist()
+        texts, times = self._template.texts(batch), origin.timestamps.tolist()
         for row, (key, cells, time) in enumerate(zip(texts, made, times, strict=True)):
             if cells is None:
                 rejected[batch.id(row)] = "its body does not match serializer.regex"
@@ -181,13 +172,13 @@ class HBaseSink(Sink[HBaseConfig]):
             if not cells:  # HBase would take it, and keep nothing
                 rejected[batch.id(row)] = "no group of serializer.regex matches but the key: its row has no cell"
                 continue
-            self._rows.setdefault(time, []).append(Row(origin, row, encoded, cells))
+            self._made.append(Row(origin, row, encoded, cells, time))
         return rejected
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]]:
         """The table, the row's key and its cells for each event."""
         told: dict[EventId, dict[str, Any]] = {id: {"rejected": reason} for id, reason in self._make(batch).items()}
-        for row in (row for rows in self._rows.values() for row in rows):
+        for row in self._made:
             cells = {name.decode(errors="replace"): text.decode(errors="replace") for name, text in row.cells.items()}
             told[row.id] = {"table": self.config.table, "row": row.key.decode(errors="replace"), "cells": cells}
         self.reset()
@@ -199,15 +190,14 @@ class HBaseSink(Sink[HBaseConfig]):
         if batch is not None:
             if rejected := self._make(batch):
                 return [{"missing": f"it makes no row: {reason}"} for reason in rejected.values()]
-            ((row, *_), *_) = self._rows.values()
-            key, cells = row.key, row.cells
+            key, cells = self._made[0].key, self._made[0].cells
             self.reset()
-        elif self._keyed or {kind for kind, _ in self._key.parts} - {"text", "id"}:
-            return [{"unknown": f"the key of its row, rowKey {self._key.pattern}, needs the event itself"}]
+        elif self._keyed or {kind for kind, _ in self._template.parts} - {"text", "id"}:
+            return [{"unknown": f"the key of its row, rowKey {self._template.pattern}, needs the event itself"}]
         else:
             offsets, indexes, times = np.array([id.offset]), np.array([id.index], np.int32), np.zeros(1, np.int64)
             origin = Origin(claim.topic, id.partition, offsets, indexes, times, id.topic)
-            key = str(next(self._key.texts(Batch.of([Event(b"")], origin)))).encode()
+            key = str(next(self._template.texts(Batch.of([Event(b"")], origin)))).encode()
         hbase = self._connect()
         try:
             found = hbase.row(self.config.table, key)
@@ -225,32 +215,19 @@ class HBaseSink(Sink[HBaseConfig]):
         """Rows are overwritten by themselves, with the times that their cells had."""
         return ""
 
-    def flush(self) -> None:
-        """Return when HBase holds all rows. Those of one key and timestamp are written in order, others at once."""
-        self._send()
-        self._requests.finish()
-        if rejected := self._requests.refused():
-            raise Rejected(rejected)
+    def _parts(self, rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+        """A call of Thrift's takes one timestamp for all its rows; each connection gets a part of these."""
+        by_time: dict[int, list[Row]] = {}
+        for row in rows:
+            by_time.setdefault(row.time, []).append(row)
+        for alike in by_time.values():
+            most = max(LEAST_ROWS, min(self.most, -(-len(alike) // self.config.connections)))
+            yield from pieces(alike, most, self.most_size)
 
-    def reset(self) -> None:
-        """Drop what was not flushed; what is under way is waited for."""
-        self._rows = {}
-        self._requests.drop()
-
-    def _send(self) -> None:
-        """Parts of the rows for all connections."""
-        all, self._rows = self._rows, {}
-        for timestamp, rows in all.items():
-            most = max(LEAST_ROWS, min(MOST_ROWS, -(-len(rows) // self.config.connections)))
-            send = partial(self._put, timestamp)
-            for some in pieces(rows, most, MOST_BYTES):
-                keys = set(zip(repeat(timestamp), (row.key for row in some)))
-                self._requests.begin(keys, partial(by_halves, some, send, "HBase refuses its row"))
-
-    def _put(self, timestamp: int, rows: Sequence[Row]) -> dict[EventId, str]:
+    def _put(self, rows: Sequence[Row]) -> dict[EventId, str]:
         assert self._hbase is not None
         cells = [(row.key, row.cells) for row in rows]
-        self._hbase.put(self.config.table, timestamp, cells, wal=self.config.enable_wal)
+        self._hbase.put(self.config.table, rows[0].time, cells, wal=self.config.enable_wal)
         return {}
 
     # --- cells

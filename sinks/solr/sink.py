@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import json
 import logging
@@ -15,7 +14,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from plugins import Batch, Caution, EventId, FlafkaError, Origin, PartitionClaim, Rejected, Retry, require
+from plugins import Batch, Caution, EventId, FlafkaError, Origin, PartitionClaim, Retry, require
 from plugins.shared.morphline import Failed, Morphline
 from sinks.bulk import DocumentsSink, Refused
 from sinks.solr.config import SolrConfig
@@ -181,10 +180,9 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
     def _key(self, document: Document) -> str:
         return str(document.fields.get(self._id_field))
 
-    def _make(self, batch: Batch) -> None:
+    def _make(self, batch: Batch) -> dict[EventId, str]:
         if self.config.morphline_file is not None:
-            self._transform(batch)
-            return
+            return self._transform(batch)
         columns = {name: list(template.texts(batch)) for name, template in self._templates.items()}
         texts = columns[self.config.id_field]
         if self.config.body_field != "none":
@@ -198,9 +196,8 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         assert origin is not None
         nameless = {row: text for row, text in enumerate(texts) if isinstance(text, ValueError)}
         documents = map(Document, repeat(origin), range(len(batch)), made)
-        self._documents += (document for document in documents if document.place not in nameless)
-        if nameless:
-            raise Rejected({batch.id(row): f"its document has no id: {why}" for row, why in nameless.items()})
+        self._made += (document for document in documents if document.place not in nameless)
+        return {batch.id(row): f"its document has no id: {why}" for row, why in nameless.items()}
 
     def _header_columns(self, batch: Batch) -> dict[str, list[Any]]:
         """By field: the headers that are called so; of several of an event the last."""
@@ -216,12 +213,8 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         """The document of each event; a morphline needs Solr's schema."""
         if self.config.morphline_file is not None:
             return None
-        told: dict[EventId, dict[str, Any]] = {}
-        try:
-            self._make(batch)
-        except Rejected as e:
-            told = {id: {"rejected": reason} for id, reason in e.reasons.items()}
-        told |= {one.id: {"document": one.fields} for one in self._documents}
+        told: dict[EventId, dict[str, Any]] = {id: {"rejected": why} for id, why in self._make(batch).items()}
+        told |= {one.id: {"document": one.fields} for one in self._made}
         self.reset()
         return [told[id] for id in batch.ids()]
 
@@ -234,9 +227,8 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
         try:
             names = [str(id)]
             if batch is not None:
-                with contextlib.suppress(Rejected):  # a morphline's documents before its failure are there
-                    self._make(batch)
-                names = [str(one.fields.get(self._id_field)) for one in self._documents]
+                self._make(batch)  # a morphline's documents before its failure are there
+                names = [str(one.fields.get(self._id_field)) for one in self._made]
             return [self._traced(name) for name in names] or [{"missing": "it makes no document"}]
         finally:
             self.close()
@@ -259,7 +251,7 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
             f"documentId {self.config.document_id} is not the event's own: an older event would replace a newer one"
         )
 
-    def _transform(self, batch: Batch) -> None:
+    def _transform(self, batch: Batch) -> dict[EventId, str]:
         """The same by the morphline."""
         failed: dict[EventId, str] = {}
         assert batch.origin is not None
@@ -270,11 +262,10 @@ class SolrSink(DocumentsSink[SolrConfig, Document]):
             except Failed as e:
                 failed[id] = f"a command of the morphline raises an error: {e}"
                 continue
-            self._documents += [Document(batch.origin, row, _filled(fields)) for fields in made]
+            self._made += [Document(batch.origin, row, _filled(fields)) for fields in made]
             if not success:
                 failed[id] = "a command of the morphline fails with it"
-        if failed:
-            raise Rejected(failed)
+        return failed
 
     def _put(self, documents: Sequence[Document]) -> dict[EventId, str]:
         """Send these; what a tolerant update chain refuses of them, and why. Raises Refused where none is there."""

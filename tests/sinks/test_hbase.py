@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.services.running import until
-from plugins import Batch, Event, Origin, Rejected, Retry
+from plugins import Batch, Event, Origin, Retry
 from plugins.shared import regex
 from sinks.hbase import HBaseConfig, HBaseSink
 from sinks.hbase.thrift import Cells
@@ -126,12 +126,11 @@ def test_an_event_that_makes_no_cell_is_rejected() -> None:
     assert config is not None
     events = Batch.of([Event(b"k1=v"), Event(b"k2"), Event(b"k3=")])
     sink = HBaseSink(config)
-    with pytest.raises(Rejected) as rejected:
-        sink.write(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))
-    assert [(id.index, reason) for id, reason in rejected.value.reasons.items()] == [
+    rejected = sink._make(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))
+    assert [(id.index, reason) for id, reason in rejected.items()] == [
         (1, "no group of serializer.regex matches but the key: its row has no cell")
     ]
-    assert [row.key for row in sink._rows[5]] == [b"k1", b"k3"]
+    assert [row.key for row in sink._made] == [b"k1", b"k3"]
 
 
 def test_an_event_that_its_pattern_is_not_done_with_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,10 +141,9 @@ def test_an_event_that_its_pattern_is_not_done_with_is_rejected(monkeypatch: pyt
     assert [(one.option, one.note) for one in config.cautions()][-1] == ("serializer.regex", True)
     sink = HBaseSink(config)
     events = Batch.of([Event(b"k"), Event(b"a" * 60 + b"!"), Event(b"aa")])
-    with pytest.raises(Rejected) as rejected:
-        sink.write(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))
-    assert {id.index: reason for id, reason in rejected.value.reasons.items()} == {1: regex.TooSlow.reason}
-    assert [row.id.index for row in sink._rows[5]] == [0, 2]
+    rejected = sink._make(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))
+    assert {id.index: reason for id, reason in rejected.items()} == {1: regex.TooSlow.reason}
+    assert [row.id.index for row in sink._made] == [0, 2]
 
 
 class Table:
