@@ -41,7 +41,10 @@ class Row(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes."""
-        return len(self.key) + len(b"".join(self.cells)) + len(b"".join(self.cells.values()))
+        size = len(self.key)
+        for column, value in self.cells.items():
+            size += len(column) + len(value)
+        return size
 
 
 class HBaseSink(BulkSink[HBaseConfig, Row]):

@@ -73,8 +73,10 @@ class HBase:
         mutation, of_row = self._thrift.Mutation, self._thrift.BatchMutation
         changes: dict[bytes, list[Any]] = {}
         for key, cells in rows:
-            made = [mutation(False, column, value, wal) for column, value in cells.items()]
-            changes.setdefault(key, []).extend(made)
+            if (made := changes.get(key)) is None:
+                made = changes[key] = []
+            for column, value in cells.items():
+                made.append(mutation(False, column, value, wal))
         batch = [of_row(key, made) for key, made in changes.items()]
 
         def write(connection: Any) -> None:  # happybase's own batch takes twice the time to make

@@ -189,12 +189,34 @@ def test_rows_are_written_over_all_connections_before_the_flush(monkeypatch: pyt
     assert len({key for keys in table.calls for key in keys}) == 1000
 
 
-def test_rows_of_one_key_and_timestamp_are_written_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table(1)
-    under_way = threading.Lock()
+def test_rows_go_at_once_while_no_call_is_under_way_and_else_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, answer = Table(1), threading.Event()
 
     def put(table_: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
-        assert under_way.acquire(blocking=False), "two calls with one key at once"
+        table.calls.append([key for key, _ in rows])
+        assert answer.wait(60)
+
+    monkeypatch.setattr(table, "put", put)
+    sink = opened(table, monkeypatch)
+    sink.write(batch_of(7, [""] * 10))
+    until(lambda: len(table.calls) == 1, "a call before the flush")
+    sink.write(batch_of(8, [""] * 20))
+    sink.write(batch_of(9, [""] * 30))
+    answer.set()
+    sink.flush()
+    sink.close()
+    assert [len(keys) for keys in table.calls] == [10, 50]
+
+
+def test_rows_of_one_key_and_timestamp_are_written_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(1)
+    under_way, together = threading.Lock(), threading.Event()
+
+    def put(table_: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
+        if not under_way.acquire(blocking=False):
+            together.set()
+            return
+        together.wait(0.02)  # time for another one to come
         written.extend(cells[b"f:pCol"] for key, cells in rows if key == b"same")
         under_way.release()
 
@@ -205,6 +227,7 @@ def test_rows_of_one_key_and_timestamp_are_written_in_order(monkeypatch: pytest.
         sink.write(batch_of(offset, ["same" if n % 100 == 99 else f"{offset}-{n}" for n in range(1000)]))
     sink.flush()
     sink.close()
+    assert not together.is_set(), "two calls with one key at once"
     assert written == [b"%d" % n for n in range(99, 1000, 100)] * 2
 
 

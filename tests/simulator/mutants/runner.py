@@ -5,6 +5,7 @@ from tests.simulator.mutants.mutant import ALL, EXACTLY_ONCE, SOLR, Mutant
 RUNNER = "agent/runner/local/sinks.py"
 LETTERS = "agent/runner/deadletters/letters.py"
 DELIVERY = "agent/runner/delivery.py"
+BULK = "sinks/bulk.py"
 
 SINKS = (
     Mutant(
@@ -15,6 +16,15 @@ SINKS = (
         "        self.members[0].delivery.lost({partition})\n        found",
         "        self.members[0].delivery.rejections.lost({partition})\n        found",
         "tests/runner/test_sinks.py::test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit",
+    ),
+    Mutant(
+        "bulk-same-key",
+        "of requests with a key in common the later one waits for the earlier one",
+        SOLR,
+        BULK,
+        "            not keys.isdisjoint(others) for others, _ in self._under_way\n",
+        "            False for others, _ in self._under_way\n",
+        "tests/sinks/test_hbase.py::test_rows_of_one_key_and_timestamp_are_written_in_order",
     ),
     Mutant(
         "drop-on-failure",
