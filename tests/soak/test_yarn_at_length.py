@@ -58,6 +58,43 @@ class Queues(YarnCluster):
         (conf / "yarn-site.xml").write_text(site_xml(self._site() | MANAGER))
 
 
+class Events:
+    """Those of one topic, which an agent's sink delivers to HDFS."""
+
+    def __init__(self, name: str, kafka: KafkaCluster, hdfs: HdfsCluster) -> None:
+        self.topic = unique(name)
+        self.root = f"/yarn/{self.topic}/events"
+        self._kafka, self._hdfs, self._written = kafka, hdfs, 0
+
+    def configuration(self, spark: str) -> str:
+        """An agent's, with more lines about Spark."""
+        return f"""
+a1.channels = c1
+a1.sinks = k1
+{small(spark)}
+{kafka_channel(self._kafka.bootstrap_servers, self.topic, partitions=2)}
+{hdfs_sink(self._hdfs.webhdfs, self.root)}
+"""
+
+    def more(self) -> None:
+        """200 into the channel."""
+        for form in ("arrow", "raw"):
+            put(self._kafka, self.topic, form, [b"event %d" % (self._written + n) for n in range(100)])
+            self._written += 100
+
+    def delivered_by(self, agent: RunningAgent) -> None:
+        """More of them come, and all arrive."""
+        self.more()
+        agent.until(lambda: len(in_hdfs(self._hdfs, self.root)) == self._written, "all events", PATIENCE)
+        agent.healthy()
+
+    def reconcile(self) -> None:
+        """Each is in HDFS once."""
+        found = reconciliation(self._kafka, self.topic, self._hdfs, self.root)
+        assert found.differences == []
+        assert found.channel_events == found.delivered_events == self._written
+
+
 @pytest.fixture
 def queues(hdfs_cluster: HdfsCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnCluster]:
     with Queues(tmp_path_factory.mktemp("queues"), hdfs_cluster, fixed_ports=False) as cluster:
@@ -78,39 +115,19 @@ def test_a_second_attempt_no_room_a_killed_node_and_a_resource_manager_that_is_a
     yarn_cluster: YarnCluster,
     command: Command,
 ) -> None:
-    topic = unique("attempts")
-    root = f"/yarn/{topic}"
-    configuration = f"""
-a1.channels = c1
-a1.sinks = k1
-{small("a1.spark.conf.spark.yarn.maxAppAttempts = 2")}
-{kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=2)}
-{hdfs_sink(hdfs_cluster.webhdfs, f"{root}/events")}
-"""
-    written: list[bytes] = []
-
-    def more_events() -> None:
-        for form in ("arrow", "raw"):
-            some = [b"event %d" % (len(written) + n) for n in range(100)]
-            put(kafka_cluster, topic, form, some)
-            written.extend(some)
-
-    def delivers(agent: RunningAgent) -> None:
-        more_events()
-        agent.until(lambda: len(in_hdfs(hdfs_cluster, f"{root}/events")) == len(written), "all events", PATIENCE)
-        agent.healthy()
-
+    events = Events("attempts", kafka_cluster, hdfs_cluster)
+    configuration = events.configuration("a1.spark.conf.spark.yarn.maxAppAttempts = 2")
     environment = {"HADOOP_CONF_DIR": str(yarn_cluster.conf), "PYTHONPATH": str(ROOT)}
     try:
         with RunningAgent(tmp_path, configuration, environment=environment, command=command) as agent:
-            delivers(agent)
+            events.delivered_by(agent)
             (first,) = live(yarn_cluster)
             (master,) = processes(yarn_cluster, "ExecutorLauncher")
             os.kill(master, signal.SIGKILL)
             agent.until(
                 lambda: processes(yarn_cluster, "ExecutorLauncher") not in ([], [master]), "the second attempt"
             )
-            delivers(agent)
+            events.delivered_by(agent)
             assert live(yarn_cluster) == [first]
             assert agent.count("SINK.k1", "DriverRestartCount") == 0
 
@@ -126,27 +143,25 @@ a1.sinks = k1
             agent.until(lambda: agent.failing().get("SINK.k1", "").startswith(lacking), "it to be told", PATIENCE)
             for id in (other, more):
                 kill(yarn_cluster, id)
-            delivers(agent)
+            events.delivered_by(agent)
 
             yarn_cluster.kill(NODEMANAGER)
-            more_events()
+            events.more()
             yarn_cluster.start()
             ended = f"the YARN application {first} has ended as FAILED: Application {first} failed 2 times"
             agent.until(lambda: agent.failing().get("SINK.k1", "").startswith(ended), "its end to be told", PATIENCE)
-            delivers(agent)
+            events.delivered_by(agent)
             assert agent.count("SINK.k1", "DriverRestartCount") == 1
             assert first not in live(yarn_cluster)
 
             yarn_cluster.kill(RESOURCEMANAGER)
-            delivers(agent)
+            events.delivered_by(agent)
             assert agent.stop() == 0
             assert "Traceback" not in agent.log
     finally:
         yarn_cluster.start()
     until(lambda: not live(yarn_cluster), "the application to end, whose end nobody was told")
-    found = reconciliation(kafka_cluster, topic, hdfs_cluster, f"{root}/events")
-    assert found.differences == []
-    assert found.channel_events == found.delivered_events == len(written)
+    events.reconcile()
 
 
 @pytest.mark.soak
@@ -158,51 +173,29 @@ def test_a_queue_refuses_and_another_one_preempts(
     queues: YarnCluster,
     command: Command,
 ) -> None:
-    topic = unique("queues")
-    root = f"/yarn/{topic}"
+    events = Events("queues", kafka_cluster, hdfs_cluster)
 
     def start(queue: str) -> RunningAgent:
-        configuration = f"""
-a1.channels = c1
-a1.sinks = k1
-{small(f"a1.spark.conf.spark.yarn.queue = {queue}")}
-{kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=2)}
-{hdfs_sink(hdfs_cluster.webhdfs, f"{root}/events")}
-"""
+        configuration = events.configuration(f"a1.spark.conf.spark.yarn.queue = {queue}")
         # Whoever the ResourceManager runs as may use each queue.
         environment = {"HADOOP_CONF_DIR": str(queues.conf), "PYTHONPATH": str(ROOT), "HADOOP_USER_NAME": "ann"}
         return RunningAgent(tmp_path, configuration, environment=environment, command=command)
 
-    written: list[bytes] = []
-
-    def more() -> None:
-        for form in ("arrow", "raw"):
-            some = [b"event %d" % (len(written) + n) for n in range(100)]
-            put(kafka_cluster, topic, form, some)
-            written.extend(some)
-
     def told(agent: RunningAgent, *words: str) -> None:
         agent.until(lambda: all(word in agent.failing().get("SINK.k1", "") for word in words), f"{words}", PATIENCE)
-
-    def delivers(agent: RunningAgent) -> None:
-        more()
-        agent.until(lambda: len(in_hdfs(hdfs_cluster, f"{root}/events")) == len(written), "all events", PATIENCE)
-        agent.healthy()
 
     with start("closed") as agent:
         told(agent, "AccessControlException: User ann does not have permission to submit", " to queue closed")
     with start("guest") as agent:
-        delivers(agent)
+        events.delivered_by(agent)
         (first,) = live(queues)
-        more()
+        events.more()
         other = submit(queues, "sleep 1000", memory=MEMORY_MB - 128)
         told(agent, "waits (ACCEPTED): ")
         assert f"the YARN application {first} has ended as FAILED: " in agent.log
         assert "Container preempted by scheduler" in agent.log
         kill(queues, other)
-        delivers(agent)
+        events.delivered_by(agent)
         assert agent.count("SINK.k1", "DriverRestartCount") >= 1
         assert agent.stop() == 0
-    found = reconciliation(kafka_cluster, topic, hdfs_cluster, f"{root}/events")
-    assert found.differences == []
-    assert found.channel_events == found.delivered_events == len(written)
+    events.reconcile()
