@@ -1,0 +1,88 @@
+"""The time of day of an agent's host jumps, by minutes and by years: nothing is lost, and nothing comes twice."""
+
+from __future__ import annotations
+
+import mmap
+import shutil
+import struct
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent
+from tests.system.running import hdfs_sink, in_hdfs, in_topic, kafka_channel, reconciliation, send, unique
+
+SOURCE = Path(__file__).with_name("clock.c")
+MINUTE, DAY = 60, 86_400
+JUMPS = (70 * MINUTE, -3 * 60 * MINUTE, 400 * DAY, -400 * DAY, 0)
+"""Seconds ahead of the system's clock."""
+
+
+class Clock:
+    """The time of day of the agents that have its environment."""
+
+    def __init__(self, directory: Path) -> None:
+        library, file = directory / "clock.so", directory / "ahead"
+        compiler = shutil.which("cc")
+        if compiler is None:
+            pytest.skip("no C compiler is here, to make an agent's own time of day")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
+        file.write_bytes(struct.pack("d", 0))
+        with file.open("r+b") as opened:
+            self._page = mmap.mmap(opened.fileno(), 0)
+        self.environment = {"LD_PRELOAD": str(library), "CLOCK_FILE": str(file)}
+
+    def jump(self, seconds: float) -> None:
+        """Now it is so far ahead of the system's."""
+        self._page[:] = struct.pack("d", seconds)
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Clock:
+    return Clock(tmp_path)
+
+
+def test_the_clock_of_an_agents_host_jumps(
+    tmp_path: Path, clock: Clock, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
+) -> None:
+    topic = unique("clock")
+    root = f"/clock/{topic}"
+    configuration = f"""
+a1.sources = tcp
+a1.channels = c1
+a1.sinks = k1
+a1.sources.tcp.type = syslogtcp
+a1.sources.tcp.host = 127.0.0.1
+a1.sources.tcp.port = 0
+a1.sources.tcp.channels = c1
+{kafka_channel(kafka_cluster.bootstrap_servers, topic)}
+{hdfs_sink(hdfs_cluster.webhdfs, root)}
+"""
+    expected: list[bytes] = []
+
+    def take(agent: RunningAgent, count: int = 100) -> None:
+        added = [b"event %d" % (len(expected) + n) for n in range(count)]
+        expected.extend(added)
+        send(agent.port("tcp"), b"".join(b"<13>Oct 11 22:14:15 web-1 %b\n" % body for body in added))
+
+    def arrive(agent: RunningAgent) -> None:
+        agent.until(lambda: len(in_hdfs(hdfs_cluster, root)) >= len(expected), "all events on HDFS")
+        agent.healthy()
+
+    for begin in (0, -DAY):  # the second agent starts in the past, behind what the first one said
+        clock.jump(begin)
+        with RunningAgent(tmp_path / "a", configuration, environment=clock.environment) as agent:
+            for ahead in JUMPS:
+                take(agent)  # on its way meanwhile
+                clock.jump(ahead)
+                take(agent)
+                arrive(agent)
+            assert agent.stop() == 0
+    assert Counter(event.body for event in in_topic(kafka_cluster, topic)) == Counter(expected)
+    found = reconciliation(kafka_cluster, topic, hdfs_cluster, root)
+    assert found.differences == []
+    assert found.delivered_events == len(expected)
