@@ -16,6 +16,7 @@ from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw
 from plugins import Batch, Component, EventId, Rejected, Retry
 from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, PRODUCER, failure, is_broken, reason, refusing
+from plugins.shared.polling import STANDING_SECONDS
 
 MAX_RECORD_BYTES = 8 << 20
 STALL_SECONDS = 5.0
@@ -84,7 +85,7 @@ class ChannelProducer:
     def close(self) -> None:
         """Stop; what is still under way is given up."""
         self._closed.set()
-        self._poller.join()
+        self._poller.join(STANDING_SECONDS)
         self._producer.purge()
         with contextlib.suppress(*BROKEN):
             self._producer.flush(1)

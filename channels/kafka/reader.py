@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, cast
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from channels.kafka.positions import Log, TopicIds, claims_of
 from plugins import FlafkaError, Metrics, PartitionClaim, Reader, RebalanceListener, Record, Retry, Taken
@@ -28,6 +28,8 @@ CONFIRM_SECONDS = 0.01
 LOOK_SECONDS = 5.0
 """and at least once, should nothing come: in a topic made again there may be records before the position."""
 ASK_SECONDS = 60.0
+LAG_SECONDS = 5.0
+"""The owner does nothing else meanwhile."""
 ALONE_SECONDS = 3600.0
 """Once it has seen no member of version 0.1 for so long, a reader commits what these do not understand."""
 OLDER_SECONDS = 10.0
@@ -56,9 +58,9 @@ class KafkaReader(Poller, Reader):
         log: logging.Logger,
         join_anew: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(properties, f"{claim.group}-consumer", POLL_SECONDS, metrics)
+        super().__init__(properties, f"{claim.group}-consumer", POLL_SECONDS, metrics, log)
         self._claim, self._owner, self._decode = claim, owner, decode
-        self._topic_ids, self._log, self._join_anew = topic_ids, log, join_anew
+        self._topic_ids, self._join_anew = topic_ids, join_anew
         self._unread = frozenset[int]()
         """Partitions that nobody had when that was last looked at."""
         self._unread_due = time.monotonic() + _unread_seconds()
@@ -79,7 +81,7 @@ class KafkaReader(Poller, Reader):
         self._queues: dict[int, deque[Message]] = {}
         self._seeks: dict[int, int] = {}
         self._next: dict[int, int] = {}
-        """The offset to be received next of each partition, or OFFSET_BEGINNING."""
+        """The offset to be received next of each partition."""
         self._leaders: dict[int, list[tuple[int, int]]] = {}
         """By partition: from which offset on what was received had which leader epoch, in order."""
         self._until: Mapping[int, int] | None = None
@@ -189,7 +191,7 @@ class KafkaReader(Poller, Reader):
     def lag(self) -> int | None:
         """Records of the owned partitions that were not taken; None where that cannot be told now."""
         try:
-            return int(self._ask(self._untaken))
+            return int(self._ask(self._untaken, LAG_SECONDS))
         except (KafkaException, Retry):
             return None
 
@@ -200,11 +202,11 @@ class KafkaReader(Poller, Reader):
         total = 0
         for partition, position in self._next.items():
             at = TopicPartition(self._claim.topic, partition)
-            low, high = self.consumer.get_watermark_offsets(at, cached=True)
+            _, high = self.consumer.get_watermark_offsets(at, cached=True)
             if high < 0:  # nothing fetched yet
-                low, high = self.consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
+                _, high = self.consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
             self._ends[partition] = high
-            total += max(0, high - (position if position >= 0 else low))
+            total += max(0, high - position)
         with self.changed:
             return total + len(self._fetched) + len(self._asked) + sum(map(len, self._queues.values()))
 
@@ -219,7 +221,7 @@ class KafkaReader(Poller, Reader):
             raise Retry(f"group {self._claim.group}: this is no member any more")
         return found
 
-    def _ask(self, work: Callable[[], Any]) -> Any:
+    def _ask(self, work: Callable[[], Any], seconds: float = ASK_SECONDS) -> Any:
         """The result of a call made on the polling thread. Raises Retry where there is none in time."""
         answer: Future[Any] = Future()
         with self.changed:
@@ -227,9 +229,9 @@ class KafkaReader(Poller, Reader):
                 raise Retry(f"group {self._claim.group}: the consumer is closed")
             self._requests.append((work, answer))
         try:
-            return answer.result(ASK_SECONDS)
+            return answer.result(seconds)
         except TimeoutError:
-            raise Retry(f"group {self._claim.group}: no answer from Kafka for {ASK_SECONDS:.0f} s") from None
+            raise Retry(f"group {self._claim.group}: no answer from Kafka for {seconds:.0f} s") from None
 
     # --- the polling thread
 
@@ -363,7 +365,7 @@ class KafkaReader(Poller, Reader):
             partition, offset = cast("int", message.partition()), cast("int", message.offset())
             at = TopicPartition(claim.topic, partition)
             marks = self.consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
-            claim = claim._replace(partition=partition)
+            claim = self._claims.get(partition, claim._replace(partition=partition))
             self._refuse_truncated({claim: (offset, self._leader_epoch(partition, offset))})
             raise self._of_this_topic(out_of_range(claim, offset, *marks) or Retry(error.str()))
         self.refuse_fenced(error)
@@ -438,14 +440,16 @@ class KafkaReader(Poller, Reader):
             c: (end, epochs[c.partition, end]) for c, end in starts.items() if end and (c.partition, end) in epochs
         }
         self._refuse_truncated(read)
-        positions = {c.partition: OFFSET_BEGINNING if at is None else at for c, at in starts.items()}
+        begun = {claim: self._oldest(claim) if at is None else at for claim, at in starts.items()}
+        positions = {claim.partition: at for claim, at in begun.items()}
         with self.changed:
             self._claims.update({claim.partition: claim for claim in starts})
             self._queues.update({partition: deque() for partition in positions})
             self._next.update(positions)
             self._fresh |= positions.keys()
             self._leaders.update({claim.partition: [(end - 1, epoch)] for claim, (end, epoch) in read.items()})
-        self._register({claim: at for claim, at in starts.items() if at is None or claims.get(claim) != at})
+        if fresh := {claim: at for claim, at in begun.items() if claims.get(claim) != at}:
+            self._commit(fresh)  # where each begins, and under which claim, before anything is taken
         return [TopicPartition(self._claim.topic, *at) for at in positions.items()]
 
     def _refuse_truncated(self, read: Mapping[PartitionClaim, tuple[int, int]]) -> None:
@@ -465,18 +469,16 @@ class KafkaReader(Poller, Reader):
         finally:
             onlooker.close()
 
-    def _register(self, starts: Mapping[PartitionClaim, int | None]) -> None:
-        """Commit where each begins, and under which claim, before anything is taken."""
-        positions = {}
-        for claim, start in starts.items():
-            if start is None:
-                at = TopicPartition(claim.topic, claim.partition)
-                start, _ = self.consumer.get_watermark_offsets(at, timeout=COMMITTED_SECONDS)
-                if start:
-                    self._log.warning("%s", begins_late(claim, start))
-            positions[claim] = start
-        if positions:
-            self._commit(positions)
+    def _oldest(self, claim: PartitionClaim) -> int:
+        """The first record of a partition in which the group has no position. From there on, and not from whatever is
+        the first one later, it is read, so that what retention removes meanwhile is missed.
+        """
+        start, _ = self.consumer.get_watermark_offsets(
+            TopicPartition(claim.topic, claim.partition), timeout=COMMITTED_SECONDS
+        )
+        if start:
+            self._log.warning("%s", begins_late(claim, start))
+        return start
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """Have the owner deliver what it took of them."""

@@ -123,7 +123,7 @@ def out_of_range(claim: PartitionClaim, offset: int, low: int, high: int) -> Fla
         to = "earliest"
         why = f"records {offset} to {low - 1}, {low - offset:,} in all, were removed by retention unread"
     elif offset > high:
-        to = f"{high} --new-ids"
+        to = f"{high}{_new_ids(claim)}"
         why = (
             f"{place} ends at {high}: the brokers lost records, as when a replica that was behind becomes leader; "
             f"records that were put since then, below offset {high}, would be skipped"
@@ -145,12 +145,17 @@ def truncated(claim: PartitionClaim, offset: int, start: int, high: int) -> Flaf
         f"group {claim.group} stands at offset {offset} of {claim.topic}-{claim.partition}, and has read records "
         f"{start} to {offset - 1}, {offset - start:,} in all, which the brokers have lost since, as when a replica "
         f"that was behind becomes leader{others}. To go on with what takes their place: "
-        f"{_reset(claim, f'{start} --new-ids')}"
+        f"{_reset(claim, f'{start}{_new_ids(claim)}')}"
     )
 
 
 def _reset(claim: PartitionClaim, to: str) -> str:
     return f"agent group reset {claim.group} --topic {claim.topic}:{claim.partition} --to {to}"
+
+
+def _new_ids(claim: PartitionClaim) -> str:
+    """A group that version 0.1 may read cannot have them: it would name the events as before."""
+    return "" if claim.shared_epoch else " --new-ids"
 
 
 def begins_late(claim: PartitionClaim, start: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -26,6 +27,9 @@ BUSY_SECONDS = 1.0
 IDLE_POLL_SECONDS = 0.1
 """Later on they take so long, which costs a third. What comes ends a poll at once; what the subclass does between two
 polls waits."""
+STANDING_SECONDS = 20.0
+"""So long a poll that is to end is waited for. librdkafka waits by the time of day: where that was set back and
+nothing comes, a poll ends once it is there again (its issue 2145)."""
 _FENCED = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})
 
 
@@ -36,7 +40,9 @@ class Poller(ABC):
     returns. What fails there ends the thread, and is in `error` for whoever takes from it.
     """
 
-    def __init__(self, properties: Mapping[str, Any], name: str, poll_seconds: float, metrics: Metrics) -> None:
+    def __init__(
+        self, properties: Mapping[str, Any], name: str, poll_seconds: float, metrics: Metrics, log: logging.Logger
+    ) -> None:
         """`metrics` get the time that polls take, as `KafkaEventGetTimer`."""
         self.group = str(properties["group.id"])
         self.changed = threading.Condition()
@@ -46,7 +52,7 @@ class Poller(ABC):
         self.queued = 0
         """Bytes that wait to be taken: see `weight`."""
         self.consumer = Consumer({**CONSUMER, **properties})
-        self._poll_seconds, self._metrics, self._paused = poll_seconds, metrics, False
+        self._poll_seconds, self._metrics, self._log, self._paused = poll_seconds, metrics, log, False
         self._busy_until = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -55,11 +61,18 @@ class Poller(ABC):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop polling. A static member keeps its partitions until its session times out."""
+        """Stop polling. A static member keeps its partitions until its session times out.
+
+        A poll that stands still is left alone, and ends what it belongs to once it goes on.
+        """
         with self.changed:
             self.closing = True
             self.changed.notify_all()
-        self._thread.join()
+        self._thread.join(STANDING_SECONDS)
+        if self._thread.is_alive():
+            self._log.warning(
+                "group %s: Kafka's client stands still and is left alone; was this host's clock set back?", self.group
+            )
 
     def fail(self, error: Exception) -> None:
         """Have whoever takes see it. The first one counts."""

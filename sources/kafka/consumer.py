@@ -49,8 +49,8 @@ class TopicConsumer(Poller):
     ) -> None:
         """Reads these topics; with `matches` those that it says of, the ones that are created later too."""
         group = properties["group.id"]
-        super().__init__({"enable.partition.eof": False, **properties}, f"{group}-source", POLL_SECONDS, metrics)
-        self._begins, self._log = begins, log
+        super().__init__({"enable.partition.eof": False, **properties}, f"{group}-source", POLL_SECONDS, metrics, log)
+        self._begins = begins
         self._topics, self._matches, self._look_due = topics, matches, 0.0
         self._queue: deque[Message] = deque()
         self._turns: dict[Place, int] = {}

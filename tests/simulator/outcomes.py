@@ -81,12 +81,14 @@ class Outcomes:
         """Topic id, partition and offset of what retention took, delivered or not."""
         self.unclean: set[tuple[str, int, int]] = set()
         """The same of what a leader lacked that took over."""
+        self.skipped: set[tuple[str, int, int]] = set()
+        """The same of what the operator, who was told of it, has accepted to skip."""
         self.watching = 0
         """Drains that are under way."""
         self.foreign: set[bytes] = set()
         """Events that another program says it has delivered."""
         self.roots = {"h1": "data", "h2": "data", "h3": "data"}
-        self.moved = self.lost_metadata = self.inherited = False
+        self.moved = self.lost_metadata = self.inherited = self.forgotten = False
         self.was_reset_before = False
         """Whether the positions that the group has inherited are those of a reset."""
         self.mended = self.was_mended = False
@@ -120,6 +122,11 @@ class Outcomes:
         """By partition: up to where the operator, who was told of some, has accepted that records are lost."""
         self.advised = 0
         """Lines of the story that were searched for advice."""
+
+    @property
+    def _excused(self) -> set[tuple[str, int, int]]:
+        """Topic id, partition and offset of what need not be delivered: it is lost, or an operator gave it up."""
+        return self.removed | self.unclean | self.skipped
 
     def text(self, host: str) -> str:
         """What its configuration says of the sink."""

@@ -101,7 +101,10 @@ class Replays(Outcomes):
             self.world.sleep(20.0 if quiet else self.world.random.choice([0.5, 20.0]))
 
     def _forget(self) -> None:
-        """Its group is deleted, or its offsets expire."""
+        """Its group is deleted, or its offsets expire. What was left in an old place cannot be found then."""
+        if self.moved:
+            return
+        self.forgotten = True
         for name in sorted({group for group, _ in self.groups} & self.brokers.groups.keys()):
             with contextlib.suppress(Exception):  # it has members
                 self.brokers.delete_group(name)

@@ -134,7 +134,7 @@ class Steps(Replays):
     def do_root(self, host: str) -> None:
         """The operator writes another hdfs.path, and starts the agent anew if it runs."""
         # What was left in the old place cannot be found then; nor may it be changed soon after an upgrade.
-        if self.lost_metadata or self.inherited or self.sink != "hdfs":
+        if self.lost_metadata or self.forgotten or self.inherited or self.sink != "hdfs":
             return
         self.moved = True
         self.roots[host] = "data" if self.roots[host] != "data" else f"data-{host}"
@@ -173,7 +173,7 @@ class Steps(Replays):
         self._read_log()
         topic, began = self._topic_id(), self.world.now
         wanted = {
-            body: [place for place in places if (topic, *place) not in self.removed | self.unclean]
+            body: [place for place in places if (topic, *place) not in self._excused]
             for body, places in self.logs[topic].items()
             if body not in self.foreign
         }
@@ -203,7 +203,7 @@ class Steps(Replays):
             return
         had = self._outcome() + self._letters()
         for body, places in wanted.items():
-            kept = [place for place in places if (topic, *place) not in self.removed | self.unclean]
+            kept = [place for place in places if (topic, *place) not in self._excused]
             # The letter of a bad one may still be with its commit, and its owner asleep.
             if kept and self.bodies[body] and body not in self.foreign and had[body] < len(kept):
                 raise Failure(f"a drain ended with 0, and {body!r}, at {kept} since it began, was not delivered")

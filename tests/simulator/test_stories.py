@@ -62,6 +62,15 @@ def test_what_retention_took_is_said_with_what_to_do(sink: str) -> None:
     assert "the operator: agent group reset g --topic t:0 --to earliest" in story
 
 
+def test_what_retention_takes_between_the_begin_of_a_group_and_its_first_record_is_said() -> None:
+    run = told(
+        "solr", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (5, 0)),
+        Step(0, "pause", ("h1", 5.0)), Step(0, "retention", (0, 0, "slow")),
+        faults=(Fault("h1", "kafka.commit", 1, Kind.PAUSED, 2.0),),
+    )  # fmt: skip
+    assert any("group g stands at offset 0 of t-0" in line for line in run.world.story)
+
+
 def test_what_retention_took_is_said_once_however_long_nobody_accepts_it() -> None:
     run = told(
         "solr", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(20, "put", (2, 0)), Step(20, "stop", ("h1",)),

@@ -1,4 +1,4 @@
-/* A process's own time of day: preloaded, it adds the seconds in the file CLOCK_FILE (a double) to the system's.
+/* A process's own time of day: preloaded, it adds the seconds in the file CLOCK_FILE (a long) to the system's.
  *
  * What waits for a condition until a time of day waits until this clock shows it. Clocks that are no time of day are
  * left alone.
@@ -19,22 +19,20 @@
 #define BEFORE_ANY_TIME_OF_DAY 1000000000 /* seconds; a time since the start of the machine is less */
 #define STEP 20000000 /* nanoseconds, after which a jump is noticed */
 
-static const volatile double *ahead;
+static const volatile long *ahead;
 
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("CLOCK_FILE");
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0) return;
-    void *page = mmap(NULL, sizeof(double), PROT_READ, MAP_SHARED, file, 0);
+    void *page = mmap(NULL, sizeof(long), PROT_READ, MAP_SHARED, file, 0);
     close(file);
     if (page != MAP_FAILED) ahead = page;
 }
 
-static time_t seconds_ahead(void) { return ahead ? (time_t)*ahead : 0; }
-
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int answer = (int)syscall(SYS_clock_gettime, clock, now);
-    if (!answer && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += seconds_ahead();
+    if (!answer && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += ahead ? *ahead : 0;
     return answer;
 }
 
@@ -52,10 +50,6 @@ time_t time(time_t *also) {
     clock_gettime(CLOCK_REALTIME, &now);
     if (also) *also = now.tv_sec;
     return now.tv_sec;
-}
-
-int timespec_get(struct timespec *now, int base) {
-    return base == TIME_UTC && !clock_gettime(CLOCK_REALTIME, now) ? base : 0;
 }
 
 /* As the kernel waits for a time of day: until the clock shows it, however it is set meanwhile. */

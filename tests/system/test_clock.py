@@ -14,7 +14,16 @@ import pytest
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
-from tests.system.running import hdfs_sink, in_hdfs, in_topic, kafka_channel, reconciliation, send, unique
+from tests.system.running import (
+    hdfs_sink,
+    in_hdfs,
+    in_topic,
+    kafka_channel,
+    reconciliation,
+    send,
+    syslog_sources,
+    unique,
+)
 
 SOURCE = Path(__file__).with_name("clock.c")
 MINUTE, DAY = 60, 86_400
@@ -31,14 +40,14 @@ class Clock:
         if compiler is None:
             pytest.skip("no C compiler is here, to make an agent's own time of day")
         subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
-        file.write_bytes(struct.pack("d", 0))
+        file.write_bytes(struct.pack("q", 0))
         with file.open("r+b") as opened:
             self._page = mmap.mmap(opened.fileno(), 0)
         self.environment = {"LD_PRELOAD": str(library), "CLOCK_FILE": str(file)}
 
-    def jump(self, seconds: float) -> None:
+    def jump(self, seconds: int) -> None:
         """Now it is so far ahead of the system's."""
-        self._page[:] = struct.pack("d", seconds)
+        self._page[:] = struct.pack("q", seconds)
 
 
 @pytest.fixture
@@ -52,20 +61,16 @@ def test_the_clock_of_an_agents_host_jumps(
     topic = unique("clock")
     root = f"/clock/{topic}"
     configuration = f"""
-a1.sources = tcp
 a1.channels = c1
 a1.sinks = k1
-a1.sources.tcp.type = syslogtcp
-a1.sources.tcp.host = 127.0.0.1
-a1.sources.tcp.port = 0
-a1.sources.tcp.channels = c1
+{syslog_sources()}
 {kafka_channel(kafka_cluster.bootstrap_servers, topic)}
 {hdfs_sink(hdfs_cluster.webhdfs, root)}
 """
     expected: list[bytes] = []
 
-    def take(agent: RunningAgent, count: int = 100) -> None:
-        added = [b"event %d" % (len(expected) + n) for n in range(count)]
+    def take(agent: RunningAgent) -> None:
+        added = [b"event %d" % (len(expected) + n) for n in range(100)]
         expected.extend(added)
         send(agent.port("tcp"), b"".join(b"<13>Oct 11 22:14:15 web-1 %b\n" % body for body in added))
 
@@ -81,6 +86,7 @@ a1.sources.tcp.channels = c1
                 clock.jump(ahead)
                 take(agent)
                 arrive(agent)
+            clock.jump(-2 * DAY)  # Kafka's client stands still then, as nothing comes
             assert agent.stop() == 0
     assert Counter(event.body for event in in_topic(kafka_cluster, topic)) == Counter(expected)
     found = reconciliation(kafka_cluster, topic, hdfs_cluster, root)

@@ -4,12 +4,16 @@ missed.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from itertools import accumulate
 
-from tests.simulator.files.writers import Writers
+from tests.simulator.files.writers import Log, Writers
 from tests.simulator.outcomes import Failure
 
 TOPIC = "t"
+PASSED = re.compile(r"is read from byte (\d+) on, as .* were not read here")
+"""Of a file with the number and name of another one, where the journal, which tells them apart, was harmed."""
 
 
 class Outcome(Writers):
@@ -35,7 +39,7 @@ class Outcome(Writers):
             order = list(dict.fromkeys(line for line in arrived if line in set(log.lines)))
             if order != sorted(order):
                 raise Failure(f"lines of one file came in another order: {[line[:6] for line in order]}")
-            missing = [line[:6] for line in log.lines if line not in seen]
+            missing = [line[:6] for line in log.lines[self._passed_over(log) :] if line not in seen]
             if not missing:
                 continue
             lost += 1
@@ -55,6 +59,12 @@ class Outcome(Writers):
         twice = [line for line, count in Counter(arrived).items() if count > 1]
         if twice and not self.harmed and not self.world.faults and not self._interrupted():
             raise Failure(f"{len(twice)} lines came twice, without a reason")
+
+    def _passed_over(self, log: Log) -> int:
+        """How many lines at its beginning the agent has said that it does not read."""
+        told = {int(found[1]) for line in self.world.story if self.harmed and (found := PASSED.search(line))}
+        ends = accumulate(len(line) + 1 for line in log.lines)
+        return max((number for number, end in enumerate(ends, 1) if end in told), default=0)
 
     def _interrupted(self) -> bool:
         return any(step.what in ("kill", "pause", "kill-opener") for step in self.plan.steps)
