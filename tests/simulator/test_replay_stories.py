@@ -34,13 +34,17 @@ def test_a_replay_begun_anew_delivers_all_once_more() -> None:
     assert set(run.again_delivered.values()) == {2}
 
 
-@pytest.mark.parametrize("sink", ["hdfs", "kafka", "solr"])
-def test_retention_overtakes_a_replay_that_was_killed(sink: str) -> None:
+@pytest.mark.parametrize(
+    ("sink", "what", "number"),
+    [("hdfs", "kafka.commit", 2), ("kafka", "kafka.committed", 4), ("solr", "kafka.committed", 5)],
+)
+def test_retention_overtakes_a_replay_that_was_killed(sink: str, what: str, number: int) -> None:
     run = told(
         sink, *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(0.4, "retention", (0, 1, "")),
         Step(20, "retention", (0, 0, "")), Step(20, "put", (2, 0)),
-        faults=(Fault("again", "kafka.committed", 5, Kind.KILLED, 0),),
+        faults=(Fault("again", what, number, Kind.KILLED, 0),),
     )  # fmt: skip
+    assert run.world.faults
     assert "removed by retention" in said(run)
     assert "does not deliver" not in said(run)
 

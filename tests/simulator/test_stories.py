@@ -62,6 +62,17 @@ def test_what_retention_took_is_said_with_what_to_do(sink: str) -> None:
     assert "the operator: agent group reset g --topic t:0 --to earliest" in story
 
 
+@pytest.mark.parametrize(("sink", "number"), [("hdfs", 1), ("kafka", 3)])
+def test_letters_of_a_commit_are_written_by_its_next_owner(sink: str, number: int) -> None:
+    run = told(
+        sink, Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (2, 0)), Step(3, "put", (1, 1)),
+        Step(30, "start", ("h1",)), Step(30, "put", (1, 0)),
+        faults=(Fault("h1", "kafka.flush", number, Kind.KILLED, 0),),
+    )  # fmt: skip
+    assert run.world.faults
+    assert run.letters.total() == 1
+
+
 def test_what_retention_takes_between_the_begin_of_a_group_and_its_first_record_is_said() -> None:
     run = told(
         "solr", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (5, 0)),

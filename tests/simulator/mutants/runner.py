@@ -81,6 +81,7 @@ SINKS = (
         RUNNER,
         "self.notes[partition] = (found.claim, of_notes(found.notes))",
         "self.notes[partition] = (found.claim, [])",
+        "test_letters_of_a_commit_are_written_by_its_next_owner",
     ),
     Mutant(
         "letters-after-commit",
