@@ -87,14 +87,6 @@ class HBaseConfig(BulkConfig):
         description="Key of an event's row. It may contain `%{header}`, `%[id]` (the event's id) and `%[timestamp]`. "
         "Events with the same key share a row. If unset, serializer.rowPrefix and `%[id]`.",
     )
-    batch_size: int = option(
-        1000,
-        name="batchSize",
-        unit="events",
-        gt=0,
-        description="Number of events after which they are written while other calls are under way. While none is, "
-        "they are written at once. Flume's default is 100.",
-    )
     enable_wal: bool = option(
         True,
         name="enableWal",
