@@ -305,16 +305,17 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         assert self._hdfs is not None
         kind, _, state = claim.record.partition(":")
         chain, passed = newest(self._hdfs, state if kind == self._kind else self.state, claim, self.log)
-        if claim.record and chain.claim.epoch != claim.epoch:
+        if claim.record and chain.claim.epoch != claim.epoch and chain.last is not None:
             committed = None  # it belongs to another epoch, and says nothing about this one
-        if passed and (last := passed[-1].last) is not None:
-            committed = max(committed or 0, last.end)
+        begun = [one.last for one in passed if one.last is not None]  # others were sealed before they began
+        if begun:
+            committed = max(committed or 0, begun[-1].end)
         # Who moved it may have been killed before it had kept what rejected events have left there.
         sealed = [one for before in passed for one in (before, *self._seal_earlier(before, chain))]
         if chain.state != self.state:
             before, chain = chain, self._chain(chain.claim._replace(epoch=next_epoch(chain.claim.epoch)))
             committed = before.go_on(committed)
-            chain.begin(committed)
+            # It is sealed before the new one begins, which would be the latest one there though another was faster.
             if (end := before.seal(chain)) is not None:
                 committed = max(committed or 0, end)
             if before.successor() != chain.as_successor():

@@ -156,6 +156,8 @@ class PositionFile:
                     f" {entry.pos} to {found.pos} were not read here"
                 )
             tail.position = max(0, found.pos)
+            if tail.position and tail.mark is not None and not tail.mark.length:
+                tail.mark = None  # it was empty then, which is no proof of what Flume has read since
             tails.append(tail)
         return tails
 

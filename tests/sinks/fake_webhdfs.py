@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
@@ -45,6 +46,15 @@ class FakeWebHdfs:
         """
         self._seen = Tree(self.tree.clock)
         self._seen.files, self._seen.directories = copy.copy(self.files), copy.copy(self.tree.directories)
+
+    @classmethod
+    @contextlib.contextmanager
+    def installed(cls) -> Iterator[Self]:
+        """One for a while."""
+        with pytest.MonkeyPatch.context() as patch:
+            fake = cls()
+            fake.install(patch)
+            yield fake
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Answer all of requests' calls."""

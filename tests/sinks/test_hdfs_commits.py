@@ -74,9 +74,7 @@ CUTS = [4, 7]
 
 
 def calls_of_a_delivery(directory: Path) -> list[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        fake = FakeWebHdfs()
-        fake.install(patch)
+    with FakeWebHdfs.installed() as fake:
         deliver(fake, directory, CUTS, repeat=False)
         return fake.calls
 
@@ -97,9 +95,7 @@ def test_every_call_may_fail(tmp_path: Path, error: type[BaseException], count: 
     calls = calls_of_a_delivery(tmp_path)
     assert len(calls) >= 30
     for index in some(range(1, len(calls))):
-        with pytest.MonkeyPatch.context() as patch:
-            fake = FakeWebHdfs()
-            fake.install(patch)
+        with FakeWebHdfs.installed() as fake:
             fake.lose(index, count, when, error)
             deliver(fake, tmp_path, CUTS, repeat)
             fake.heal()
@@ -162,9 +158,7 @@ class RebalanceListener:
 @given(st.lists(ACTION, max_size=40))
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_owners_who_do_not_know_of_each_other(tmp_path: Path, actions: list[Any]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        fake = FakeWebHdfs()
-        fake.install(patch)
+    with FakeWebHdfs.installed() as fake:
         owners = [RebalanceListener(tmp_path) for _ in range(OWNERS)]
         for number, action, count, fault in actions:
             if fault is not None:

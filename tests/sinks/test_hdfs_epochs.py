@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections import Counter
 from pathlib import Path
@@ -72,9 +73,7 @@ def open_two_epochs(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool
 
     Their HDFS, how many calls the first one made, and whether it was refused.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        fake = FakeWebHdfs()
-        fake.install(patch)
+    with FakeWebHdfs.installed() as fake:
         sleeper, awake = open_sink(directory), open_sink(directory)
         sleeper.resume(CLAIM, 0)
         write_and_commit(sleeper, 0, 3)
@@ -188,9 +187,7 @@ def move(directory: Path) -> Resumed:
 @pytest.mark.parametrize(("error", "count", "step"), [(Crash, 1, 2), (requests.ConnectionError, 6, 7)])
 def test_calls_of_a_move_may_fail(tmp_path: Path, error: type[BaseException], count: int, step: int) -> None:
     def moved(index: int) -> tuple[FakeWebHdfs, int]:
-        with pytest.MonkeyPatch.context() as patch:
-            fake = FakeWebHdfs()
-            fake.install(patch)
+        with FakeWebHdfs.installed() as fake:
             sink = open_sink(tmp_path)
             sink.resume(CLAIM, 0)
             write_and_commit(sink, 0, 3)
@@ -216,6 +213,96 @@ def test_calls_of_a_move_may_fail(tmp_path: Path, error: type[BaseException], co
     for index in some(range(0, calls, step)):
         fake, _ = moved(index)
         assert delivered(fake) == Counter(range(5)), f"call {index}"
+
+
+def test_the_group_says_where_a_record_that_is_gone_was_though_who_moves_it_is_killed(tmp_path: Path) -> None:
+    def moved(index: int) -> int:
+        with FakeWebHdfs.installed() as fake:
+            fake.lose(index, 1, "after", Crash)
+            for _ in range(3):
+                sink = None
+                try:
+                    sink = open_sink(tmp_path, **{"hdfs.path": "/other"})
+                    assert sink.resume(OWN, 5).position == 5, f"call {index}"
+                    break
+                except Crash:
+                    continue
+                finally:
+                    if sink is not None:
+                        sink.close()
+            fake.heal()
+            return len(fake.calls)
+
+    for index in range(moved(1 << 30)):
+        moved(index)
+
+
+def test_a_record_that_two_in_turn_begin_to_move_is_found_though_both_are_killed(tmp_path: Path) -> None:
+    def moved(first: int, second: int) -> int:
+        with FakeWebHdfs.installed() as fake:
+            old = open_sink(tmp_path)
+            old.resume(CLAIM, 0)
+            write_and_commit(old, 0, 3)
+            old.close()
+            position, calls = None, 0
+            for root, call in (("/other", first), ("/third", second), ("/other", 1 << 30)):
+                sink = open_sink(tmp_path, **{"hdfs.path": root})
+                begun = len(fake.calls)
+                fake.lose(begun + call, 1, "after", Crash)
+                with contextlib.suppress(Crash):
+                    position = sink.resume(OWN, 0).position
+                calls = len(fake.calls) - begun
+                sink.close()
+                fake.heal()
+            assert position == 3, f"calls {first} and {second}"
+            return calls
+
+    for first in range(moved(1 << 30, 1 << 30)):
+        for second in range(0, 40, 3):
+            moved(first, second)
+
+
+def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
+    """An owner moves the record; at its call of that number another one does so, to the same place, and commits.
+
+    Their HDFS, how many calls the first one made, and whether it was told to ask again.
+    """
+    with FakeWebHdfs.installed() as fake:
+        old = open_sink(directory)
+        old.resume(CLAIM, 0)
+        write_and_commit(old, 0, 3)
+        sleeper, awake = (open_sink(directory, **{"hdfs.path": "/other"}) for _ in range(2))
+        begun, group = len(fake.calls), [OWN]
+
+        def overtake(number: int, _: str) -> None:
+            if number == begun + index:
+                fake.heal()
+                found = awake.resume(OWN, 3)
+                awake.write(records(3, 5))
+                awake.commit(awake.stage(found.claim, 3, 5))
+                group.append(found.claim)
+
+        fake.before = overtake
+        refused = False
+        try:
+            sleeper.resume(OWN, 3)
+        except Retry:
+            refused = True
+        calls = len(fake.calls) - begun
+        if index >= calls:
+            overtake(begun + index, "")
+        for claim, position in ((group[-1], 5), (group[0], 3)):  # as the group says, or as it said before
+            assert sleeper.resume(claim, position).position == 5, f"call {index}"
+        for sink in (old, sleeper, awake):
+            sink.close()
+        return fake, calls, refused
+
+
+def test_of_two_owners_that_move_the_record_at_once_neither_goes_back(tmp_path: Path) -> None:
+    _, calls, _ = move_twice(tmp_path, 1 << 30)
+    outcomes = [move_twice(tmp_path, index) for index in range(calls)]
+    assert any(refused for *_, refused in outcomes)
+    assert all(delivered(fake) == Counter(range(5)) for fake, *_ in outcomes)
 
 
 def test_a_note_is_kept_with_the_commit_until_it_is_noted(sinks: Any, fake: FakeWebHdfs) -> None:

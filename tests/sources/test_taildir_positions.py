@@ -299,3 +299,21 @@ def test_a_deleted_file_leaves_flumes_file_at_once_and_the_journal_later(tmp_pat
     source = start(tmp_path)
     assert bodies(source) == [b"3"]
     source.close()
+
+
+def test_what_flume_read_of_a_file_that_was_empty_proves_no_copy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, index = tmp_path / "logs" / "log", tmp_path / "positions" / "taildir.json"
+    log.parent.mkdir()
+    log.touch()
+    source = start(tmp_path, "log", idleTimeout="0")
+    assert bodies(source) == []
+    source.close()
+    index.write_text(json.dumps([{"inode": log.stat().st_ino, "pos": 2, "file": str(log)}]))
+    log.unlink()
+    (log.parent / "log.1.gz").write_bytes(gzip.compress(b"of another log\n"))
+    source = start(tmp_path, "log", idleTimeout="0")
+    assert bodies(source) == []
+    assert "was not found again" in caplog.text
+    source.close()
