@@ -116,6 +116,7 @@ class KafkaReader(Poller, Reader):
             self._queues[partition] = queue
         taken = self._decode(self._records(queue), self._claims[partition])
         if taken is not None:
+            self.busy()  # its commit is made between two polls, also once all is fetched
             self._metrics.add("EventTakeSuccessCount", len(taken.batch))
         return taken
 

@@ -137,7 +137,7 @@ class Poller(ABC):
                     message = self.consumer.poll(self._patience())
                     more = self.consumer.consume(AT_ONCE, timeout=0) if message is not None else []
                 if message is not None:
-                    self._busy_until = time.monotonic() + BUSY_SECONDS
+                    self.busy()
                     self.received([message, *more])
         except Exception as e:  # noqa: BLE001  # whatever it is, it is raised on the thread that takes
             self.fail(e)
@@ -147,6 +147,10 @@ class Poller(ABC):
             self.ended()
             with contextlib.suppress(FlafkaError):  # of a callback that was still due: it is of no use any more
                 self.consumer.close()
+
+    def busy(self) -> None:
+        """Poll for short times for a while: something is on its way, or who owns this will ask for something."""
+        self._busy_until = time.monotonic() + BUSY_SECONDS
 
     def _patience(self) -> float:
         idle = time.monotonic() >= self._busy_until

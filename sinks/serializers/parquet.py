@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from plugins import Batch
 from sinks.serializers.base import Buffer, Serializer, Writer
@@ -73,6 +72,8 @@ class ParquetFile(Writer):
     """One file, in groups of rows; only `close` makes it readable."""
 
     def __init__(self, codec: str, schema: Any) -> None:
+        import pyarrow.parquet as pq  # loads file systems, S3 among them: an agent without Parquet needs none
+
         self._out = _Out()
         self._writer = pq.ParquetWriter(self._out, schema, compression=codec)
         self._rows: list[Any] = []
