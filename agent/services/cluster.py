@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import random
 import signal
 import socket
 from abc import ABC, abstractmethod
@@ -21,6 +20,7 @@ from agent.services.jars import ensure
 from agent.services.java import Java, find_java
 from agent.services.logs import Intake
 from agent.services.process import ServerProcess, await_ready, listeners
+from agent.services.running import free_ports
 
 HOST = "127.0.0.1"
 LAST_INSTANCE, INSTANCE_STEP = 9, 100
@@ -255,7 +255,9 @@ class Cluster(ABC):
         missing = {name: port for name, port in self.usual_ports().items() if name not in known}
         if missing:
             free = self._fixed_ports and all(_free(port, self.host) for port in missing.values())
-            self.remember(ports={**known, **(missing if free else _random_ports(list(missing)))})
+            self.remember(
+                ports={**known, **(missing if free else dict(zip(missing, free_ports(len(missing)), strict=True)))}
+            )
 
 
 class PortTaken(ServiceError):
@@ -317,12 +319,6 @@ def _free(port: int, host: str = HOST) -> bool:
         except OSError:
             return False
         return True
-
-
-def _random_ports(names: list[str]) -> dict[str, int]:
-    """Free ports below the range from which Linux takes the ports of outgoing connections."""
-    free = (port for port in random.sample(range(20_000, 32_000), 12_000) if _free(port))
-    return dict(zip(names, free, strict=False))
 
 
 def listening(port: int, host: str = HOST) -> bool:

@@ -11,7 +11,7 @@ from agent.services.java import Java
 from agent.services.logs import LOG4J2, log4j2_options
 
 MASTER, THRIFT = "master", "thrift"
-MASTER_HEAP_MB, THRIFT_HEAP_MB = 192, 64
+MASTER_HEAP_MB, THRIFT_HEAP_MB = 192, 128
 
 # What HBase reaches into the JDK for, from its own scripts.
 OPENED = [

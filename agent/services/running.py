@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -17,9 +19,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from agent.services import ServiceError
+from agent.services.jars import cache_directory
 
 PATIENCE_SECONDS = 400.0
 """What is waited for comes within a minute, but for a busy machine."""
+FIRST_PORT, FEWEST_PORTS = 20_000, 2_000
+"""Free ports are looked for from here on, where so many are below those of outgoing connections."""
+_OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.002, 0.05
 """Seconds between two looks at a condition, which grow: what comes soon is seen soon, what is late costs little."""
 
@@ -35,7 +41,37 @@ def until(condition: Callable[[], Any], what: str = "a condition", seconds: floa
 
 
 def free_ports(count: int) -> list[int]:
-    """Different TCP ports on which nobody listened a moment ago."""
+    """Different TCP ports on which nobody listened a moment ago.
+
+    A JVM takes seconds until it listens. So these ports lie below those that the kernel gives to outgoing
+    connections, where it tells which those are, and all processes of a user are given them in turn. Raises
+    ServiceError where too few are free.
+    """
+    try:
+        end = int(_OUTGOING_PORTS.read_text().split()[0])
+    except OSError:
+        end = 0
+    if end < FIRST_PORT + FEWEST_PORTS:
+        return _any_ports(count)
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    with (cache_directory() / "last-port").open("a+") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        turn.seek(0)
+        last = int(turn.read() or random.randrange(FIRST_PORT, end))
+        free: list[int] = []
+        for step in range(1, end - FIRST_PORT + 1):
+            port = FIRST_PORT + (last + step - FIRST_PORT) % (end - FIRST_PORT)
+            with contextlib.suppress(OSError), socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+                free.append(port)
+            if len(free) >= count:
+                turn.truncate(0)
+                turn.write(str(port))
+                return free[:count]
+    raise ServiceError(f"of the TCP ports {FIRST_PORT} to {end - 1}, fewer than {count} are free")
+
+
+def _any_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

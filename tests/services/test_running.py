@@ -1,0 +1,51 @@
+"""Ports for programs that take a while until they listen."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.services import ServiceError, running
+from agent.services.running import FEWEST_PORTS, FIRST_PORT, free_port, free_ports
+
+OF_ANOTHER_PROCESS = "from agent.services.running import free_ports; print(*free_ports(20))"
+
+
+@pytest.fixture(autouse=True)
+def outgoing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The kernel's own range of ports, as it says it."""
+    path = tmp_path / "ip_local_port_range"
+    path.write_text("30000\t60999\n")
+    monkeypatch.setattr(running, "_OUTGOING_PORTS", path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return path
+
+
+def test_no_port_is_given_out_twice_nor_to_an_outgoing_connection() -> None:
+    here = [free_port() for _ in range(20)] + free_ports(20)
+    other = subprocess.run([sys.executable, "-c", OF_ANOTHER_PROCESS], capture_output=True, text=True, check=True)
+    ports = here + [int(port) for port in other.stdout.split()]
+    assert len(set(ports)) == 60
+    assert free_ports(0) == []
+    assert all(port >= FIRST_PORT for port in ports)
+    assert all(port < 30_000 for port in here)
+
+
+def test_a_port_on_which_somebody_listens_is_left_out(outgoing: Path) -> None:
+    outgoing.write_text(f"{FIRST_PORT + FEWEST_PORTS}\t60999\n")
+    taken = free_port()
+    with socket.create_server(("127.0.0.1", taken)), pytest.raises(ServiceError, match=f"{FEWEST_PORTS} are free"):
+        free_ports(FEWEST_PORTS)
+
+
+@pytest.mark.parametrize("said", ["1024\t65535\n", ""])
+def test_where_the_kernel_leaves_no_room_it_chooses(outgoing: Path, said: str) -> None:
+    if said:
+        outgoing.write_text(said)
+    else:
+        outgoing.unlink()
+    assert len(set(free_ports(5))) == 5
