@@ -219,7 +219,7 @@ class Replays(Outcomes):
 
     def _check_told(self, body: bytes, topic: str, gone: list[tuple[int, int]], short: int) -> None:
         if self.sink in SIMPLE:
-            short = 0 if self.delivered[body] + self.letters[body] else 1
+            short = 0 if short <= 0 or self.delivered[body] + self.letters[body] else 1
         for partition, offset in gone if short > 0 else ():
             if (topic, partition, offset) not in self.unclean and not self._replay_told(partition, offset):
                 raise Failure(f"{body!r} was removed before it was replayed, and nobody says so")

@@ -228,7 +228,7 @@ class Steps(Replays):
             self.world.sleep(2)
         if partition >= self.brokers.count(TOPIC):
             return
-        self._read_log()
+        self._read_log(hidden=True)
         low = max(0, self.brokers.end_offset(TOPIC, partition) - kept)
         self.brokers.advance_low_watermark(TOPIC, partition, low)
         self._gone(self.removed, partition, 0, low)

@@ -76,6 +76,11 @@ class Side:
     def admin(self) -> Any:
         return self.AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
 
+    @functools.cached_property
+    def _brokers(self) -> list[Any]:
+        """A client of each broker: they hear of a change one after the other, and a request may go to any."""
+        return [self.AdminClient({"bootstrap.servers": one, "log_level": 0}) for one in self.servers.split(",")]
+
     def name(self, what: str) -> str:
         return f"{what}-{self._tag}-{next(self._numbers)}"
 
@@ -112,12 +117,14 @@ class Side:
             return True
 
         self.until(made)
-        self.until(lambda: self.admin.list_topics(name, timeout=30).topics[name].error is None)
+        for broker in self._brokers:
+            self.until(lambda broker=broker: broker.list_topics(name, timeout=30).topics[name].error is None)
         return name
 
     def delete(self, topic: str) -> None:
         self.admin.delete_topics([topic])[topic].result(30)
-        self.until(lambda: topic not in self.admin.list_topics(timeout=30).topics)
+        for broker in self._brokers:
+            self.until(lambda broker=broker: topic not in broker.list_topics(timeout=30).topics)
 
     def put(self, topic: str, *values: str, partition: int = 0) -> None:
         """Stored when it returns."""

@@ -235,6 +235,7 @@ def test_a_transaction_that_is_too_old_is_aborted_and_its_producer_fenced(k: Sid
     k.put(topic, "behind it")
     assert k.values(topic) == []
     k.until(lambda: k.values(topic) == [(1, "behind it")])
+    k.until(lambda: refused(lambda: producer.commit_transaction(30)).code() != KafkaError._TIMED_OUT)
     error = refused(lambda: producer.commit_transaction(30))
     assert (error.code(), error.fatal()) == (KafkaError._FENCED, True)
 

@@ -109,7 +109,9 @@ class FileRun(Outcome):
         line = bytearray(lines[place])
         if how == "flip":
             digit = line.find(b'"pos":') + 6
-            line[max(digit, 0)] ^= 1
+            if digit >= len(line):
+                return  # an earlier damage has torn it
+            line[digit] ^= 1
             lines[place] = bytes(line)
         elif how == "torn":
             lines[-1] = lines[-1][: int(where * len(lines[-1]))]

@@ -89,6 +89,8 @@ class Brokers:
         self.world, self.cluster_id = world, cluster_id
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
+        self.written: set[tuple[str, str | None]] = set()
+        """The metadata of all positions that were ever written, by group."""
         self.transactions: dict[str, Coordinated] = {}
         self.nodes = (1, 2, 3)
         self.changed = Signal(world)

@@ -278,6 +278,7 @@ class Group:
     def written(self, offset: int, metadata: str | None) -> Committed:
         """A position, written after all others."""
         self.writers.add(self.world.process.name)
+        self.cluster.written.add((self.name, metadata))
         return Committed(offset, metadata, next(self._orders))
 
     def unstable(self, topic: str, partition: int) -> bool:
