@@ -143,7 +143,6 @@ class _Waiting(threading.Thread):
                 "bootstrap.servers": topic.servers,
                 "group.id": "latency",
                 "enable.auto.commit": False,
-                "fetch.wait.max.ms": 5,
                 "fetch.min.bytes": 1,
             }
         )

@@ -150,8 +150,8 @@ def drain(home: Path, text: str, events: int, delivered: Callable[[], bool] = la
         events = max(1, events - agent.count("SINK.k", "EventDrainAttemptCount"))  # 1: all, of a smoke run's few
         while agent.process.poll() is None and not delivered():
             last = cpu_seconds(agent.process.pid) or last
-            time.sleep(0.01)
-        seconds = time.perf_counter() - started
+            time.sleep(0.05)
+        seconds, last = time.perf_counter() - started, cpu_seconds(agent.process.pid) or last
         assert agent.ended() == 0, agent.log
     return Drained(events, seconds, last - cpu)
 

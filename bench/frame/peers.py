@@ -105,7 +105,10 @@ def flume(home: Path, configuration: str, *jars: str, options: Sequence[str] = (
     except ServiceError as reason:
         raise Missing(str(reason)) from None
     with running:
-        yield running.process.pid
+        try:
+            yield running.process.pid
+        except ServiceError as e:
+            raise ServiceError(f"{e}; Flume's log ends:\n{running.log[-4000:]}") from None
 
 
 def _program(name: str, *packages: str) -> tuple[Path, dict[str, str]]:

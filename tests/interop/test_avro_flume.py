@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections import Counter
 from pathlib import Path
@@ -80,6 +81,7 @@ def test_a_flume_that_does_not_answer(tmp_path: Path) -> None:
         file.write_text(text + "a1.sources = r1\na1.channels = c1\na1.sinks = k1\n")
         with RunningFlume(tmp_path, file) as flume, contextlib.closing(sent(port, **timeouts)) as sink:
             flume.process.send_signal(signal.SIGSTOP)
+            os.waitpid(flume.process.pid, os.WUNTRACED)  # all its threads stand still
             for _ in range(2):  # on the connection that there is, and on a new one
                 sink.write(Batch.of([Event(b"more")]))
                 with pytest.raises(Retry, match="no answer in time"):

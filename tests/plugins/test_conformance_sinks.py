@@ -239,6 +239,6 @@ def test_a_broken_sink_is_found(cls: type[Sink[Any]], says: str, tmp_path: Path)
 
 
 def test_a_sink_that_says_that_nothing_repeats_is_taken_at_its_word(tmp_path: Path) -> None:
-    told = r"ByItsOwnCount delivered twice, though repeats\(\) says that it does not: \d+ events, such as b'line"
+    told = r"ByItsOwnCount delivered twice, though repeats\(\) says that it does not: \d+ events, such as b'"
     with pytest.raises(AssertionError, match=told):
         check_files(ByItsOwnCount, tmp_path)

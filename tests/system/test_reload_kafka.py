@@ -74,12 +74,12 @@ def test_the_sink_that_does_not_change_keeps_its_partitions(tmp_path: Path, kafk
         agent.until(shared, "both sinks to have partitions")
         before = members(admin, topic)
         agent.until(lambda: all(took_over(name, of) in agent.log for name, of in before.items()), "both to say so")
-        taken_over = agent.log.count("a1.sinks.steady: has partitions")
         with (
             socket.create_connection(("127.0.0.1", agent.port("tcp"))) as connection,
             Load(connection.sendall) as sent,
         ):
             agent.until(lambda: arrived(tmp_path / "steady") and arrived(tmp_path / "changed"), "events at both")
+            told_before = len(agent.log)
             for round_ in range(1, ROUNDS + 1):
                 agent.file.write_text(configuration(tmp_path, port, servers, topic, round_))
                 agent.process.send_signal(signal.SIGHUP)
@@ -88,7 +88,7 @@ def test_the_sink_that_does_not_change_keeps_its_partitions(tmp_path: Path, kafk
                 until(lambda held=held: sum(arrived(tmp_path / "changed").values()) > held, "the changed sink")
         assert members(admin, topic)["steady"] == before["steady"]
         assert members(admin, topic)["changed"].partitions == before["changed"].partitions
-        assert agent.log.count("a1.sinks.steady: has partitions") == taken_over
+        assert "a1.sinks.steady: has partitions" not in agent.log[told_before:]
         assert agent.log.count("a1.sinks.changed: has partitions") >= ROUNDS + 1
         agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") == sent.written, "what was sent")
         agent.until(lambda: agent.count("SINK.steady", "Backlog") == 0, "nothing to be left")
