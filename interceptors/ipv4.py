@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from interceptors.bodies import Positions, bytes_of, rows_at
 from plugins.batch import Array
-
-Positions = npt.NDArray[np.int64]
 
 OCTET = "[0-2]?[0-9]{1,2}"
 PATTERN = rf"{OCTET}\.{OCTET}\.{OCTET}\.{OCTET}"
@@ -28,7 +27,7 @@ def find(column: Array) -> tuple[Positions, Positions, npt.NDArray[np.bool_]]:
     near = (gaps > 1) & (gaps <= 4)
     first = np.flatnonzero(near[:-1] & near[1:])
     before, second, behind = dots[first], dots[first + 1], dots[first + 2]
-    row = np.searchsorted(bounds, before, "right") - 1
+    row = rows_at(bounds, before)
     start, stop = bounds[row], bounds[row + 1]
 
     def digit(places: Positions) -> npt.NDArray[np.uint8]:
@@ -73,13 +72,6 @@ def replaced(column: Array, starts: Positions, ends: Positions, instead: list[by
     moved = bounds + longer[np.searchsorted(ends, bounds, "right")]
     offsets, values = pa.py_buffer(moved.astype(np.int32)), joined.buffers()[2]
     return pa.Array.from_buffers(pa.binary(), len(column), [None, offsets, values])
-
-
-def bytes_of(column: Array) -> tuple[npt.NDArray[np.uint8], Positions]:
-    """All that a binary column holds, and where in it each row begins; at last where the last one ends."""
-    _, offsets, values = column.buffers()
-    bounds = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
-    return np.frombuffer(values or b"", np.uint8)[bounds[0] : bounds[-1]], bounds - bounds[0]
 
 
 def _pieces(data: npt.NDArray[np.uint8], bounds: Positions, starts: Positions, ends: Positions) -> Array:

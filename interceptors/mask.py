@@ -21,8 +21,8 @@ A byte that is not UTF-8 is part of no built-in match and is left as it is.
 from __future__ import annotations
 
 import hmac
-import re
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -31,7 +31,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from interceptors import ipv4
+from interceptors import cards, ipv4
+from interceptors.bodies import bytes_of, rows_at
 from interceptors.patterns import PatternConfig, PatternInterceptor
 from plugins import Batch, agreement, option
 from plugins.batch import Array
@@ -43,23 +44,11 @@ Mask = npt.NDArray[np.bool_]
 # Small classes on purpose: RE2 compiles a pattern anew for each batch, and \p{L} alone takes it 5 ms.
 _LETTER = r"A-Za-z\x{c0}-\x{1fff}\x{3041}-\x{d7ff}"
 _WORD = f"0-9{_LETTER}"
-_SEPARATOR = r"\t +./_%\x{a0}\x{ad}\x{2000}-\x{2015}\x{202f}\x{205f}\x{2060}\x{2212}\x{3000}\x{feff}-"
 _BUILT_IN = {
-    # Digits and separators as far as they go, with something among them that may be a card: `_cards` looks closer.
-    "card": rf"[0-9{_SEPARATOR}]*(?:[0-9]{{13}}|[0-9]{{4}}[{_SEPARATOR}]+[0-9]{{3,8}}[{_SEPARATOR}]+[0-9]{{3}})"
-    rf"[0-9{_SEPARATOR}]*",
+    "card": cards.PATTERN,
     "email": rf"[{_WORD}_][{_WORD}._%+'-]*(?:@|%40)[{_WORD}.-]+\.[{_LETTER}][{_WORD}-]+",
     "ipv4": ipv4.PATTERN,
 }
-_GROUPINGS = {
-    *((digits,) for digits in range(13, 20)),
-    *((4, 4, 4, last) for last in range(1, 5)),
-    *((4, 4, 4, 4, last) for last in range(1, 4)),
-    *((4, 4, 5), (4, 3, 3, 3), (4, 6, 4), (4, 6, 5), (6, 13)),
-}
-_FIRST_GROUPS = {grouping[0] for grouping in _GROUPINGS}
-_DIGITS = re.compile("%20|([0-9]+)")
-_DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
 
 
 class MaskConfig(PatternConfig):
@@ -179,7 +168,8 @@ class MaskInterceptor(PatternInterceptor[MaskConfig]):
     def _built_in(self, name: str) -> Callable[[Array], Array]:
         regex = Regex(_BUILT_IN[name])
         if name == "card":
-            return lambda column: regex.transform(column, lambda digits: _cards(digits, self._substitute))
+            hidden = partial(regex.transform, function=lambda digits: cards.masked(digits, self._substitute))
+            return lambda column: _where(cards.may_hold, column, hidden)
         if name == "email":
             mask = self._mask(regex, str.lower)
             return lambda column: _where(_may_have_email, column, mask)
@@ -232,40 +222,14 @@ def _where(wanted: Callable[[Array], Mask], column: Array, mask: Callable[[Array
 
 def _may_have_email(column: Array) -> Mask:
     """The rows with an `@` or a `%40`, which each address has: in others nothing else need be looked for."""
-    data, bounds = ipv4.bytes_of(column)
+    data, bounds = bytes_of(column)
     found = data == ord("@")
     percent = np.flatnonzero(data[:-2] == ord("%"))
     found[percent[(data[percent + 1] == ord("4")) & (data[percent + 2] == ord("0"))]] = True
     rows = np.zeros(len(column), np.bool_)
-    rows[np.searchsorted(bounds, np.flatnonzero(found), "right") - 1] = True
+    rows[rows_at(bounds, np.flatnonzero(found))] = True
     return rows
 
 
 def _decoded(column: Array) -> Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _cards(text: str, substitute: Callable[[str], str]) -> str:
-    """The text, which consists of digits and separators, with its card numbers substituted."""
-    groups = [match for match in _DIGITS.finditer(text) if match[1]]
-    lengths = tuple(len(group[1]) for group in groups)
-    out, end = [], 0
-    for first, group in enumerate(groups):
-        if group.start() < end or lengths[first] not in _FIRST_GROUPS:
-            continue
-        for last in range(min(first + 5, len(groups)), first, -1):
-            if lengths[first:last] in _GROUPINGS:
-                number = "".join([part[1] for part in groups[first:last]])
-                if _is_card(number):
-                    out += [text[end : group.start()], substitute(number)]
-                    end = groups[last - 1].end()
-                    break
-    return "".join(out) + text[end:]
-
-
-def _is_card(number: str) -> bool:
-    """Whether a network may have issued it: by its first digits, and the check digit."""
-    if not (number[0] in "3456789" or "22" <= number[:2] <= "27" or (number[0] == "1" and len(number) == 15)):
-        return False
-    digits = number.encode()
-    return (sum(digits[-1::-2]) + sum(digits[-2::-2].translate(_DOUBLED)) - 48 * len(digits)) % 10 == 0

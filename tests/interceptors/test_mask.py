@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interceptors import ipv4
+from interceptors import cards, ipv4
 from interceptors.mask import MaskConfig, MaskInterceptor
 from plugins import Batch, Event, Origin
 from plugins.shared.regex import Regex
@@ -313,3 +313,48 @@ def test_rows_without_a_sign_of_an_email_address_are_passed_over(text):
     column = pa.array([body.encode() for body in bodies], pa.binary())
     batch = make(patterns="email").intercept(Batch.of_columns(column, {}))
     assert batch.bodies.to_pylist() == [masked(body, patterns__email=EMAIL).encode() for body in bodies]
+
+
+GROUPINGS = [
+    "1",
+    *map(str, range(13, 20)),
+    "4-4-4-4",
+    "4-4-4-1",
+    "4-4-4-4-3",
+    "4-4-5",
+    "4-3-3-3",
+    "4-6-4",
+    "4-6-5",
+    "6-13",
+]
+
+
+@st.composite
+def numbers(draw):
+    """A number that mostly passes the check, in groups as on cards, with separators between them."""
+    lengths = list(map(int, draw(st.sampled_from(GROUPINGS)).split("-")))
+    first = draw(st.sampled_from(["4", "1", "22", "28", "9", "0"]))
+    digits = first + draw(st.text("0123456789", min_size=20, max_size=20))
+    number = luhn(digits[: sum(lengths) - 1]) if draw(st.integers(0, 4)) else digits[: sum(lengths)]
+    ends = [sum(lengths[: count + 1]) for count in range(len(lengths))]
+    between = draw(st.sampled_from([" ", "-", "%20", " - ", "\u2011", ".", "x", "\xa0\t", "%", ":"]))
+    return between.join(number[end - length : end] for length, end in zip(lengths, ends, strict=True))
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.one_of(numbers(), st.sampled_from(["", " ", "%20", "%", "2", "20", "at=", "7", "é", "\udcff", "%2"]))
+        )
+        .map("".join)
+        .map(lambda text: text.encode("utf-8", "surrogateescape")),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(0, 2),
+)
+def test_cards_found_by_their_digits_are_those_of_the_regular_expression(bodies, skipped):
+    column = pa.array([b"4111111111111111"] * skipped + bodies, pa.binary())[skipped:]
+    batch = make(patterns="card").intercept(Batch.of_columns(column, {}))
+    expected = Regex(cards.PATTERN).transform(column, lambda digits: cards.masked(digits, lambda _: "***"))
+    assert batch.bodies.to_pylist() == expected.to_pylist()
