@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from plugins.batch import HEADER_TYPE
+
 Array = Any
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -49,6 +51,8 @@ def coded(codes: npt.NDArray[Any], texts: Array, present: Mask) -> Array:
 
 def numbers(numbers: npt.NDArray[Any], present: Mask | None = None) -> Array:
     """A header column: the numbers as text, null where not present."""
+    if present is not None and not present.any():
+        return pa.nulls(len(present), HEADER_TYPE)
     encoded = pa.array(numbers, mask=_absent(present)).dictionary_encode()
     return pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))
 

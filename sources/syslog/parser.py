@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import tzinfo
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -298,12 +298,18 @@ def _usual(data: Bytes, after: Ints) -> Mask:
 
 def _named_well(separators: Bytes, hosts: Array, dialect: Dialect) -> Mask:
     """Whether a host and what follows it are as the dialect's heads have them, if the head is a usual one."""
-    good = pc.match_substring_regex(hosts.dictionary, rf"^{dialect.host}\z").to_numpy(zero_copy_only=False)
+    good = np.array([_is_host(name, dialect.host) for name in hosts.dictionary.to_pylist()], np.bool_)
     ends = separators == _BLANK
     if not dialect.strict:
         ends |= separators - ord("\t") < 5
     named: Mask = ends if good.all() else ends & good[hosts.indices.to_numpy()]
     return named
+
+
+@lru_cache(maxsize=65536)
+def _is_host(name: bytes, pattern: str) -> bool:
+    """Whether that is a host's name: remembered, as the hosts of a batch are most often those of the one before."""
+    return re.fullmatch(pattern.encode(), name) is not None
 
 
 def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask, width: int) -> _Heads:

@@ -56,7 +56,19 @@ def rfc3164_times(
     changes = np.ones(len(words), np.bool_)
     changes[1:] = (words[1:, 0] != words[:-1, 0]) | (words[1:, 1] != words[:-1, 1])
     runs = np.cumsum(changes) - 1
-    window, tail = window[changes], windows(data, end[changes] - 11, 11)  # from the day on, of one digit or two
+    tail = windows(data, end[changes] - 11, 11)  # from the day on, of one digit or two
+    seconds, known = _of_runs(window[changes, :16].tobytes(), tail.tobytes(), int(now), zone, strict)
+    return seconds[runs], known[runs]
+
+
+@lru_cache(maxsize=8)
+def _of_runs(stamps: bytes, tails: bytes, now: int, zone: tzinfo | None, strict: bool) -> tuple[Ints, Mask]:
+    """`rfc3164_times` of timestamps of 16 bytes, with the last 11 of each.
+
+    Remembered: the next batch most often has the same, and to work out one takes as long as to work out hundreds.
+    """
+    window = np.frombuffer(stamps, np.uint8).reshape(-1, 16)
+    tail = np.frombuffer(tails, np.uint8).reshape(-1, 11)
     keys = window[:, 0].astype(np.int64) << 16 | window[:, 1].astype(np.int64) << 8 | window[:, 2]
     places = np.searchsorted(_MONTH_KEYS, keys) % 12
     day = np.where(is_digit(tail[:, 0]), two_digits(tail, 0), tail[:, 1] - ord("0"))
@@ -73,7 +85,7 @@ def rfc3164_times(
     if strict:
         known &= (day > 0) & (day <= _DAYS_IN_MONTH[_MONTH_NUMBERS[places]]) & (hour < 24)
         known &= (minute < 60) & (second < 60)
-    return seconds[runs], known[runs]
+    return seconds, known
 
 
 def _seconds(year: Ints, month: Any, day: Any, hour: Any, minute: Any, second: Any) -> Ints:
