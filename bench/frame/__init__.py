@@ -23,6 +23,7 @@ from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.solr import SolrCluster
 from bench.frame.processes import cpu_seconds
+from bench.frame.warming import warm
 
 ROUNDS = 5
 RATE, CPU, BROKERS = "events/s", "µs CPU/event", "µs CPU/event of brokers"
@@ -137,8 +138,13 @@ class Bench:
 
     @property
     def kafka(self) -> KafkaCluster:
-        """Three brokers, replication 3, min ISR 2, with the heap that benchmarks have."""
-        return self._server(KafkaCluster, heap_mb=512)
+        """Three brokers, replication 3, min ISR 2, with the heap that benchmarks have, and warm but for a smoke run."""
+        new = KafkaCluster not in self._servers
+        cluster = self._server(KafkaCluster, heap_mb=512)
+        if new and not self.smoke:
+            self.say("brokers get warm")
+            warm(cluster.bootstrap_servers)
+        return cluster
 
     def broker_cpu(self) -> float:
         """Seconds of CPU time that all brokers have taken so far."""
