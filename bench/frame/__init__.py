@@ -138,7 +138,7 @@ class Bench:
 
     @property
     def kafka(self) -> KafkaCluster:
-        """Three brokers, replication 3, min ISR 2, with the heap that benchmarks have, and warm but for a smoke run."""
+        """Three brokers, replication 3, min ISR 2, with the heap that benchmarks have; warm but for smoke runs."""
         new = KafkaCluster not in self._servers
         cluster = self._server(KafkaCluster, heap_mb=512)
         if new and not self.smoke:

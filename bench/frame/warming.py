@@ -1,4 +1,4 @@
-"""Brokers that have worked for a while: a JVM compiles what it runs often, and takes half of the CPU for that at first.
+"""Brokers that have worked for a while: a JVM compiles what it runs often, with half of the CPU time at first.
 
 A broker that was started a minute ago takes two to three times as long for a request as one that is up for hours, as
 a user's are, and its compiler's threads take cores from whatever is measured beside it.
