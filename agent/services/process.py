@@ -127,13 +127,17 @@ def _inherited() -> list[int]:
 
 
 def _start_time(pid: int) -> int | None:
-    """Clock ticks after boot at which the process started; None for no process or a dead one (a zombie)."""
+    """Clock ticks after boot at which the process started; None for no process or a dead one (a zombie).
+
+    While threads of it still end, it is not dead: what it had open is, and the ports that it listens on.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     state, *numbers = stat.rpartition(")")[2].split()  # the name before it may hold spaces and parentheses
-    return None if state in "ZX" else int(numbers[18])
+    threads, started = int(numbers[16]), int(numbers[18])
+    return None if state in "ZX" and threads <= 1 else started
 
 
 def open_files(pid: int | None) -> set[str]:

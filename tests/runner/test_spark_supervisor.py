@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -14,7 +15,8 @@ import pytest
 
 from agent.config import load
 from agent.runner.spark import supervisor
-from agent.runner.spark.supervisor import SparkRunner, workplace
+from agent.runner.spark.supervisor import SparkRunner
+from agent.runner.spark.workplace import used, workplace
 from agent.services.running import free_port, until
 from agent.topology import AgentSpec
 from plugins import Components
@@ -39,6 +41,18 @@ def test_what_a_killed_agent_left_goes_with_the_next_start(
     with workplace() as first, workplace() as second:
         assert not left.exists()
         assert sorted(tmp_path.iterdir()) == sorted([Path(first), Path(second)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_goes_once_nothing_that_was_started_in_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with workplace() as directory:
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        with used() as descriptors:
+            makes_again = ["sh", "-c", 'sleep 0.3; mkdir -p "$0"', directory]
+            process = subprocess.Popen(makes_again, pass_fds=descriptors)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert process.wait(60) == 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from agent.services import ServiceError
 from agent.services.process import ServerProcess, await_ready, open_files
+from agent.services.running import free_port, until
 
 FOREVER = [sys.executable, "-uc", "import time; print('up'); time.sleep(600)"]
 DEAF = [sys.executable, "-uc", "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(600)"]
@@ -22,6 +24,13 @@ KafkaException: Socket server failed to bind to 127.0.0.1:19092
 Caused by: java.net.BindException: Address already in use
 \t... 18 more
 2026-11-22 02:23:46.473 INFO k.s.BrokerServer: [BrokerServer id=1] shutting down
+"""
+LISTENS_WITHOUT_ITS_FIRST_THREAD = """
+import ctypes, platform, socket, threading, time
+listener = socket.create_server(("127.0.0.1", int(__import__("sys").argv[1])))
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("up", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
 """
 BROKEN = [sys.executable, "-c", "raise SystemExit('no such disk')"]
 
@@ -50,6 +59,19 @@ def test_a_server_runs_in_a_session_of_its_own_and_is_found_by_the_next_program(
     assert (server.rss_mb or 0) > 1
     server.start(FOREVER)
     assert server.pid == pid
+
+
+def test_it_has_not_ended_before_all_its_threads_have(server: ServerProcess) -> None:
+    port = free_port()
+    server.start([sys.executable, "-c", LISTENS_WITHOUT_ITS_FIRST_THREAD, str(port)])
+    up(server)
+    pid = server.pid
+    until(lambda: ") Z " in Path(f"/proc/{pid}/stat").read_text(), "its first thread to end")
+    assert server.pid == pid
+    server.signal(signal.SIGKILL)
+    assert server.wait(60)
+    with socket.create_server(("127.0.0.1", port)):
+        pass
 
 
 def test_it_holds_nothing_that_its_starter_was_given(server: ServerProcess, tmp_path: Path) -> None:

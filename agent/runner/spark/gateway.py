@@ -24,6 +24,7 @@ import javaproperties
 
 from agent.hadoop import hadoop_configuration
 from agent.options import YARN, is_local
+from agent.runner.spark.workplace import used
 from agent.services.jars import ensure
 from agent.services.java import find_java
 from agent.services.logs import last_error, tail
@@ -86,7 +87,11 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gatew
     if not is_local(master):
         environment.pop("PYTHONPATH", None)  # which Spark would hand on to executors on other hosts
     log_file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="flafka-spark-") as directory, log_file.open("ab") as log:
+    with (
+        tempfile.TemporaryDirectory(prefix="flafka-gateway-") as directory,
+        log_file.open("ab") as log,
+        used() as descriptors,
+    ):
         told, properties = Path(directory, "connection"), Path(directory, "spark.properties")
         properties.write_text(javaproperties.dumps(settings))  # not arguments: there may be passwords among them
         process = subprocess.Popen(
@@ -95,6 +100,7 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gatew
             stdout=log,
             stderr=subprocess.STDOUT,
             preexec_fn=functools.partial(_end_with, os.getpid()),
+            pass_fds=descriptors,
             env=environment | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
         )
         _started.append(process)

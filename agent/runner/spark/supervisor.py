@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import pickle
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,15 +17,12 @@ from agent.runner.deadletters.notices import Causes
 from agent.runner.retries import Retries, worked
 from agent.runner.spark.gateway import ended
 from agent.runner.spark.job import Job, SinkJob
+from agent.runner.spark.workplace import workplace
 from agent.state import state_directory
 from agent.topology import AgentSpec, SinkSpec
 from plugins import Metrics, Retry
 
 log = logging.getLogger("spark")
-
-_PREFIX = "flafka-spark-"
-_OWNER = "owner"
-"""The file in a workplace that its agent keeps locked as long as it lives."""
 
 
 class SparkRunner:
@@ -155,18 +148,3 @@ class SparkRunner:
             metrics.forget("Lag")  # from before it failed, and perhaps 0
         else:
             worked(metrics)
-
-
-@contextmanager
-def workplace() -> Iterator[str]:
-    """A temporary directory; those that killed agents left behind are removed first."""
-    for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_OWNER}"):
-        with suppress(OSError), owner.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(owner.parent, ignore_errors=True)
-    with (
-        tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as directory,
-        Path(directory, _OWNER).open("wb") as file,
-    ):
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield directory
