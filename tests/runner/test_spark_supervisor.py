@@ -56,6 +56,20 @@ def test_it_goes_once_nothing_that_was_started_in_it_runs(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def test_it_goes_at_once_where_what_cleans_up_has_removed_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("agent.runner.spark.workplace._END_SECONDS", 3600)
+    with workplace() as directory:
+        Path(directory, "owner").unlink()
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        with used() as descriptors:
+            assert descriptors == []
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
 class Impatient(threading.Event):
     """Waits a moment only, and tells for how long it should have."""
 

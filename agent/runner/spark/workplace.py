@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 _PREFIX = "flafka-spark-"
@@ -39,19 +39,20 @@ def workplace() -> Iterator[str]:
 @contextmanager
 def used() -> Iterator[list[int]]:
     """Descriptors to hand on to a process that uses the workplace which this one is in; none where it is in none."""
-    directory = Path(tempfile.gettempdir())
-    with ExitStack() as stack:
-        if not directory.name.startswith(_PREFIX):
-            yield []
-            return
-        file = stack.enter_context((directory / _OWNER).open("rb"))
+    owner = Path(tempfile.gettempdir(), _OWNER)
+    if not (owner.parent.name.startswith(_PREFIX) and owner.exists()):
+        yield []
+        return
+    with owner.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         yield [file.fileno()]
 
 
 def _is_left(owner: Path) -> bool:
-    """Whether nobody uses the workplace any more."""
-    with suppress(OSError), owner.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+    """Whether nobody uses the workplace any more; true where what cleans up /tmp has removed the file, too."""
+    try:
+        with owner.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return not owner.exists()
+    return True
