@@ -38,8 +38,8 @@ if $programname == "first" then
 """
 RSYSLOG_FORWARD = """
 action(type="omfwd" protocol="tcp" target="127.0.0.1" port="{port}" TCP_Framing="{framing}" template="{template}"
-       action.resumeRetryCount="-1" action.resumeInterval="2" queue.type="LinkedList" queue.filename="{framing}"
-       queue.saveOnShutdown="on")
+       action.resumeRetryCount="-1" action.resumeInterval="2" queue.type="LinkedList" queue.size="50000"
+       queue.filename="{framing}" queue.saveOnShutdown="on")
 """
 SYSLOG_NG_CONF = """
 @version: 3.35
