@@ -57,7 +57,7 @@ class PairedHdfs(HdfsCluster):
             f"dfs.client.failover.proxy.provider.{SERVICE}": (
                 "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
             ),
-            "dfs.namenode.shared.edits.dir": f"file://{self.directory}/data/edits",
+            "dfs.namenode.shared.edits.dir": (self.directory / "data" / "edits").as_uri(),
             "dfs.namenode.name.dir": str(self.directory / "data" / (name if name in NAMENODES else NAMENODE)),
             "dfs.ha.fencing.methods": "shell(/bin/true)",
             "dfs.ha.allow.stale.reads": "true",
