@@ -16,6 +16,7 @@ import pytest
 
 from agent.services.hdfs import NAMENODE
 from agent.services.kafka import KafkaCluster
+from agent.services.running import until
 from tests.system.namenodes import NAMENODES, SECOND, PairedHdfs
 from tests.system.running import in_hdfs, unique
 from tests.system.test_groups import Group
@@ -137,11 +138,15 @@ def test_ten_failovers_between_namenodes_whose_standby_answers_reads(
         wanted = Counter(group.bodies)
 
         def delivered() -> Counter[bytes]:
-            with contextlib.suppress(
-                pyhdfs.HdfsException
-            ):  # the DataNode asks a standby that does not know the file yet
-                return Counter(in_hdfs(hdfs, f"/{name}"))
-            return Counter()
+            found: list[Counter[bytes]] = []
+
+            def read() -> bool:  # not where the DataNode asks a standby that does not know the file yet
+                with contextlib.suppress(pyhdfs.HdfsException):
+                    found.append(Counter(in_hdfs(hdfs, f"/{name}")))
+                return bool(found)
+
+            until(read, "HDFS to be read", PATIENCE)
+            return found[0]
 
         agent.until(lambda: not wanted - delivered(), "all events", PATIENCE)
         assert agent.stop() == 0
