@@ -118,8 +118,6 @@ def run(bench: Bench) -> None:
     """Single events, then batches."""
     client = AvroClient(bench)
     single = Request(1, bench.events(3_000, 100), 1)
-    with bare(bench, 10 * single.all, "warm") as warm:
-        warm()  # brokers whose JVMs are new answer single requests several times more slowly
     bench.compare(
         "append, one in flight",
         contestant(bench, client, single, "ours"),

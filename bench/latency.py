@@ -37,8 +37,6 @@ LINE = b"<134>%s web-1 sshd[4721]: Failed password for invalid user admin from 1
 TICK = 0.001
 SHARES = (10, 50)
 """Per cent of the capacity."""
-WARM = 4
-"""Times the length of a run, at the lower load, before the first: until brokers have compiled what they do then."""
 TO_SOLR = 500
 """Events a second: a document costs a hundred times what an event does, and searches need Solr as well."""
 TEXT = r"sshd\[4721\]: Failed password for invalid user admin from (\*\*\*|10\.1\.2\.3) port 4022 ssh2 at=\d{19}$"
@@ -63,9 +61,6 @@ def run(bench: Bench) -> None:
     bench.rows.append(Row("capacity", RATE, None, [(rate, None) for rate in rates]))
     capacity = statistics.median(rates)
     seconds = 1.0 if bench.smoke else 10.0
-    warm = Topic(servers, "latency-warm")
-    with steady(warm, ours(bench, warm), int(capacity * SHARES[0] / 100), WARM * seconds, warm.decoded) as once:
-        once()
     for share in SHARES:
         rate = int(capacity * share / 100)
         topics = [Topic(servers, f"latency-{share}-{who}") for who in "ab"]
