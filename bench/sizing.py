@@ -3,15 +3,20 @@
 Lines come at a steady rate, far below what the machine could take, so that nothing waits. The peer is the model, with
 the costs that are in agent/sizing.toml and machines that are used in full: a ratio of 1.1 says that the load took a
 tenth more than the model had computed. Disks are not compared, as numbered lines are smaller there than any log.
+
+The same again with the sink on Spark: a standalone master and two workers of one core. The driver counts as the
+agent's, whose child it is; the workers count from before the driver has asked for them.
 """
 
 from __future__ import annotations
 
 import socket
 import time
+from functools import partial
 
 from agent.audit.reconciliation import HdfsReader
 from agent.services.running import RunningAgent
+from agent.services.spark import MASTER, WORKERS
 from agent.sizing import Load, costs, needs
 from bench.frame import Bench, Figures, simply
 from bench.frame.kafka import Topic
@@ -33,26 +38,37 @@ a.sinks.files.hdfs.rollInterval = {roll}
 a.sinks.files.hdfs.rollSize = 0
 a.sinks.files.hdfs.rollCount = 0
 """
+ON_SPARK = """
+a.runner = spark
+a.spark.master = {master}
+a.spark.conf.spark.master.ui.port = {page}
+a.spark.triggerInterval = 1
+"""
+EXECUTORS = "cores of executors"
+FIRST = 20
+"""The share of the load that goes before it."""
 
 
 def run(bench: Bench) -> None:
-    """One comparison, of all that can be seen on one machine."""
+    """One comparison for each runner, of all that can be seen on one machine."""
     seconds = 3.0 if bench.smoke else SECONDS
     rate = bench.events(RATE, 1_000)
     lines = Lines(bench, int(rate * seconds), FILLING)
     partitions = int(computed(load(lines, rate, seconds))["partitions"])
-    bench.compare(
-        f"{rate:,} events/s for {seconds:.0f} s",
-        simply(lambda: taken(bench, lines, rate, partitions)),
-        {MODEL: simply(lambda: seen(computed(load(lines, rate, seconds)), seconds))},
-        warm=False,
-    )
+    for runner in ("local",) if bench.smoke else ("local", "spark"):
+        model = computed(load(lines, rate, seconds, runner))
+        bench.compare(
+            f"{rate:,} events/s for {seconds:.0f} s, runner = {runner}",
+            simply(partial(taken, bench, lines, rate, partitions, runner)),
+            {MODEL: simply(partial(seen, model, seconds))},
+            warm=False,
+        )
 
 
-def load(lines: Lines, rate: int, seconds: float) -> Load:
+def load(lines: Lines, rate: int, seconds: float, runner: str = "local") -> Load:
     """As `agent size` is asked for it."""
     size = len(lines.masked[0].as_py())
-    return Load(events=rate, bytes=size, masks=1, busy=1, retention=seconds / 3600, roll=ROLL)
+    return Load(events=rate, bytes=size, masks=1, runner=runner, busy=1, retention=seconds / 3600, roll=ROLL)
 
 
 def computed(load: Load) -> dict[str, float]:
@@ -66,35 +82,50 @@ def seen(amounts: dict[str, float], seconds: float) -> Figures:
         "cores of the agent": amounts["cores of agents"],
         "cores of brokers": amounts["cores of brokers"],
         "files": amounts["files an hour"] * seconds / 3600,
+        **({EXECUTORS: amounts[EXECUTORS]} if EXECUTORS in amounts else {}),
     }
 
 
-def taken(bench: Bench, lines: Lines, rate: int, partitions: int) -> Figures:
+def taken(bench: Bench, lines: Lines, rate: int, partitions: int, runner: str) -> Figures:
     """An agent of its own, until all is on HDFS, compared."""
-    home = bench.directory("sizing")
+    home, few = bench.directory("sizing"), lines.fewer(FIRST)
     topic = Topic(bench.kafka.bootstrap_servers, home.name, partitions)
     text = CONFIGURATION.format(servers=topic.servers, topic=topic.name)
     text += SINK.format(webhdfs=bench.hdfs.webhdfs, root=home.name, roll=ROLL)
+    if runner == "spark":
+        text += ON_SPARK.format(master=bench.spark.address, page=bench.spark.ports[f"{MASTER}-ui"])
     reader = HdfsReader(bench.hdfs.webhdfs)
     with RunningAgent(home, text) as agent:
         port = agent.port("syslog")
-        brokers, cpu, began = bench.broker_cpu(), cpu_seconds(agent.process.pid), time.perf_counter()
-        paced(port, lines, rate)
-        agent.until(
-            lambda: agent.count("SINK.files", "EventDrainSuccessCount") >= lines.events, "all to be delivered"
-        )
+
+        def deliver(lines: Lines, together: int) -> None:
+            paced(port, lines, rate)
+            agent.until(
+                lambda: agent.count("SINK.files", "EventDrainSuccessCount") >= together, "all to be delivered"
+            )
+
+        deliver(few, few.events)  # what executors take to begin is no part of a load
+        before = len(written(reader, home.name))
+        pids = {"cores of the agent": [agent.process.pid]}
+        if runner == "spark":
+            pids[EXECUTORS] = [pid for name in WORKERS if (pid := bench.spark.server(name).pid)]
+        cpu = {what: sum(map(cpu_seconds, some)) for what, some in pids.items()}
+        brokers, began = bench.broker_cpu(), time.perf_counter()
+        deliver(lines, few.events + lines.events)
         seconds = lines.events / rate
-        cpu, brokers = cpu_seconds(agent.process.pid) - cpu, bench.broker_cpu() - brokers
+        figures = {what: (sum(map(cpu_seconds, some)) - cpu[what]) / seconds for what, some in pids.items()}
+        figures["cores of brokers"] = (bench.broker_cpu() - brokers) / seconds
         bench.say(f"took {time.perf_counter() - began:.1f} s for {seconds:.1f} s")
         agent.stop()
-    files = [path for path in reader.walk(f"/{home.name}") if "/_" not in path and "/." not in path]
+    files = written(reader, home.name)
     found = sum(reader.read(path).count(b"\n") for path in files)
-    assert found == lines.events, f"{found:,} events of {lines.events:,}"
-    return {
-        "cores of the agent": cpu / seconds,
-        "cores of brokers": brokers / seconds,
-        "files": float(len(files)),
-    }
+    assert found == few.events + lines.events, f"{found:,} events of {few.events + lines.events:,}"
+    return {**figures, "files": float(len(files) - before)}
+
+
+def written(reader: HdfsReader, root: str) -> list[str]:
+    """The finished files."""
+    return [path for path in reader.walk(f"/{root}") if "/_" not in path and "/." not in path]
 
 
 def paced(port: int, lines: Lines, rate: int) -> None:

@@ -22,6 +22,7 @@ from agent.services.hbase import HBaseCluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.solr import SolrCluster
+from agent.services.spark import SparkCluster
 from bench.frame.processes import cpu_seconds
 from bench.frame.warming import warm
 
@@ -165,6 +166,11 @@ class Bench:
     def solr(self) -> SolrCluster:
         """One Solr."""
         return self._server(SolrCluster)
+
+    @property
+    def spark(self) -> SparkCluster:
+        """A master and two workers, each with one core."""
+        return self._server(SparkCluster)
 
     def _server(self, kind: type[C], **arguments: Any) -> C:
         if kind not in self._servers:
