@@ -189,9 +189,9 @@ def _ours(home: Path, text: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def bare(bench: Bench, events: int, name: str = "bare") -> Iterator[Callable[[], Figures]]:
+def bare(bench: Bench, events: int) -> Iterator[Callable[[], Figures]]:
     """A record at a time, each waited for, with the channel's guarantees."""
-    topic = Topic(bench.kafka.bootstrap_servers, f"append-{name}")
+    topic = Topic(bench.kafka.bootstrap_servers, "append-bare")
     expected = pa.array(numbered(BODY, events))
     lines = bench.directory("lines") / "lines"
     lines.write_bytes(b"".join(line + b"\n" for line in numbered(BODY, events)))
