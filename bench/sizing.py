@@ -42,7 +42,7 @@ ON_SPARK = """
 a.runner = spark
 a.spark.master = {master}
 a.spark.conf.spark.master.ui.port = {page}
-a.spark.triggerInterval = 1
+a.spark.triggerInterval = {roll}
 """
 EXECUTORS = "cores of executors"
 FIRST = 20
@@ -92,7 +92,7 @@ def taken(bench: Bench, lines: Lines, rate: int, partitions: int, runner: str) -
     text = CONFIGURATION.format(servers=topic.servers, topic=topic.name)
     text += SINK.format(webhdfs=bench.hdfs.webhdfs, root=home.name, roll=ROLL)
     if runner == "spark":
-        text += ON_SPARK.format(master=bench.spark.address, page=bench.spark.ports[f"{MASTER}-ui"])
+        text += ON_SPARK.format(master=bench.spark.address, page=bench.spark.ports[f"{MASTER}-ui"], roll=ROLL)
     reader = HdfsReader(bench.hdfs.webhdfs)
     with RunningAgent(home, text) as agent:
         port = agent.port("syslog")
