@@ -6,10 +6,8 @@ import contextlib
 import errno
 import fcntl
 import os
-import resource
 import socket
 import struct
-import sys
 import termios
 import time
 from collections import Counter
@@ -17,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from plugins import Config, Source, option
+from sources.descriptors import EXHAUSTED, most_open
 
 AT_ONCE = 256
 """Connections accepted in a row before those that are open have their turn again."""
@@ -24,7 +23,6 @@ LIMIT = "OpenConnectionLimit"
 REFUSED = "ConnectionRefusedCount"
 EVICTED = "ConnectionEvictedCount"
 
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 _PAUSE = 0.05
 """Seconds between two attempts to accept while the kernel lacks something for it."""
 
@@ -94,8 +92,7 @@ class Connections(Generic[K]):
 
     def open(self) -> None:
         """Find out how many there may be. Before any other call."""
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._files = sys.maxsize if limit == resource.RLIM_INFINITY else limit
+        self._files = most_open()
         self._ceiling = self._files - min(self._files // 2, max(256, self._files // 8))
         self.limit = min(self._most, self._ceiling)
         if self.limit < self._most:
@@ -167,9 +164,9 @@ class Connections(Generic[K]):
                 self._keep_reserve()  # where there are no files, the kernel says so before it looks for connections
                 return
             except OSError as e:
-                if e.errno in _EXHAUSTED and self._release_reserve():
+                if e.errno in EXHAUSTED and self._release_reserve():
                     continue
-                if e.errno in (*_EXHAUSTED, errno.ENOBUFS, errno.ENOMEM):
+                if e.errno in (*EXHAUSTED, errno.ENOBUFS, errno.ENOMEM):
                     self._complain("accept", "cannot accept connections for a while: %s", e.strerror)
                     time.sleep(_PAUSE)  # the next try would fail at once
                     return

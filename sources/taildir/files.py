@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
@@ -22,6 +22,8 @@ from sources.taildir.opener import ARRIVED, CREATED, DELETED
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
 from sources.taildir.watch import Change, Hints
 from sources.troubles import Troubles
+
+Listing = Callable[[str], dict[Key, str]]
 
 
 class Found(NamedTuple):
@@ -52,7 +54,7 @@ class Files:
         """`room` is a directory for what compressed copies hold; unpacking ends when `stopping` is set."""
         self._groups = groups
         self._known = Known(saved, log)
-        self._opened = Opened(self.forget)
+        self._opened = Opened(self.forget, log)
         self._copies = Copies(room, troubles, stopping)
         self._by_path: dict[str, Tail] = {}
         """What is there under each path; where nothing is, what was there."""
@@ -62,6 +64,8 @@ class Files:
         """Closed files that were written to, as far as known."""
         self.unsaved: set[Tail] = set()
         """Those whose place or name on disk is not the present one."""
+        self._hidden: set[str] = set()
+        """Names that could not be seen at the latest look at their directory."""
         self.ledger = Ledger()
         self._file_header = file_header
         self.idle_seconds = idle
@@ -111,7 +115,8 @@ class Files:
     def excuse(self, directories: Iterable[str]) -> None:
         """What is there now need not be told of by the kernel: nobody watched when it came."""
         for directory in directories:
-            self.ledger.excuse(key for key in names(directory) if key not in self._known.found)
+            with suppress(OSError):
+                self.ledger.excuse(key for key in names(directory) if key not in self._known.found)
 
     def adopt(self, hints: Hints) -> set[Tail]:
         """Follow what the watch has opened; answer what is new of it. A look has to follow."""
@@ -183,13 +188,18 @@ class Files:
         if tail is not None and tail.fd is not None:
             os.close(fd)
             return
-        if tail is not None and not tail.is_in(fd, change.path):
-            self.forget(tail)  # its inode was used again
-            tail = None
-        if tail is not None:
-            self._hold(tail, fd)
+        try:
+            if tail is not None and not tail.is_in(fd, change.path):
+                self.forget(tail)  # its inode was used again
+                tail = None
+            if tail is not None:
+                self._hold(tail, fd)
+                return
+            tail = self._known.recall(change.key, change.path, fd)
+        except OSError as e:
+            os.close(fd)
+            self._unseen(change.path, e)
             return
-        tail = self._known.recall(change.key, change.path, fd)
         if tail is None:
             device, inode = change.key
             tail = Tail(change.path, inode=inode, device=device, mark=Mark(), name=change.name)
@@ -205,14 +215,22 @@ class Files:
             where &= directories
         found = Found(set(), {})
         unknown: list[tuple[str, Key]] = []
-        for directory in where:
-            for path in self._groups.paths(directory):
+        hidden = {path for path in self._hidden if os.path.dirname(path) in where}
+        self._hidden -= hidden
+        for directory in sorted(where):
+            paths = self._groups.paths(directory)
+            if paths is None:
+                where.discard(directory)  # nothing can be concluded of what is there
+                continue
+            for path in paths:
                 self._find(path, found, unknown)
         self._find_renamed(where, found)
         missing = self._known.missing() if unknown else []
         for path, key in unknown:
             self._find_new(path, key, found, missing, skip_to_end=skip_to_end)
         self._find_copies(where, found)
+        for path in hidden - self._hidden:
+            self._troubles.over(path)
         self.unsaved |= found.changed
         if found.changed:
             self._index()
@@ -244,23 +262,32 @@ class Files:
         except FileNotFoundError:
             return  # gone again, or a link that leads nowhere yet
         except OSError as e:
-            self._troubles.report(path, f"{path} cannot be read, it is tried again: {e.strerror}")
+            self._unseen(path, e)
             return
         if not stat.S_ISREG(status.st_mode):
             return
         key = (status.st_dev, status.st_ino)
         tail = self._known.found.get(key)
-        if tail is None:
-            tail = self._known.recall(key, path)
+        try:
             if tail is None:
-                unknown.append((path, key))
-                return
-            self.ledger.opened(key)
-            self._follow(key, tail, found)
-        elif tail.path != path and tail not in found.statuses and key_of(tail.path) != key:
-            tail.move(path)
-            found.changed.add(tail)
+                tail = self._known.recall(key, path)
+                if tail is None:
+                    unknown.append((path, key))
+                    return
+                self.ledger.opened(key)
+                self._follow(key, tail, found)
+            elif tail.path != path and tail not in found.statuses and key_of(tail.path) != key:
+                tail.move(path)
+                found.changed.add(tail)
+        except OSError as e:
+            self._unseen(path, e)
+            return
         self._see(tail, path, status, found)
+
+    def _unseen(self, path: str, error: OSError) -> None:
+        """Nothing is concluded of that name at this look."""
+        self._hidden.add(path)
+        self._troubles.report(path, f"{path} cannot be read, it is tried again: {error.strerror}")
 
     def _find_new(self, path: str, key: Key, found: Found, missing: list[Tail], *, skip_to_end: bool) -> None:
         """A file that nothing is known of yet, unless it is the copy of one that is gone."""
@@ -272,7 +299,11 @@ class Files:
         if key != (status.st_dev, status.st_ino):
             return
         if tail is None:
-            tail = next((t for t in missing if may_be_copy(t, path) and t.is_at(path)), None)
+            try:
+                tail = next((t for t in missing if may_be_copy(t, path) and t.is_at(path)), None)
+            except OSError as e:
+                self._unseen(path, e)
+                return
             if tail is not None:
                 missing.remove(tail)
                 self._move_to(tail, key, path)
@@ -318,45 +349,50 @@ class Files:
         for key, tail in self._known.found.items():
             if tail in found.statuses or not where & {os.path.dirname(tail.path), os.path.dirname(tail.name)}:
                 continue
-            tail.matched = False
-            named = key_of(tail.path) == key
-            # Under a name that does not match, it must be proved: another file may have taken the inode.
-            sure = tail.fd is not None or tail.provable
-            for home in (os.path.dirname(tail.path), os.path.dirname(tail.real)):
-                if sure and not named and key in there(home):
-                    tail.move(there(home)[key])
-                    found.changed.add(tail)
-                    named = True
-            if named != tail.named:
-                tail.named = named
-                tail.deleted = not named
-                found.changed.add(tail)
+            try:
+                self._find_followed(key, tail, there, found)
+            except OSError as e:
+                self._unseen(tail.path, e)
         for tail in self._known.not_found():
-            homes = {os.path.dirname(tail.path), os.path.dirname(tail.real)}
-            if not self._asked(tail, where):
-                continue
-            if not tail.provable:
-                self._lost_sight(tail, found)
-                continue
-            places = (place for home in homes for place in there(home).items())
-            for key, path in places:
-                if key[1] == tail.inode and key not in self._known.found and tail.is_at(path):
-                    self._known.tell_unproved(tail, path)
-                    self._move_to(tail, key, path)
-                    self._follow(key, tail, found)
-                    break
-            else:
-                self._lost_sight(tail, found)
+            if self._asked(tail, where):
+                try:
+                    self._find_saved(tail, there, found)
+                except OSError as e:
+                    self._unseen(tail.path, e)
+
+    def _find_followed(self, key: Key, tail: Tail, there: Listing, found: Found) -> None:
+        """One that was found before; no pattern matches the name it had. Raises OSError where that cannot be seen."""
+        named = key_of(tail.path) == key
+        # Under a name that does not match, it must be proved: another file may have taken the inode.
+        sure = tail.fd is not None or tail.provable
+        for home in (os.path.dirname(tail.path), os.path.dirname(tail.real)):
+            if sure and not named and key in there(home):
+                tail.move(there(home)[key])
+                found.changed.add(tail)
+                named = True
+        tail.matched = False
+        deleted = not named and not self._may_return(tail)
+        if (named, deleted) != (tail.named, tail.deleted):
+            tail.named, tail.deleted = named, deleted
+            found.changed.add(tail)
+
+    def _find_saved(self, tail: Tail, there: Listing, found: Found) -> None:
+        """One that was not found since the start. Raises OSError where a file, or its directory, cannot be seen."""
+        homes = {os.path.dirname(tail.path), os.path.dirname(tail.real)} if tail.provable else set()
+        for key, path in (place for home in homes for place in there(home).items()):
+            if key[1] == tail.inode and key not in self._known.found and tail.is_at(path):
+                self._known.tell_unproved(tail, path)
+                self._move_to(tail, key, path)
+                self._follow(key, tail, found)
+                return
+        if not tail.deleted and not self._may_return(tail):
+            tail.deleted = True
+            found.changed.add(tail)
 
     def _asked(self, tail: Tail, where: set[str]) -> bool:
         """Whether that file, not found since the start, may be in these directories."""
         homes = {os.path.dirname(path) for path in (tail.path, tail.real, tail.name)}
         return self._groups.headers(tail.name) is not None and bool(where & homes)
-
-    def _lost_sight(self, tail: Tail, found: Found) -> None:
-        if not tail.deleted and not self._may_return(tail):
-            tail.deleted = True
-            found.changed.add(tail)
 
     def _find_copies(self, where: set[str], found: Found) -> None:
         """What the files held that are gone: in a copy under a rotated name, compressed or not."""
@@ -365,9 +401,10 @@ class Files:
             home = os.path.dirname(tail.real)
             if not where & {home, os.path.dirname(tail.name)}:
                 continue
-            copy = self._copies.find(tail, entries(home), self._known.found.keys())
-            if copy is not None:
-                self._continue(tail, copy, found)
+            with suppress(OSError):  # another look may see what is there
+                copy = self._copies.find(tail, entries(home), self._known.found.keys())
+                if copy is not None:
+                    self._continue(tail, copy, found)
 
     def _continue(self, tail: Tail, copy: Copy, found: Found) -> None:
         """Read on in that copy."""
@@ -399,10 +436,10 @@ class Files:
         for tail in self:
             if not self.idle(tail, now) or tail.held or (tail.fd is not None and tail.seen is None):
                 continue
-            if tail.named:
+            if tail.named or self._may_return(tail):
                 self.close(tail)
             elif not self._known.is_found(tail):
-                if not self._may_return(tail):
+                if tail.deleted or not tail.inode or not self._asked(tail, self._groups.directories):
                     gone.append(tail)
             elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.position:
                 # The kernel may have said more of it: that it has grown, or was renamed before it was deleted.
@@ -416,9 +453,17 @@ class Files:
         return tail.unpacked or now - tail.changed_at >= self.idle_seconds
 
     def _may_return(self, tail: Tail) -> bool:
-        """Whether its directory is missing, or is on another file system than it was: not mounted yet, perhaps."""
+        """Whether its directory is not there, cannot be seen, or is on another file system than it was.
+
+        That is so while a file system is not mounted. A file that has no name any more, as it is open, cannot return.
+        """
+        if tail.fd is not None and not os.fstat(tail.fd).st_nlink:
+            return False
         home = os.path.dirname(tail.real)
-        key = key_of(home)
+        try:
+            key = key_of(home)
+        except OSError:
+            return True
         return home in self._groups.directories if key is None else tail.device not in (None, key[0])
 
     def forget(self, tail: Tail) -> None:
@@ -464,6 +509,10 @@ class Files:
         """It is open already."""
         self._opened.hold(tail, fd)
         self.unsaved.add(tail)
+
+    def relieve(self) -> None:
+        """Close some where this process can open no more: others need files as well."""
+        self._opened.relieve()
 
     def close(self, tail: Tail) -> None:
         """Close it; it is followed still."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sources.filenames import name_pattern
+from sources.taildir.listing import nothing_there
 from sources.troubles import Troubles
 
 _SETTLED = 2_000_000_000
@@ -71,8 +72,8 @@ class Groups:
         directory, name = os.path.split(path)
         return next((g.headers for g in self._groups.get(directory, ()) if g.pattern.fullmatch(name)), None)
 
-    def paths(self, directory: str) -> list[str]:
-        """What matches there now, by name; whatever it is."""
+    def paths(self, directory: str) -> list[str] | None:
+        """What matches there now, by name; whatever it is. None where that cannot be seen."""
         try:
             modified = os.stat(directory).st_mtime_ns
             known = self._listed.get(directory)
@@ -81,7 +82,7 @@ class Groups:
             paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
         except OSError as e:
             self._troubles.report(directory, f"directory {directory} cannot be read, it is tried again: {e.strerror}")
-            return []
+            return [] if nothing_there(e) else None
         self._troubles.over(directory)
         paths = [path for path in paths if self.headers(path) is not None]
         # Just after a change the directory may change again at what counts as the same time: then do not rely on it.

@@ -47,7 +47,8 @@ class Known:
     def recall(self, key: Key, path: str, fd: int | None = None) -> Tail | None:
         """The file of the position file that this is; it is no longer among those to be found.
 
-        Its content decides, unless name, device and inode agree. `fd` is the file, where it is open already.
+        Its content decides, unless name, device and inode agree. `fd` is the file, where it is open already. Raises
+        OSError where its content cannot be read.
         """
         device, inode = key
         known = self._saved.get(inode, [])

@@ -1,33 +1,60 @@
-"""What lies in a directory at present."""
+"""What lies in a directory at present. That it cannot be seen is an error: it does not mean that nothing is there."""
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 
 from sources.taildir.tail import Key
 
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+def nothing_there(error: OSError) -> bool:
+    """Whether it says that there is no such file or directory, rather than that it cannot be seen."""
+    return error.errno in _NOTHING
+
 
 def key_of(path: str) -> Key | None:
-    """Device and inode of what is there; None where there is nothing that can be seen."""
+    """Device and inode of what is there; None where there is nothing. Raises OSError where that cannot be seen."""
     try:
         status = os.stat(path)
-    except OSError:
-        return None
+    except OSError as e:
+        if nothing_there(e):
+            return None
+        raise
     return status.st_dev, status.st_ino
 
 
 def files(directory: str) -> list[os.DirEntry[str]]:
-    """Every regular file there; none where the directory cannot be read."""
+    """Every regular file there; none where there is no such directory. Raises OSError where it cannot be seen.
+
+    A symbolic link to what cannot be seen is none.
+    """
     found = []
-    with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            with suppress(OSError):
-                if entry.is_file():
-                    found.append(entry)
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                with suppress(OSError):  # only what a link leads to is asked for anew
+                    if entry.is_file():
+                        found.append(entry)
+    except OSError as e:
+        if not nothing_there(e):
+            raise
     return found
 
 
 def names(directory: str) -> dict[Key, str]:
-    """The name of every regular file there."""
-    return {key: entry.path for entry in files(directory) if (key := key_of(entry.path))}
+    """The name of every regular file there. Raises as `files` does."""
+    found = {}
+    for entry in files(directory):
+        try:
+            key = key_of(entry.path)
+        except OSError:
+            if entry.is_symlink():
+                continue
+            raise
+        if key is not None:
+            found[key] = entry.path
+    return found

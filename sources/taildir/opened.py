@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import resource
 from collections.abc import Callable
 
+from sources.descriptors import EXHAUSTED, exhausted, most_open
 from sources.taildir.tail import Tail
 
 
 class Opened:
     """The open files. Where there would be too many, it closes others."""
 
-    def __init__(self, forget: Callable[[Tail], None]) -> None:
+    def __init__(self, forget: Callable[[Tail], None], log: logging.Logger) -> None:
         """`forget` is told of a file that no name leads to, when it was read to its end and has to be closed."""
         self._forget = forget
+        self._log = log
         self._open: dict[Tail, None] = {}
         """In order of last use."""
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self.most = 4096 if most == resource.RLIM_INFINITY else max(16, min(most // 2, 4096))
+        self._relieved = False
+        self.most = max(16, min(most_open() // 2, 4096))
+        """Less once others were found to need more than the other half."""
 
     def open(self, tail: Tail) -> bool:
         """Open it if it is not; whether its mark is another now. Raises as `Tail.open` does."""
         known = tail.mark
         if tail.fd is None:
             self._make_room()
-            tail.open()
+            try:
+                tail.open()
+            except OSError as e:
+                if e.errno not in EXHAUSTED or not self.relieve():
+                    raise
+                tail.open()
         self._use(tail)
         return tail.mark is not known
 
@@ -34,6 +42,24 @@ class Opened:
         self._make_room()
         tail.hold(fd)
         self._use(tail)
+
+    def relieve(self) -> bool:
+        """Where this process can open no more, keep a quarter less from now on; whether it can now."""
+        while exhausted():
+            before = len(self._open)
+            self.most = min(self.most, before)
+            self._make_room()
+            if len(self._open) == before:
+                return False
+            self.most = max(1, len(self._open))
+            if not self._relieved:
+                self._relieved = True
+                self._log.warning(
+                    "this process has all %d files open that it may have, so fewer are kept open here from now on,"
+                    " which costs time: raise `ulimit -n`, or LimitNOFILE in its systemd unit",
+                    most_open(),
+                )
+        return True
 
     def close(self, tail: Tail) -> None:
         """Close it; it is followed still."""

@@ -267,6 +267,7 @@ class TaildirSource(Source[TaildirConfig]):
         self._found = False
         self._next_look = now + self._pause
         self._watch_directories()
+        self._files.relieve()
         statuses = self._files.scan().statuses
         self._files.ledger.settle()
         self._files.rest(now)
@@ -428,6 +429,7 @@ class TaildirSource(Source[TaildirConfig]):
         while self._files.unsaved and not self._save():
             if self.stopping.wait(1):
                 return
+            self._files.relieve()
         batch = batch_of(pieces, byte_offsets=self.config.byte_offset_header)
         self._yielded = pieces
         self._pace.end()

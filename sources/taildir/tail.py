@@ -184,10 +184,10 @@ class Tail:
         return path == self.path or not self.position or os.pread(fd, 1, self.position - 1) == b"\n"
 
     def is_at(self, path: str) -> bool:
-        """Whether that name leads to it, as `is_in`; False where what is there cannot be opened."""
+        """Whether that name leads to it, as `is_in`. Raises OSError where what is there cannot be read."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
+        except FileNotFoundError:
             return False
         try:
             return self.is_in(fd, path)

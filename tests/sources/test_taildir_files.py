@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import resource
 import shutil
 import time
 from collections import Counter
@@ -344,21 +343,3 @@ def test_positions_are_kept_while_the_directory_is_away(logs: Path, tmp_path: Pa
     append(logs / "log", b"2\n")
     assert bodies(source) == [b"2"]
     source.close()
-
-
-def test_many_more_files_than_may_be_open(logs: Path, tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = 200 + len(list(Path("/proc/self/fd").iterdir()))  # other tests have some open, too
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    try:
-        for i in range(400):
-            (logs / f"log.{i}").write_bytes(b"%d\n" % i)
-        source = start(tmp_path)
-        assert len(bodies(source)) == 400
-        assert len(open_files(tmp_path)) <= most // 2 + 5
-        for i in range(400):
-            append(logs / f"log.{i}", b"more\n")
-        assert bodies(source) == [b"more"] * 400
-        source.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
