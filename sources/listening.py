@@ -17,8 +17,8 @@ from plugins import Config, PortTaken, Retry, Source, option
 from plugins.shared.tls import TlsServerConfig, handshake, refusal
 from sources.connections import AT_ONCE, Connection, Connections, ConnectionsConfig, unread
 
-MAX_BYTES = 768 * 1024
-"""Bytes gathered for one batch: with its headers it still fits into one Kafka record of the usual size."""
+MAX_BYTES = 3 << 20
+"""Bytes gathered for one batch: with its headers it is one record of the Kafka channel still."""
 READ_SIZE = 256 * 1024
 """Bytes of one read."""
 TICK = 0.2

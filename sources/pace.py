@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-PAUSE = 0.010
+PAUSE = 0.008
 """Seconds between two batches where events come one by one: those that come meanwhile go together."""
 MAX_WAIT = 0.02
 """Seconds that a batch waits for more after its first event, while more comes without a pause."""

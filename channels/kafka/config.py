@@ -53,10 +53,10 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
         description="Time for which the topic keeps events, if the channel creates it.",
     )
     batch_events: int = option(
-        10_000, name="batchEvents", unit="events", gt=0, description="Maximum number of events in a record."
+        30_000, name="batchEvents", unit="events", gt=0, description="Maximum number of events in a record."
     )
     batch_bytes: int = option(
-        1_250_000,  # a batch of syslog: 768 KiB as sent, and what its headers take in columns
+        5_000_000,  # a batch of syslog: 3 MiB as sent, and what its headers take in columns
         name="batchBytes",
         unit="bytes",
         gt=0,

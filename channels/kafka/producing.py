@@ -67,6 +67,8 @@ class ChannelProducer:
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
         self._partitions, self._limit = partitions, limit
         self._look_due = 0.0
+        self._fitting = 2**63
+        """Bytes of a batch that become a record which the topic takes, as far as known from those that did not."""
         self._lock = threading.Lock()
         self._stalled, self._stalled_since = 0, 0.0
         self._closed = threading.Event()
@@ -113,16 +115,18 @@ class ChannelProducer:
     def _put_batches(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:
         """Many events a record."""
         rejected: dict[int, str] = {}
-        pieces = list(batch.split(self._config.batch_events, self._config.batch_bytes))
+        config, most = self._config, self._record_bytes
+        pieces = list(batch.split(config.batch_events, min(config.batch_bytes, self._fitting)))
         pieces.reverse()
         start = 0
         while pieces:
             piece = pieces.pop()
             value, rows = encode(piece), len(piece)
-            if len(value) > self._record_bytes and rows > 1:  # what does not compress, in a topic that takes less
-                pieces += reversed(list(piece.split((rows + 1) // 2, piece.nbytes)))
+            if len(value) > most and rows > 1:  # what does not compress, in a topic that takes less
+                self._fitting = int(0.9 * piece.nbytes * most / len(value))
+                pieces += reversed(list(piece.split((rows + 1) // 2, self._fitting)))
                 continue
-            if len(value) > self._record_bytes:
+            if len(value) > most:
                 rejected[start] = self._too_large(len(value))
             else:
                 self._produce(value, None, self._default_partition, [(FORMAT, ARROW)], delivery)

@@ -249,31 +249,45 @@ def scan(data: bytes, at: int, *, many: bool) -> tuple[list[bytes], list[bytes]]
                 at += len(head)
             else:
                 begin = at
-                entries, at = _block(data, at)
-                while entries:
-                    for _ in range(2 * entries):
-                        length = data[at]
-                        at += 1
-                        if length & 0x81:
-                            length, at = long_at(data, at - 1)
-                            at += _length(length)
-                        else:
-                            at += length >> 1
-                    if data[at]:
-                        entries, at = _block(data, at)
-                    else:
-                        entries, at = 0, at + 1
+                at = _after_headers(data, at)
                 head = data[begin:at]
             heads.append(head)
-            body, at = _slice(data, at)
-            bodies.append(body)
-            if at > len(data):
-                raise ValueError("the request ends within an event")
+            length = data[at]
+            if not length & 0x81:
+                at += 1
+                length >>= 1
+            elif length & 1 or data[at + 1] & 0x80:
+                length, at = long_at(data, at)
+                _length(length)
+            else:  # two bytes, as most bodies have
+                length = length >> 1 & 0x3F | data[at + 1] << 6
+                at += 2
+            stop = at + length
+            bodies.append(data[at:stop])
+            at = stop
+        if at > len(data):
+            raise ValueError("the request ends within an event")
         if not many or not count:
             break
     if at != len(data):
         raise ValueError(f"{len(data) - at} bytes follow the events")
     return heads, bodies
+
+
+def _after_headers(data: bytes, at: int) -> int:
+    """Where the headers that begin there end."""
+    entries, at = _block(data, at)
+    while entries:
+        for _ in range(2 * entries):
+            length = data[at]
+            at += 1
+            if length & 0x81:
+                length, at = long_at(data, at - 1)
+                at += _length(length)
+            else:
+                at += length >> 1
+        entries, at = _block(data, at)
+    return at
 
 
 def _block(data: bytes, at: int) -> tuple[int, int]:
@@ -292,19 +306,6 @@ def _length(number: int) -> int:
     if number < 0:
         raise ValueError(f"a length of {number}")
     return number
-
-
-def _slice(data: bytes, at: int) -> tuple[bytes, int]:
-    """The bytes behind their length, and where the next thing begins."""
-    length = data[at]
-    at += 1
-    if length & 0x81:
-        length, at = long_at(data, at - 1)
-        length = _length(length)
-    else:
-        length >>= 1
-    stop = at + length
-    return data[at:stop], stop
 
 
 class _Reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,24 @@ def numbers(numbers: npt.NDArray[Any], present: Mask | None = None) -> Array:
     """A header column: the numbers as text, null where not present."""
     if present is not None and not present.any():
         return pa.nulls(len(present), HEADER_TYPE)
-    encoded = pa.array(numbers, mask=_absent(present)).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))
+    if numbers.dtype == np.uint8:
+        used = np.flatnonzero(np.bincount(numbers if present is None else numbers[present], minlength=256))
+        code = np.zeros(256, np.int32)
+        code[used] = np.arange(len(used))
+        codes = code[numbers]
+    elif len(numbers) and (numbers == numbers[0]).all():
+        used, codes = numbers[:1], np.zeros(len(numbers), np.int32)
+    else:
+        encoded = pa.array(numbers, mask=_absent(present)).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))
+    indices = pa.array(codes, mask=_absent(present))
+    return pa.DictionaryArray.from_arrays(indices, _texts(used.tobytes(), used.dtype.char), safe=False)
+
+
+@lru_cache(maxsize=64)
+def _texts(numbers: bytes, kind: str) -> Array:
+    """These numbers as text: remembered, as the next batch most often has the same."""
+    return pa.array(np.frombuffer(numbers, kind)).cast(pa.string())
 
 
 def _absent(present: Mask | None) -> Mask | None:

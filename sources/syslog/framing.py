@@ -19,7 +19,7 @@ Positions = npt.NDArray[np.int64]
 COUNTED_MAX = 64 * 1024
 """An octet-counted frame may have so many bytes before it is cut, even where a line may not."""
 
-MAX_EVENTS = 10_000
+MAX_EVENTS = 30_000
 """Events in one batch."""
 LEAST_ROOM = 64 * 1024
 """Room there is, at least, for one read; any datagram fits."""

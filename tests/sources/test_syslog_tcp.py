@@ -14,6 +14,7 @@ import pytest
 from agent.services.running import until
 from plugins import Components, Retry, hookimpl
 from sources.syslog import SyslogTcp
+from sources.syslog.framing import MAX_EVENTS
 from tests.sources.syslog_running import Running
 
 needs_logger = pytest.mark.skipif(shutil.which("logger") is None, reason="logger of util-linux is not installed")
@@ -89,7 +90,7 @@ def test_order_and_content_of_many_lines():
             sender.sendall(b"\n".join(lines) + b"\n")
         events = running.wait_for(len(lines))
     assert [event.body for event in events] == [b"message %d \xff\x00 end\r" % i for i in range(len(lines))]
-    assert max(len(batch) for batch in running.batches) <= 10_000
+    assert max(len(batch) for batch in running.batches) <= MAX_EVENTS
 
 
 def test_a_stream_in_single_bytes():

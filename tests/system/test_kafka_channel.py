@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from channels.kafka import KafkaChannel, KafkaChannelConfig
+from channels.kafka import KafkaChannel, KafkaChannelConfig, producing, records
 from plugins import Batch, Conflict, Event, FlafkaError, Rejected, Retry
 from plugins.shared.offsets import OffsetMetadata
 
@@ -379,14 +379,28 @@ def test_a_topic_that_takes_less_rejects_earlier(kafka_cluster, topic, form):
     channel.close()
 
 
-def test_what_does_not_compress_is_divided_until_the_topic_takes_it(kafka_cluster, topic):
+def test_what_does_not_compress_is_divided_until_the_topic_takes_it(
+    kafka_cluster, topic, monkeypatch: pytest.MonkeyPatch
+):
+    sizes = []
+
+    def encode(batch: Batch) -> bytes:
+        sizes.append(len(value := records.encode(batch)))
+        return value
+
+    monkeypatch.setattr(producing, "encode", encode)
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 3, 3, config={"max.message.bytes": "300000"})])[topic].result(30)
     channel = open_channel(kafka_cluster, topic)
     bodies = [b"%02d" % n + os.urandom(60_000) for n in range(20)]
-    channel.put(Batch.of([Event(body, {"n": str(n)}) for n, body in enumerate(bodies)]))
+    batch = Batch.of([Event(body, {"n": str(n)}) for n, body in enumerate(bodies)])
+    channel.put(batch)
+    assert max(sizes) > 300_000
+    sizes.clear()
+    channel.put(batch)
+    assert max(sizes) < 300_000, "what is known not to fit is made again"
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
-    assert sorted(event.body for one in take(reader, 20) for event in one.batch) == bodies
+    assert sorted(event.body for one in take(reader, 40) for event in one.batch) == sorted(2 * bodies)
     reader.close()
     channel.close()
 
