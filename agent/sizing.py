@@ -81,18 +81,18 @@ def _needs(load: Load, cost: Mapping[str, Any]) -> Iterator[Need]:
     local = load.runner == "local"
     micros = source["event"] + source["byte"] * load.bytes + load.masks * mask
     parts = f"{source['event']:g} + {source['byte']:g} × {load.bytes:g} bytes + {load.masks} × {mask:g}"
+    base = process["base"]
     if local:
         micros += sink["event"]
         parts += f" + {sink['event']:g} for the sink"
+        base += process["delivery"]
     working = load.events * micros / 1e6
-    processes = math.ceil(
-        max(working / load.busy / (process["cores"] - process["base"]), load.hosts / process["connections"])
-    )
+    processes = math.ceil(max(working / load.busy / process["cores"], load.hosts / process["connections"]))
     yield Need(
         "cores of agents",
-        (working + processes * process["base"]) / load.busy,
+        (working + processes * base) / load.busy,
         "cores",
-        f"({load.events:,.0f}/s × ({parts}) µs + {processes} agents × {process['base']:g}) / {load.busy:.0%}",
+        f"({load.events:,.0f}/s × ({parts}) µs + {processes} agents × {base:g}) / {load.busy:.0%}",
     )
     yield Need(
         "agents",
@@ -121,9 +121,7 @@ def _needs(load: Load, cost: Mapping[str, Any]) -> Iterator[Need]:
     else:
         a_core = cost["spark"][load.sink]["core"]
         readers = load.events / (a_core * load.busy)
-        because = (
-            f"one for each core of the executors, a multiple of brokers: {a_core:,}/s of a core × {load.busy:.0%}"
-        )
+        because = f"one for each core that is busy with events, a multiple of brokers: {a_core:,}/s × {load.busy:.0%}"
     partitions = max(count, math.ceil(readers / count) * count)
     yield Need("partitions", partitions, "partitions", because)
 
@@ -137,7 +135,20 @@ def _needs(load: Load, cost: Mapping[str, Any]) -> Iterator[Need]:
         f"{SPARE_DISK:.0%} free",
     )
     if not local:
-        yield Need("cores of executors", readers, "cores", "one for each partition that is read at a time")
+        executors, driver = cost["spark"]["executors"], cost["spark"]["driver"]
+        yield Need(
+            "cores of executors",
+            (load.events / a_core + executors["base"] + executors["batch"] / load.roll) / load.busy,
+            "cores",
+            f"({load.events:,.0f}/s / {a_core:,}/s of a core + {executors['base']:g} + {executors['batch']:g} s "
+            f"for a micro-batch each {load.roll:g} s) / {load.busy:.0%}",
+        )
+        yield Need(
+            "cores of the driver",
+            (driver["base"] + driver["batch"] / load.roll) / load.busy,
+            "cores",
+            f"({driver['base']:g} + {driver['batch']:g} s for a micro-batch each {load.roll:g} s) / {load.busy:.0%}",
+        )
     if load.sink.startswith("hdfs"):
         files = partitions * load.directories * HOUR / load.roll
         yield Need(

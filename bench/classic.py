@@ -1,6 +1,6 @@
 """Kafka's classic table: one producer, messages of 100 bytes; no replication, three replicas, asynchronous or not.
 
-Ours is the channel `kafka` in a process of its own, with batches of a megabyte from four threads, as a source
+Ours is the channel `kafka` in a process of its own, with batches of three megabytes from four threads, as a source
 under load has them; beside it
 kafka-producer-perf-test, with the same compression, batches and acknowledgements, a record each message. Latency is
 that of an event, from when it is given to the producer until it is acknowledged. The channel waits for all in-sync
@@ -28,7 +28,7 @@ from bench.frame.kafka import Topic, same
 from bench.frame.putter import made
 
 PEER = "kafka-producer-perf-test"
-SIZE, BATCH = 100, 10_000
+SIZE, BATCH = 100, 30_000
 ROWS = {
     "no replication": (1, "1"),
     "3 replicas, asynchronous": (3, "1"),

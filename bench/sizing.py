@@ -78,7 +78,7 @@ def computed(load: Load) -> dict[str, float]:
 def seen(amounts: dict[str, float], seconds: float) -> Figures:
     """That of it which a run shows."""
     return {
-        "cores of the agent": amounts["cores of agents"],
+        "cores of the agent": amounts["cores of agents"] + amounts.get("cores of the driver", 0.0),
         "cores of brokers": amounts["cores of brokers"],
         "files": amounts["files an hour"] * seconds / 3600,
         **({EXECUTORS: amounts[EXECUTORS]} if EXECUTORS in amounts else {}),

@@ -19,10 +19,14 @@ LOAD = Load(events=1_000_000, bytes=200, hosts=10_000)
 COST = {
     "source": {"syslog": {"event": 1.0, "byte": 0.005}},
     "mask": {"event": 0.5},
-    "process": {"base": 0.1, "cores": 1.6, "connections": 10_000},
+    "process": {"base": 0.1, "delivery": 0.1, "cores": 1.6, "connections": 10_000},
     "kafka": {"stored": 0.25, "byte": 0.01, "agent": 0.2, "cores": 4},
     "sink": {"hdfs-text": {"event": 2.0, "reader": 500_000}},
-    "spark": {"hdfs-text": {"core": 400_000}},
+    "spark": {
+        "hdfs-text": {"core": 400_000},
+        "executors": {"base": 0.1, "batch": 30},
+        "driver": {"base": 0.2, "batch": 60},
+    },
 }
 
 
@@ -36,7 +40,7 @@ def run(*words: str) -> Any:
 
 def test_the_formulas() -> None:
     found = amounts(LOAD)
-    assert found["cores of agents"] == pytest.approx((4.5 + 6 * 0.1) / 0.5)
+    assert found["cores of agents"] == pytest.approx((4.5 + 6 * 0.2) / 0.5)
     assert found["agents"] == 6
     assert found["cores of brokers"] == pytest.approx((200 * 0.01 + 6 * 0.2) / 0.5)
     assert found["brokers"] == 3
@@ -48,7 +52,8 @@ def test_the_formulas() -> None:
 def test_on_spark_the_executors_deliver() -> None:
     found = amounts(replace(LOAD, runner="spark"))
     assert found["cores of agents"] == pytest.approx((2.5 + 4 * 0.1) / 0.5)
-    assert found["cores of executors"] == pytest.approx(5)
+    assert found["cores of executors"] == pytest.approx((2.5 + 0.1 + 30 / 300) / 0.5)
+    assert found["cores of the driver"] == pytest.approx((0.2 + 60 / 300) / 0.5)
     assert found["partitions"] == 6
 
 
