@@ -62,6 +62,7 @@ _UUID = re.compile("-[0-9a-f-]{36}$")
 class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     """Holds events in a replicated topic: `put` returns when all in-sync replicas have them, and nothing that it
     accepted is lost while one of them lives. Into it at least once: a put cut off in the middle may be repeated.
+    Batches are compressed with LZ4, from 1 MiB on with Zstandard, unless `kafka.producer.compression.type` is set.
     """
 
     type_name = "kafka"

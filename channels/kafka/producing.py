@@ -32,6 +32,7 @@ AT_ONCE: Mapping[str, Any] = {
 broker goes together."""
 _LINGER = {"linger.ms", "queue.buffering.max.ms"}
 """What somebody sets who wants it otherwise."""
+_COMPRESSION = ("compression.type", "compression.codec")
 ANY_PARTITION = -1
 """The client's word for it: the one of the key, else one after another."""
 
@@ -64,6 +65,7 @@ class ChannelProducer:
             "error_cb": refusing(self._refused),
             **properties,
         }
+        self._compression = next((properties[name] for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
         self._partitions, self._limit = partitions, limit
         self._look_due = 0.0
@@ -121,7 +123,7 @@ class ChannelProducer:
         start = 0
         while pieces:
             piece = pieces.pop()
-            value, rows = encode(piece), len(piece)
+            value, rows = encode(piece, self._compression), len(piece)
             if len(value) > most and rows > 1:  # what does not compress, in a topic that takes less
                 self._fitting = int(0.9 * piece.nbytes * most / len(value))
                 pieces += reversed(list(piece.split((rows + 1) // 2, self._fitting)))

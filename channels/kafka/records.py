@@ -38,6 +38,9 @@ GROUP, ID, ARRIVAL = "flafka.group", "flafka.id", "flafka.arrival"
 IPC_COMPRESSION_BYTES = 64 << 10
 """From here on the buffers are compressed within the stream, so that brokers need not unpack it to check it; below,
 Kafka compresses several records together, which one small stream would not gain from."""
+IPC_ZSTD_BYTES = 1 << 20
+"""From here on with Zstandard rather than LZ4, unless somebody chose: logs take 40 % less room for half as much CPU
+time again. A smaller stream would take several times as much, as each of its buffers begins with an empty context."""
 MERGE_EVENTS = 10_000
 """Small records are handed out together, up to so many events."""
 MERGE_BYTES = 16 << 20
@@ -48,9 +51,15 @@ FEW = 32
 KafkaHeaders = list[tuple[str, str | bytes | None]]
 
 
-def encode(batch: Batch) -> bytes:
-    """The value of an `arrow` record."""
-    data: bytes = batch.to_ipc("lz4" if batch.nbytes >= IPC_COMPRESSION_BYTES else None).to_pybytes()
+def encode(batch: Batch, compression: str | None = None) -> bytes:
+    """The value of an `arrow` record. `compression` is Kafka's `compression.type`, None where nobody chose one; what
+    Arrow has not got is not chosen either.
+    """
+    codec: str | None = None
+    if batch.nbytes >= IPC_COMPRESSION_BYTES and compression != "none":
+        codec = "zstd" if batch.nbytes >= IPC_ZSTD_BYTES else "lz4"
+        codec = compression if compression in ("lz4", "zstd") else codec
+    data: bytes = batch.to_ipc(codec).to_pybytes()
     return data
 
 

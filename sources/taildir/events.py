@@ -15,7 +15,7 @@ from sources.taildir.multiline import Multiline
 from sources.taildir.tail import Mark, Tail
 
 OFFSET_HEADER = "byteoffset"
-_NEWLINE, _RETURN = 0x0A, 0x0D
+_NEWLINE = 0x0A
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,10 @@ class Events:
     """One behind the other."""
     ends: npt.NDArray[np.int64]
     """Where in `bodies` each ends."""
-    starts: npt.NDArray[np.int64]
-    """Offset in the file of each."""
+    position: int
+    """Offset in the file of the first."""
+    newlines: npt.NDArray[np.int64]
+    """Where behind that the last line of each ends."""
     size: int
     """Bytes of the file that they are made of."""
     mark: Mark
@@ -53,15 +55,15 @@ class Events:
         """
         whole = data.endswith(b"\n")
         text = data if whole else data + b"\n"
-        newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
+        newlines = _newlines(text)
         if multiline is None and len(newlines) > most:
             newlines = newlines[:most]
             data = text = text[: int(newlines[-1]) + 1]
         ends = newlines
         # A carriage return is part of the line's end only where there is such an end.
-        if whole and not keep_cr and (np.frombuffer(text, np.uint8)[newlines - 1] == _RETURN).any():
+        if whole and not keep_cr and b"\r" in text:
             text = text.replace(b"\r\n", b"\n")
-            ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
+            ends = _newlines(text)
         if multiline is None:
             bodies = text.replace(b"\n", b"")
         else:
@@ -71,14 +73,22 @@ class Events:
             newlines, ends = newlines[last], ends[last]
             kept = np.frombuffer(text, np.uint8, int(ends[-1]) + 1)
             bodies = np.delete(kept, ends).tobytes()
-        starts = np.empty(len(newlines), np.int64)
-        starts[0] = 0
-        starts[1:] = newlines[:-1] + 1
         size = min(int(newlines[-1]) + 1, len(data))
         # Taking all those newlines out moves each end back by the number of them before it.
         ends = ends - np.arange(len(ends))
-        mark = Mark() if lost else tail.mark_at(tail.position + size)
-        return cls(tail, bodies, ends, starts + tail.position, size, mark)
+        mark = Mark() if lost else tail.mark_behind(data[:size])
+        return cls(tail, bodies, ends, tail.position, newlines, size, mark)
+
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """Where in the file each begins."""
+        starts = np.full(len(self.newlines), self.position)
+        starts[1:] += self.newlines[:-1] + 1
+        return starts
+
+
+def _newlines(text: bytes) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = (np.frombuffer(text, np.uint8) == _NEWLINE).nonzero()[0]
+    return found
 
 
 def batch_of(pieces: Sequence[Events], *, byte_offsets: bool) -> Batch:
@@ -91,7 +101,7 @@ def batch_of(pieces: Sequence[Events], *, byte_offsets: bool) -> Batch:
 
     headers: dict[str, object] = {}
     if byte_offsets:
-        values = pa.array(np.concatenate([piece.starts for piece in pieces])).cast(pa.string())
+        values = pa.array(np.concatenate([piece.offsets() for piece in pieces])).cast(pa.string())
         # All differ: encoding them as a dictionary needs no search.
         headers[OFFSET_HEADER] = pa.DictionaryArray.from_arrays(pa.array(np.arange(total, dtype=np.int32)), values)
     headers |= columns.headers(counts, [piece.tail.headers for piece in pieces])

@@ -334,9 +334,6 @@ class Files:
             try:
                 self.open(tail)
             except ChangedError:
-                # While nobody looked: what it held may be in a copy.
-                if tail.mark is not None:
-                    self.unsaved.add(self._known.keep_former(tail))
                 self.restart(tail)
                 with suppress(OSError):
                     self.open(tail)
@@ -502,8 +499,14 @@ class Files:
 
     def open(self, tail: Tail) -> None:
         """Open it if it is not; close another where too many are. Raises as `Tail.open` does."""
-        if self._opened.open(tail):
-            self.unsaved.add(tail)
+        try:
+            if self._opened.open(tail):
+                self.unsaved.add(tail)
+        except ChangedError:
+            # While nobody looked: what it held may be in a copy.
+            if tail.mark is not None:
+                self.unsaved.add(self._known.keep_former(tail))
+            raise
 
     def _hold(self, tail: Tail, fd: int) -> None:
         """It is open already."""

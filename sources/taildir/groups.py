@@ -69,8 +69,11 @@ class Groups:
 
     def headers(self, path: str) -> Mapping[str, str] | None:
         """The headers of a file of that name; None where it belongs to no group."""
-        directory, name = os.path.split(path)
-        return next((g.headers for g in self._groups.get(directory, ()) if g.pattern.fullmatch(name)), None)
+        group = self._group(*os.path.split(path))
+        return None if group is None else group.headers
+
+    def _group(self, directory: str, name: str) -> Group | None:
+        return next((g for g in self._groups.get(directory, ()) if g.pattern.fullmatch(name)), None)
 
     def paths(self, directory: str) -> list[str] | None:
         """What matches there now, by name; whatever it is. None where that cannot be seen."""
@@ -79,12 +82,12 @@ class Groups:
             known = self._listed.get(directory)
             if known is not None and known[0] == modified:
                 return known[1]
-            paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
+            names = sorted(os.listdir(directory))
         except OSError as e:
             self._troubles.report(directory, f"directory {directory} cannot be read, it is tried again: {e.strerror}")
             return [] if nothing_there(e) else None
         self._troubles.over(directory)
-        paths = [path for path in paths if self.headers(path) is not None]
+        paths = [os.path.join(directory, name) for name in names if self._group(directory, name) is not None]
         # Just after a change the directory may change again at what counts as the same time: then do not rely on it.
         if self._cache and time.time_ns() - modified > _SETTLED:
             self._listed[directory] = modified, paths

@@ -20,7 +20,7 @@ class Opened:
         self._open: dict[Tail, None] = {}
         """In order of last use."""
         self._relieved = False
-        self.most = max(16, min(most_open() // 2, 4096))
+        self.most = max(16, min(most_open() // 2, 16_384))
         """Less once others were found to need more than the other half."""
 
     def open(self, tail: Tail) -> bool:

@@ -211,6 +211,7 @@ class PositionFile:
             positions = [
                 {"inode": tail.inode, "pos": tail.position, "file": tail.path} for tail in tails if not tail.deleted
             ]
+            # In ASCII, as Flume reads it in the encoding of its host.
             data = json.dumps(positions, separators=(",", ":")).encode()
             self._wrote.new = _fingerprint(data)
             self._append([self._wrote], tails)
@@ -283,10 +284,16 @@ def _encoded(lines: Iterable[_Line], number: int) -> tuple[bytes, int]:
     encoded = []
     for line in lines:
         number += 1
-        # The standard library writes names that are not UTF-8, too.
-        text = json.dumps(msgspec.to_builtins(line), separators=(",", ":")).encode()
+        text = _json(line)
         encoded.append(b"%d %08x %s\n" % (number, _checksum(number, text), text))
     return b"".join(encoded), number
+
+
+def _json(line: _Line) -> bytes:
+    try:
+        return msgspec.json.encode(line)
+    except UnicodeEncodeError:  # a name that is not UTF-8: the standard library writes it, ten times as slowly
+        return json.dumps(msgspec.to_builtins(line), separators=(",", ":")).encode()
 
 
 def _decoded(line: bytes) -> tuple[int, _Line]:

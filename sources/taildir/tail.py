@@ -8,7 +8,6 @@ import itertools
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 HEAD = 1024
 """So many first bytes of a file belong to its identity."""
@@ -51,12 +50,13 @@ class Mark:
 
     def holds(self, fd: int) -> bool:
         """Whether the file still has the same bytes there."""
-        return self.begins(os.pread(fd, self.length, 0)) and _fingerprint(_before(fd, self.offset)) == self.tail
+        head = os.pread(fd, self.length, 0) if self.length else b""
+        return self.begins(head) and _fingerprint(_before(fd, self.offset)) == self.tail
 
 
 def _before(fd: int, offset: int) -> bytes:
     size = min(TAIL, offset)
-    return os.pread(fd, size, offset - size)
+    return os.pread(fd, size, offset - size) if size else b""
 
 
 def _fingerprint(data: bytes) -> str:
@@ -137,7 +137,7 @@ class Tail:
         if self.fd is None and not self.provable:
             self.name = path  # another file may have taken its inode
         self.path, self.replaced = path, False
-        self.real = str(Path(path).resolve()) if Path(path).is_symlink() else path
+        self.real = os.path.realpath(path) if os.path.islink(path) else path
 
     def open(self) -> None:
         """Open it. Raises ChangedError where what was read is no longer in it, OSError where it cannot be opened."""
@@ -160,7 +160,7 @@ class Tail:
         """
         if self.mark is not None and self.position and os.pread(fd, 1, self.position - 1) != b"\n":
             self.position = self.mark.offset
-        if self.mark is None or self.mark.offset != self.position:
+        if self.mark is None or self.mark.offset != self.position or not self.mark.length:
             self.mark = Mark.at(fd, self.position)
         self.fd, self.grown = fd, False
 
@@ -257,6 +257,13 @@ class Tail:
         """A mark there, for when all before it is stored."""
         assert self.fd is not None
         return Mark.at(self.fd, offset)
+
+    def mark_behind(self, data: bytes) -> Mark:
+        """A mark behind `data`, which was just read from `position` on, for when it is stored."""
+        offset = self.position + len(data)
+        if self.mark is None or self.mark.length < HEAD or len(data) < TAIL:
+            return self.mark_at(offset)
+        return Mark(offset, HEAD, self.mark.head, _fingerprint(data[-TAIL:]))
 
     def advance(self, mark: Mark) -> None:
         """All up to that mark is stored."""

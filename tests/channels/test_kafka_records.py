@@ -48,6 +48,25 @@ def test_columns_and_single_events_are_encoded_and_decoded_alike(events: list[Ev
     assert (decoded is None) == (len(names) > 64)
 
 
+@pytest.mark.parametrize(
+    ("kilobytes", "chosen", "codec"),
+    [
+        (32, None, None),
+        (32, "zstd", None),
+        (128, None, "lz4"),
+        (128, "zstd", "zstd"),
+        (128, "none", None),
+        (1024, None, "zstd"),
+        (1024, "gzip", "zstd"),
+        (1024, "lz4", "lz4"),
+        (1024, "none", None),
+    ],
+)
+def test_a_batch_is_compressed_as_its_size_suggests_or_somebody_chose(kilobytes, chosen, codec):
+    batch = Batch.of([Event(b"%9d of a thousand" % number * 50) for number in range(kilobytes)])
+    assert records.encode(batch, chosen) == batch.to_ipc(codec).to_pybytes()
+
+
 @given(EVENTS, st.data())
 def test_an_event_cut_off_or_with_something_behind_it_is_damage(event: Event, data: st.DataObject) -> None:
     value = flumeevent.encode_event(event)

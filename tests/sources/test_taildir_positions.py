@@ -268,19 +268,28 @@ def test_a_file_that_only_begins_the_same_is_not_its_copy(tmp_path: Path, caplog
     source.close()
 
 
-def test_what_copytruncate_copied_while_it_was_down_is_read_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("down", [True, False])
+@pytest.mark.parametrize("read", [b"1\n2\n", b"half a li"])
+def test_what_copytruncate_copied_while_nobody_looked_is_read_on(read: bytes, down: bool, tmp_path: Path) -> None:
+    """While the source was down, or while the file was closed as idle: then another may have taken its inode, too."""
     log = tmp_path / "logs" / "log"
     log.parent.mkdir()
-    log.write_bytes(b"1\n2\n")
-    source = start(tmp_path, "log")
-    assert bodies(source) == [b"1", b"2"]
-    source.close()
-    append(log, b"3\n")
+    log.write_bytes(read)
+    options = {"idleTimeout": "0", "inotify": "false"}
+    source = start(tmp_path, "log", **options)
+    assert bodies(source) == read.split(b"\n")[:-1]
+    assert all(tail.fd is None for tail in source._files)
+    if down:
+        source.close()
+    append(log, b"ne\n3\n")
     shutil.copy(log, log.parent / "log.1")
     log.write_bytes(b"")
     append(log, b"4\n")
-    source = start(tmp_path, "log")
-    assert sorted(bodies(source)) == [b"3", b"4"]
+    if down:
+        source = start(tmp_path, "log", **options)
+    ends = b"ne" if read.endswith(b"\n") else read + b"ne"
+    assert sorted(bodies(source)) == sorted([ends, b"3", b"4"])
+    assert bodies(source) == []
     source.close()
 
 
