@@ -190,7 +190,7 @@ class Files:
             return
         try:
             if tail is not None and not tail.is_in(fd, change.path):
-                self.forget(tail)  # its inode was used again
+                self._supersede(tail)
                 tail = None
             if tail is not None:
                 self._hold(tail, fd)
@@ -431,7 +431,7 @@ class Files:
         gone: list[Tail] = []
         away: list[Tail] = []
         for tail in self:
-            if not self.idle(tail, now) or tail.held or (tail.fd is not None and tail.seen is None):
+            if not self.idle(tail, now) or tail.held or tail.has_changed():
                 continue
             if tail.named or self._may_return(tail):
                 self.close(tail)
@@ -475,16 +475,15 @@ class Files:
         for path in (tail.path, tail.real):
             if self._by_path.get(path) is tail:
                 del self._by_path[path]
-        if read or not tail.inode or (found and tail.grown is False):
+        if read or (found and tail.grown is False) or not (tail.inode or tail.grown):
             return
         if self._groups.headers(tail.name) is None:
             return  # its group was taken out of the configuration
         if tail.grown:
             self.ledger.missed.append(tail.path)
         self._log.warning(
-            "%s (inode %d) was not found again: what was written to it after byte %d, if anything, is lost",
+            "%s was not found again: what was written to it after byte %d, if anything, is lost",
             tail.path,
-            tail.inode,
             tail.position,
         )
 
@@ -492,7 +491,6 @@ class Files:
         """Read it from its start: it is another file, or was emptied."""
         self._log.info("%s was truncated or replaced: it is read from its start", tail.path)
         self._metrics.add("FileRestartCount")
-        self.close(tail)
         tail.restart()
         self.unsaved.add(tail)
         self._label(tail)
@@ -504,9 +502,20 @@ class Files:
                 self.unsaved.add(tail)
         except ChangedError:
             # While nobody looked: what it held may be in a copy.
-            if tail.mark is not None:
-                self.unsaved.add(self._known.keep_former(tail))
+            self._keep_former(tail)
             raise
+
+    def _keep_former(self, tail: Tail) -> None:
+        """Look for a copy of what it held."""
+        if tail.mark is not None:
+            self.unsaved.add(self._known.keep_former(tail))
+
+    def _supersede(self, tail: Tail) -> None:
+        """Its inode holds something else."""
+        self._keep_former(tail)
+        if tail.mark is not None:
+            tail.grown = False  # the former tells of what is lost
+        self.forget(tail)
 
     def _hold(self, tail: Tail, fd: int) -> None:
         """It is open already."""

@@ -388,8 +388,8 @@ class TaildirSource(Source[TaildirConfig]):
     def _start_again(self, due: _Due, room: int, space: int) -> Events | None:
         """It was emptied, or is another file by now: read it from its start."""
         tail = due.tail
-        if not tail.matched:
-            self._files.forget(tail)
+        if tail.fd is None and not tail.matched:
+            self._files.forget(tail)  # another file took its inode, which is nobody's business here
             return None
         # The last event, which might have gone on, is in no file any more.
         held = tail.held and self._events(tail, tail.held, len(tail.held), complete=True, lost=True)

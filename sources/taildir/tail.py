@@ -166,7 +166,9 @@ class Tail:
 
     def former(self) -> Tail:
         """What it was before it was emptied or became another file: the same place, in a file yet to be found."""
-        return Tail(self.path, inode=0, device=None, position=self.position, mark=self.mark, name=self.name)
+        former = Tail(self.path, inode=0, device=None, position=self.position, mark=self.mark, name=self.name)
+        former.grown = self.grown if self.replaced else False  # to empty a file is to write to it, too
+        return former
 
     def close(self) -> None:
         """Close it; what is known of it stays."""
@@ -203,6 +205,13 @@ class Tail:
         except OSError:
             return None
         return status if (status.st_dev, status.st_ino) == (self.device, self.inode) else None
+
+    def has_changed(self) -> bool:
+        """Whether it is open, and has changed since it was last looked at: the source may have had to wait."""
+        if self.fd is None:
+            return False
+        status = os.fstat(self.fd)
+        return self.seen != (status.st_size, status.st_mtime_ns)
 
     def read(self, limit: int, until: int) -> bytes:
         """Whole lines from `position` up to at most offset `until`: about `limit` bytes, but one line at least.
@@ -259,17 +268,28 @@ class Tail:
         return Mark.at(self.fd, offset)
 
     def mark_behind(self, data: bytes) -> Mark:
-        """A mark behind `data`, which was just read from `position` on, for when it is stored."""
-        offset = self.position + len(data)
-        if self.mark is None or self.mark.length < HEAD or len(data) < TAIL:
-            return self.mark_at(offset)
-        return Mark(offset, HEAD, self.mark.head, _fingerprint(data[-TAIL:]))
+        """A mark behind `data`, which was read from `position` on, for when it is stored.
+
+        It proves what was read, whatever is there by now.
+        """
+        assert self.fd is not None
+        assert self.mark is not None
+        offset, length, head = self.position + len(data), self.mark.length, self.mark.head
+        if length < min(HEAD, offset):
+            begin = (os.pread(self.fd, min(HEAD, self.position), 0) + data)[:HEAD]
+            length, head = len(begin), _fingerprint(begin)
+        end = data[-TAIL:]
+        if len(end) < TAIL:
+            end = (_before(self.fd, self.position) + end)[-TAIL:]
+        return Mark(offset, length, head, _fingerprint(end))
 
     def advance(self, mark: Mark) -> None:
         """All up to that mark is stored."""
         self.position, self.mark = mark.offset, mark
 
     def restart(self) -> None:
-        """It is another file under the old inode, or was emptied: read it from its start."""
-        self.close()
-        self.position, self.mark, self.seen, self.name, self.held = 0, Mark(), None, self.path, b""
+        """It is another file under the old inode, or was emptied while it was open: read it from its start."""
+        if self.fd is None or self.matched:
+            self.name = self.path
+        mark = Mark() if self.fd is None else Mark.at(self.fd, 0)
+        self.position, self.mark, self.seen, self.held = 0, mark, None, b""

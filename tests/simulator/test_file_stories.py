@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,9 +11,12 @@ from tests.simulator.files import FilePlan, FileRun
 from tests.simulator.plans import Step
 from tests.simulator.program import installed
 from tests.simulator.stories import attempt
+from tests.simulator.world import Fault, Kind
 
 CLOSED_SOON = 3
 """A seed with which idle files are closed after 5 s; renamed ones do not match."""
+OPEN = 16
+"""One with which they stay open."""
 AWAKE = (Step(0, "write", (3,)), Step(0, "start"))
 MATCHING = 6
 """Another one, with which renamed files match."""
@@ -21,10 +25,12 @@ MISSED = "files were gone before they could be opened"
 PERHAPS = "was not found again: what was written to it after byte"
 
 
-def told(*steps: Step, first: tuple[Step, ...] = REST, seed: int = CLOSED_SOON) -> tuple[FileRun, str]:
+def told(
+    *steps: Step, first: tuple[Step, ...] = REST, seed: int = CLOSED_SOON, faults: Sequence[Fault] = ()
+) -> tuple[FileRun, str]:
     """What came of it, which has to be well, and what was said."""
     with installed():
-        run, error = attempt(FilePlan(seed, "taildir", [*first, *steps], faults=[]))
+        run, error = attempt(FilePlan(seed, "taildir", [*first, *steps], faults=[*faults]))
     if error is not None:
         raise error
     return run, "\n".join(run.world.story)
@@ -91,3 +97,23 @@ def test_writes_to_a_new_file_do_not_count_as_lost_with_a_closed_one_that_is_kno
     first = (Step(0, "start"), Step(2, "write", (4,)), Step(12, "rotate", (True,)), Step(12, "write", (9,)))
     run, _ = told(Step(12, "remove"), Step(3, "churn", (1, 3.0)), first=first, seed=seed)
     assert run._metric("FileMissedCount") == 0
+
+
+def test_what_copytruncate_cut_off_a_closed_file_while_the_agent_slept_is_read_on_in_the_copy() -> None:
+    run, _ = told(
+        Step(1, "write", (5,)), Step(1, "copytruncate"), Step(1, "write", (5,)), Step(1, "rotate", (False,))
+    )
+    assert set(run._arrived()) == {line for log in run.all for line in log.lines}
+
+
+@pytest.mark.parametrize("seed", [OPEN, CLOSED_SOON])
+def test_an_open_file_that_was_truncated_and_renamed_out_of_its_pattern_is_read(seed: int) -> None:
+    """The channel takes 8 s for the batch before: for so long the file seems to be idle."""
+    cut = (Step(0.05, "copytruncate"), Step(0, "write", (6,)), Step(0, "rotate", (False,)))
+    told(Step(2, "write", (4,)), *cut, first=AWAKE, seed=seed)
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_file_that_is_truncated_between_its_reading_and_its_proof_is_read_from_its_start(number: int) -> None:
+    asleep = Fault("h1", "os.pread", number, Kind.PAUSED_AFTER, 20.0)
+    told(Step(0.05, "copytruncate"), Step(0, "write", (6,)), first=AWAKE, faults=[asleep])

@@ -172,6 +172,28 @@ def test_copytruncate(regrown: bytes, down: bool, logs: Path, tmp_path: Path) ->
     source.close()
 
 
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("fate", ["renamed", "deleted"])
+def test_what_is_written_after_copytruncate_is_read_though_the_file_is_gone(
+    fate: str, busy: bool, logs: Path, tmp_path: Path
+) -> None:
+    """`busy`: a channel has kept the source waiting for longer than `idleTimeout`."""
+    log = logs / "log"
+    log.write_bytes(b"a a\n" * 100)
+    source = start(tmp_path, "log", fileHeader="true", inotify="false" if busy else "true")
+    assert len(bodies(source)) == 100
+    os.truncate(log, 0)
+    append(log, b"b\n")
+    if fate == "renamed":
+        log.rename(logs / "log.1.old")
+    else:
+        log.unlink()
+    for tail in source._files:
+        tail.changed_at -= 7200 * busy
+    assert process(source) == [(b"b", {"file": str(log)})]
+    source.close()
+
+
 @pytest.mark.parametrize("down", [False, True])
 @pytest.mark.parametrize("size", [3, 1500, 9 << 20])
 def test_copytruncate_under_a_writer_that_does_not_append(

@@ -75,6 +75,11 @@ def files_of(process: Process) -> set[int]:
     return found
 
 
+def is_open(process: Process, inode: int) -> bool:
+    """Whether that process has that file open."""
+    return any(os.fstat(fd).st_ino == inode for fd in files_of(process))
+
+
 class Disk:
     """What the world does to files, and what the kernel says of it."""
 
@@ -106,6 +111,12 @@ class Disk:
             self.create(path)
         with path.open("ab") as file:
             file.write(data)
+        self.stamp(path)
+        for instance in self.writes:
+            instance.wrote(str(path))
+
+    def truncate(self, path: Path) -> None:
+        os.truncate(path, 0)
         self.stamp(path)
         for instance in self.writes:
             instance.wrote(str(path))

@@ -25,6 +25,7 @@ def plan_of(seed: int) -> FilePlan:
         "write": 8,
         "rotate": 5,
         "compress": 3,
+        "copytruncate": 2,
         "delete": 2,
         "remove": 1,
         "churn": 3,

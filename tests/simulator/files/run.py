@@ -99,7 +99,7 @@ class FileRun(Outcome):
     def do_damage(self, how: str, where: float) -> None:
         """To the journal, while nobody runs; a backup's or a disk's doing."""
         journal = self.home / "positions.json.journal"
-        if self.running or not journal.exists() or not journal.stat().st_size:
+        if self.running or self.emptied or not journal.exists() or not journal.stat().st_size:
             return
         self.harmed += 1
         lines = journal.read_bytes().splitlines(keepends=True)

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.simulator.files.disk import Disk
+from tests.simulator.files.disk import Disk, is_open
 from tests.simulator.files.inotify import MOST_QUEUED
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import Plan
@@ -57,6 +57,8 @@ class Writers:
         """Files that are there, by path."""
         self.all: list[Log] = []
         self.number = self.rotations = self.harmed = 0
+        self.emptied = False
+        """Whether a file was ever truncated."""
 
     @property
     def running(self) -> bool:
@@ -122,6 +124,24 @@ class Writers:
             to = path.with_name(path.name + ".gz")
             self.disk.copy(path, to, pack=True)
             self._end_of(path, copied=True)
+
+    def do_copytruncate(self) -> None:
+        """What was not read of an open file is lost, as documented; else the copy has it."""
+        if self.log not in self.logs or self.harmed:
+            return  # without the journal nothing tells what it holds now from what it held
+        self.emptied = True
+        self.rotations += 1
+        log = self.logs.pop(self.log)
+        self.disk.copy(self.log, self.directory / f"app.log.{self.rotations}.old", pack=False)
+        log.out = log.excused = True
+        log.known = bool(set(self._arrived()) & set(log.lines))
+        log.there = not (self.running and self.agent is not None and is_open(self.agent.process, log.inode))
+        self.disk.truncate(self.log)
+        self.logs[self.log] = Log(log.inode, born=log.born)
+        self.all.append(self.logs[self.log])
+
+    def _arrived(self) -> list[bytes]:
+        raise NotImplementedError
 
     def do_churn(self, count: int, life: float) -> None:
         """A handler that rotates fast, with one backup."""
