@@ -509,12 +509,11 @@ class Files:
         """Look for a copy of what it held."""
         if tail.mark is not None:
             self.unsaved.add(self._known.keep_former(tail))
+            tail.grown = False  # the former tells of what is lost
 
     def _supersede(self, tail: Tail) -> None:
         """Its inode holds something else."""
         self._keep_former(tail)
-        if tail.mark is not None:
-            tail.grown = False  # the former tells of what is lost
         self.forget(tail)
 
     def _hold(self, tail: Tail, fd: int) -> None:
