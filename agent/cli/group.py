@@ -3,10 +3,10 @@
 import base64
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -16,13 +16,16 @@ from plugins.shared.offsets import NUL, OUTSIDE_SECONDS, OffsetMetadata, is_earl
 
 if TYPE_CHECKING:
     from kafka import TopicPartition
+    from kafka.errors import KafkaError
     from kafka.structs import OffsetAndMetadata
 
+T = TypeVar("T")
 
 TRIES = 5
 """So often a move is made until it stands."""
-COORDINATOR_SECONDS = 10.0
-"""The first group of a cluster has a coordinator once Kafka has made its topic of offsets, which asking begins."""
+COORDINATOR_SECONDS = 30.0
+"""So long a coordinator is waited for. The first group of a cluster has one once Kafka has made its topic of offsets,
+which asking begins; where a broker has just ended or started, it is another one."""
 
 
 @click.group(cls=Verbs)
@@ -244,7 +247,10 @@ def _commit(
 def _write(admin: Any, name: str, offsets: "Mapping[TopicPartition, OffsetAndMetadata]") -> None:
     from kafka.errors import NoError
 
-    for key, error in admin.alter_group_offsets(name, offsets).items():
+    def names(found: "Mapping[TopicPartition, type[KafkaError]]") -> str:
+        return " ".join(error.__name__ for error in found.values())
+
+    for key, error in _by_coordinator(lambda: admin.alter_group_offsets(name, offsets), names).items():
         if error is not NoError:
             raise click.ClickException(f"{key.topic}-{key.partition} was not moved: {error.description}")
 
@@ -276,7 +282,30 @@ def _topic_ids(admin: Any, keys: "Iterable[TopicPartition]") -> dict[str, str]:
 
 
 def _committed(admin: Any, name: str) -> "dict[TopicPartition, OffsetAndMetadata]":
-    return {key: offset for key, offset in admin.list_group_offsets(name)[name].items() if offset.offset >= 0}
+    found = _by_coordinator(lambda: admin.list_group_offsets(name)[name], lambda _: "")
+    return {key: offset for key, offset in found.items() if offset.offset >= 0}
+
+
+def _by_coordinator(ask: Callable[[], T], errors: Callable[[T], str]) -> T:
+    """What a group's coordinator answers; asked again while there is none yet, or another broker becomes it.
+
+    `errors` gives the names of those within an answer.
+    """
+    from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
+
+    passing = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
+    deadline = time.monotonic() + COORDINATOR_SECONDS
+    while True:
+        late = time.monotonic() > deadline
+        try:
+            found = ask()
+        except passing:
+            if late:
+                raise
+        else:
+            if late or not any(kind.__name__ in errors(found) for kind in passing):
+                return found
+        time.sleep(0.2)
 
 
 def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
@@ -287,21 +316,7 @@ def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
 
 def _members(admin: Any, name: str) -> list[dict[str, Any]]:
     """Live members; empty for a group that does not exist."""
-    from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
-
-    passing = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
-    deadline = time.monotonic() + COORDINATOR_SECONDS
-    while True:
-        late = time.monotonic() > deadline
-        try:
-            found = admin.describe_groups([name])[name]
-        except passing:
-            if late:
-                raise
-        else:
-            if late or not any(kind.__name__ in (found["error"] or "") for kind in passing):
-                break
-        time.sleep(0.2)
+    found = _by_coordinator(lambda: admin.describe_groups([name])[name], lambda found: found["error"] or "")
     if found["error"] and "GroupIdNotFound" not in found["error"]:
         raise click.ClickException(f"group {name}: {found['error']}")
     members: list[dict[str, Any]] = found["members"]

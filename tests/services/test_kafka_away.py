@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from kafka.errors import CoordinatorNotAvailableError
+from kafka import TopicPartition
+from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NoError, NotCoordinatorError
+from kafka.structs import OffsetAndMetadata
 
 from agent.cli import group as group_module
 from agent.cli import main
@@ -113,3 +115,33 @@ def test_a_group_that_is_not_there(line: str, monkeypatch: pytest.MonkeyPatch) -
     result = CliRunner().invoke(main, ["group", *line.split()])
     assert result.exit_code == 1
     assert re.match("Error: no group nobody", result.stderr), result.output
+
+
+class MovingCoordinator:
+    """A cluster of which a broker has just ended: another one becomes the group's coordinator."""
+
+    at = OffsetAndMetadata(7, "", None)
+    key = TopicPartition("t", 0)
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = [NotCoordinatorError(), CoordinatorLoadInProgressError()]
+
+    def _answer(self, found: Any) -> Any:
+        if self.answers:
+            raise self.answers.pop()
+        return found
+
+    def list_group_offsets(self, name: str) -> Any:
+        return self._answer({name: {self.key: self.at}})
+
+    def alter_group_offsets(self, _: str, offsets: Any) -> Any:
+        if self.answers:
+            return dict.fromkeys(offsets, type(self.answers.pop()))
+        return dict.fromkeys(offsets, NoError)
+
+
+def test_a_coordinator_that_moves_is_waited_for() -> None:
+    assert group_module._committed(MovingCoordinator(), "g") == {MovingCoordinator.key: MovingCoordinator.at}
+    admin = MovingCoordinator()
+    group_module._write(admin, "g", {admin.key: admin.at})
+    assert not admin.answers

@@ -384,8 +384,8 @@ def test_what_does_not_compress_is_divided_until_the_topic_takes_it(
 ):
     sizes = []
 
-    def encode(batch: Batch) -> bytes:
-        sizes.append(len(value := records.encode(batch)))
+    def encode(batch: Batch, compression: str | None) -> bytes:
+        sizes.append(len(value := records.encode(batch, compression)))
         return value
 
     monkeypatch.setattr(producing, "encode", encode)
