@@ -223,7 +223,9 @@ class RunningAgent:
             raise self._error("the agent did not end") from None
 
     def _error(self, text: str) -> ServiceError:
-        return ServiceError(f"{text}; its log, {self._log}, ends:\n{self.log[-4000:]}")
+        failing = self.failing() if self.process.poll() is None else {}
+        said = f"; /healthz says {failing}" if failing else ""
+        return ServiceError(f"{text}{said}; its log, {self._log}, ends:\n{self.log[-4000:]}")
 
 
 def _monitored(configuration: str) -> str:
