@@ -20,6 +20,9 @@ from plugins.options import Config, Problem, option
 from plugins.shared.kafkaproperties import QUIET, accepted, client_properties, without_effect
 from plugins.shared.kafkaproperties import java_properties as java_properties  # plugins found it here
 
+_COORDINATOR_MOVES = frozenset(
+    {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
+)
 CONNECT_SECONDS = 5.0
 """How long brokers may take for an answer before they count as away."""
 LOOK_SECONDS = 2.0
@@ -213,9 +216,17 @@ def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: flo
     """The group's positions, below 0 where it has none. KafkaException where that of one cannot be told.
 
     The client hands out a partition's error beside an offset that looks as if there were none: taken for one, it
-    would begin anew.
+    would begin anew. While the group's coordinator moves or begins, which the client does not wait for here, it is
+    asked again, for as long as `seconds` say.
     """
-    return _without_errors(consumer.committed(partitions, timeout=seconds))
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return _without_errors(consumer.committed(partitions, timeout=seconds))
+        except KafkaException as e:
+            if e.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def offsets_at(consumer: Consumer, times: list[TopicPartition], seconds: float) -> list[TopicPartition]:
