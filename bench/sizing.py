@@ -53,7 +53,7 @@ def run(bench: Bench) -> None:
     """One comparison for each runner, of all that can be seen on one machine."""
     seconds = 3.0 if bench.smoke else SECONDS
     rate = bench.events(RATE, 1_000)
-    lines = Lines(bench, int(rate * seconds), FILLING)
+    lines = Lines(bench, int(rate * seconds), (FILLING,))
     for runner in ("local",) if bench.smoke else ("local", "spark"):
         model = computed(load(lines, rate, seconds, runner))
         bench.compare(

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from agent.services.running import RunningAgent, free_port, until
 from bench.frame import BROKERS, CPU, RATE, Bench, Figures
-from bench.frame.kafka import Topic, numbered, same
+from bench.frame.kafka import Topic, same
 from bench.frame.peers import flume, rsyslog, syslog_ng
 from bench.frame.processes import cpu_seconds, listening
 from plugins import Batch
@@ -53,15 +53,14 @@ a1.channels.kafka.kafka.producer.acks = all
 class Lines:
     """A file of lines with numbers, made beforehand: formatting them would take a core from what is measured.
 
-    `filling` makes them longer.
+    `fillings`, of one length, make them longer, one after the other.
     """
 
-    def __init__(self, bench: Bench, events: int, filling: bytes = b"") -> None:
-        # The time of day is now: omkafka gives it to Kafka, whose retention begins there.
-        pattern = LINE % (time.strftime("%b %e %H:%M:%S").encode(), filling)
-        self._bench, self.events, self._filling = bench, events, filling
+    def __init__(self, bench: Bench, events: int, fillings: Sequence[bytes] = (b"",)) -> None:
+        self._bench, self.events, self._fillings = bench, events, fillings
         self.path = bench.directory("lines") / "lines"
-        lines = numbered(pattern, events)
+        # The time of day is now: omkafka gives it to Kafka, whose retention begins there.
+        lines = self._numbered(LINE, time.strftime("%b %e %H:%M:%S").encode())
         self.path.write_bytes(b"".join(line + b"\n" for line in lines))
         self.bytes = len(lines[0]) + 1
         """Of each line, its end included."""
@@ -69,17 +68,21 @@ class Lines:
 
     def fewer(self, share: int) -> Lines:
         """Of as many, every so many-th: for those who would take very long."""
-        return Lines(self._bench, max(1, self.events // share), self._filling)
+        return Lines(self._bench, max(1, self.events // share), self._fillings)
+
+    def _numbered(self, pattern: bytes, first: bytes) -> list[bytes]:
+        patterns = [pattern % (first, filling) for filling in self._fillings]
+        return [patterns[number % len(patterns)] % number for number in range(self.events)]
 
     @functools.cached_property
     def masked(self) -> pa.Array:
         """What comes of them, parsed and masked."""
-        return pa.array(numbered(BODY % (b"***", self._filling), self.events))
+        return pa.array(self._numbered(BODY, b"***"))
 
     @functools.cached_property
     def bodies(self) -> pa.Array:
         """What comes of them, parsed."""
-        return pa.array(numbered(BODY % (b"10.1.2.3", self._filling), self.events))
+        return pa.array(self._numbered(BODY, b"10.1.2.3"))
 
     def send(self, clients: Sequence[socket.socket]) -> None:
         """Over these connections: one has all; of several, each its part, in pieces by turns."""

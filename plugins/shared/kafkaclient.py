@@ -224,7 +224,7 @@ def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: flo
         try:
             return _without_errors(consumer.committed(partitions, timeout=seconds))
         except KafkaException as e:
-            if e.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() > deadline:
+            if e.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() >= deadline:
                 raise
         time.sleep(0.1)
 

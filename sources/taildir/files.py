@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 from plugins import Metrics
 from sources.taildir.copies import Copies, Copy, may_be_copy
+from sources.taildir.followed import Followed
 from sources.taildir.groups import Groups
-from sources.taildir.known import Known
-from sources.taildir.ledger import Ledger
 from sources.taildir.listing import files, key_of, names
-from sources.taildir.opened import Opened
 from sources.taildir.opener import ARRIVED, CREATED, DELETED
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
 from sources.taildir.watch import Change, Hints
@@ -35,7 +33,7 @@ class Found(NamedTuple):
     """Every file there, as it was just then."""
 
 
-class Files:
+class Files(Followed):
     """All files that are followed: those that match, and those that did until they were renamed or deleted."""
 
     def __init__(
@@ -52,65 +50,12 @@ class Files:
         stopping: threading.Event,
     ) -> None:
         """`room` is a directory for what compressed copies hold; unpacking ends when `stopping` is set."""
-        self._groups = groups
-        self._known = Known(saved, log)
-        self._opened = Opened(self.forget, log)
+        super().__init__(groups, saved, troubles, metrics, log, file_header=file_header, idle=idle)
         self._copies = Copies(room, troubles, stopping)
-        self._by_path: dict[str, Tail] = {}
-        """What is there under each path; where nothing is, what was there."""
-        self._away: list[Tail] = []
-        """Files that were gone, and read to their end as far as known, at the latest look everywhere."""
         self._written: set[Tail] = set()
         """Closed files that were written to, as far as known."""
-        self.unsaved: set[Tail] = set()
-        """Those whose place or name on disk is not the present one."""
         self._hidden: set[str] = set()
         """Names that could not be seen at the latest look at their directory."""
-        self.ledger = Ledger()
-        self._file_header = file_header
-        self.idle_seconds = idle
-        self._troubles = troubles
-        self._metrics = metrics
-        self._log = log
-
-    def __iter__(self) -> Iterator[Tail]:
-        """All of them, those not found again included: what the position file names."""
-        return iter(self._known)
-
-    @property
-    def followed(self) -> list[Tail]:
-        """Those that were found."""
-        return list(self._known.found.values())
-
-    @property
-    def directories(self) -> dict[str, list[str] | None]:
-        """Where hints may come from: the groups' directories, and those that symbolic links lead to.
-
-        With the patterns of names that count there; None where others may as well.
-        """
-        where = self._groups.directories | {os.path.dirname(t.real) for t in self.followed if t.real != t.path}
-        return {directory: self._groups.patterns(directory) for directory in where}
-
-    @property
-    def most_waiting(self) -> int:
-        """So many files may be open besides, until they are adopted."""
-        return max(16, self._opened.most // 2)
-
-    def wanted(self, path: str) -> str | None:
-        """The name for which the file of that path is followed; None where it is not. Any thread."""
-        if self._groups.headers(path) is not None:
-            return path
-        tail = self._by_path.get(path)
-        if tail is None:
-            return None
-        return tail.path if path == tail.real else tail.name
-
-    def held(self, key: Key) -> bool:
-        """Whether that file is open. Any thread."""
-        tail = self._known.found.get(key)
-        return tail is not None and tail.fd is not None
-
-    # --- finding
 
     def excuse(self, directories: Iterable[str]) -> None:
         """What is there now need not be told of by the kernel: nobody watched when it came."""
@@ -190,7 +135,8 @@ class Files:
             return
         try:
             if tail is not None and not tail.is_in(fd, change.path):
-                self._supersede(tail)
+                self._keep_former(tail)
+                self.forget(tail)  # its inode was used again
                 tail = None
             if tail is not None:
                 self._hold(tail, fd)
@@ -248,13 +194,6 @@ class Files:
                 directories.add(os.path.dirname(path))
         changed = adopted | (self.scan(directories).changed if directories else set())
         return {self._by_path[path] for path in hints.grown if path in self._by_path}, changed
-
-    def _label(self, tail: Tail) -> None:
-        """Its headers are those of the name it was first found by: they stay when it is renamed."""
-        headers = self._groups.headers(tail.name)
-        tail.headers = dict(self._groups.headers(tail.path) or {}) if headers is None else dict(headers)
-        if self._file_header is not None:
-            tail.headers[self._file_header] = os.fsencode(tail.name).decode("utf-8", "replace")
 
     def _find(self, path: str, found: Found, unknown: list[tuple[str, Key]]) -> None:
         try:
@@ -386,11 +325,6 @@ class Files:
             tail.deleted = True
             found.changed.add(tail)
 
-    def _asked(self, tail: Tail, where: set[str]) -> bool:
-        """Whether that file, not found since the start, may be in these directories."""
-        homes = {os.path.dirname(path) for path in (tail.path, tail.real, tail.name)}
-        return self._groups.headers(tail.name) is not None and bool(where & homes)
-
     def _find_copies(self, where: set[str], found: Found) -> None:
         """What the files held that are gone: in a copy under a rotated name, compressed or not."""
         entries = cache(files)
@@ -423,112 +357,3 @@ class Files:
         if path != tail.path:
             self._log.info("reading of %s goes on from byte %d in %s", tail.path, tail.position, path)
             tail.move(path)
-
-    # --- letting go
-
-    def rest(self, now: float) -> None:
-        """Close what has been idle, forget what is gone and was read to its end."""
-        gone: list[Tail] = []
-        away: list[Tail] = []
-        for tail in self:
-            if not self.idle(tail, now) or tail.held or tail.has_changed():
-                continue
-            if tail.named or self._may_return(tail):
-                self.close(tail)
-            elif not self._known.is_found(tail):
-                if tail.deleted or not tail.inode or not self._asked(tail, self._groups.directories):
-                    gone.append(tail)
-            elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.position:
-                # The kernel may have said more of it: that it has grown, or was renamed before it was deleted.
-                (gone if tail in self._away else away).append(tail)
-        self._away = away
-        for tail in gone:
-            self.forget(tail)
-
-    def idle(self, tail: Tail, now: float) -> bool:
-        """Whether it has not grown for so long that it probably will not."""
-        return tail.unpacked or now - tail.changed_at >= self.idle_seconds
-
-    def _may_return(self, tail: Tail) -> bool:
-        """Whether its directory is not there, cannot be seen, or is on another file system than it was.
-
-        That is so while a file system is not mounted. A file that has no name any more, as it is open, cannot return.
-        """
-        if tail.fd is not None and not os.fstat(tail.fd).st_nlink:
-            return False
-        home = os.path.dirname(tail.real)
-        try:
-            key = key_of(home)
-        except OSError:
-            return True
-        return home in self._groups.directories if key is None else tail.device not in (None, key[0])
-
-    def forget(self, tail: Tail) -> None:
-        """Follow it no longer."""
-        read = tail.fd is not None
-        found = self._known.is_found(tail)
-        self.close(tail)
-        tail.gone = True
-        self.unsaved.add(tail)
-        self._troubles.over(tail.path)
-        self._known.drop(tail)
-        for path in (tail.path, tail.real):
-            if self._by_path.get(path) is tail:
-                del self._by_path[path]
-        if read or (found and tail.grown is False) or not (tail.inode or tail.grown):
-            return
-        if self._groups.headers(tail.name) is None:
-            return  # its group was taken out of the configuration
-        if tail.grown:
-            self.ledger.missed.append(tail.path)
-        self._log.warning(
-            "%s was not found again: what was written to it after byte %d, if anything, is lost",
-            tail.path,
-            tail.position,
-        )
-
-    def restart(self, tail: Tail) -> None:
-        """Read it from its start: it is another file, or was emptied."""
-        self._log.info("%s was truncated or replaced: it is read from its start", tail.path)
-        self._metrics.add("FileRestartCount")
-        tail.restart()
-        self.unsaved.add(tail)
-        self._label(tail)
-
-    def open(self, tail: Tail) -> None:
-        """Open it if it is not; close another where too many are. Raises as `Tail.open` does."""
-        try:
-            if self._opened.open(tail):
-                self.unsaved.add(tail)
-        except ChangedError:
-            # While nobody looked: what it held may be in a copy.
-            self._keep_former(tail)
-            raise
-
-    def _keep_former(self, tail: Tail) -> None:
-        """Look for a copy of what it held."""
-        if tail.mark is not None:
-            self.unsaved.add(self._known.keep_former(tail))
-            tail.grown = False  # the former tells of what is lost
-
-    def _supersede(self, tail: Tail) -> None:
-        """Its inode holds something else."""
-        self._keep_former(tail)
-        self.forget(tail)
-
-    def _hold(self, tail: Tail, fd: int) -> None:
-        """It is open already."""
-        self._opened.hold(tail, fd)
-        self.unsaved.add(tail)
-
-    def relieve(self) -> None:
-        """Close some where this process can open no more: others need files as well."""
-        self._opened.relieve()
-
-    def close(self, tail: Tail) -> None:
-        """Close it; it is followed still."""
-        self._opened.close(tail)
-
-    def close_all(self) -> None:
-        """Close every one."""
-        self._opened.close_all()

@@ -121,6 +121,25 @@ def test_an_error_is_not_taken_for_a_group_without_a_position():
         committed(consumer, [], 1)
 
 
+def test_positions_are_asked_for_again_while_the_coordinator_moves_or_begins():
+    codes = [
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ]
+    left = list(codes)
+
+    def asked(partitions, timeout):
+        if left:
+            raise KafkaException(KafkaError(left.pop()))
+        return [SimpleNamespace(offset=7, error=None)]
+
+    assert [at.offset for at in committed(SimpleNamespace(committed=asked), [], 60)] == [7]
+    left += codes
+    with pytest.raises(KafkaException, match="COORDINATOR_NOT_AVAILABLE"):
+        committed(SimpleNamespace(committed=asked), [], 0)
+
+
 def test_only_the_cluster_that_no_one_has_named_has_to_be_one_s_own() -> None:
     named = KafkaChannelConfig.model_validate({"kafka.bootstrap.servers": "a:1"})
     assert named.foreign("any") is None

@@ -108,3 +108,27 @@ def test_a_file_system_fails_for_a_while(
     append(logs / "old", b"two\n")
     assert sorted(bodies(source)) == [b"2", b"two"], "nothing is read again, and nothing is left"
     source.close()
+
+
+def test_a_handle_that_has_become_stale_is_let_go(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of NFS do: the file is read on by its name."""
+    (logs / "log").write_bytes(b"one\n")
+    source = start(tmp_path, inotify="false")
+    assert bodies(source) == [b"one"]
+    (tail,) = source._files
+    stale, real = tail.fd, os.fstat
+    tail.changed_at -= 7200
+
+    def fail(fd: int) -> os.stat_result:
+        if fd == stale:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(fd)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", fail)
+        assert bodies(source) == []
+    append(logs / "log", b"two\n")
+    assert bodies(source) == [b"two"]
+    source.close()

@@ -111,12 +111,13 @@ class Disk:
             self.create(path)
         with path.open("ab") as file:
             file.write(data)
-        self.stamp(path)
-        for instance in self.writes:
-            instance.wrote(str(path))
+        self._wrote(path)
 
     def truncate(self, path: Path) -> None:
         os.truncate(path, 0)
+        self._wrote(path)
+
+    def _wrote(self, path: Path) -> None:
         self.stamp(path)
         for instance in self.writes:
             instance.wrote(str(path))

@@ -11,23 +11,12 @@ from itertools import accumulate
 from tests.simulator.files.writers import Log, Writers
 from tests.simulator.outcomes import Failure
 
-TOPIC = "t"
 PASSED = re.compile(r"is read from byte (\d+) on, as .* were not read here")
 """Of a file with the number and name of another one, where the journal, which tells them apart, was harmed."""
 
 
 class Outcome(Writers):
     """What there is, and what must be true of it."""
-
-    def _arrived(self) -> list[bytes]:
-        from channels.kafka.records import format_of
-        from plugins import Batch, Record
-
-        found: list[bytes] = []
-        for entry in self.brokers.records(TOPIC, 0) if self.brokers.count(TOPIC) else ():
-            assert format_of(Record(entry.offset, 0, entry.key, entry.value, entry.headers or ())) is not None
-            found += Batch.from_ipc(entry.value).bodies.to_pylist()
-        return found
 
     def _check(self) -> None:
         arrived = self._arrived()

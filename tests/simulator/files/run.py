@@ -7,7 +7,8 @@ import re
 
 from tests.simulator.files.disk import Disk, room
 from tests.simulator.files.inotify import patched
-from tests.simulator.files.outcome import TOPIC, Outcome
+from tests.simulator.files.outcome import Outcome
+from tests.simulator.files.writers import TOPIC
 from tests.simulator.kafka import Brokers
 from tests.simulator.outcomes import Failure
 from tests.simulator.program import AgentProcess, configured, logged, seeded

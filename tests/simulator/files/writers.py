@@ -15,6 +15,8 @@ from tests.simulator.plans import Plan
 from tests.simulator.program import AgentProcess
 from tests.simulator.world import Chances, World
 
+TOPIC = "t"
+
 
 @dataclass(eq=False)
 class Log:
@@ -63,6 +65,17 @@ class Writers:
     @property
     def running(self) -> bool:
         return self.agent is not None and self.agent.running
+
+    def _arrived(self) -> list[bytes]:
+        """The lines that are in the channel."""
+        from channels.kafka.records import format_of
+        from plugins import Batch, Record
+
+        found: list[bytes] = []
+        for entry in self.brokers.records(TOPIC, 0) if self.brokers.count(TOPIC) else ():
+            assert format_of(Record(entry.offset, 0, entry.key, entry.value, entry.headers or ())) is not None
+            found += Batch.from_ipc(entry.value).bodies.to_pylist()
+        return found
 
     def _out(self, log: Log) -> None:
         if not log.out:
@@ -139,9 +152,6 @@ class Writers:
         self.disk.truncate(self.log)
         self.logs[self.log] = Log(log.inode, born=log.born)
         self.all.append(self.logs[self.log])
-
-    def _arrived(self) -> list[bytes]:
-        raise NotImplementedError
 
     def do_churn(self, count: int, life: float) -> None:
         """A handler that rotates fast, with one backup."""

@@ -2,7 +2,7 @@
 
 from tests.simulator.mutants.mutant import TAILDIR, Mutant
 
-FILES_PY = "sources/taildir/files.py"
+FILES_PY, FOLLOWED_PY = "sources/taildir/files.py", "sources/taildir/followed.py"
 STORIES = "tests/simulator/test_file_stories.py"
 
 FILES = (
@@ -30,7 +30,7 @@ FILES = (
         "taildir-copytruncate",
         "what a closed file held that is another one by now may be in a copy",
         TAILDIR,
-        FILES_PY,
+        FOLLOWED_PY,
         "            self.unsaved.add(self._known.keep_former(tail))",
         "            pass",
         f"{STORIES}::test_what_copytruncate_cut_off_a_closed_file_while_the_agent_slept_is_read_on_in_the_copy",
@@ -48,7 +48,7 @@ FILES = (
         "taildir-unseen",
         "a file is not idle that has changed since the latest look",
         TAILDIR,
-        FILES_PY,
+        FOLLOWED_PY,
         "or tail.held or tail.has_changed():",
         "or tail.held:",
         f"{STORIES}::test_an_open_file_that_was_truncated_and_renamed_out_of_its_pattern_is_read",
