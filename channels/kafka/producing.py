@@ -65,7 +65,7 @@ class ChannelProducer:
             "error_cb": refusing(self._refused),
             **properties,
         }
-        self._compression = next((properties[name] for name in _COMPRESSION if name in properties), None)
+        self._compression = next((properties[name].lower() for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
         self._partitions, self._limit = partitions, limit
         self._look_due = 0.0

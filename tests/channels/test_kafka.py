@@ -274,6 +274,21 @@ def test_a_put_waits_for_no_other_unless_somebody_wants_it(monkeypatch, written,
     assert (made[0]["linger.ms"], made[0].get("sticky.partitioning.linger.ms")) == wanted
 
 
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [({}, None), ({"compression.type": "ZSTD"}, "zstd"), ({"compression.codec": "none"}, "none")],
+)
+def test_batches_are_compressed_as_somebody_chose_for_records(brokers, monkeypatch, written, wanted):
+    chosen, encode = [], producing.encode
+    monkeypatch.setattr(producing, "encode", lambda batch, how: chosen.append(how) or encode(batch, how))
+    producer = producing_to(brokers, **{f"kafka.producer.{name}": value for name, value in written.items()})
+    try:
+        producer.put(Batch.of([Event(b"x")]), lambda: None)
+    finally:
+        producer.close()
+    assert chosen == [wanted]
+
+
 def test_puts_that_fail_together_make_one_new_producer(monkeypatch):
     made = []
     monkeypatch.setattr(producing, "Producer", lambda properties: made.append(Producer(properties)) or made[-1])
