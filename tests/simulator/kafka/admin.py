@@ -15,10 +15,10 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
 
+from tests.simulator.futures import Future
 from tests.simulator.kafka.brokers import ASKING, CHANGING, LOST_SECONDS, Brokers, brokers
 from tests.simulator.kafka.messages import answer, exception, to_commit
 from tests.simulator.kafka.topics import Topic
-from tests.simulator.threads import Future
 
 
 def metadata_of(cluster: Brokers, topic: str | None, timeout: float = -1) -> Any:
