@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from tests.simulator.processes import Process, Signal
 from tests.simulator.spark import Spark, Topics
-from tests.simulator.world import Process, Signal, world
+from tests.simulator.world import world
 
 START_SECONDS = 3.0
 """Until a session is there."""

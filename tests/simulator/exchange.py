@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
-from tests.simulator.world import Kind, world
+from tests.simulator.faults import Kind
+from tests.simulator.world import world
 
 R = TypeVar("R")
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from tests.simulator.world import Signal, world
+from tests.simulator.processes import Signal
+from tests.simulator.world import world
 
 
 class Future:

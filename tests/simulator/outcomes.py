@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugins.shared.offsets import OffsetMetadata
+from tests.simulator.faults import Chances
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import CHANNEL, GROUP, MENDED, OUT, SINKS, TOPIC, Plan
+from tests.simulator.processes import Process
 from tests.simulator.program import AgentProcess, configured, in_process
 from tests.simulator.webhdfs import Hdfs
-from tests.simulator.world import Chances, Process, World
+from tests.simulator.world import World
 
 PROCESSES = frozenset(
     (

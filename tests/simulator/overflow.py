@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from plugins import Batch, Channel, Event, Origin, PartitionClaim, Reader, Retry, Taken
+from tests.simulator.faults import Chances, Kind
 from tests.simulator.kafka import Brokers
 from tests.simulator.outcomes import Failure, Feed
 from tests.simulator.plans import Plan, Step
+from tests.simulator.processes import Signal
 from tests.simulator.program import AgentProcess, configured, logged, seeded
 from tests.simulator.steps import carry_out
-from tests.simulator.world import Chances, Kind, Signal, World, simulation, world
+from tests.simulator.world import World, simulation, world
 
 TOPIC, HOST = "t", "h1"
 PATIENCE_SECONDS = 5

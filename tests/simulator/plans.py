@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.simulator.world import Fault
+from tests.simulator.faults import Fault
 
 TOPIC, OUT, GROUP = "t", "out", "g"
 CHANNEL = f"""

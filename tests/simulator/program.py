@@ -29,8 +29,9 @@ from plugins import Batch
 from plugins.shared.offsets import OffsetMetadata
 from tests.simulator import driver, http, threads
 from tests.simulator import kafka as model
+from tests.simulator.processes import Process
 from tests.simulator.stores import happybase as model_of_happybase
-from tests.simulator.world import Process, World, world
+from tests.simulator.world import World, world
 
 PACKAGES = ("agent", "plugins", "sources", "channels", "interceptors", "sinks")
 COARSE = {

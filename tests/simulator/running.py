@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from tests.simulator.processes import Process
 from tests.simulator.threads import REPLACED
-from tests.simulator.world import Process, World
+from tests.simulator.world import World
 
 
 @contextlib.contextmanager

@@ -8,11 +8,11 @@ from typing import Any
 import confluent_kafka
 
 from plugins.shared.offsets import OffsetMetadata
+from tests.simulator.faults import Kind
 from tests.simulator.outcomes import Failure
 from tests.simulator.plans import CALLS, GROUP, MENDED, OLD_METADATA, TOPIC, step_of
 from tests.simulator.program import AgentProcess, command, in_process
 from tests.simulator.replays import Replays
-from tests.simulator.world import Kind
 
 ASLEEP_SECONDS = 70.0
 """So long an agent sleeps that was caught."""

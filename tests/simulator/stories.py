@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from plugins.shared.offsets import OffsetMetadata
+from tests.simulator.faults import Kind
 from tests.simulator.kafka import Brokers
 from tests.simulator.outcomes import Failure, Feed
 from tests.simulator.plans import GROUP, OUT, SIMPLE, TOPIC, Plan
+from tests.simulator.processes import Signal
 from tests.simulator.program import AgentProcess, command, in_process, logged, seeded
 from tests.simulator.steps import Steps, carry_out
 from tests.simulator.webhdfs import Hdfs
-from tests.simulator.world import Kind, Signal, simulation
+from tests.simulator.world import simulation
 
 COLLECTED = 20
 """After so many runs the garbage is collected."""

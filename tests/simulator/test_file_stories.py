@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.simulator.faults import Fault, Kind
 from tests.simulator.files import FilePlan, FileRun
 from tests.simulator.plans import Step
 from tests.simulator.program import installed
 from tests.simulator.stories import attempt
-from tests.simulator.world import Fault, Kind
 
 CLOSED_SOON = 3
 """A seed with which idle files are closed after 5 s; renamed ones do not match."""

@@ -9,9 +9,11 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 
 from tests.simulator.contract.sides import Member, Model, refused, simulated
+from tests.simulator.faults import Fault, Kind
 from tests.simulator.kafka import Consumer
 from tests.simulator.kafka.brokers import Brokers
-from tests.simulator.world import Fault, Kind, Process, World
+from tests.simulator.processes import Process
+from tests.simulator.world import World
 
 
 def run(test: Callable[[Model], Any], *faults: tuple[str, int, Kind, float], seed: int = 7) -> World:

@@ -9,9 +9,10 @@ import pytest
 from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Retry
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import CHANNEL, GROUP, OUT, SINKS, TOPIC
+from tests.simulator.processes import Process
 from tests.simulator.program import configured, installed
 from tests.simulator.running import run_in
-from tests.simulator.world import Process, World, simulation
+from tests.simulator.world import World, simulation
 
 HEADERS = {"to": "0"}
 

@@ -8,9 +8,10 @@ import pytest
 
 from plugins import Metrics
 from tests.simulator.kafka import Brokers
+from tests.simulator.processes import Process
 from tests.simulator.program import installed
 from tests.simulator.running import run_in
-from tests.simulator.world import Process, World, simulation
+from tests.simulator.world import World, simulation
 
 
 def test_it_goes_on_with_the_first_record_that_is_left_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,12 +13,12 @@ from tests.fixtures.examples import examples
 from tests.fixtures.processes import Forked
 from tests.simulator import overflow
 from tests.simulator.__main__ import shrink, simulate
+from tests.simulator.faults import Fault, Kind
 from tests.simulator.mutants import MUTANTS, ROOT, chosen, found
 from tests.simulator.outcomes import Failure
 from tests.simulator.plans import Plan, Step
 from tests.simulator.program import installed
 from tests.simulator.stories import Run, attempt
-from tests.simulator.world import Fault, Kind
 
 SEEDS = examples(60)
 LONG = examples(100) == 100

@@ -20,9 +20,11 @@ from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
 from channels.kafka import KafkaChannel, KafkaChannelConfig
 from plugins import Batch, Config, PartitionClaim, Record, Retry, Sink
 from tests.simulator import threads
+from tests.simulator.faults import Fault, Kind
+from tests.simulator.processes import Process
 from tests.simulator.running import replaced, run_in
 from tests.simulator.spark import Spark, limited
-from tests.simulator.world import Fault, Kind, Process, World, simulation, world
+from tests.simulator.world import World, simulation, world
 
 PLACE = Place("test.conf", 1)
 RAW = [("flafka.format", b"raw/1")]

@@ -14,8 +14,10 @@ from sinks.hbase import thrift
 from sinks.solr import sink as solr_sink
 from sinks.solr.config import SolrConfig
 from tests.simulator import http, stores
+from tests.simulator.faults import Fault, Kind
+from tests.simulator.processes import Process
 from tests.simulator.running import replaced, run_in
-from tests.simulator.world import Fault, Kind, Process, World, simulation
+from tests.simulator.world import World, simulation
 
 TWO = [{"id": "a", "body_t": "1"}, {"id": "b", "body_t": "2"}]
 ROWS = [(b"a", {b"f:x": b"1"}), (b"b", {b"f:x": b"2"})]

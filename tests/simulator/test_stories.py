@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulator.faults import Fault, Kind
 from tests.simulator.plans import OLD_METADATA, Plan, Step
 from tests.simulator.program import installed
 from tests.simulator.stories import UNDONE, Run, attempt
-from tests.simulator.world import Fault, Kind
 
 
 def told(sink: str, *steps: Step, faults: tuple[Fault, ...] = (), seed: int = 1) -> Run:

@@ -16,11 +16,12 @@ from confluent_kafka import Uuid
 from channels.kafka.records import ARROW, FORMAT, decode, encode
 from plugins import Batch, Event, EventId, PartitionClaim, Record
 from plugins.shared.offsets import OffsetMetadata
+from tests.simulator.faults import Chances
 from tests.simulator.kafka import Brokers
 from tests.simulator.program import AgentProcess, command, configured, in_process, installed, logged, seeded
 from tests.simulator.stores import HBase, Solr
 from tests.simulator.webhdfs import Hdfs
-from tests.simulator.world import Chances, World, simulation
+from tests.simulator.world import World, simulation
 
 STATE = json.loads((Path(__file__).parents[1] / "data" / "v0_1" / "state.json").read_text())
 TOPIC, LETTERS, OUT = "t", "t.deadletters", "out"

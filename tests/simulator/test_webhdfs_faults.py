@@ -14,9 +14,11 @@ from plugins import Retry
 from sinks.hdfs import webhdfs
 from sinks.hdfs.webhdfs import WebHdfs
 from tests.simulator import http
+from tests.simulator.faults import Fault, Kind
+from tests.simulator.processes import Process
 from tests.simulator.running import replaced, run_in
 from tests.simulator.webhdfs import Hdfs
-from tests.simulator.world import Fault, Kind, Process, World, simulation
+from tests.simulator.world import World, simulation
 
 TIMEOUT = 30.0
 

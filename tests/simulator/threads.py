@@ -15,7 +15,8 @@ from typing import Any
 from greenlet import getcurrent
 
 from tests.simulator.futures import Future, ThreadPoolExecutor, as_completed, wait
-from tests.simulator.world import Process, Signal, Thread, world
+from tests.simulator.processes import Process, Signal, Thread
+from tests.simulator.world import world
 
 
 def monotonic() -> float:

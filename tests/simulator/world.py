@@ -7,16 +7,17 @@ minutes takes milliseconds, and the same seed gives the same run.
 
 from __future__ import annotations
 
-import enum
 import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent
+
+from tests.simulator.faults import OF_THE_PROCESS, Chances, Fault, Kind
+from tests.simulator.processes import Process, Thread
 
 MOST_STEPS = 200_000
 """A run that takes more switches of threads does not come to an end."""
@@ -24,174 +25,8 @@ START_OF_TIME = 1_790_000_000.0
 """What the clock on the wall shows when a simulation begins, in seconds since the epoch."""
 
 
-class Kind(enum.Enum):
-    """What may become of a call to a server."""
-
-    WELL = "well"
-    LOST = "lost"
-    """The request never arrives; the caller sees its timeout."""
-    UNANSWERED = "unanswered"
-    """The server does it, and the answer is lost; the caller sees its timeout."""
-    LATE = "late"
-    """The caller sees its timeout, and the server does it some time afterwards."""
-    DOUBLED = "doubled"
-    """The server does it twice, as when the network layer sent it again."""
-    REFUSED = "refused"
-    """The server answers that it cannot now."""
-    PAUSED = "paused"
-    """The process of the caller sleeps for a while before the request goes out, as under SIGSTOP."""
-    PAUSED_AFTER = "paused after"
-    """The same between the answer and the caller's next step."""
-    KILLED = "killed"
-    """The process of the caller is gone before the request goes out, as under SIGKILL."""
-    KILLED_AFTER = "killed after"
-    """The same once the server has done it."""
-
-
-OF_THE_PROCESS = (Kind.PAUSED, Kind.PAUSED_AFTER, Kind.KILLED, Kind.KILLED_AFTER)
-"""What `World.call` itself sees to; a model gets WELL for them."""
-
-
-class Fault(NamedTuple):
-    """One thing that goes wrong: the `number`-th call of that name by that process."""
-
-    process: str
-    what: str
-    number: int
-    kind: Kind
-    seconds: float
-    """How long a pause lasts, or how late the late come."""
-    life: int = 1
-    """Of the processes of that name, one after the other: which one."""
-
-    def __str__(self) -> str:
-        lasting = f" ({self.seconds:.0f} s)" if self.kind in (Kind.PAUSED, Kind.PAUSED_AFTER, Kind.LATE) else ""
-        life = f" (life {self.life})" if self.life > 1 else ""
-        return f"{self.process}{life}: {self.what} no. {self.number} is {self.kind.value}{lasting}"
-
-
-class Process:
-    """A program at work: threads that are killed and paused together."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world, self.name = world, name
-        world.lives[name] += 1
-        self.life = world.lives[name]
-        """Which one of that name."""
-        self.alive = True
-        self.paused_until = 0.0
-        self.calls: Counter[str] = Counter()
-        self.ended: list[Callable[[], None]] = []
-        """Called when it is gone: what the kernel does then, such as closing its connections."""
-        self.idle: list[tuple[Thread, int, float]] = []
-        """Threads in `Signal.idle`: in which wait of theirs, and until when they do not look around anyway."""
-
-    def kill(self) -> None:
-        """End it at once; a thread of its own that does this never comes back."""
-        if self.alive:
-            self.alive = False
-            self.world.told(f"{self.name} is killed")
-            for close in self.ended:
-                close()
-        if self.world.process is self:
-            self.world.switch()
-
-    def pause(self, seconds: float) -> None:
-        """None of its threads runs for so long, of simulated time."""
-        self.world.told(f"{self.name} sleeps for {seconds:.0f} s")
-        self.paused_until = max(self.paused_until, self.world.now + seconds)
-        self.world.delayed_until = max(self.world.delayed_until, self.paused_until)
-        if self.world.process is self:
-            self.world.sleep(0)
-
-    def stir(self) -> None:
-        """One of its threads waits for others now: those that are idle look whether there is something to do."""
-        if self.idle:
-            idle, self.idle = self.idle, []
-            self.world.look_around(idle)
-
-    def spawn(self, target: Callable[[], Any], name: str) -> Thread:
-        """A thread of it."""
-        return self.world.spawn(target, name, self)
-
-
-class Thread(greenlet):
-    """One thread."""
-
-    def __init__(self, world: World, target: Callable[[], Any], name: str, process: Process) -> None:
-        super().__init__(self._main, world.hub)
-        self.world, self.target, self.name, self.process = world, target, name, process
-        self.ticket = 0
-        """Of the present wait; a timer of another one is void."""
-        self.parked = self.fired = self.done = False
-        self.finished = Signal(world)
-
-    def _main(self) -> None:
-        try:
-            self.target()
-        except GreenletExit:
-            pass
-        except BaseException as e:  # what a thread does not catch is for the run to tell
-            self.world.crashed(self, e)
-        finally:
-            self.done = True
-            self.finished.fire()
-
-
-class Signal:
-    """Something threads wait for."""
-
-    __slots__ = ("waiting", "world")
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.waiting: list[Thread] = []
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Whether it was fired within that time."""
-        thread = self.world.current
-        self.waiting.append(thread)
-        fired = self.world.park(seconds)
-        if not fired and thread in self.waiting:
-            self.waiting.remove(thread)
-        return fired
-
-    def idle(self, seconds: float, longest: float) -> bool:
-        """The same of a thread that looks around every so many seconds, whatever it waits for.
-
-        It is spared that for at most `longest` seconds, as long as nothing happens in its process (`Process.stir`).
-        """
-        if longest > seconds:
-            world = self.world
-            thread = world.current
-            world.process.idle.append((thread, thread.ticket + 1, world.now + seconds))
-            seconds = longest
-        return self.wait(seconds)
-
-    def fire(self) -> None:
-        """All who wait go on."""
-        if self.waiting:
-            waiting, self.waiting = self.waiting, []
-            for thread in waiting:
-                self.world.wake(thread)
-
-
 class Stuck(Exception):
     """A run does not come to an end."""
-
-
-@dataclass
-class Chances:
-    """How often what goes wrong, where nothing is given."""
-
-    share: float = 0.0
-    """Of all calls."""
-    often: Mapping[str, float] = field(default_factory=dict)
-    """By name of the call, so many times more often."""
-    kinds: Collection[Kind] = frozenset(Kind)
-    processes: Collection[str] | None = None
-    most: int = 4
-    """So many in one run."""
 
 
 class World:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.simulator.processes import Process
 from tests.simulator.running import run_in
-from tests.simulator.world import Process, World, simulation
+from tests.simulator.world import World, simulation
 
 
 @pytest.fixture(params=["model", "real"])

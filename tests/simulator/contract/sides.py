@@ -17,7 +17,8 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 from confluent_kafka.admin import NewTopic
 
 from tests.simulator import kafka as model
-from tests.simulator.world import Process, Signal, World, simulation
+from tests.simulator.processes import Process, Signal
+from tests.simulator.world import World, simulation
 
 CONSUMER = {
     "enable.auto.commit": False,

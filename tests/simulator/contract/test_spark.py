@@ -22,9 +22,10 @@ from agent.testing import session
 from plugins import KafkaStream, Retry
 from plugins.shared.kafkaclient import QUIET
 from tests.simulator.contract.conftest import made
+from tests.simulator.processes import Process
 from tests.simulator.spark import Spark
 from tests.simulator.test_spark_model import Log
-from tests.simulator.world import Process, World
+from tests.simulator.world import World
 from tests.system.running import unique
 
 PATIENCE = 120.0

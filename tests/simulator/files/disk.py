@@ -18,7 +18,8 @@ from weakref import WeakKeyDictionary
 
 from greenlet import GreenletExit
 
-from tests.simulator.world import START_OF_TIME, Process, World, world
+from tests.simulator.processes import Process
+from tests.simulator.world import START_OF_TIME, World, world
 
 if TYPE_CHECKING:
     from tests.simulator.files.inotify import NamesModel, WritesModel

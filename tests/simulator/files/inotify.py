@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulator.files.disk import Disk, System, files_of
-from tests.simulator.world import Process, Signal, world
+from tests.simulator.processes import Process, Signal
+from tests.simulator.world import world
 
 MODULES = (
     "plugins.shared.disk",

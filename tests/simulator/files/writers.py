@@ -8,12 +8,13 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.simulator.faults import Chances
 from tests.simulator.files.disk import Disk, is_open
 from tests.simulator.files.inotify import MOST_QUEUED
 from tests.simulator.kafka import Brokers
 from tests.simulator.plans import Plan
 from tests.simulator.program import AgentProcess
-from tests.simulator.world import Chances, World
+from tests.simulator.world import World
 
 TOPIC = "t"
 

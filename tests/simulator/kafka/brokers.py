@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
+from tests.simulator.faults import Kind
 from tests.simulator.kafka.groups import Committed, Group
 from tests.simulator.kafka.messages import Entry, Transaction, exception
 from tests.simulator.kafka.topics import TOPIC_DEFAULTS, Partition, Topic
-from tests.simulator.world import Kind, Process, Signal, World, world
+from tests.simulator.processes import Process, Signal
+from tests.simulator.world import World, world
 
 if TYPE_CHECKING:
     from tests.simulator.kafka.fetch import Fetch

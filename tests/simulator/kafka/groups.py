@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluent_kafka import KafkaError
 
 from tests.simulator.kafka.messages import Transaction
-from tests.simulator.world import Signal
+from tests.simulator.processes import Signal
 
 if TYPE_CHECKING:
     from tests.simulator.kafka.brokers import Brokers

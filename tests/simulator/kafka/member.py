@@ -17,7 +17,8 @@ from confluent_kafka import KafkaError
 from tests.simulator.kafka.brokers import Brokers, brokers, in_background
 from tests.simulator.kafka.groups import Group
 from tests.simulator.kafka.messages import Message, exception
-from tests.simulator.world import Signal, World
+from tests.simulator.processes import Signal
+from tests.simulator.world import World
 
 POLL_CHECK_SECONDS = 0.5
 """So late it is seen that the application has not polled for too long."""

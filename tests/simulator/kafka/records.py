@@ -17,10 +17,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.simulator.faults import Kind
 from tests.simulator.kafka.admin import metadata_of
 from tests.simulator.kafka.brokers import Brokers, Coordinated, brokers, in_background
 from tests.simulator.kafka.messages import Entry, Headers, Message, Transaction, exception
-from tests.simulator.world import Kind, Signal
+from tests.simulator.processes import Signal
 
 ANSWER_SECONDS = 0.003
 LOOK_AGAIN_SECONDS = 0.4

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from tests.simulator.faults import Kind
+from tests.simulator.processes import Signal
 from tests.simulator.spark.connector import EARLIEST
 from tests.simulator.spark.failures import Stopped, StreamingQueryException, data_loss, failure_of_function
 from tests.simulator.spark.tasks import Job, Range
-from tests.simulator.world import Kind, Signal, World, world
+from tests.simulator.world import World, world
 
 if TYPE_CHECKING:
     from tests.simulator.spark.session import Reader, Writer

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from tests.simulator.processes import Process, Signal
 from tests.simulator.spark.connector import SCHEMA, Brokers
 from tests.simulator.spark.failures import CONTEXT_STOPPED, Py4JJavaError, StreamingQueryException
 from tests.simulator.spark.query import Query
 from tests.simulator.spark.tasks import ORPHAN_SECONDS
-from tests.simulator.world import Process, Signal, World
+from tests.simulator.world import World
 
 
 class Spark:

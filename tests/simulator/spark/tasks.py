@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from tests.simulator.faults import Kind
+from tests.simulator.processes import Process
 from tests.simulator.spark.connector import batch_of
 from tests.simulator.spark.failures import (
     CONTEXT_STOPPED,
@@ -20,7 +22,7 @@ from tests.simulator.spark.failures import (
     data_loss,
     failure_of_task,
 )
-from tests.simulator.world import Kind, Process, World, world
+from tests.simulator.world import World, world
 
 if TYPE_CHECKING:
     from tests.simulator.spark.query import Query
