@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
@@ -70,7 +71,8 @@ def start(chosen: Chosen, drain: bool, level: str, form: str, reload_conf: bool 
     """Run an agent until SIGTERM or Ctrl-C; then it drains, commits and ends.
 
     SIGHUP, or `agent reload`, has it read its configuration again: what has not changed goes on undisturbed. With
-    errors in it, nothing changes.
+    errors in it, nothing changes. SIGQUIT, or Ctrl-\\, writes what each thread is doing to standard error, as a JVM
+    does.
 
     A second signal ends it at once, unless it comes within a second of the first: that is the same request.
     """
@@ -86,6 +88,7 @@ def start(chosen: Chosen, drain: bool, level: str, form: str, reload_conf: bool 
 def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> int:
     """Run until a signal, or until the channels are drained or cannot be; 0 when nothing was left undone, else 1."""
     _allow_open_files()
+    faulthandler.register(signal.SIGQUIT, file=2)  # without Python's help: it answers whatever lock is held
     agent = Agent(spec)
     # Under nohup it is to outlive its terminal.
     terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN

@@ -187,6 +187,14 @@ class RunningAgent:
         self.until(lambda: listening.search(self.log), f"source {source} to listen")
         return int(listening.findall(self.log)[-1])
 
+    def stacks(self, seconds: float = 5.0) -> str:
+        """What each thread is doing, as SIGQUIT makes it tell; what it has told where that takes longer."""
+        before = len(self.log)
+        self.process.send_signal(signal.SIGQUIT)
+        with contextlib.suppress(ServiceError):  # the main thread is the last one, and this its outermost call
+            until(lambda: "in _run_module_as_main" in self.log[before:], "all threads", seconds)
+        return self.log[before:]
+
     # --- waiting and stopping
 
     def until(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> None:
@@ -223,9 +231,12 @@ class RunningAgent:
             raise self._error("the agent did not end") from None
 
     def _error(self, text: str) -> ServiceError:
-        failing = self.failing() if self.process.poll() is None else {}
-        said = f"; /healthz says {failing}" if failing else ""
-        return ServiceError(f"{text}{said}; its log, {self._log}, ends:\n{self.log[-4000:]}")
+        log, said, stacks = self.log[-4000:], "", ""
+        if self.process.poll() is None:
+            if failing := self.failing():
+                said = f"; /healthz says {failing}"
+            stacks = f"\nwhat its threads are doing:\n{self.stacks()}"
+        return ServiceError(f"{text}{said}; its log, {self._log}, ends:\n{log}{stacks}")
 
 
 def _monitored(configuration: str) -> str:

@@ -19,10 +19,10 @@ from agent.audit.reconciliation import HdfsReader, Reconciliation, lines, read_t
 from agent.services.cluster import Cluster
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from plugins import Channel, Components, Event, Retry
+from plugins import Components, Event, KafkaBackedChannel, Retry
 
 ROOT = Path(__file__).parents[2]
-KAFKA = cast(type[Channel[Any]], Components().get("channel", "kafka"))
+KAFKA = cast(type[KafkaBackedChannel[Any]], Components().get("channel", "kafka"))
 
 
 def agent_command(

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.cli.start import SAME_SECONDS
 from agent.services.hdfs import HdfsCluster
 from agent.services.kafka import KafkaCluster
-from agent.services.running import RunningAgent, free_port, free_ports
+from agent.services.running import PATIENCE_SECONDS, RunningAgent, free_port, free_ports
 from tests.system.running import agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique
 
 HEAD = b"<13>Oct 11 22:14:15 web-1 "
@@ -440,3 +440,23 @@ a1.sinks.k2.sink.directory = {file}/out
         assert all(part in message for part, message in zip(expected, messages, strict=True)), messages
     assert told == {}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["agent.conf"]
+
+
+# --- looking into it
+
+
+def test_sigquit_tells_what_each_thread_does_and_ends_nothing(tmp_path: Path) -> None:
+    configuration = f"""
+{SYSLOG}
+a1.channels.c1.type = memory
+a1.sinks = k1
+a1.sinks.k1.type = null
+a1.sinks.k1.channel = c1
+"""
+    with RunningAgent(tmp_path, configuration) as agent:
+        agent.port("syslog")
+        told = agent.stacks(seconds=PATIENCE_SECONDS)
+        for place in ("Thread 0x", "sources/syslog/tcp.py", "agent/cli/start.py"):
+            assert place in told
+        send_lines(agent)
+        assert agent.stop() == 0
