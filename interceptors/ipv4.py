@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from interceptors.bodies import Positions, bytes_of, rows_at
 from plugins.batch import Array
@@ -62,11 +63,13 @@ def texts(column: Array, starts: Positions, ends: Positions) -> list[bytes]:
 def replaced(column: Array, starts: Positions, ends: Positions, instead: list[bytes]) -> Array:
     """The column with these places, none of which reaches over rows, replaced by texts: one each, or one for all."""
     data, bounds = bytes_of(column)
-    pieces = pa.concat_arrays([_pieces(data, bounds, starts, ends), pa.array(instead, pa.binary())])
-    order = np.arange(2 * len(starts) + 1)
-    each = len(instead) > 1
-    order[1::2] = 2 * len(starts) + 1 + (np.arange(len(starts)) if each else 0)
-    joined = pieces.take(pa.array(order))
+    pieces = _pieces(data, bounds, starts, ends)
+    written = pa.array(instead, pa.binary())
+    if len(written) == 1:
+        beside = written[0]
+    else:
+        beside = written.take(pa.array(np.minimum(np.arange(len(pieces)) // 2, len(written) - 1)))
+    joined = pc.if_else(pa.array(np.arange(len(pieces)) % 2 == 1), beside, pieces)
     lengths = np.fromiter(map(len, instead), np.int64, len(instead))
     longer = np.concatenate(([0], np.cumsum(lengths - (ends - starts))))
     moved = bounds + longer[np.searchsorted(ends, bounds, "right")]

@@ -38,10 +38,15 @@ def windows(data: Bytes, starts: Ints, width: int) -> Bytes:
 
 def slices(data: Bytes, starts: Ints, ends: Ints) -> Array:
     """A binary array of these slices, which come in order and do not overlap; one copy."""
-    bounds = np.zeros(2 * len(starts) + 1, np.int32)
-    bounds[1::2], bounds[2::2] = starts, ends
-    alternate = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    return alternate.take(pa.array(np.arange(1, len(bounds), 2, dtype=np.int32)))
+    count = len(starts)
+    bounds = np.zeros(2 * count + 2, np.int32)
+    bounds[1:-1:2], bounds[2:-1:2], bounds[-1] = starts, ends, ends[-1] if count else 0
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * count + 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    # Arrow makes room for as many pieces of the usual size as are taken, and copies all again where that was too
+    # little: so the last piece, which is empty, is taken once for each piece that is left out.
+    rows = np.full(2 * count + 1, 2 * count, np.int32)
+    rows[:count] = np.arange(1, 2 * count, 2)
+    return pieces.take(pa.array(rows))[:count]
 
 
 def coded(codes: npt.NDArray[Any], texts: Array, present: Mask) -> Array:
