@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from interceptors.bodies import Positions, bytes_of, rows_at
 from plugins.batch import Array
+from plugins.shared.octets import places
 
 OCTET = "[0-2]?[0-9]{1,2}"
 PATTERN = rf"{OCTET}\.{OCTET}\.{OCTET}\.{OCTET}"
@@ -23,7 +24,7 @@ def find(column: Array) -> tuple[Positions, Positions, npt.NDArray[np.bool_]]:
     """Where in the column's bytes each address starts and ends, and the rows for the regular expression, of which no
     address is told. `column` is binary, without nulls."""
     data, bounds = bytes_of(column)
-    dots = np.flatnonzero(data == ord("."))
+    dots = places(data, ord("."))
     gaps = np.diff(dots)
     near = (gaps > 1) & (gaps <= 4)
     first = np.flatnonzero(near[:-1] & near[1:])

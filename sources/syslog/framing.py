@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from plugins.shared.octets import places
 from sources.listening import TICK
 from sources.pace import Pace
 from sources.syslog.columns import LOOK_AHEAD, Bytes
@@ -67,7 +68,7 @@ class Framer:
         """
         if len(data) and not self._missing and not self._counted:
             octets = np.frombuffer(data, np.uint8)
-            ends = np.flatnonzero(octets == _NEWLINE) + 1
+            ends = places(octets, _NEWLINE) + 1
             firsts = octets.take(np.append(0, ends), mode="clip")
             if not (firsts - ord("1") < 9).any():
                 return self._cut_lines(octets, ends)
@@ -89,7 +90,7 @@ class Framer:
                     break
             found = _LINES.search(text, position)
             lines = np.frombuffer(text, np.uint8)[position : found.end() if found else len(text)]
-            ends, marks = self._cut_lines(lines, np.flatnonzero(lines == _NEWLINE) + 1)
+            ends, marks = self._cut_lines(lines, places(lines, _NEWLINE) + 1)
             pieces.append((ends + position, marks))
             if found is None:
                 break
