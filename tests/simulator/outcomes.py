@@ -113,8 +113,6 @@ class Outcomes:
         """Groups of replays, and their epochs."""
         self.deleted: set[bytes] = set()
         """What was deleted from the store before it was replayed."""
-        self.missing: set[bytes] = set()
-        """What of that was not replayed yet."""
         self.again_letters: Counter[bytes] = Counter()
         """Of replays."""
         self.again_delivered: Counter[bytes] = Counter()
@@ -221,7 +219,8 @@ class Outcomes:
     def _outcome(self) -> Counter[bytes]:
         """What was delivered, but for what replays have sent once more."""
         found = self._stored()
-        found.update(self.missing - found.keys())
+        for span in self.spans:
+            found.update(span.missing - found.keys())
         return found
 
     def _stored(self) -> Counter[bytes]:

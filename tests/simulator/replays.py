@@ -40,6 +40,8 @@ class Span:
     """How often it was begun anew."""
     emptied: set[str] = field(default_factory=set, compare=False)
     """The ids of topics whose events were deleted from the store."""
+    missing: set[bytes] = field(default_factory=set, compare=False)
+    """What was deleted for it and is not there again for certain: another replay may have brought it back before."""
     complete: str = field(default="", compare=False)
     """The id of the topic of which it said it was."""
 
@@ -128,7 +130,7 @@ class Replays(Outcomes):
             return False
         span.complete = topic or span.complete
         if topic:
-            self.missing -= self._of(span, topic)
+            span.missing -= self._of(span, topic)
         return bool(topic)
 
     def _replayed(self, span: Span, again: bool) -> str:
@@ -162,7 +164,7 @@ class Replays(Outcomes):
         span.emptied.add(topic)
         self._read_log()
         lost = self._of(span, topic) & self._stored().keys()
-        self.missing |= lost
+        span.missing |= lost
         self.deleted |= lost
         if self.sink == "solr":
             documents = self.solr.collections["events"]

@@ -100,3 +100,14 @@ def test_documents_keep_the_names_that_they_have_for_the_agents() -> None:
         Step(20, "replay-span", (0, None, False, "now")),
     )  # fmt: skip
     assert all(name.startswith("t-") for name in run.solr.collections["events"])
+
+
+def test_two_replays_beside_each_other_miss_what_each_has_deleted() -> None:
+    """The second one deletes what the first has just brought back, and is killed: a drain meanwhile lacks nothing."""
+    run = told(
+        "hbase", Step(0, "start", ("h1",)), Step(2, "put", (3, 0)), Step(2, "replay-span", (0, None, False, "now")),
+        Step(0.5, "replay-span", (0, None, False, "now")), Step(0, "drain", ("h1", "dies", 1)),
+        faults=(Fault("again", "kafka.describe_topic", 5, Kind.KILLED, 0, life=2),), seed=62038386,
+    )  # fmt: skip
+    assert run.world.faults
+    assert all(span.complete for span in run.spans)
