@@ -394,3 +394,13 @@ def test_what_an_open_transaction_hid_when_its_topic_was_deleted_had_been_in_the
         faults=(Fault("replay", "kafka.commit_transaction", 1, Kind.KILLED, 0),),
     )  # fmt: skip
     assert run.world.faults
+
+
+@pytest.mark.parametrize("sink", ["spark-hdfs", "spark-solr"])
+def test_what_retention_takes_before_a_query_has_begun_is_said(sink: str) -> None:
+    """The driver has seen where the partition begins, and sleeps; then all that is in it is removed."""
+    run = told(
+        sink, Step(0, "start", ("h1",)), Step(2, "put", (3, 0)), Step(0, "retention", (0, 0, "asleep")),
+        faults=(Fault("driver-1", "kafka.watermarks", 2, Kind.PAUSED, 20.0),),
+    )  # fmt: skip
+    assert any("of t-0, which the brokers do not have" in line for line in run.world.story)

@@ -119,8 +119,10 @@ class Query:
             elif committed is not None and committed != recorded:  # it ended between the two commits
                 self._unrecorded[claim] = committed
             self.claims[claim.partition], self.expected[claim.partition] = claim, committed
-        if None in begun.values():
-            self._say_where_it_begins([claim for claim, position in begun.items() if position is None])
+        if fresh := [claim for claim, position in begun.items() if position is None]:
+            starts = self._oldest(fresh)
+            begun |= starts
+            self.expected |= {claim.partition: start for claim, start in starts.items()}
         if begun:  # whoever has a partition next has to know of this sink's record
             self.channel.record(begun)
         self._record({})
@@ -138,11 +140,16 @@ class Query:
                 f"with a record of commits in {theirs}, not {ours}: stop it, or have both write below the same path"
             )
 
-    def _say_where_it_begins(self, claims: Iterable[PartitionClaim]) -> None:
-        starts = self.channel.starts()
-        for claim in claims:
-            if start := starts.get(claim.partition, 0):
+    def _oldest(self, claims: Iterable[PartitionClaim]) -> dict[PartitionClaim, int]:
+        """The first records of partitions in which the group has no position. From there on, and not from whatever is
+        the first one later, they are read, so that what retention removes meanwhile is missed.
+        """
+        oldest = self.channel.starts()
+        starts = {claim: oldest.get(claim.partition, 0) for claim in claims}
+        for claim, start in starts.items():
+            if start:
                 log.warning("%s", begins_late(claim, start))
+        return starts
 
     def _start(self, spark: Any, checkpoint: str) -> Any:
         stream = self.channel.stream(self.job.sink.group)
