@@ -156,7 +156,7 @@ def test_a_query_that_is_behind_ends_after_the_micro_batch_under_way(monkeypatch
     query.run(None, stopping)
     assert (busy.batches, busy.stopped) == (1, True)
     assert isinstance(query.channel, Away)
-    assert query.channel.recorded == {CLAIM: None}, "whoever has it next does not know what this sink took over"
+    assert query.channel.recorded == {CLAIM: 0}, "whoever has it next does not know what this sink took over"
 
 
 def test_a_task_that_reads_a_topic_made_again_delivers_nothing() -> None:
