@@ -185,6 +185,7 @@ def test_few_open_files_are_fewer_connections_and_not_the_end(tmp_path: Path) ->
             assert 10 < taken <= min(32, sent)
             assert "this process's limit of 64 files" in agent.degraded()["SOURCE.multi"]
             agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == taken, "those that fit")
+        agent.until(lambda: not agent.count("SOURCE.multi", "OpenConnectionCount"), "all ends to be seen")
         agent.healthy()
         with socket.create_connection(("127.0.0.1", one), timeout=60) as again:
             again.sendall(b"<13>- h 100\n")
