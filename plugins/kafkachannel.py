@@ -164,8 +164,8 @@ class KafkaBackedChannel(Channel[C]):
         """
 
     @abstractmethod
-    def record(self, positions: Mapping[PartitionClaim, int | None]) -> None:
-        """Commit positions (None: the earliest record) for a group that no reader is a member of.
+    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
+        """Commit positions for a group that no reader is a member of.
 
         Raises Retry, also while one is; Conflict where the group was reset since, or another sink's record has taken
         the place of the claims' own.

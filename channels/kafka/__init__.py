@@ -297,7 +297,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             for partition in assigned(member.assignment, self.config.topic)
         }
 
-    def record(self, positions: Mapping[PartitionClaim, int | None]) -> None:
+    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
         """Commit offsets from outside the group, which works while the group has no members.
 
         Without a member nothing fences an owner that was overtaken: what the group says now is looked at before, and
@@ -323,7 +323,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         self._record(positions, late)
 
     def _record(
-        self, positions: Mapping[PartitionClaim, int | None], wanted: Callable[[PartitionClaim, OffsetMetadata], bool]
+        self, positions: Mapping[PartitionClaim, int], wanted: Callable[[PartitionClaim, OffsetMetadata], bool]
     ) -> None:
         for group in {claim.group for claim in positions}:
             claims = {claim.partition: claim for claim in positions if claim.group == group}
@@ -331,7 +331,12 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             looked = time.monotonic()
             try:
                 offsets = {  # nobody reads the group; what version 0.1 would not understand it refuses
-                    partition: self._offset(consumer, claim._replace(shared_epoch=0), positions[claim])
+                    partition: TopicPartition(
+                        claim.topic,
+                        partition,
+                        positions[claim],
+                        metadata=OffsetMetadata.of(claim._replace(shared_epoch=0)).text(),
+                    )
                     for partition, claim in claims.items()
                 }
                 for at in committed(consumer, [*offsets.values()], CONNECT_SECONDS):
@@ -387,13 +392,6 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return readdressed(record, id, arrival, group)
 
     # --- within
-
-    @staticmethod
-    def _offset(consumer: Consumer, claim: PartitionClaim, end: int | None) -> TopicPartition:
-        if end is None:
-            at = TopicPartition(claim.topic, claim.partition)
-            end, _ = consumer.get_watermark_offsets(at, timeout=CONNECT_SECONDS)
-        return TopicPartition(claim.topic, claim.partition, end, metadata=OffsetMetadata.of(claim).text())
 
     def _claim(self, group: str | None) -> PartitionClaim:
         config = self.config

@@ -43,9 +43,9 @@ class Picky(Sink[Config]):
 class Recording(KafkaChannel):
     """Keeps the positions that Kafka would; its topic is the claim's."""
 
-    recorded: Mapping[PartitionClaim, int | None]
+    recorded: Mapping[PartitionClaim, int]
 
-    def record(self, positions: Mapping[PartitionClaim, int | None]) -> None:
+    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
         self.recorded = dict(positions)
 
     def confirm(self, claim: PartitionClaim) -> None:
@@ -344,7 +344,7 @@ class Joined(Recording):
 
     members = 1
 
-    def record(self, positions: Mapping[PartitionClaim, int | None]) -> None:
+    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
         if self.members:
             raise Retry("the group has members")
         super().record(positions)
@@ -414,7 +414,7 @@ def test_the_driver_keeps_letters_before_it_commits_and_pauses_over_micro_batche
     letters = Letters()
     rejections = Rejections(letters, tolerance)
 
-    def commit(*bodies: bytes) -> Mapping[PartitionClaim, int | None]:
+    def commit(*bodies: bytes) -> Mapping[PartitionClaim, int]:
         """One micro-batch, on a query of its own, as after a failure."""
         query = Query(job, sink, rejections)
         query.claims = {0: CLAIM}

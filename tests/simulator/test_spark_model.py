@@ -97,9 +97,8 @@ class Positions(KafkaChannel):
     def ends(self) -> Mapping[int, int]:
         raise Retry("no broker answers")  # at once, rather than after ten seconds of real time
 
-    def record(self, positions: Mapping[PartitionClaim, int | None]) -> None:
-        known = {claim.partition: end for claim, end in positions.items() if end is not None}
-        world().models["positions"].update(known)
+    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
+        world().models["positions"].update({claim.partition: end for claim, end in positions.items()})
 
     def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
         raise Retry("the group has members")

@@ -22,6 +22,7 @@ from agent.services.kafka import KafkaCluster
 from plugins import Components, Event, KafkaBackedChannel, Retry
 
 ROOT = Path(__file__).parents[2]
+NO_HDFS = "HDFS is away: no NameNode answers, or none is active, at {}"
 KAFKA = cast(type[KafkaBackedChannel[Any]], Components().get("channel", "kafka"))
 
 

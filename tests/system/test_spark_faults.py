@@ -128,9 +128,14 @@ a1.sinks.p.output.rows.type = console
         expect(written("first"))
         all_there("the start")
 
+        driver = driver_of(agent)
+        os.kill(driver, signal.SIGQUIT)
+        agent.until(lambda: "agent/runner/spark/driver.py" in agent.log, "the driver to tell what its threads do")
+
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
         expect(written("grown"))
         all_there("partitions were added")
+        assert driver_of(agent) == driver
 
         assert operator(f"group reset {topic} --topic {topic} --to earliest").returncode == 0
         on_hdfs.update([*on_hdfs])

@@ -7,6 +7,7 @@ its SparkContext or its JVM is: then its last line says why.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import pickle
@@ -328,4 +329,5 @@ def _miss_executors(spark: Any, job: Job, done: threading.Event, on_yarn: OnYarn
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGQUIT, file=2)  # Ctrl-\ reaches the whole group, and ends nothing
     main()

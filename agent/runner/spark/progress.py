@@ -49,7 +49,7 @@ def _tell(**told: object) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def gauges_of(progress: Any, delivered: Mapping[int, int | None]) -> dict[str, float]:
+def gauges_of(progress: Any, delivered: Mapping[int, int]) -> dict[str, float]:
     """A micro-batch's figures out of Spark's `StreamingQueryProgress`, under the names of our metrics.
 
     `delivered` are the positions up to which events are delivered, where they are known apart from Spark.
@@ -137,14 +137,14 @@ def _line(progress: Any) -> str:
     return text
 
 
-def _behind(source: Any, delivered: Mapping[int, int | None]) -> int | None:
+def _behind(source: Any, delivered: Mapping[int, int]) -> int | None:
     """None for a micro-batch that is done once more after a restart: it does not ask what is latest."""
     if not (read := _offsets(source.endOffset)):
         return 0  # no topic: another stream that a processor has joined
     if not (latest := _offsets(source.latestOffset)):
         return None
     # What was read may end in offsets without records, which no commit covers.
-    return sum(end - max(read.get(partition, 0), delivered.get(partition) or 0) for partition, end in latest.items())
+    return sum(end - max(read.get(partition, 0), delivered.get(partition, 0)) for partition, end in latest.items())
 
 
 def _offsets(text: str) -> Offsets:

@@ -54,7 +54,7 @@ class Query:
         self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
         self.channel: KafkaBackedChannel = sink.channel.make()
         self.audit = audit_of(self.channel, job.options)
-        self.expected: dict[int, int | None] = {}
+        self.expected: dict[int, int] = {}
         self.claims: dict[int, PartitionClaim] = {}
         self._counted: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -104,7 +104,8 @@ class Query:
     def _resume(self) -> None:
         positions = self.channel.positions(self.job.sink.group)
         self._refuse_members(positions)
-        begun: dict[PartitionClaim, int | None] = {}
+        begun: dict[PartitionClaim, int] = {}
+        fresh = []
         for claim, committed in positions.items():
             if self.committing is not None:
                 found = self.committing.resume(claim, committed)
@@ -114,15 +115,19 @@ class Query:
                 if isinstance(self.sink, PlainSink):
                     self.sink.take_over(claim)
                 claim = claim._replace(record="")
+            self.claims[claim.partition] = claim
+            if committed is None:
+                fresh.append(claim)
+                continue
             if (recorded := positions.get(claim)) is None:
                 begun[claim] = committed
-            elif committed is not None and committed != recorded:  # it ended between the two commits
+            elif committed != recorded:  # it ended between the two commits
                 self._unrecorded[claim] = committed
-            self.claims[claim.partition], self.expected[claim.partition] = claim, committed
-        if fresh := [claim for claim, position in begun.items() if position is None]:
-            starts = self._oldest(fresh)
-            begun |= starts
-            self.expected |= {claim.partition: start for claim, start in starts.items()}
+            self.expected[claim.partition] = committed
+        if fresh:
+            oldest = self._oldest(fresh)
+            begun |= oldest
+            self.expected |= {claim.partition: start for claim, start in oldest.items()}
         if begun:  # whoever has a partition next has to know of this sink's record
             self.channel.record(begun)
         self._record({})
@@ -183,7 +188,7 @@ class Query:
             if found.epoch < ours.epoch or position is None:
                 earlier.append(ours)
         with self._lock, suppress(Retry):  # as where the group has members
-            known = {claim: at for claim in earlier if (at := self.expected.get(claim.partition)) is not None}
+            known = {claim: self.expected[claim.partition] for claim in earlier if claim.partition in self.expected}
             if known:
                 self.channel.restore(known)
 
@@ -196,15 +201,15 @@ class Query:
         starts, ends = self.channel.starts(), self.channel.ends()
         self._look()
         for partition, offset in self.expected.items():
-            if offset is not None and partition in ends:
+            if partition in ends:
                 error = out_of_range(self.claims[partition], offset, starts[partition], ends[partition])
                 if error is not None:
                     raise error
 
     def _made_again(self, claim: PartitionClaim) -> str:
         """What to say where another topic has the claim's name now; and it is counted."""
-        known = {p: end for p, end in self._latest.items() if self.expected.get(p) is not None}
-        left = sum(max(0, end - (self.expected[p] or 0)) for p, end in known.items())
+        known = {p: end for p, end in self._latest.items() if p in self.expected}
+        left = sum(max(0, end - self.expected[p]) for p, end in known.items())
         if not self._told_lost:
             self._told_lost = True
             report(self.job.sink.name, {"TopicRecreatedCount": 1, "RecordLostCount": left})
