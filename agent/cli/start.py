@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import logging
 import os
@@ -25,6 +24,7 @@ from agent.logs import FORM, LEVEL, log_to_stderr
 from agent.own_cluster import with_own_cluster
 from agent.runner.agent import Agent
 from agent.runner.drain import Stuck
+from agent.stacks import tell
 from agent.systemd import Systemd
 from agent.topology import AgentSpec
 from agent.withoutpandas import do_without_pandas
@@ -88,7 +88,6 @@ def start(chosen: Chosen, drain: bool, level: str, form: str, reload_conf: bool 
 def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> int:
     """Run until a signal, or until the channels are drained or cannot be; 0 when nothing was left undone, else 1."""
     _allow_open_files()
-    faulthandler.register(signal.SIGQUIT, file=2)  # without Python's help: it answers whatever lock is held
     agent = Agent(spec)
     # Under nohup it is to outlive its terminal.
     terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
@@ -122,7 +121,8 @@ def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> in
 
 @contextmanager
 def _signals() -> Iterator[socket.socket]:
-    """SIGTERM, SIGINT and SIGHUP, a byte each, as soon as the kernel gives them to any thread of this process.
+    """SIGTERM, SIGINT and SIGHUP, a byte each, as soon as the kernel gives them to any thread of this process, and
+    SIGQUIT, which was answered then.
 
     Python's handlers run on the main thread alone, which may be waiting for others, and may hold any lock.
     """
@@ -131,7 +131,8 @@ def _signals() -> Iterator[socket.socket]:
         written.setblocking(False)
         before = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
         numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-        handlers = {number: signal.signal(number, _ignored) for number in numbers}
+        answers = {**dict.fromkeys(numbers, _ignored), signal.SIGQUIT: tell}
+        handlers = {number: signal.signal(number, answer) for number, answer in answers.items()}
         try:
             yield came
         finally:
@@ -145,9 +146,12 @@ def _ignored(number: int, frame: object) -> None:
 
 
 def _next(signals: socket.socket, seconds: float | None = None) -> int:
-    """The next signal's number; 0 where none comes in that time, or no more."""
-    ready, _, _ = select.select([signals], [], [], seconds)
-    return next(iter(signals.recv(1)), 0) if ready else 0
+    """The next signal's number; 0 where none comes in that time, or no more. SIGQUIT asks for nothing here."""
+    while True:
+        ready, _, _ = select.select([signals], [], [], seconds)
+        number = next(iter(signals.recv(1)), 0) if ready else 0
+        if number != signal.SIGQUIT:
+            return number
 
 
 def _has_terminal() -> bool:

@@ -191,8 +191,8 @@ class RunningAgent:
         """What each thread is doing, as SIGQUIT makes it tell; what it has told where that takes longer."""
         before = len(self.log)
         self.process.send_signal(signal.SIGQUIT)
-        with contextlib.suppress(ServiceError):  # the main thread is the last one, and this its outermost call
-            until(lambda: "in _run_module_as_main" in self.log[before:], "all threads", seconds)
+        with contextlib.suppress(ServiceError):
+            until(lambda: re.search(r"^\d+ threads$", self.log[before:], re.MULTILINE), "all threads", seconds)
         return self.log[before:]
 
     # --- waiting and stopping

@@ -152,7 +152,12 @@ a1.sinks.k1.channel = c1
     with RunningAgent(tmp_path, configuration) as agent:
         agent.port("syslog")
         told = agent.stacks(seconds=PATIENCE_SECONDS)
-        for place in ("Thread 0x", "sources/syslog/tcp.py", "agent/cli/start.py"):
+        for place in (
+            "Thread a1.sources.syslog (",
+            "Thread a1.sinks.k1 (",
+            "Thread MainThread (",
+            "agent/cli/start.py",
+        ):
             assert place in told
         send_lines(agent)
         assert agent.stop() == 0

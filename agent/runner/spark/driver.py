@@ -7,7 +7,6 @@ its SparkContext or its JVM is: then its last line says why.
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
 import pickle
@@ -38,6 +37,7 @@ from agent.runner.spark.query import Query
 from agent.runner.spark.session import start_session, stop_session
 from agent.runner.spark.yarn import OnYarn, tag_of
 from agent.services import ServiceError
+from agent.stacks import tell
 from plugins import FlafkaError, Retry, StreamingSink
 
 log = logging.getLogger("spark")
@@ -329,5 +329,5 @@ def _miss_executors(spark: Any, job: Job, done: threading.Event, on_yarn: OnYarn
 
 
 if __name__ == "__main__":
-    faulthandler.register(signal.SIGQUIT, file=2)  # Ctrl-\ reaches the whole group, and ends nothing
+    signal.signal(signal.SIGQUIT, tell)  # Ctrl-\ reaches the whole group
     main()
