@@ -47,6 +47,7 @@ from plugins.shared.kafkaclient import (
     reason,
     refusing,
     unanswered,
+    watermarks,
 )
 from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, overtaken, undone
@@ -234,10 +235,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         consumer, topic = self._onlooker(None), self.config.topic
         try:
             partitions = consumer.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic].partitions
-            return {
-                p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=CONNECT_SECONDS)
-                for p in partitions
-            }
+            return {p: watermarks(consumer, TopicPartition(topic, p), CONNECT_SECONDS) for p in partitions}
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
         finally:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import pydantic
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -20,9 +20,11 @@ from plugins.options import Config, Problem, option
 from plugins.shared.kafkaproperties import QUIET, accepted, client_properties, without_effect
 from plugins.shared.kafkaproperties import java_properties as java_properties  # plugins found it here
 
-_COORDINATOR_MOVES = frozenset(
+T = TypeVar("T")
+_MOVES = frozenset(
     {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
 )
+_BEGINS = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE})
 CONNECT_SECONDS = 5.0
 """How long brokers may take for an answer before they count as away."""
 LOOK_SECONDS = 2.0
@@ -219,12 +221,26 @@ def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: flo
     would begin anew. While the group's coordinator moves or begins, which the client does not wait for here, it is
     asked again, for as long as `seconds` say.
     """
+    return _asked_again(lambda: _without_errors(consumer.committed(partitions, timeout=seconds)), _MOVES, seconds)
+
+
+def watermarks(consumer: Consumer, partition: TopicPartition, seconds: float) -> tuple[int, int]:
+    """Where a partition of a topic that there is begins, and where it ends. KafkaException where that cannot be told.
+
+    A broker may not have heard yet of a topic that another one has just made: it is asked again, for as long as
+    `seconds` say.
+    """
+    return _asked_again(lambda: consumer.get_watermark_offsets(partition, timeout=seconds), _BEGINS, seconds)
+
+
+def _asked_again(ask: Callable[[], T], codes: Collection[int], seconds: float) -> T:
+    """The answer; while it is one of these errors, the question is asked again for so long."""
     deadline = time.monotonic() + seconds
     while True:
         try:
-            return _without_errors(consumer.committed(partitions, timeout=seconds))
+            return ask()
         except KafkaException as e:
-            if e.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() >= deadline:
+            if e.args[0].code() not in codes or time.monotonic() >= deadline:
                 raise
         time.sleep(0.1)
 

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from channels.kafka import KafkaChannelConfig
 from plugins import Retry
-from plugins.shared.kafkaclient import PRODUCER, client_properties, committed, java_properties
+from plugins.shared.kafkaclient import PRODUCER, client_properties, committed, java_properties, watermarks
 from sinks.kafka import KafkaSinkConfig
 
 BROKERS = {"kafka.bootstrap.servers": "h:1"}
@@ -138,6 +138,20 @@ def test_positions_are_asked_for_again_while_the_coordinator_moves_or_begins():
     left += codes
     with pytest.raises(KafkaException, match="COORDINATOR_NOT_AVAILABLE"):
         committed(SimpleNamespace(committed=asked), [], 0)
+
+
+def test_a_broker_that_has_not_heard_of_a_new_topic_yet_is_asked_again():
+    left = [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART]
+
+    def asked(partition, timeout):
+        if left:
+            raise KafkaException(KafkaError(left.pop()))
+        return 0, 7
+
+    assert watermarks(SimpleNamespace(get_watermark_offsets=asked), None, 60) == (0, 7)
+    left.append(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        watermarks(SimpleNamespace(get_watermark_offsets=asked), None, 0)
 
 
 def test_only_the_cluster_that_no_one_has_named_has_to_be_one_s_own() -> None:
