@@ -114,8 +114,8 @@ def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:
     ]
     show(COLUMNS, rows, as_json=as_json)
     for part in planned.parts:
-        if removed := part.removed():
-            click.echo(removed, err=True)
+        if lost := part.lost():
+            click.echo(lost, err=True)
     if counted and events:
         text = f"{sum(events.values()):,} events would be replayed to {sink.path} ({sink.cls.type_name})"
         names = ", ".join(one.name for one in sink.interceptors)

@@ -55,12 +55,22 @@ class Part(NamedTuple):
     """The position of the replay's group."""
 
     @property
+    def reached_end(self) -> int:
+        """Where a replay of it stands that is complete: further than that only where brokers have lost records."""
+        return max(self.end, self.oldest)
+
+    @property
     def begun(self) -> bool:
         """Whether the replay's group has a position in it."""
         return self.committed is not None
 
-    def removed(self) -> str:
-        """What retention has removed of it, as far as that can be told, in words; empty where it has nothing."""
+    def lost(self) -> str:
+        """What retention has removed of it, or brokers have lost, as far as that can be told, in words; else empty."""
+        if self.committed is not None and (end := self.reached_end) < self.committed:
+            return (
+                f"partition {self.partition}: the brokers have lost records {end} to {self.committed - 1} after this "
+                "replay had come to them, as when a replica that was behind becomes leader"
+            )
         if self.committed is not None and self.committed < self.oldest:
             return (
                 f"partition {self.partition}: this replay has come to record {self.committed}, and the topic begins "
@@ -107,7 +117,7 @@ class Replay:
     def begun(self) -> bool:
         """Whether an earlier run has delivered some of it."""
         return any(
-            part.committed is not None and (part.position > part.first or part.committed < part.oldest)
+            part.committed is not None and (part.position > part.first or part.committed != part.first)
             for part in self.parts
         )
 
@@ -174,7 +184,10 @@ class Replay:
                 tell(int(counted.get("EventDrainSuccessCount")))
                 if channel.over is not None:
                     raise channel.over
-                return goal.reached() and channel.taken
+                if goal.reached() and channel.taken:
+                    return True
+                channel.look()
+                return False
 
             alone.wait(runner, over, LEFT, LOOK_SECONDS)
         finally:
@@ -200,6 +213,30 @@ class _Span(ChannelRunner):
         self.removed: dict[int, int] = {}
         """By partition: records that retention removed before they were taken."""
 
+    def look(self) -> None:
+        """Raise FlafkaError where brokers have lost records of the span: others would take their places, which came
+        later, and it would not end before they do."""
+        ends = self.replay.channel.ends()
+        for part in self.replay.parts:
+            if (end := ends.get(part.partition, part.end)) < part.end:
+                for claim in self.replay.channel.positions(self.replay.group):
+                    self.refuse_another(claim)
+                self.over = FlafkaError(
+                    f"partition {part.partition}: the brokers have lost records from {end} on, as when a replica that "
+                    "was behind becomes leader. Run the replay again, and it goes on with what is left"
+                )
+                raise self.over
+
+    def refuse_another(self, claim: PartitionClaim) -> None:
+        """Raise FlafkaError where that is a claim on another topic than the span's, of the same name."""
+        planned = self.replay.claims.get(claim.partition)
+        if planned is not None and claim.topic_id != planned.topic_id:
+            self.over = FlafkaError(
+                f"topic {claim.topic} was deleted and created again: what this replay had still to deliver is lost. "
+                "Run again, it delivers what the new topic has of that time"
+            )
+            raise self.over
+
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
         """One that begins and ends with it."""
         reader = super().reader(_Within(owner, self), group=group, member=member)
@@ -216,20 +253,17 @@ class _Within:
         self.revoked, self.lost = owner.revoked, owner.lost
 
     def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
-        """Behind what retention has removed, which is said; from the span's begin where the group was deleted."""
+        """Behind what retention has removed and before what brokers have lost, which is said; from the span's begin
+        where the group was deleted."""
         begun: dict[PartitionClaim, int | None] = {}
         for claim, position in committed.items():
             planned = self._span.replay.claims.get(claim.partition)
-            if planned is not None and claim.topic_id != planned.topic_id:
-                self._span.over = FlafkaError(
-                    f"topic {claim.topic} was deleted and created again: what this replay had still to deliver is "
-                    "lost. Run again, it delivers what the new topic has of that time"
-                )
-                raise self._span.over
+            self._span.refuse_another(claim)
             if planned is None or position is not None:
                 begun[claim] = position
             else:
                 begun[planned] = self._parts[claim.partition].first
+        self._span.look()
         oldest = self._span.replay.channel.starts()
         starts = {
             claim: position if position is None else self._left(claim, position, oldest.get(claim.partition, 0))
@@ -242,11 +276,12 @@ class _Within:
         part = self._parts.get(claim.partition)
         if part is None:  # added since: nothing of it is in the span
             return position
+        if part.reached_end < position:  # other records may be there by now, and none of them is in the span
+            return max(part.end, oldest)
         start = max(position, part.first)
         if (end := min(oldest, part.end)) > start:
-            place = f"{claim.topic}-{claim.partition}"
             text = "records %d to %d of %s were removed by retention before this replay came to them"
-            logging.getLogger(self._span.path).warning(text, start, end - 1, place)
+            logging.getLogger(self._span.path).warning(text, start, end - 1, f"{claim.topic}-{claim.partition}")
             self._span.removed[claim.partition] = self._span.removed.get(claim.partition, 0) + end - start
         return max(start, oldest)
 

@@ -119,6 +119,8 @@ def out_of_range(claim: PartitionClaim, offset: int, low: int, high: int) -> Fla
         return Retry(
             f"records from {offset} on were removed from {place} by retention: the replay goes on with record {low}"
         )
+    if offset > high and claim.replay:
+        return Retry(f"the brokers have lost records from {high} on of {place}: the replay looks at what is left")
     if offset < low:
         to = "earliest"
         why = f"records {offset} to {low - 1}, {low - offset:,} in all, were removed by retention unread"
@@ -141,11 +143,14 @@ def truncated(claim: PartitionClaim, offset: int, start: int, high: int) -> Flaf
     lost since, and they perhaps hold other records there, up to `high`.
     """
     others = f", and hold others from {start} to {high - 1} now" if high > start else ""
+    if claim.replay:
+        way_out = "To deliver the span once more, with what takes their place: run the replay with --again"
+    else:
+        way_out = f"To go on with what takes their place: {_reset(claim, f'{start}{_new_ids(claim)}')}"
     return FlafkaError(
         f"group {claim.group} stands at offset {offset} of {claim.topic}-{claim.partition}, and has read records "
         f"{start} to {offset - 1}, {offset - start:,} in all, which the brokers have lost since, as when a replica "
-        f"that was behind becomes leader{others}. To go on with what takes their place: "
-        f"{_reset(claim, f'{start}{_new_ids(claim)}')}"
+        f"that was behind becomes leader{others}. {way_out}"
     )
 
 

@@ -42,6 +42,8 @@ class Span:
     """The ids of topics whose events were deleted from the store."""
     missing: set[bytes] = field(default_factory=set, compare=False)
     """What was deleted for it and is not there again for certain: another replay may have brought it back before."""
+    advised: bool = field(default=False, compare=False)
+    """Whether it has said that it is to be begun anew."""
     complete: str = field(default="", compare=False)
     """The id of the topic of which it said it was."""
 
@@ -85,9 +87,10 @@ class Replays(Outcomes):
         tries = 0
         while True:
             quiet = self._calm()
-            again, life = bool(anew and span.complete), self.world.lives[PROCESS] + 1
+            advised, span.advised = span.advised, False
+            again, life = advised or bool(anew and span.complete), self.world.lives[PROCESS] + 1
             if again:
-                anew, span.anew = False, span.anew + 1
+                anew, span.anew = anew and advised, span.anew + 1
             if kill_after is not None:
                 self.world.later(kill_after, lambda life=life: self._kill_replay(life))
                 kill_after = None
@@ -127,6 +130,7 @@ class Replays(Outcomes):
             topic = in_process(self.world, PROCESS, lambda: self._replayed(span, again))
         except FlafkaError as e:
             self.world.told(f"{PROCESS}: {e}")
+            span.advised = "run the replay with --again" in str(e)
             return False
         span.complete = topic or span.complete
         if topic:
@@ -148,8 +152,8 @@ class Replays(Outcomes):
                     ranges[part.partition] = min(first, part.first), max(end, part.end)
             self.groups |= {(claim.group, claim.epoch) for claim in planned.claims.values()}
             self._lose_documents(span, topic)
-            for removed in filter(None, (part.removed() for part in planned.parts)):
-                self.world.told(f"{PROCESS} says: {removed}")
+            for lost in filter(None, (part.lost() for part in planned.parts)):
+                self.world.told(f"{PROCESS} says: {lost}")
             if planned.left:
                 planned.run()
         return topic

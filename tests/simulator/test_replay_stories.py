@@ -111,3 +111,26 @@ def test_two_replays_beside_each_other_miss_what_each_has_deleted() -> None:
     )  # fmt: skip
     assert run.world.faults
     assert all(span.complete for span in run.spans)
+
+
+@pytest.mark.parametrize("sink", ["hdfs", "kafka", "solr"])
+@pytest.mark.parametrize("then", [(), (Step(5, "put", (3, 0)), Step(5, "put", (2, 0)))])
+def test_a_replay_is_complete_though_brokers_have_lost_what_it_had_replayed(
+    sink: str, then: tuple[Step, ...]
+) -> None:
+    """Whether others have taken the places of those records, or not; the agents' group wants its operator."""
+    run = told(sink, *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(60, "truncate", (0, 1)), *then)
+    assert "the brokers have lost records 1 to 1 after this replay had come to them" in said(run)
+    assert "agent group reset g.replay" not in said(run)
+    (span,) = run.spans
+    assert span.complete
+
+
+def test_a_replay_whose_records_brokers_lose_meanwhile_goes_on_with_what_is_left() -> None:
+    run = told(
+        "solr", *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(2, "truncate", (0, 1)),
+        faults=(Fault("again", "kafka.describe_topic", 3, Kind.PAUSED, 20.0),),
+    )  # fmt: skip
+    assert "again: partition 0: the brokers have lost records from 1 on" in said(run)
+    (span,) = run.spans
+    assert span.complete

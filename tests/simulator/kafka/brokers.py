@@ -245,6 +245,7 @@ class Brokers:
             for fetch in found.watchers:
                 fetch.prefetch()
             del found.entries[max(offset, found.low) :]
+            found.kept = min(found.kept, offset)
             for fetch in found.watchers:
                 fetch.arrived()
 

@@ -61,7 +61,8 @@ class Group:
     def __init__(self, cluster: Brokers, name: str) -> None:
         self.cluster, self.name, self.world = cluster, name, cluster.world
         self.set_back: list[str] = []
-        """Where a member has committed less than what was committed before, under the same metadata."""
+        """Where a member has committed less than what was committed before, under the same metadata; but for records that
+        brokers have lost."""
         self.writers: set[str] = set()
         """The processes that have written positions, but for those whose requests came late."""
         self.offsets: dict[tuple[str, int], Committed] = {}
@@ -253,13 +254,11 @@ class Group:
         error = self._refuses(member, generation, instance)
         answers: dict[tuple[str, int], int | None] = {}
         for topic, partition, offset, metadata in offsets:
-            if error is None and self.cluster.partition(topic, partition) is None:
-                answers[topic, partition] = int(KafkaError.UNKNOWN_TOPIC_OR_PART)
-                continue
-            answers[topic, partition] = error
-            if error is None:
+            found = self.cluster.partition(topic, partition)
+            answers[topic, partition] = error or (None if found else int(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            if found and error is None:
                 before = self.offsets.get((topic, partition))
-                if member and before is not None and before.metadata == metadata and offset < before.offset:
+                if before and before.metadata == metadata and offset < min(before.offset, found.kept) and member:
                     self.set_back.append(f"{topic}-{partition} from {before.offset} to {offset}")
                 self.offsets[topic, partition] = self.written(offset, metadata)
         return answers

@@ -5,6 +5,7 @@ As a client can observe a partition: one log without replicas, whose watermarks 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -29,13 +30,15 @@ TOPIC_DEFAULTS = {
 class Partition:
     """One log. The entry at place n has offset n."""
 
-    __slots__ = ("entries", "low", "number", "open", "topic", "watchers")
+    __slots__ = ("entries", "kept", "low", "number", "open", "topic", "watchers")
 
     def __init__(self, topic: Topic, number: int) -> None:
         self.topic, self.number = topic, number
         self.entries: list[Entry | None] = []
         """None where compaction removed one."""
         self.low = 0
+        self.kept = math.inf
+        """Entries from there on were lost once."""
         self.open: dict[Transaction, int] = {}
         """Transactions without their markers, with the offset of the first record."""
         self.watchers: list[Fetch] = []
