@@ -65,7 +65,7 @@ class Part(NamedTuple):
         return self.committed is not None
 
     def lost(self) -> str:
-        """What retention has removed of it, or brokers have lost, as far as that can be told, in words; else empty."""
+        """What retention has removed of it or brokers have lost, in words, as far as that can be told; or nothing."""
         if self.committed is not None and (end := self.reached_end) < self.committed:
             return (
                 f"partition {self.partition}: the brokers have lost records {end} to {self.committed - 1} after this "
@@ -222,8 +222,8 @@ class _Span(ChannelRunner):
                 for claim in self.replay.channel.positions(self.replay.group):
                     self.refuse_another(claim)
                 self.over = FlafkaError(
-                    f"partition {part.partition}: the brokers have lost records from {end} on, as when a replica that "
-                    "was behind becomes leader. Run the replay again, and it goes on with what is left"
+                    f"partition {part.partition}: the brokers have lost records from {end} on, as when a replica "
+                    "that was behind becomes leader. Run the replay again, and it goes on with what is left"
                 )
                 raise self.over
 

@@ -122,7 +122,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                 raise Retry(f"channel {self.name}: {refusals[-1]}") from e
             raise failure(e, self._unreachable(e)) from e
         properties = {"batch.size": min(1 << 20, limit), **self._client(config.producer)}
-        self._producer = ChannelProducer(self, properties, len(description.partitions), limit)
+        self._producer = ChannelProducer(self, properties, len(description.partitions), limit, self._writable)
 
     def close(self) -> None:
         """Stop the producer; what is still under way is given up."""
@@ -160,6 +160,13 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     def refusal(self) -> str:
         """What brokers say of this client's user and password."""
         return self._producer.refusal if self._producer is not None else ""
+
+    def _writable(self) -> bool:
+        """Whether the brokers say that they could take a record in each partition now."""
+        try:
+            return Topic(AdminClient(self._client(self.config.producer)), self).writable()
+        except (KafkaException, TimeoutError):
+            return False
 
     def put(self, batch: Batch) -> None:
         """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""

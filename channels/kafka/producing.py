@@ -20,6 +20,10 @@ from plugins.shared.polling import STANDING_SECONDS
 
 MAX_RECORD_BYTES = 8 << 20
 STALL_SECONDS = 5.0
+STUCK_SECONDS = 60.0
+"""Where nothing was acknowledged for so long, the brokers are asked whether they could take it."""
+PURGED_SECONDS = 10.0
+"""How long a client that is replaced may take to give up what it has."""
 REFUSED_SECONDS = 40.0
 """The client says again every 30 seconds that it is refused."""
 LOOK_SECONDS = 10.0
@@ -45,11 +49,17 @@ _WRONG_CLOCK = (
 class ChannelProducer:
     """Puts batches into the topic, for several threads at once: connected from the beginning to `close`.
 
-    `limit` is the size of the largest record that the topic takes, in bytes.
+    `limit` is the size of the largest record that the topic takes, in bytes; `writable` asks the brokers, by another
+    client, whether they could take one now, in each partition.
     """
 
     def __init__(
-        self, channel: Component[KafkaChannelConfig], properties: Mapping[str, Any], partitions: int, limit: int
+        self,
+        channel: Component[KafkaChannelConfig],
+        properties: Mapping[str, Any],
+        partitions: int,
+        limit: int,
+        writable: Callable[[], bool],
     ) -> None:
         self.name, self._config, self.log = channel.name, channel.config, channel.log
         self.metrics, self.stopping = channel.metrics, channel.stopping
@@ -67,12 +77,17 @@ class ChannelProducer:
         }
         self._compression = next((properties[name].lower() for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
-        self._partitions, self._limit = partitions, limit
+        self._partitions, self._limit, self._writable = partitions, limit, writable
         self._look_due = 0.0
         self._fitting = 2**63
         """Bytes of a batch that become a record which the topic takes, as far as known from those that did not."""
         self._lock = threading.Lock()
         self._stalled, self._stalled_since = 0, 0.0
+        self._moved = time.monotonic()
+        """When records were seen last to have been acknowledged, or the brokers were asked why none is."""
+        self._asking = threading.Lock()
+        self._replaced = 0.0
+        """When the producer was replaced last, of `time.monotonic`."""
         self._closed = threading.Event()
         self._producer = Producer(self._properties)
         self._poller = threading.Thread(target=self._poll, name=f"{self.name}-producer", daemon=True)
@@ -104,9 +119,11 @@ class ChannelProducer:
         rejected = put(batch, delivery)
         placed()
         with self.metrics.timed("KafkaEventSendTimer"):
-            self._await(delivery, len(batch))
+            self._await(delivery, used, len(batch))
         if delivery.error is not None:
             self._replace(used)
+            if delivery.error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+                raise self._given_up(len(batch))
             wrong = _WRONG_CLOCK if delivery.error.code() == KafkaError.INVALID_TIMESTAMP else ""
             raise failure(delivery.error, f"channel {self.name}: {delivery.error.str()}{wrong}")
         self._refusal = ""
@@ -200,17 +217,29 @@ class ChannelProducer:
     def _too_large(self, size: int) -> str:
         return f"an event of {size:,} bytes is larger than a record of the channel may be ({self._limit:,})"
 
-    def _await(self, delivery: _Delivery, events: int) -> None:
+    def _await(self, delivery: _Delivery, used: Producer, events: int) -> None:
         started = time.monotonic()
-        stalled = False
+        stalled, reported = False, 0
         while not delivery.wait(0.2):
             if self.stopping.is_set():
                 raise Retry(f"channel {self.name} did not store {events} events before the agent stopped")
-            if not stalled and time.monotonic() - started > STALL_SECONDS:
+            now = time.monotonic()
+            if not stalled and now - started > STALL_SECONDS:
                 stalled = True
                 self._stall(+1)
+            if used is not self._producer and now - self._replaced > PURGED_SECONDS:
+                if stalled:
+                    self._stall(-1)
+                raise self._given_up(events)
+            if delivery.reported > reported:
+                reported, self._moved = delivery.reported, now
+            self._look_after(used, started)
+        self._moved = time.monotonic()
         if stalled:
             self._stall(-1)
+
+    def _given_up(self, events: int) -> Retry:
+        return Retry(f"channel {self.name}: its client was replaced while {events} events waited")
 
     def _stall(self, change: int) -> None:
         """Tell when puts begin to wait for long, and when none does any more: several are under way at once."""
@@ -233,19 +262,21 @@ class ChannelProducer:
         self, value: bytes, key: str | None, partition: int, headers: KafkaHeaders, delivery: _Delivery
     ) -> None:
         delivery.expect(1)
+        began = time.monotonic()
         while True:
             used = self._producer
             try:
                 used.produce(self._config.topic, value, key, partition, headers=headers, on_delivery=delivery.report)
                 return
             except BufferError:
-                self._wait_for_room()
+                self._wait_for_room(used, began)
             except KafkaException as e:
                 self._replace_broken(used, e)
                 raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
 
     def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: _Delivery) -> None:
         """Several records in one call, which knows no record headers."""
+        began = time.monotonic()
         while messages:
             delivery.expect(len(messages))
             used = self._producer
@@ -260,13 +291,16 @@ class ChannelProducer:
                 error = message.pop("_error")
                 if error.code() != KafkaError._QUEUE_FULL:
                     raise Retry(f"channel {self.name}: {error.str()}")
+            if len(failed) < len(messages):
+                began = time.monotonic()
             messages = failed
             if messages:
-                self._wait_for_room()
+                self._wait_for_room(used, began)
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_room(self, used: Producer, began: float) -> None:
         if self.stopping.wait(0.005):
             raise Retry(f"channel {self.name} is full and the agent is stopping")
+        self._look_after(used, began)
 
     def _poll(self) -> None:
         while not self._closed.is_set():
@@ -277,15 +311,39 @@ class ChannelProducer:
         if is_broken(error):
             self._replace(used)
 
+    def _look_after(self, used: Producer, began: float) -> None:
+        """Have it replaced where it is stuck, given since when a put waits.
+
+        After an outage of all brokers an idempotent producer may never send again (librdkafka's issues 2978 and
+        3009): where they could take what waits, another one puts it again. What the brokers had stored of it, without
+        an answer that came, is in the topic twice then.
+        """
+        if time.monotonic() - max(began, self._moved) <= STUCK_SECONDS:
+            return
+        if not self._asking.acquire(blocking=False):  # by another put
+            return
+        try:
+            if used is self._producer and self._writable():
+                self.log.warning(
+                    "Kafka's client has had nothing acknowledged for %.0f s, though the brokers could take it: "
+                    "another one takes its place, and what waits is put again",
+                    STUCK_SECONDS,
+                )
+                self._replace(used)
+        finally:
+            self._moved = time.monotonic()
+            self._asking.release()
+
     def _replace(self, old: Producer) -> None:
         # After a fatal error an idempotent producer refuses all work for ever. Whoever else has put into it fails
         # too: one of them makes the new one, in which others may be under way already.
         with self._lock:
             if self._producer is not old:
                 return
-            self._producer = Producer(self._properties)
+            self._producer, self._replaced = Producer(self._properties), time.monotonic()
         old.purge()
-        while not self.stopping.is_set():  # those who wait for what was purged wait until they are told
+        while not self.stopping.is_set() and time.monotonic() - self._replaced < PURGED_SECONDS:
+            # Those who wait for what was purged are told by this.
             with contextlib.suppress(*BROKEN):
                 if not old.flush(0.2):
                     break
@@ -331,6 +389,11 @@ class _Delivery:
         self._reported.append(None)
         if len(self._reported) == self._expected:
             self._all.set()
+
+    @property
+    def reported(self) -> int:
+        """Records that are stored, or have failed."""
+        return len(self._reported)
 
     def wait(self, timeout: float) -> bool:
         """Whether all have been reported by then. Nothing more may be expected after the first call."""

@@ -15,6 +15,7 @@ from plugins import KafkaBackedChannel, Retry
 from plugins.shared.kafkaclient import create_topic
 
 CONNECT_SECONDS = 10.0
+_NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
 class Topic:
@@ -68,12 +69,24 @@ class Topic:
         try:
             return int(self._settings()["max.message.bytes"].value)
         except KafkaException as e:
-            if e.args[0].code() not in (
-                KafkaError.TOPIC_AUTHORIZATION_FAILED,
-                KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            ):
+            if e.args[0].code() not in _NOT_ALLOWED:
                 raise
             return MAX_RECORD_BYTES
+
+    def writable(self) -> bool:
+        """Whether each partition has a leader, and as many replicas in sync as the topic wants; all of them where
+        this client may not ask how many that are.
+        """
+        partitions = self.description().partitions
+        if not all(one.leader is not None and one.leader.id >= 0 for one in partitions):
+            return False
+        try:
+            least = int(self._settings()["min.insync.replicas"].value)
+        except KafkaException as e:
+            if e.args[0].code() not in _NOT_ALLOWED:
+                raise
+            least = max(len(one.replicas) for one in partitions)
+        return all(len(one.isr) >= least for one in partitions)
 
     def weaknesses(self, description: Any) -> Iterator[str]:
         """Sentences about how it may lose events or pause."""

@@ -26,6 +26,8 @@ class Writer:
         self.began = False
         """Whether a transaction is under way: it may hold records that are no events."""
         self._error: KafkaError | None = None
+        self._late = False
+        """Whether something was not acknowledged in time: after an outage a client may never send again."""
         self._producer = Producer({**PRODUCER, **properties})
 
     def produce(self, topic: str, *, counted: bool = True, **record: Any) -> None:
@@ -44,6 +46,7 @@ class Writer:
     def settle(self) -> None:
         """Return when all that was produced is stored by all in-sync replicas. Conflict where it was fenced."""
         if self._serve(self._producer.flush, FLUSH_SECONDS):
+            self._late = True
             raise Retry(f"no acknowledgement from Kafka within {FLUSH_SECONDS:.0f} s")
         if (error := self._error) is not None:
             failure = Conflict if error.fatal() or error.code() in _FENCED else Retry
@@ -69,9 +72,12 @@ class Writer:
             self._serve(self._producer.flush, 0)
 
     def _forget(self) -> bool:
-        """Start afresh; False where what failed was as large as this producer makes it, and will fail again."""
+        """Start afresh; False where this producer may be stuck, or where what failed is as large as it makes it, and
+        will fail again.
+        """
         error, self._error, self.events = self._error, None, 0
-        return error is None or error.code() != KafkaError.MSG_SIZE_TOO_LARGE
+        code = error.code() if error is not None else None
+        return not self._late and code not in (KafkaError._MSG_TIMED_OUT, KafkaError.MSG_SIZE_TOO_LARGE)
 
     @staticmethod
     def _serve(call: Callable[[float], int], seconds: float) -> int:

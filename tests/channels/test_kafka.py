@@ -253,14 +253,14 @@ def test_nothing_is_handed_out_from_where_a_busy_sink_did_not_say(brokers, monke
         consumer.close()
 
 
-def producing_to(brokers, **properties):
+def producing_to(brokers, *, writable=lambda: False, **properties):
     config, problems = KafkaChannelConfig.parse({"kafka.bootstrap.servers": brokers} | properties)
     assert not problems
     channel = SimpleNamespace(
         name="c1", config=config, log=logging.getLogger(), metrics=Metrics(), stopping=threading.Event()
     )
     client = {"bootstrap.servers": brokers, "log_level": 0, **client_properties(config.producer)}
-    return ChannelProducer(channel, client, partitions=4, limit=1 << 20)
+    return ChannelProducer(channel, client, partitions=4, limit=1 << 20, writable=writable)
 
 
 @pytest.mark.parametrize(
@@ -311,6 +311,44 @@ def test_puts_that_fail_together_make_one_new_producer(monkeypatch):
     producer.close()
     assert len(failures) == 5
     assert len(made) == 2
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("format", ["arrow", "flume"])
+@pytest.mark.parametrize("room", [1000, 1])
+def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
+    brokers, monkeypatch, caplog, deaf, format, room
+):
+    """One that never sends is what librdkafka's is after some outages."""
+    monkeypatch.setattr(producing, "STUCK_SECONDS", 0.5)
+    monkeypatch.setattr(producing, "PURGED_SECONDS", 1.0)
+    made, asked = [], []
+
+    class Stuck(Producer):
+        def purge(self):
+            if not deaf:
+                super().purge()
+
+    def make(properties):
+        made.append(Producer(properties) if made else Stuck({**properties, **away}))
+        return made[-1]
+
+    away = {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": room}
+    events = Batch.of([Event(b"x"), Event(b"y", {"a": "b"})])
+    monkeypatch.setattr(producing, "Producer", make)
+    producer = producing_to(
+        brokers, writable=lambda: asked.append(len(made)) or len(asked) > 1, format=format, batchEvents="1"
+    )
+    try:
+        with pytest.raises(Retry, match="its client was replaced while 2 events waited"):
+            producer.put(events, lambda: None)
+        producer.put(events, lambda: None)
+    finally:
+        producer.close()
+        made[0].purge()
+    assert asked == [1, 1], "as long as brokers could not take it, it waits"
+    assert len(made) == 2
+    assert caplog.text.count("another one takes its place") == 1
 
 
 def test_partitions_that_are_added_are_found(brokers):
@@ -426,7 +464,7 @@ def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
     with pytest.raises(Retry, match="SASL authentication") as refused:
         channel.open()
     assert not isinstance(refused.value, Unreachable)
-    producer = ChannelProducer(channel, {**config.client("c1"), **secured}, 1, 1 << 20)
+    producer = ChannelProducer(channel, {**config.client("c1"), **secured}, 1, 1 << 20, lambda: False)
     try:
         until(lambda: "SASL authentication" in producer.refusal)
     finally:

@@ -22,6 +22,8 @@ class Kind(enum.Enum):
     """The server does it twice, as when the network layer sent it again."""
     REFUSED = "refused"
     """The server answers that it cannot now."""
+    STUCK = "stuck"
+    """Kafka's client says that it will see to it, and never does that, nor anything after it."""
     PAUSED = "paused"
     """The process of the caller sleeps for a while before the request goes out, as under SIGSTOP."""
     PAUSED_AFTER = "paused after"

@@ -256,7 +256,8 @@ class Brokers:
         if name in self.topics:
             raise exception(KafkaError.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         id = Uuid(*struct.unpack("!qq", self.world.random.randbytes(16)))
-        made = self.topics[name] = Topic(name, id, replicas, {**TOPIC_DEFAULTS, **(configs or {})})
+        defaults = {**TOPIC_DEFAULTS, "min.insync.replicas": str(min(2, replicas, len(self.nodes)))}
+        made = self.topics[name] = Topic(name, id, replicas, {**defaults, **(configs or {})})
         made.partitions = [Partition(made, number) for number in range(partitions)]
         self._grown(name)
         return made

@@ -61,8 +61,8 @@ class Group:
     def __init__(self, cluster: Brokers, name: str) -> None:
         self.cluster, self.name, self.world = cluster, name, cluster.world
         self.set_back: list[str] = []
-        """Where a member has committed less than what was committed before, under the same metadata; but for records that
-        brokers have lost."""
+        """Where a member has committed less than what was committed before, under the same metadata; but for
+        records that brokers have lost."""
         self.writers: set[str] = set()
         """The processes that have written positions, but for those whose requests came late."""
         self.offsets: dict[tuple[str, int], Committed] = {}

@@ -142,12 +142,14 @@ class RecordProducer:
             raise exception(KafkaError._FATAL, "Unable to produce message: Local: Fatal error")
         if self._at is not None and self._state != "in":
             raise exception(KafkaError._STATE, "Unable to produce message: Local: Erroneous state")
-        kinds = (Kind.LOST, Kind.UNANSWERED, Kind.LATE, *((Kind.REFUSED,) if self._at is None else ()))
+        kinds = (Kind.LOST, Kind.UNANSWERED, Kind.LATE, Kind.STUCK, *((Kind.REFUSED,) if self._at is None else ()))
         fault = self.world.call("kafka.produce", *kinds)
         if fault is not None and fault.kind in (Kind.LOST, Kind.LATE):
             self._held_until = max(self._held_until, self.world.now + fault.seconds)
         elif fault is not None and fault.kind is Kind.UNANSWERED:
             self._quiet_until = max(self._quiet_until, self.world.now + fault.seconds)
+        elif fault is not None and fault.kind is Kind.STUCK:
+            self._held_until = math.inf
         elif fault is not None and fault.kind is Kind.REFUSED:  # what an idempotent producer cannot mend
             self._breaks = True
         self.world.answered(fault)
@@ -216,7 +218,8 @@ class RecordProducer:
         if self._queue:
             wait = self._held_until - now if now < self._held_until else LOOK_AGAIN_SECONDS
             soonest = min(sent.deadline for sent in self._queue) - now
-            self._wake(max(0.001, min(wait, soonest)))
+            if (delay := min(wait, soonest)) < math.inf:
+                self._wake(max(0.001, delay))
         if stored:
             in_background(self.process, max(ANSWER_SECONDS, self._quiet_until - now), self._answered)
         if self._reports or self._fatal is not None:

@@ -82,8 +82,17 @@ PRODUCER = (
         "a put returns when the brokers have the batch",
         ALL,
         "channels/kafka/producing.py",
-        "            self._await(delivery, len(batch))\n",
+        "            self._await(delivery, used, len(batch))\n",
         "            pass\n",
+    ),
+    Mutant(
+        "put-stuck",
+        "where its client never sends again, a put is made by another one",
+        ALL,
+        "channels/kafka/producing.py",
+        "            if used is self._producer and self._writable():\n",
+        "            if False:\n",
+        "tests/simulator/test_stuck_client_stories.py::test_the_channel_has_another_one_put_again_what_waits",
     ),
 )
 

@@ -15,6 +15,15 @@ KAFKA_SINK = (
         "tests/simulator/test_kafka_sink.py::test_a_new_owner_ends_the_transaction_of_the_one_before",
     ),
     Mutant(
+        "kafka-late",
+        "a producer that has not sent in time is not used again",
+        KAFKA,
+        "sinks/kafka/writers.py",
+        "return not self._late and code not in (KafkaError._MSG_TIMED_OUT, KafkaError.MSG_SIZE_TOO_LARGE)",
+        "return code != KafkaError.MSG_SIZE_TOO_LARGE",
+        "tests/simulator/test_stuck_client_stories.py::test_the_sink_goes_on_with_another_one",
+    ),
+    Mutant(
         "kafka-offset",
         "the channel's offset is in the transaction of its records",
         KAFKA,
