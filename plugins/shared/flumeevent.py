@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from plugins import Batch, Event
 from plugins.batch import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
+from plugins.shared.octets import slices
 
 Numbers = npt.NDArray[np.int64]
 
@@ -154,7 +155,7 @@ def decode(values: Sequence[bytes]) -> Batch | None:
         return None  # bytes that are no text
     if len(columns) > MAX_HEADER_COLUMNS:
         return None
-    return Batch.of_columns(_slices(buffer, body_starts, body_stops), columns)
+    return Batch.of_columns(slices(buffer, body_starts, body_stops), columns)
 
 
 def _read(data: npt.NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers]:
@@ -183,23 +184,13 @@ def _span(data: npt.NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers]:
     return start, start + length
 
 
-def _slices(buffer: Any, starts: Numbers, stops: Numbers) -> Any:
-    """A binary array of these slices, which follow one another in the buffer."""
-    offsets = np.empty(2 * len(starts) + 1, np.int32)
-    offsets[0:-1:2], offsets[1::2] = starts, stops
-    offsets[-1] = stops[-1] if len(stops) else 0
-    # Every second value is what lies between two slices.
-    both = pa.Array.from_buffers(pa.binary(), 2 * len(starts), [None, pa.py_buffer(offsets), buffer])
-    return both.take(pa.array(np.arange(0, 2 * len(starts), 2)))
-
-
 def _columns(buffer: Any, count: int, headers: Sequence[tuple[Numbers, ...]]) -> dict[str, Any]:
     """One string array a header name, null where an event lacks it. Of a name that occurs twice the last counts."""
     if not headers:
         return {}
     rows = np.concatenate([header[0] for header in headers])
-    names = pa.concat_arrays([_slices(buffer, starts, stops) for _, starts, stops, _, _ in headers])
-    values = pa.concat_arrays([_slices(buffer, starts, stops) for _, _, _, starts, stops in headers])
+    names = pa.concat_arrays([slices(buffer, starts, stops) for _, starts, stops, _, _ in headers])
+    values = pa.concat_arrays([slices(buffer, starts, stops) for _, _, _, starts, stops in headers])
     values = values.cast(pa.string())
     named = names.dictionary_encode()
     codes = named.indices.to_numpy(zero_copy_only=False)

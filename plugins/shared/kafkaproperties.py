@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException
 
 from plugins.errors import Retry
-from plugins.options import Problem
+from plugins.options import Problem, suggestion
 from plugins.shared.keystore import Keystore, read_keystore
 
 _LOG = logging.getLogger("librdkafka")
@@ -36,6 +36,27 @@ _RENAMED = {
     "ssl.keystore.key": "ssl.key.pem",
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
+_BOTH = {
+    "compression.codec": "compression.type",
+    "queue.buffering.max.ms": "linger.ms",
+    "sasl.mechanisms": "sasl.mechanism",
+}
+"""Those that librdkafka knows by Java's names as well, but calls by its own where a value is wrong."""
+_VALUES = {
+    "compression.codec": ["none", "gzip", "snappy", "lz4", "zstd"],
+    "isolation.level": ["read_committed", "read_uncommitted"],
+    "partitioner": [
+        "random",
+        "consistent",
+        "consistent_random",
+        "murmur2",
+        "murmur2_random",
+        "fnv1a",
+        "fnv1a_random",
+    ],
+    "security.protocol": ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+}
+"""What librdkafka takes where it does not say so itself."""
 _STORES = frozenset(
     f"ssl.{store}.{what}" for store in ("truststore", "keystore") for what in ("location", "password", "type")
 )
@@ -135,8 +156,13 @@ def _refused(text: str, properties: Mapping[str, str]) -> str:
             "`pip install --force-reinstall --no-binary confluent-kafka confluent-kafka`; or use SCRAM or PLAIN"
         )
     names = {_RENAMED.get(name, name): name for name in properties}
-    name = next((names[one] for one in about if one in names), None)
-    return f"{name}: {text}" if name else text
+    for known in about:
+        if (name := names.get(known) or names.get(_BOTH.get(known, known))) is None:
+            continue
+        if (values := _VALUES.get(known)) is not None and "Invalid" in text:
+            text = f"{properties[name]!r} is none of {', '.join(values)}{suggestion(properties[name], values)}"
+        return f"{name}: {text}"
+    return text
 
 
 def without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:

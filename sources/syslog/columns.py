@@ -1,4 +1,4 @@
-"""Bytes, and columns made from slices of them."""
+"""Bytes of many frames, and columns made from them."""
 
 from __future__ import annotations
 
@@ -34,19 +34,6 @@ def windows(data: Bytes, starts: Ints, width: int) -> Bytes:
     """The `width` bytes from each start, a row each."""
     everywhere = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
     return everywhere[starts].view(np.uint8).reshape(-1, width)
-
-
-def slices(data: Bytes, starts: Ints, ends: Ints) -> Array:
-    """A binary array of these slices, which come in order and do not overlap; one copy."""
-    count = len(starts)
-    bounds = np.zeros(2 * count + 2, np.int32)
-    bounds[1:-1:2], bounds[2:-1:2], bounds[-1] = starts, ends, ends[-1] if count else 0
-    pieces = pa.Array.from_buffers(pa.binary(), 2 * count + 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    # Arrow makes room for as many pieces of the usual size as are taken, and copies all again where that was too
-    # little: so the last piece, which is empty, is taken once for each piece that is left out.
-    rows = np.full(2 * count + 1, 2 * count, np.int32)
-    rows[:count] = np.arange(1, 2 * count, 2)
-    return pieces.take(pa.array(rows))[:count]
 
 
 def coded(codes: npt.NDArray[Any], texts: Array, present: Mask) -> Array:

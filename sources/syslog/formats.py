@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from plugins import Batch
 from plugins.options import suggestion
 from plugins.shared.jodatime import TimePattern
+from plugins.shared.octets import slices
 from plugins.shared.regex import Regex
-from sources.syslog.columns import Array, Bytes, numbers, slices, unpack
+from sources.syslog.columns import Array, Bytes, numbers, unpack
 from sources.syslog.parser import REST, STATUS, Reading, parse, priorities, statuses, without_newline
 
 KEYS = ("regex", "search", "replace", "dateFormat")

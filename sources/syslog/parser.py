@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins import Batch
+from plugins.shared.octets import slices
 from sources.syslog import structured
 from sources.syslog.columns import (
     Array,
@@ -27,7 +28,6 @@ from sources.syslog.columns import (
     is_digit,
     numbers,
     rows_of,
-    slices,
     two_digits,
     unpack,
     windows,

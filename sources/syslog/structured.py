@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins.batch import OVERFLOW_TYPE
-from sources.syslog.columns import Array, Bytes, Ints, Mask, slices, windows
+from plugins.shared.octets import slices
+from sources.syslog.columns import Array, Bytes, Ints, Mask, windows
 
 NAMES = ("appName", "procId", "msgId")
 """Headers of the first three; none for a `-`."""

@@ -48,6 +48,12 @@ def test_a_property_that_no_client_has_is_told_and_left_out(kind):
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "sasl.mechanism", "libsasl2-dev"),
         ({"receive.buffer.bytes": "x"}, "receive.buffer.bytes", "Invalid value"),
         ({"session.timeout.ms": "0"}, "session.timeout.ms", "outside allowed range"),
+        (
+            {"compression.type": "zst"},
+            "compression.type",
+            "none of none, gzip, snappy, lz4, zstd, did you mean 'zstd'?",
+        ),
+        ({"security.protocol": "TLS"}, "security.protocol", "none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
     ],
 )
 def test_what_the_client_refuses_is_told_of_the_property(properties, option, says):

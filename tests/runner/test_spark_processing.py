@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,6 +65,19 @@ def test_a_checkpoint_stays_its_pipeline_s(tmp_path: Path) -> None:
     )
     with pytest.raises(FlafkaError, match=r"\(topic logs instead of others, topic id topic-id instead of new\)"):
         processing(tmp_path, claim=CLAIM._replace(topic="others", topic_id="new"))._checkpoint(session())
+
+
+@pytest.mark.parametrize(
+    ("start", "begun", "ends", "told"), [(0, [], {}, 0), (7, [], {}, 1), (7, [0], {}, 0), (7, [], {0: 9}, 0)]
+)
+def test_a_new_group_that_begins_behind_records_that_are_gone_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: int, begun: list[int], ends: dict[int, int], told: int
+) -> None:
+    made: Any = processing(tmp_path)
+    made.channel = SimpleNamespace(starts=lambda: {0: start, 1: 3})
+    made._begun, made._ends = {*begun}, {"rows": ends}
+    made._tell_late()
+    assert caplog.text.count("has no position in logs-0, and begins with record 7, the first that is left") == told
 
 
 @pytest.mark.usefixtures("spark_session")

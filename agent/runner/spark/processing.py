@@ -32,6 +32,7 @@ from plugins import (
 )
 from plugins.shared.frames import EVENTS
 from plugins.shared.kafkaclient import create_topic, reason, stream_client
+from plugins.shared.offsets import begins_late
 
 log = logging.getLogger("spark")
 
@@ -49,6 +50,8 @@ class Processing:
         self.sink: StreamingSink = sink.sink.make()
         self.channel: KafkaBackedChannel = sink.channel.make()
         self.claims: dict[int, PartitionClaim] = {}
+        self._begun: set[int] = set()
+        """Partitions in which the group had a position."""
         self._ends: dict[str, Offsets] = {}
         self._gauges: dict[str, dict[str, float]] = {}
         self._counted: Any = None
@@ -70,6 +73,7 @@ class Processing:
             directory = self._checkpoint(spark)
             self._check_files(spark, directory, frames)
             self._ends = {name: done(spark, f"{directory}/{name}") for name in frames}
+            self._tell_late()
             self._gauges = {name: {} for name in frames}
             interval = self.options.spark_trigger_interval
             for name, frame in frames.items():
@@ -116,6 +120,7 @@ class Processing:
         stream = self.channel.stream(self.job.sink.group)
         positions = self.channel.positions(self.job.sink.group)
         self.claims = {claim.partition: claim for claim in positions}
+        self._begun = {claim.partition for claim, end in positions.items() if end is not None}
         starts = {claim.partition: None if preview else end for claim, end in positions.items()}
         template = next(iter(self.claims.values()))._replace(epoch=0)
         self._counted = spark.sparkContext.accumulator({}, Summing())
@@ -131,6 +136,13 @@ class Processing:
         )
         most = most_records(self.channel, self.options)
         return read_topic(spark, stream, starts, most).mapInArrow(task, EVENTS), stream
+
+    def _tell_late(self) -> None:
+        """Say where neither the group nor a checkpoint has a position, and what was the first is gone."""
+        known = self._begun.union(*self._ends.values())
+        for partition, start in self.channel.starts().items():
+            if start and partition not in known and partition in self.claims:
+                log.warning("%s", begins_late(self.claims[partition], start))
 
     def show(self, progress: Any) -> None:
         """Set the gauges, and tell the group how far all queries have come."""
