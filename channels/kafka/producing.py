@@ -21,7 +21,8 @@ from plugins.shared.polling import STANDING_SECONDS
 MAX_RECORD_BYTES = 8 << 20
 STALL_SECONDS = 5.0
 STUCK_SECONDS = 60.0
-"""Where nothing was acknowledged for so long, the brokers are asked whether they could take it."""
+"""Where nothing was acknowledged for so long, the brokers are asked whether they could take it; twice as long each
+time that another producer did not help."""
 PURGED_SECONDS = 10.0
 """How long a client that is replaced may take to give up what it has."""
 REFUSED_SECONDS = 40.0
@@ -85,6 +86,7 @@ class ChannelProducer:
         self._stalled, self._stalled_since = 0, 0.0
         self._moved = time.monotonic()
         """When records were seen last to have been acknowledged, or the brokers were asked why none is."""
+        self._patience = STUCK_SECONDS
         self._asking = threading.Lock()
         self._replaced = 0.0
         """When the producer was replaced last, of `time.monotonic`."""
@@ -235,6 +237,8 @@ class ChannelProducer:
                 reported, self._moved = delivery.reported, now
             self._look_after(used, started)
         self._moved = time.monotonic()
+        if delivery.error is None:
+            self._patience = STUCK_SECONDS
         if stalled:
             self._stall(-1)
 
@@ -318,7 +322,7 @@ class ChannelProducer:
         3009): where they could take what waits, another one puts it again. What the brokers had stored of it, without
         an answer that came, is in the topic twice then.
         """
-        if time.monotonic() - max(began, self._moved) <= STUCK_SECONDS:
+        if time.monotonic() - max(began, self._moved) <= self._patience:
             return
         if not self._asking.acquire(blocking=False):  # by another put
             return
@@ -327,8 +331,9 @@ class ChannelProducer:
                 self.log.warning(
                     "Kafka's client has had nothing acknowledged for %.0f s, though the brokers could take it: "
                     "another one takes its place, and what waits is put again",
-                    STUCK_SECONDS,
+                    self._patience,
                 )
+                self._patience *= 2
                 self._replace(used)
         finally:
             self._moved = time.monotonic()

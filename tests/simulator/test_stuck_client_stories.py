@@ -18,6 +18,14 @@ def test_the_channel_has_another_one_put_again_what_waits(sink: str) -> None:
     assert any("though the brokers could take it: another one takes its place" in line for line in run.world.story)
 
 
+def test_one_that_does_not_help_either_has_twice_as_long() -> None:
+    stuck = [Fault("h1", "kafka.produce", number, Kind.STUCK, 0) for number in (1, 2)]
+    run = told("hdfs", *PUTS, Step(200, "put", (1, 0)), faults=(*stuck,))
+    said = "\n".join(run.world.story)
+    assert "had nothing acknowledged for 60 s" in said
+    assert "had nothing acknowledged for 120 s" in said
+
+
 def test_the_channel_waits_as_long_as_brokers_are_away() -> None:
     run = told(
         "hdfs", *PUTS[:2], Step(5, "away", ("kafka", 200.0)), Step(0, "put", (4, 0)), Step(210, "put", (2, 0))
