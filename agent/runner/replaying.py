@@ -7,6 +7,7 @@ where it was when it is run again: the same span of the same sink has the same g
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,8 @@ from plugins import (
 from plugins.shared.offsets import next_epoch
 
 LOOK_SECONDS = 0.5
+LOST_SECONDS = 5.0
+"""The brokers are asked after so long whether they still have all of the span."""
 SESSION_SECONDS = 60.0
 """More than the session of a consumer that was killed, or of a static member that has ended, unless it was set so."""
 LEFT = "What it has delivered is noted: run it again, and it goes on there"
@@ -68,8 +71,9 @@ class Part(NamedTuple):
         """What retention has removed of it or brokers have lost, in words, as far as that can be told; or nothing."""
         if self.committed is not None and (end := self.reached_end) < self.committed:
             return (
-                f"partition {self.partition}: the brokers have lost records {end} to {self.committed - 1} after this "
-                "replay had come to them, as when a replica that was behind becomes leader"
+                f"partition {self.partition}: this replay has come to record {self.committed}, and what is left of "
+                f"the span ends before record {end} now: the brokers have lost records, as when a replica that was "
+                "behind becomes leader"
             )
         if self.committed is not None and self.committed < self.oldest:
             return (
@@ -186,7 +190,7 @@ class Replay:
                     raise channel.over
                 if goal.reached() and channel.taken:
                     return True
-                channel.look()
+                channel.look_now_and_then()
                 return False
 
             alone.wait(runner, over, LEFT, LOOK_SECONDS)
@@ -210,8 +214,17 @@ class _Span(ChannelRunner):
         """Why the rest of the span cannot be had any more."""
         self.taken = False
         """Whether the sink was given partitions: what a commit before has left to be done is done then."""
+        self._look_due = 0.0
         self.removed: dict[int, int] = {}
         """By partition: records that retention removed before they were taken."""
+
+    def look_now_and_then(self) -> None:
+        """Look, but where the brokers do not answer."""
+        if time.monotonic() < self._look_due:
+            return
+        self._look_due = time.monotonic() + LOST_SECONDS
+        with contextlib.suppress(Retry):
+            self.look()
 
     def look(self) -> None:
         """Raise FlafkaError where brokers have lost records of the span: others would take their places, which came

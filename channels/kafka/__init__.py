@@ -165,7 +165,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """Whether the brokers say that they could take a record in each partition now."""
         try:
             return Topic(AdminClient(self._client(self.config.producer)), self).writable()
-        except (KafkaException, TimeoutError):
+        except (KafkaException, TimeoutError, FlafkaError):  # a keystore that cannot be read now
             return False
 
     def put(self, batch: Batch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +12,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from plugins import Backlog, Broker, ClusterLook, Onlooker, Retry
-from plugins.shared.kafkaclient import CONSUMER, committed, reason
+from plugins.shared.kafkaclient import CONSUMER, accepts, committed, reason
 
 ANSWER_SECONDS = 3.0
-ACCEPT_SECONDS = 1.0
 """A broker that takes no connection in that time is shown as one that does not answer."""
 RECORD_SECONDS = 2.0
 """For the oldest records of a backlog; what was not read by then is looked for again the next time."""
@@ -63,7 +61,7 @@ class KafkaOnlooker(Onlooker):
             self._brokers |= {broker.id: (broker.host, broker.port) for broker in metadata.brokers.values()}
             partitions = [*metadata.topics[self._topic].partitions.values()]
         with ThreadPoolExecutor(len(self._brokers) or 1) as pool:
-            up = dict(zip(self._brokers, pool.map(_accepts, self._brokers.values()), strict=True))
+            up = dict(zip(self._brokers, pool.map(accepts, self._brokers.values()), strict=True))
         brokers = tuple(
             Broker(id, f"{host}:{port}", up[id], sum(one.leader == id for one in partitions))
             for id, (host, port) in sorted(self._brokers.items())
@@ -148,11 +146,3 @@ class KafkaOnlooker(Onlooker):
             self._retention = None if kept < 0 else kept / 1000
         self._retention_due = time.monotonic() + RETENTION_SECONDS
         return self._retention
-
-
-def _accepts(address: tuple[str, int]) -> bool:
-    try:
-        socket.create_connection(address, timeout=ACCEPT_SECONDS).close()
-    except OSError:
-        return False
-    return True

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from channels.kafka.config import KafkaChannelConfig
+from channels.kafka.delivery import Delivery
 from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers
+from channels.kafka.standstill import Standstill
 from plugins import Batch, Component, EventId, Rejected, Retry
 from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, PRODUCER, failure, is_broken, reason, refusing
@@ -20,9 +22,6 @@ from plugins.shared.polling import STANDING_SECONDS
 
 MAX_RECORD_BYTES = 8 << 20
 STALL_SECONDS = 5.0
-STUCK_SECONDS = 60.0
-"""Where nothing was acknowledged for so long, the brokers are asked whether they could take it; twice as long each
-time that another producer did not help."""
 PURGED_SECONDS = 10.0
 """How long a client that is replaced may take to give up what it has."""
 REFUSED_SECONDS = 40.0
@@ -78,18 +77,15 @@ class ChannelProducer:
         }
         self._compression = next((properties[name].lower() for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
-        self._partitions, self._limit, self._writable = partitions, limit, writable
+        self._partitions, self._limit = partitions, limit
         self._look_due = 0.0
         self._fitting = 2**63
         """Bytes of a batch that become a record which the topic takes, as far as known from those that did not."""
         self._lock = threading.Lock()
-        self._stalled, self._stalled_since = 0, 0.0
-        self._moved = time.monotonic()
-        """When records were seen last to have been acknowledged, or the brokers were asked why none is."""
-        self._patience = STUCK_SECONDS
-        self._asking = threading.Lock()
-        self._replaced = 0.0
-        """When the producer was replaced last, of `time.monotonic`."""
+        self._stalled, self._trouble = 0, 0.0
+        """Puts that wait for long, and since when there are such that nothing was acknowledged after."""
+        linger = next((float(self._properties[name]) / 1000 for name in _LINGER if name in properties), 0.0)
+        self._standstill = Standstill(writable, linger, self.stopping)
         self._closed = threading.Event()
         self._producer = Producer(self._properties)
         self._poller = threading.Thread(target=self._poll, name=f"{self.name}-producer", daemon=True)
@@ -116,24 +112,24 @@ class ChannelProducer:
         behind it. Rejected names rows that no record can hold.
         """
         self.metrics.add("EventPutAttemptCount", len(batch))
-        delivery, used = _Delivery(), self._producer
+        delivery = Delivery(self._producer, len(batch))
         put = self._put_batches if self._config.format == "arrow" else self._put_events
         rejected = put(batch, delivery)
         placed()
         with self.metrics.timed("KafkaEventSendTimer"):
-            self._await(delivery, used, len(batch))
+            self._await(delivery)
         if delivery.error is not None:
-            self._replace(used)
+            self._replace(delivery.producer)
             if delivery.error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
-                raise self._given_up(len(batch))
+                raise self._given_up(delivery)
             wrong = _WRONG_CLOCK if delivery.error.code() == KafkaError.INVALID_TIMESTAMP else ""
             raise failure(delivery.error, f"channel {self.name}: {delivery.error.str()}{wrong}")
-        self._refusal = ""
+        self._stored()
         self.metrics.add("EventPutSuccessCount", len(batch) - len(rejected))
         if rejected:
             raise Rejected({EventId("", -1, -1, row): reason for row, reason in rejected.items()})
 
-    def _put_batches(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:
+    def _put_batches(self, batch: Batch, delivery: Delivery) -> dict[int, str]:
         """Many events a record."""
         rejected: dict[int, str] = {}
         config, most = self._config, self._record_bytes
@@ -154,7 +150,7 @@ class ChannelProducer:
             start += rows
         return rejected
 
-    def _put_events(self, batch: Batch, delivery: _Delivery) -> dict[int, str]:
+    def _put_events(self, batch: Batch, delivery: Delivery) -> dict[int, str]:
         """One event a record."""
         config, most = self._config, self._record_bytes
         values: list[bytes] = (flumeevent.encode(batch) if config.format == "flume" else batch.bodies).to_pylist()
@@ -219,38 +215,42 @@ class ChannelProducer:
     def _too_large(self, size: int) -> str:
         return f"an event of {size:,} bytes is larger than a record of the channel may be ({self._limit:,})"
 
-    def _await(self, delivery: _Delivery, used: Producer, events: int) -> None:
-        started = time.monotonic()
-        stalled, reported = False, 0
-        while not delivery.wait(0.2):
-            if self.stopping.is_set():
-                raise Retry(f"channel {self.name} did not store {events} events before the agent stopped")
-            now = time.monotonic()
-            if not stalled and now - started > STALL_SECONDS:
-                stalled = True
-                self._stall(+1)
-            if used is not self._producer and now - self._replaced > PURGED_SECONDS:
-                if stalled:
-                    self._stall(-1)
-                raise self._given_up(events)
-            if delivery.reported > reported:
-                reported, self._moved = delivery.reported, now
-            self._look_after(used, started)
-        self._moved = time.monotonic()
-        if delivery.error is None:
-            self._patience = STUCK_SECONDS
-        if stalled:
-            self._stall(-1)
+    def _await(self, delivery: Delivery) -> None:
+        started, reported, stalled = time.monotonic(), 0, False
+        replaced = 0.0
+        try:
+            while not delivery.wait(0.2):
+                if self.stopping.is_set():
+                    raise Retry(
+                        f"channel {self.name} did not store {delivery.events} events before the agent stopped"
+                    )
+                now = time.monotonic()
+                if not stalled and now - started > STALL_SECONDS:
+                    stalled = True
+                    self._stall(+1)
+                if delivery.producer is not self._producer:  # which reports what it gives up
+                    replaced = replaced or now
+                    if now - replaced > PURGED_SECONDS:
+                        raise self._given_up(delivery)
+                elif delivery.reported > reported:
+                    reported = delivery.reported
+                    self._standstill.moved()
+                else:
+                    self._replace_if_stuck(delivery, started)
+        finally:
+            if stalled:
+                self._stall(-1)
 
-    def _given_up(self, events: int) -> Retry:
-        return Retry(f"channel {self.name}: its client was replaced while {events} events waited")
+    def _given_up(self, delivery: Delivery) -> Retry:
+        what = "closed" if self._closed.is_set() else "replaced"
+        return Retry(f"channel {self.name}: its client was {what} while {delivery.events} events waited")
 
     def _stall(self, change: int) -> None:
-        """Tell when puts begin to wait for long, and when none does any more: several are under way at once."""
+        """Tell when puts begin to wait for long: several are under way at once."""
         with self._lock:
             self._stalled += change
-            if (self._stalled, change) == (1, +1):
-                self._stalled_since = time.monotonic() - STALL_SECONDS
+            if change > 0 and not self._trouble:
+                self._trouble = time.monotonic() - STALL_SECONDS
                 why = self.refusal or "too few brokers are up or in sync"
                 text = (
                     f"no acknowledgement from Kafka at {self._config.bootstrap_servers} for {STALL_SECONDS:.0f} s: "
@@ -258,36 +258,47 @@ class ChannelProducer:
                 )
                 self.log.warning("%s", text)
                 self.metrics.error(text)
-            elif not self._stalled:
-                self.log.info("Kafka acknowledges again after %.0f s", time.monotonic() - self._stalled_since)
-                self.metrics.error("")
+
+    def _stored(self) -> None:
+        """A put was acknowledged: tell when that is so again, and none waits for long any more."""
+        self._refusal = ""
+        self._standstill.moved()
+        if self._trouble:
+            with self._lock:
+                if self._trouble and not self._stalled:
+                    self.log.info("Kafka acknowledges again after %.0f s", time.monotonic() - self._trouble)
+                    self.metrics.error("")
+                    self._trouble = 0.0
 
     def _produce(
-        self, value: bytes, key: str | None, partition: int, headers: KafkaHeaders, delivery: _Delivery
+        self, value: bytes, key: str | None, partition: int, headers: KafkaHeaders, delivery: Delivery
     ) -> None:
         delivery.expect(1)
-        began = time.monotonic()
+        topic, began = self._config.topic, 0.0
         while True:
-            used = self._producer
+            self._refuse_old(delivery)
             try:
-                used.produce(self._config.topic, value, key, partition, headers=headers, on_delivery=delivery.report)
+                delivery.producer.produce(topic, value, key, partition, headers=headers, on_delivery=delivery.report)
+                if began:
+                    self._standstill.moved()
                 return
             except BufferError:
-                self._wait_for_room(used, began)
+                began = began or time.monotonic()
+                self._wait_for_room(delivery, began)
             except KafkaException as e:
-                self._replace_broken(used, e)
+                self._replace_broken(delivery.producer, e)
                 raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
 
-    def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: _Delivery) -> None:
+    def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: Delivery) -> None:
         """Several records in one call, which knows no record headers."""
-        began = time.monotonic()
+        began = 0.0
         while messages:
+            self._refuse_old(delivery)
             delivery.expect(len(messages))
-            used = self._producer
             try:
-                used.produce_batch(self._config.topic, messages, partition, on_delivery=delivery.report)
+                delivery.producer.produce_batch(self._config.topic, messages, partition, on_delivery=delivery.report)
             except KafkaException as e:
-                self._replace_broken(used, e)
+                self._replace_broken(delivery.producer, e)
                 raise Retry(f"channel {self.name}: {e.args[0].str()}") from e
             failed = [message for message in messages if "_error" in message]
             delivery.expect(-len(failed))
@@ -295,16 +306,22 @@ class ChannelProducer:
                 error = message.pop("_error")
                 if error.code() != KafkaError._QUEUE_FULL:
                     raise Retry(f"channel {self.name}: {error.str()}")
-            if len(failed) < len(messages):
-                began = time.monotonic()
+            if began and len(failed) < len(messages):
+                self._standstill.moved()
             messages = failed
             if messages:
-                self._wait_for_room(used, began)
+                began = began or time.monotonic()
+                self._wait_for_room(delivery, began)
 
-    def _wait_for_room(self, used: Producer, began: float) -> None:
+    def _refuse_old(self, delivery: Delivery) -> None:
+        """One put uses one client: the rest of it in another one would be in the topic once more than its head."""
+        if delivery.producer is not self._producer:
+            raise self._given_up(delivery)
+
+    def _wait_for_room(self, delivery: Delivery, began: float) -> None:
         if self.stopping.wait(0.005):
             raise Retry(f"channel {self.name} is full and the agent is stopping")
-        self._look_after(used, began)
+        self._replace_if_stuck(delivery, began)
 
     def _poll(self) -> None:
         while not self._closed.is_set():
@@ -315,29 +332,16 @@ class ChannelProducer:
         if is_broken(error):
             self._replace(used)
 
-    def _look_after(self, used: Producer, began: float) -> None:
-        """Have it replaced where it is stuck, given since when a put waits.
-
-        After an outage of all brokers an idempotent producer may never send again (librdkafka's issues 2978 and
-        3009): where they could take what waits, another one puts it again. What the brokers had stored of it, without
-        an answer that came, is in the topic twice then.
-        """
-        if time.monotonic() - max(began, self._moved) <= self._patience:
-            return
-        if not self._asking.acquire(blocking=False):  # by another put
-            return
-        try:
-            if used is self._producer and self._writable():
-                self.log.warning(
-                    "Kafka's client has had nothing acknowledged for %.0f s, though the brokers could take it: "
-                    "another one takes its place, and what waits is put again",
-                    self._patience,
-                )
-                self._patience *= 2
-                self._replace(used)
-        finally:
-            self._moved = time.monotonic()
-            self._asking.release()
+    def _replace_if_stuck(self, delivery: Delivery, began: float) -> None:
+        """What the brokers had stored of what waits, without an answer that came, is in the topic twice then."""
+        reported = delivery.reported
+        if (quiet := self._standstill.stuck(began)) and delivery.reported == reported:
+            self.log.warning(
+                "Kafka's client has had nothing acknowledged for %.0f s, though the brokers could take it: another "
+                "one takes its place, and what waits is put again",
+                quiet,
+            )
+            self._replace(delivery.producer)
 
     def _replace(self, old: Producer) -> None:
         # After a fatal error an idempotent producer refuses all work for ever. Whoever else has put into it fails
@@ -345,10 +349,10 @@ class ChannelProducer:
         with self._lock:
             if self._producer is not old:
                 return
-            self._producer, self._replaced = Producer(self._properties), time.monotonic()
+            self._producer = Producer(self._properties)
         old.purge()
-        while not self.stopping.is_set() and time.monotonic() - self._replaced < PURGED_SECONDS:
-            # Those who wait for what was purged are told by this.
+        deadline = time.monotonic() + PURGED_SECONDS
+        while not self.stopping.is_set() and time.monotonic() < deadline:  # those who wait for it are told by this
             with contextlib.suppress(*BROKEN):
                 if not old.flush(0.2):
                     break
@@ -368,41 +372,3 @@ def _texts(batch: Batch, header: str) -> list[str | None]:
         column.dictionary_decode().to_pylist()
     )  # of a dictionary, each text costs ten times that
     return texts
-
-
-class _Delivery:
-    """Waits for the delivery reports of one put.
-
-    A record is reported in a few hundred nanoseconds, on any thread and without a lock: what `report` does to a list
-    is atomic.
-    """
-
-    def __init__(self) -> None:
-        self._expected = 0
-        self._reported: list[None] = []
-        self._all = threading.Event()
-        self.error: KafkaError | None = None
-
-    def expect(self, records: int) -> None:
-        """So many more reports are to come. Only the thread that puts calls it, before it waits."""
-        self._expected += records
-
-    def report(self, error: KafkaError | None, message: Message) -> None:
-        """One of the records is stored, or has failed."""
-        if error is not None:
-            self.error = error
-        self._reported.append(None)
-        if len(self._reported) == self._expected:
-            self._all.set()
-
-    @property
-    def reported(self) -> int:
-        """Records that are stored, or have failed."""
-        return len(self._reported)
-
-    def wait(self, timeout: float) -> bool:
-        """Whether all have been reported by then. Nothing more may be expected after the first call."""
-        self._all.clear()  # what had been expected while putting may have been reported: that is not all
-        if len(self._reported) < self._expected:
-            self._all.wait(timeout)
-        return len(self._reported) >= self._expected

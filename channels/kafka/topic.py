@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.producing import MAX_RECORD_BYTES
 from plugins import KafkaBackedChannel, Retry
-from plugins.shared.kafkaclient import create_topic
+from plugins.shared.kafkaclient import accepts, create_topic
 
 CONNECT_SECONDS = 10.0
 _NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
@@ -74,19 +74,25 @@ class Topic:
             return MAX_RECORD_BYTES
 
     def writable(self) -> bool:
-        """Whether each partition has a leader, and as many replicas in sync as the topic wants; all of them where
-        this client may not ask how many that are.
+        """Whether the leader of each partition answers, and as many replicas in sync take a connection as the topic
+        wants; all of them where this client may not ask how many that are.
+
+        What brokers say of others is not enough: where the controllers are gone, those that are left say what was so.
         """
         partitions = self.description().partitions
-        if not all(one.leader is not None and one.leader.id >= 0 for one in partitions):
-            return False
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        ends = {TopicPartition(self._config.topic, one.id): latest for one in partitions}
+        for answer in self._admin.list_offsets(ends, request_timeout=CONNECT_SECONDS).values():
+            answer.result(CONNECT_SECONDS)
+        addresses = {(node.host, node.port) for one in partitions for node in one.isr}
+        up = {address: accepts(address) for address in addresses}
         try:
             least = int(self._settings()["min.insync.replicas"].value)
         except KafkaException as e:
             if e.args[0].code() not in _NOT_ALLOWED:
                 raise
             least = max(len(one.replicas) for one in partitions)
-        return all(len(one.isr) >= least for one in partitions)
+        return all(sum(up[node.host, node.port] for node in one.isr) >= least for one in partitions)
 
     def weaknesses(self, description: Any) -> Iterator[str]:
         """Sentences about how it may lose events or pause."""

@@ -28,7 +28,7 @@ _BEGINS = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVA
 CONNECT_SECONDS = 5.0
 """How long brokers may take for an answer before they count as away."""
 LOOK_SECONDS = 2.0
-"""How long a broker may take to accept a connection, where it is asked which of them are away."""
+"""How long a broker may take to accept a connection."""
 NO_BROKERS = "kafka.bootstrap.servers is not set, and this user has started no cluster: run `agent cluster start`"
 CONSUMER: Mapping[str, Any] = {
     "enable.auto.commit": False,
@@ -130,6 +130,15 @@ def refusing(tell: Callable[[str], object]) -> Callable[[KafkaError], None]:
             tell(error.str())
 
     return heard
+
+
+def accepts(address: tuple[str, int]) -> bool:
+    """Whether somebody takes a connection there."""
+    try:
+        socket.create_connection(address, timeout=LOOK_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def unreachable(servers: str) -> list[str]:

@@ -144,7 +144,7 @@ def truncated(claim: PartitionClaim, offset: int, start: int, high: int) -> Flaf
     """
     others = f", and hold others from {start} to {high - 1} now" if high > start else ""
     if claim.replay:
-        way_out = "To deliver the span once more, with what takes their place: run the replay with --again"
+        way_out = "Run the replay again; where that says so once more, --again delivers all that the span has now"
     else:
         way_out = f"To go on with what takes their place: {_reset(claim, f'{start}{_new_ids(claim)}')}"
     return FlafkaError(

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from agent.services.running import free_port, until
-from channels.kafka import KafkaChannel, KafkaChannelConfig, producing, reader
+from channels.kafka import KafkaChannel, KafkaChannelConfig, producing, reader, standstill
 from channels.kafka.positions import Members
 from channels.kafka.producing import ChannelProducer
 from channels.kafka.reader import KafkaReader
@@ -320,7 +320,8 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     brokers, monkeypatch, caplog, deaf, format, room
 ):
     """One that never sends is what librdkafka's is after some outages."""
-    monkeypatch.setattr(producing, "STUCK_SECONDS", 0.5)
+    monkeypatch.setattr(standstill, "STUCK_SECONDS", 0.5)
+    monkeypatch.setattr(standstill, "AGAIN_SECONDS", 0.5)
     monkeypatch.setattr(producing, "PURGED_SECONDS", 1.0)
     made, asked = [], []
 
@@ -336,8 +337,11 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     away = {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": room}
     events = Batch.of([Event(b"x"), Event(b"y", {"a": "b"})])
     monkeypatch.setattr(producing, "Producer", make)
+    topic = f"stuck-{format}-{room}-{deaf}"
     producer = producing_to(
-        brokers, writable=lambda: asked.append(len(made)) or len(asked) > 1, format=format, batchEvents="1"
+        brokers,
+        writable=lambda: asked.append(len(made)) or len(asked) > 1,
+        **{"kafka.topic": topic, "format": format, "batchEvents": "1"},
     )
     try:
         with pytest.raises(Retry, match="its client was replaced while 2 events waited"):
@@ -346,7 +350,11 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     finally:
         producer.close()
         made[0].purge()
-    assert asked == [1, 1], "as long as brokers could not take it, it waits"
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "stuck", "log_level": 0})
+    ends = [consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1] for partition in range(4)]
+    consumer.close()
+    assert sum(ends) == 2, "none of what one client had goes by the other"
+    assert asked == [1, 1, 1], "as long as brokers could not take it, it waits, and for a while after that"
     assert len(made) == 2
     assert caplog.text.count("another one takes its place") == 1
 

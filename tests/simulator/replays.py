@@ -42,6 +42,8 @@ class Span:
     """The ids of topics whose events were deleted from the store."""
     missing: set[bytes] = field(default_factory=set, compare=False)
     """What was deleted for it and is not there again for certain: another replay may have brought it back before."""
+    told: bool = field(default=False, compare=False)
+    """Whether it has said last that it may have to be begun anew."""
     advised: bool = field(default=False, compare=False)
     """Whether it has said that it is to be begun anew."""
     complete: str = field(default="", compare=False)
@@ -130,7 +132,8 @@ class Replays(Outcomes):
             topic = in_process(self.world, PROCESS, lambda: self._replayed(span, again))
         except FlafkaError as e:
             self.world.told(f"{PROCESS}: {e}")
-            span.advised = "run the replay with --again" in str(e)
+            told, span.told = span.told, "--again delivers all" in str(e)
+            span.advised = told and span.told
             return False
         span.complete = topic or span.complete
         if topic:

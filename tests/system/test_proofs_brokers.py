@@ -16,6 +16,7 @@ import pytest
 
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_ports, until
+from channels.kafka import KafkaChannel, KafkaChannelConfig
 from tests.system.outage import outage
 from tests.system.overflow import overflow
 from tests.system.running import connected, fill, in_topic, kafka_channel, send, small_disk, syslog_sources, unique
@@ -178,6 +179,27 @@ def test_all_brokers_stopped_for_a_while_under_load(tmp_path: Path, cluster: Kaf
 
 def _told(agent: RunningAgent) -> int:
     return agent.count("SOURCE.udp", "EventAcceptedCount") + agent.count("SOURCE.udp", "KernelDropCount")
+
+
+def test_brokers_without_their_controllers_could_take_nothing(tmp_path: Path, cluster: KafkaCluster) -> None:
+    """The one that is left says of the others what was so before they ended."""
+    cluster.start()
+    config, _ = KafkaChannelConfig.parse(
+        {"kafka.bootstrap.servers": cluster.bootstrap_servers, "kafka.topic": unique("left")}
+    )
+    assert config is not None
+    channel = KafkaChannel(config, "c1")
+    channel.open()
+    try:
+        until(channel._writable, "the brokers to be ready")
+        for name in cluster.names()[1:]:
+            cluster.kill(name)
+        looked = [channel._writable() for _ in range(4)]
+        cluster.start()
+        until(channel._writable, "the brokers to be ready again")
+    finally:
+        channel.close()
+    assert not any(looked)
 
 
 def test_applications_while_no_broker_answers(tmp_path: Path, cluster: KafkaCluster, figures: list[str]) -> None:
