@@ -346,11 +346,15 @@ def test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_as
     assert "another sink of group g takes it over: asking again" in "\n".join(run.world.story)
 
 
-def test_what_arrives_between_a_failure_and_the_seek_is_not_delivered_before_what_failed() -> None:
+@pytest.mark.parametrize(("call", "number"), [("hdfs.upload", 2), ("hdfs.rename", 3)])
+def test_what_arrives_between_a_failure_and_the_seek_is_not_delivered_before_what_failed(
+    call: str, number: int
+) -> None:
+    """Nor is what waited when it failed: the seek has both read anew."""
     run = told(
         "hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (3, 0)),
         Step(0, "stream", (60, 0.1)), Step(30, "put", (1, 0)),
-        faults=(Fault("h1", "hdfs.upload", 2, Kind.REFUSED, 0),), seed=15,
+        faults=(Fault("h1", call, number, Kind.REFUSED, 0),), seed=15,
     )  # fmt: skip
     assert run.world.faults
 

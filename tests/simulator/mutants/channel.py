@@ -47,6 +47,7 @@ READER = (
         READER_PY,
         "            for partition in positions:\n                self._forget(partition)\n            seeks",
         "            seeks",
+        "test_what_arrives_between_a_failure_and_the_seek_is_not_delivered_before_what_failed",
     ),
     Mutant(
         "begin-registered",
