@@ -340,7 +340,7 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     topic = f"stuck-{format}-{room}-{deaf}"
     producer = producing_to(
         brokers,
-        writable=lambda: asked.append(len(made)) or len(asked) > 1,
+        writable=lambda: asked.append(len(made)) or (len(asked) > 1 and len(made) == 1),
         **{"kafka.topic": topic, "format": format, "batchEvents": "1"},
     )
     try:
@@ -354,7 +354,7 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     ends = [consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1] for partition in range(4)]
     consumer.close()
     assert sum(ends) == 2, "none of what one client had goes by the other"
-    assert asked == [1, 1, 1], "as long as brokers could not take it, it waits, and for a while after that"
+    assert asked[:3] == [1, 1, 1], "as long as brokers could not take it, it waits, and for a while after that"
     assert len(made) == 2
     assert caplog.text.count("another one takes its place") == 1
 

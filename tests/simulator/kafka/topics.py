@@ -22,6 +22,7 @@ TOPIC_DEFAULTS = {
     "message.timestamp.after.max.ms": "3600000",
     "message.timestamp.before.max.ms": "9223372036854775807",
     "message.timestamp.type": "CreateTime",
+    "min.insync.replicas": "2",
     "retention.ms": "604800000",
 }
 
