@@ -266,8 +266,8 @@ class _Within:
         self.revoked, self.lost = owner.revoked, owner.lost
 
     def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
-        """Behind what retention has removed and before what brokers have lost, which is said; from the span's begin
-        where the group was deleted."""
+        """Behind what retention has removed, which is said; at the end of what is left where brokers have lost
+        records; from the span's begin where the group was deleted."""
         begun: dict[PartitionClaim, int | None] = {}
         for claim, position in committed.items():
             planned = self._span.replay.claims.get(claim.partition)

@@ -10,7 +10,7 @@ STUCK_SECONDS = 60.0
 """Where nothing was acknowledged for so long, the brokers are asked whether they could take it; twice as long each
 time that another producer did not help."""
 AGAIN_SECONDS = 30.0
-"""They are asked once more after so long: a client that is well finds brokers that are back within two seconds."""
+"""They are asked once more after so long, in which a client that is well connects again to brokers that are back."""
 
 
 class Standstill:

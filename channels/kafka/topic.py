@@ -80,7 +80,7 @@ class Topic:
         What brokers say of others is not enough: where the controllers are gone, those that are left say what was so.
         """
         partitions = self.description().partitions
-        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client types its classes but not this
         ends = {TopicPartition(self._config.topic, one.id): latest for one in partitions}
         for answer in self._admin.list_offsets(ends, request_timeout=CONNECT_SECONDS).values():
             answer.result(CONNECT_SECONDS)

@@ -29,7 +29,7 @@ READER = (
         READER_PY,
         "return error if self._topic_ids.get() == self._claim.topic_id else self._made_again()",
         "return error",
-        "tests/channels/test_kafka.py::test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_meanwhile",
+        "tests/channels/test_kafka_reading.py::test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_meanwhile",
     ),
     Mutant(
         "fetched-before-seek",

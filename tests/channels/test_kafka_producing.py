@@ -1,0 +1,171 @@
+"""The Kafka channel's producing half by itself; tests/system has the channel with real brokers."""
+
+import logging
+import threading
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from agent.services.running import free_port, until
+from channels.kafka import KafkaChannel, KafkaChannelConfig, producing, standstill
+from channels.kafka.producing import ChannelProducer
+from plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable
+from plugins.shared.kafkaproperties import client_properties
+
+
+def producing_to(brokers, *, writable=lambda: False, **properties):
+    config, problems = KafkaChannelConfig.parse({"kafka.bootstrap.servers": brokers} | properties)
+    assert not problems
+    channel = SimpleNamespace(
+        name="c1", config=config, log=logging.getLogger(), metrics=Metrics(), stopping=threading.Event()
+    )
+    client = {"bootstrap.servers": brokers, "log_level": 0, **client_properties(config.producer)}
+    return ChannelProducer(channel, client, partitions=4, limit=1 << 20, writable=writable)
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [({}, (0, 10)), ({"linger.ms": "7"}, ("7", None)), ({"queue.buffering.max.ms": "7"}, (5, None))],
+)
+def test_a_put_waits_for_no_other_unless_somebody_wants_it(monkeypatch, written, wanted):
+    made = []
+    monkeypatch.setattr(producing, "Producer", lambda properties: made.append(properties) or Producer(properties))
+    producing_to("127.0.0.1:1", **{f"kafka.producer.{name}": value for name, value in written.items()}).close()
+    assert (made[0]["linger.ms"], made[0].get("sticky.partitioning.linger.ms")) == wanted
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [({}, None), ({"compression.type": "ZSTD"}, "zstd"), ({"compression.codec": "none"}, "none")],
+)
+def test_batches_are_compressed_as_somebody_chose_for_records(brokers, monkeypatch, written, wanted):
+    chosen, encode = [], producing.encode
+    monkeypatch.setattr(producing, "encode", lambda batch, how: chosen.append(how) or encode(batch, how))
+    producer = producing_to(brokers, **{f"kafka.producer.{name}": value for name, value in written.items()})
+    try:
+        producer.put(Batch.of([Event(b"x")]), lambda: None)
+    finally:
+        producer.close()
+    assert chosen == [wanted]
+
+
+def test_puts_that_fail_together_make_one_new_producer(monkeypatch):
+    made = []
+    monkeypatch.setattr(producing, "Producer", lambda properties: made.append(Producer(properties)) or made[-1])
+    producer = producing_to("127.0.0.1:1")
+    failures = []
+
+    def put():
+        try:
+            producer.put(Batch.of([Event(b"x")]), lambda: None)
+        except Retry as e:
+            failures.append(str(e))
+
+    threads = [threading.Thread(target=put) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(made[0]) == 5)
+    made[0].purge()
+    for thread in threads:
+        thread.join()
+    producer.close()
+    assert len(failures) == 5
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("format", ["arrow", "flume"])
+@pytest.mark.parametrize("room", [1000, 1])
+def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
+    brokers, monkeypatch, caplog, deaf, format, room
+):
+    """One that never sends is what librdkafka's is after some outages."""
+    monkeypatch.setattr(standstill, "STUCK_SECONDS", 0.5)
+    monkeypatch.setattr(standstill, "AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr(producing, "PURGED_SECONDS", 1.0)
+    made, asked = [], []
+
+    class Stuck(Producer):
+        def purge(self):
+            if not deaf:
+                super().purge()
+
+    def make(properties):
+        made.append(Producer(properties) if made else Stuck({**properties, **away}))
+        return made[-1]
+
+    away = {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": room}
+    events = Batch.of([Event(b"x"), Event(b"y", {"a": "b"})])
+    monkeypatch.setattr(producing, "Producer", make)
+    topic = f"stuck-{format}-{room}-{deaf}"
+    producer = producing_to(
+        brokers,
+        writable=lambda: asked.append(len(made)) or (len(asked) > 1 and len(made) == 1),
+        **{"kafka.topic": topic, "format": format, "batchEvents": "1"},
+    )
+    try:
+        with pytest.raises(Retry, match="its client was replaced while 2 events waited"):
+            producer.put(events, lambda: None)
+        producer.put(events, lambda: None)
+    finally:
+        producer.close()
+        made[0].purge()
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "stuck", "log_level": 0})
+    ends = [consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1] for partition in range(4)]
+    consumer.close()
+    assert sum(ends) == 2, "none of what one client had goes by the other"
+    assert asked[:3] == [1, 1, 1], "as long as brokers could not take it, it waits, and for a while after that"
+    assert len(made) == 2
+    assert caplog.text.count("another one takes its place") == 1
+
+
+def test_partitions_that_are_added_are_found(brokers):
+    producer = producing_to(brokers, format="flume", partitionIdHeader="p")
+    producer._partitions = 2  # as when it began
+    try:
+        with pytest.raises(Rejected) as rejected:
+            producer.put(Batch.of([Event(b"x", {"p": str(number)}) for number in (0, 3, 4)]), lambda: None)
+    finally:
+        producer.close()
+    assert [(id.index, reason) for id, reason in rejected.value.reasons.items()] == [
+        (2, "header 'p' is '4', and topic flafka has partitions 0 to 3")
+    ]
+
+
+def test_a_default_partition_that_is_not_there_is_said_at_the_start():
+    with pytest.raises(Retry, match="defaultPartitionId = 4, and topic flafka has partitions 0 to 3"):
+        producing_to("127.0.0.1:1", format="flume", defaultPartitionId="4")
+
+
+def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
+    """They know no SASL, which is told in the way of a wrong password."""
+    monkeypatch.setattr("channels.kafka.CONNECT_SECONDS", 2.0)
+    secured = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "p",
+    }
+    given = {
+        "kafka.bootstrap.servers": brokers,
+        **{f"kafka.producer.{name}": value for name, value in secured.items()},
+    }
+    config, problems = KafkaChannel.config_class.parse(given)
+    assert config is not None, problems
+    channel = KafkaChannel(config, "c1")
+    with pytest.raises(Retry, match="SASL authentication") as refused:
+        channel.open()
+    assert not isinstance(refused.value, Unreachable)
+    producer = ChannelProducer(channel, {**config.client("c1"), **secured}, 1, 1 << 20, lambda: False)
+    try:
+        until(lambda: "SASL authentication" in producer.refusal)
+    finally:
+        producer.close()
+
+
+def test_brokers_that_do_not_answer_are_away(monkeypatch):
+    monkeypatch.setattr("channels.kafka.CONNECT_SECONDS", 0.5)
+    config, _ = KafkaChannel.config_class.parse({"kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"})
+    with pytest.raises(Unreachable, match="no Kafka broker answers"):
+        KafkaChannel(config, "c1").open()
