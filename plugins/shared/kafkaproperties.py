@@ -43,7 +43,7 @@ _BOTH = {
 }
 """Those that librdkafka knows by Java's names as well, but calls by its own where a value is wrong."""
 _VALUES = {
-    "compression.codec": ["none", "gzip", "snappy", "lz4", "zstd"],
+    "compression.codec": ["gzip", "snappy", "lz4", "zstd", "none"],
     "isolation.level": ["read_committed", "read_uncommitted"],
     "partitioner": [
         "random",

@@ -51,7 +51,7 @@ def test_a_property_that_no_client_has_is_told_and_left_out(kind):
         (
             {"compression.type": "zst"},
             "compression.type",
-            "none of none, gzip, snappy, lz4, zstd, did you mean 'zstd'?",
+            "none of gzip, snappy, lz4, zstd, none, did you mean 'zstd'?",
         ),
         ({"security.protocol": "TLS"}, "security.protocol", "none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
     ],
