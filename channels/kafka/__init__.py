@@ -162,10 +162,14 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return self._producer.refusal if self._producer is not None else ""
 
     def _writable(self) -> bool:
-        """Whether the brokers say that they could take a record in each partition now."""
+        """Whether the brokers say that they could take a record in each partition now. Where that cannot be told, for
+        whatever reason, what waits goes on waiting.
+        """
         try:
-            return Topic(AdminClient(self._client(self.config.producer)), self).writable()
-        except (KafkaException, TimeoutError, FlafkaError):  # a keystore that cannot be read now
+            client = self._client(self.config.producer)
+            return Topic(AdminClient(client), self).writable(client)
+        except Exception as e:  # noqa: BLE001  # a keystore that cannot be read now, a broker that answers oddly
+            self.log.debug("the brokers cannot be asked: %s", e)
             return False
 
     def put(self, batch: Batch) -> None:

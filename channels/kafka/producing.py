@@ -23,7 +23,9 @@ from plugins.shared.polling import STANDING_SECONDS
 MAX_RECORD_BYTES = 8 << 20
 STALL_SECONDS = 5.0
 PURGED_SECONDS = 10.0
-"""How long a client that is replaced may take to give up what it has."""
+"""How long a client that is replaced may take to give up what it has,"""
+RETIRED_SECONDS = 300.0
+"""and how long it is asked to."""
 REFUSED_SECONDS = 40.0
 """The client says again every 30 seconds that it is refused."""
 LOOK_SECONDS = 10.0
@@ -36,6 +38,13 @@ AT_ONCE: Mapping[str, Any] = {
 broker goes together."""
 _LINGER = {"linger.ms", "queue.buffering.max.ms"}
 """What somebody sets who wants it otherwise."""
+_WAITS = {
+    **dict.fromkeys(_LINGER, 0),
+    "socket.timeout.ms": 60_000,
+    "reconnect.backoff.max.ms": 10_000,
+    "socket.connection.setup.timeout.ms": 30_000,
+}
+"""What a client may wait for before it sends, in milliseconds, with its defaults."""
 _COMPRESSION = ("compression.type", "compression.codec")
 ANY_PARTITION = -1
 """The client's word for it: the one of the key, else one after another."""
@@ -84,8 +93,8 @@ class ChannelProducer:
         self._lock = threading.Lock()
         self._stalled, self._trouble = 0, 0.0
         """Puts that wait for long, and since when there are such that nothing was acknowledged after."""
-        linger = next((float(self._properties[name]) / 1000 for name in _LINGER if name in properties), 0.0)
-        self._standstill = Standstill(writable, linger, self.stopping)
+        waits = (float(properties.get(name, default)) - default for name, default in _WAITS.items())
+        self._standstill = Standstill(writable, sum(max(0.0, wait) / 1000 for wait in waits), self.stopping)
         self._closed = threading.Event()
         self._producer = Producer(self._properties)
         self._poller = threading.Thread(target=self._poll, name=f"{self.name}-producer", daemon=True)
@@ -124,7 +133,8 @@ class ChannelProducer:
                 raise self._given_up(delivery)
             wrong = _WRONG_CLOCK if delivery.error.code() == KafkaError.INVALID_TIMESTAMP else ""
             raise failure(delivery.error, f"channel {self.name}: {delivery.error.str()}{wrong}")
-        self._stored()
+        if delivery.reported:
+            self._stored()
         self.metrics.add("EventPutSuccessCount", len(batch) - len(rejected))
         if rejected:
             raise Rejected({EventId("", -1, -1, row): reason for row, reason in rejected.items()})
@@ -228,7 +238,7 @@ class ChannelProducer:
                 if not stalled and now - started > STALL_SECONDS:
                     stalled = True
                     self._stall(+1)
-                if delivery.producer is not self._producer:  # which reports what it gives up
+                if delivery.producer is not self._producer or self._closed.is_set():  # it reports what it gives up
                     replaced = replaced or now
                     if now - replaced > PURGED_SECONDS:
                         raise self._given_up(delivery)
@@ -251,13 +261,15 @@ class ChannelProducer:
             self._stalled += change
             if change > 0 and not self._trouble:
                 self._trouble = time.monotonic() - STALL_SECONDS
-                why = self.refusal or "too few brokers are up or in sync"
-                text = (
-                    f"no acknowledgement from Kafka at {self._config.bootstrap_servers} for {STALL_SECONDS:.0f} s: "
-                    f"{why}; what was put waits, nothing is lost"
-                )
+                text = self._waits(STALL_SECONDS, self.refusal or "too few brokers are up or in sync")
                 self.log.warning("%s", text)
                 self.metrics.error(text)
+
+    def _waits(self, seconds: float, why: str) -> str:
+        return (
+            f"no acknowledgement from Kafka at {self._config.bootstrap_servers} for {seconds:.0f} s: {why}; what was "
+            "put waits, nothing is lost"
+        )
 
     def _stored(self) -> None:
         """A put was acknowledged: tell when that is so again, and none waits for long any more."""
@@ -341,21 +353,29 @@ class ChannelProducer:
                 "one takes its place, and what waits is put again",
                 quiet,
             )
+            self.metrics.error(self._waits(quiet, "its client sent nothing, and another one has taken its place"))
             self._replace(delivery.producer)
 
     def _replace(self, old: Producer) -> None:
         # After a fatal error an idempotent producer refuses all work for ever. Whoever else has put into it fails
         # too: one of them makes the new one, in which others may be under way already.
         with self._lock:
-            if self._producer is not old:
+            if self._producer is not old or self._closed.is_set():
                 return
             self._producer = Producer(self._properties)
-        old.purge()
-        deadline = time.monotonic() + PURGED_SECONDS
-        while not self.stopping.is_set() and time.monotonic() < deadline:  # those who wait for it are told by this
+        # On a thread of its own, which is also the one that ends it: the poller, which may have it still, looks after
+        # the new one by then.
+        threading.Thread(target=self._retire, args=(old,), name=f"{self.name}-retired", daemon=True).start()
+
+    @staticmethod
+    def _retire(old: Producer) -> None:
+        """Tell those who wait for what it has that it gives that up, and those who were just about to put into it."""
+        began = time.monotonic()
+        while (seconds := time.monotonic() - began) < RETIRED_SECONDS and (len(old) or seconds < PURGED_SECONDS):
+            old.purge()
             with contextlib.suppress(*BROKEN):
-                if not old.flush(0.2):
-                    break
+                old.flush(0.2)
+            time.sleep(0.05)
 
     @property
     def _record_bytes(self) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -12,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.producing import MAX_RECORD_BYTES
 from plugins import KafkaBackedChannel, Retry
-from plugins.shared.kafkaclient import accepts, create_topic
+from plugins.shared.kafkaclient import answers, create_topic
 
 CONNECT_SECONDS = 10.0
 _NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
@@ -73,19 +74,23 @@ class Topic:
                 raise
             return MAX_RECORD_BYTES
 
-    def writable(self) -> bool:
-        """Whether the leader of each partition answers, and as many replicas in sync take a connection as the topic
-        wants; all of them where this client may not ask how many that are.
+    def writable(self, client: Mapping[str, Any]) -> bool:
+        """Whether the leader of each partition answers, and as many replicas in sync as the topic wants; all of them
+        where this client may not ask how many that are. Each is asked by itself, by another client with the
+        properties of `client`.
 
         What brokers say of others is not enough: where the controllers are gone, those that are left say what was so.
+        Nor is a connection, which a broker that is frozen takes as well.
         """
         partitions = self.description().partitions
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client types its classes but not this
         ends = {TopicPartition(self._config.topic, one.id): latest for one in partitions}
         for answer in self._admin.list_offsets(ends, request_timeout=CONNECT_SECONDS).values():
             answer.result(CONNECT_SECONDS)
-        addresses = {(node.host, node.port) for one in partitions for node in one.isr}
-        up = {address: accepts(address) for address in addresses}
+        addresses = list({(node.host, node.port) for one in partitions for node in one.isr})
+        with ThreadPoolExecutor(len(addresses) or 1) as threads:
+            answered = threads.map(lambda address: answers(client, address, self._config.topic), addresses)
+            up = dict(zip(addresses, answered, strict=True))
         try:
             least = int(self._settings()["min.insync.replicas"].value)
         except KafkaException as e:

@@ -141,6 +141,17 @@ def accepts(address: tuple[str, int]) -> bool:
     return True
 
 
+def answers(client: Mapping[str, Any], address: tuple[str, int], topic: str) -> bool:
+    """Whether the broker there answers a client with these properties, which asks it for that topic."""
+    host, port = address
+    there = {**client, "bootstrap.servers": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"}
+    try:
+        AdminClient(there).list_topics(topic, timeout=CONNECT_SECONDS)
+    except KafkaException:
+        return False
+    return True
+
+
 def unreachable(servers: str) -> list[str]:
     """Those of these brokers, `host:port,…`, that take no connection: `127.0.0.1:9092 (Connection refused)`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ class Writer:
 
         One that is not `counted` is no event.
         """
+        deadline = time.monotonic() + FLUSH_SECONDS
         while True:
             try:
                 self._producer.produce(topic, on_delivery=self._delivered, **record)
@@ -42,15 +44,20 @@ class Writer:
                 return
             except BufferError:
                 self._serve(self._producer.poll, 0.05)
+                if time.monotonic() > deadline:
+                    raise self._too_late() from None
 
     def settle(self) -> None:
         """Return when all that was produced is stored by all in-sync replicas. Conflict where it was fenced."""
         if self._serve(self._producer.flush, FLUSH_SECONDS):
-            self._late = True
-            raise Retry(f"no acknowledgement from Kafka within {FLUSH_SECONDS:.0f} s")
+            raise self._too_late()
         if (error := self._error) is not None:
             failure = Conflict if error.fatal() or error.code() in _FENCED else Retry
             raise failure(f"Kafka did not store what was sent: {error.str()}")
+
+    def _too_late(self) -> Retry:
+        self._late = True
+        return Retry(f"no acknowledgement from Kafka within {FLUSH_SECONDS:.0f} s")
 
     def commit(self, claim: PartitionClaim, end: int, group_metadata: Any) -> None:
         """What is settled counts."""
@@ -136,7 +143,9 @@ class TransactionalWriter(Writer):
         self.began, self.events = False, 0
 
     def abort(self) -> bool:
-        """Abort the transaction."""
+        """Abort the transaction; one whose producer is late is ended by the next one."""
+        if self.began and self._late:
+            return False
         if self.began:
             try:
                 self._producer.abort_transaction(ANSWER_SECONDS)

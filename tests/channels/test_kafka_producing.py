@@ -84,6 +84,7 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     monkeypatch.setattr(standstill, "STUCK_SECONDS", 0.5)
     monkeypatch.setattr(standstill, "AGAIN_SECONDS", 0.5)
     monkeypatch.setattr(producing, "PURGED_SECONDS", 1.0)
+    monkeypatch.setattr(producing, "RETIRED_SECONDS", 3.0)
     made, asked = [], []
 
     class Stuck(Producer):
@@ -110,7 +111,7 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
         producer.put(events, lambda: None)
     finally:
         producer.close()
-        made[0].purge()
+        until(lambda: not any(thread.name.endswith("-retired") for thread in threading.enumerate()))
     consumer = Consumer({"bootstrap.servers": brokers, "group.id": "stuck", "log_level": 0})
     ends = [consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1] for partition in range(4)]
     consumer.close()
@@ -118,6 +119,33 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     assert asked[:3] == [1, 1, 1], "as long as brokers could not take it, it waits, and for a while after that"
     assert len(made) == 2
     assert caplog.text.count("another one takes its place") == 1
+
+
+def test_a_put_of_which_nothing_is_sent_is_no_acknowledgement(monkeypatch):
+    """All of it is rejected, while brokers are away."""
+    monkeypatch.setattr(producing, "STALL_SECONDS", 0.1)
+    monkeypatch.setattr(standstill, "STUCK_SECONDS", 0.0)
+    producer = producing_to("127.0.0.1:1", format="flume", partitionIdHeader="p")
+    monkeypatch.setattr(producer, "_look_for_more", lambda: None)
+    moved = []
+    monkeypatch.setattr(producer._standstill, "moved", lambda: moved.append(None))
+    waiting = threading.Thread(target=lambda: put_in_vain(producer))
+    waiting.start()
+    try:
+        until(lambda: producer.metrics.last_error)
+        producer.stopping.set()
+        waiting.join()
+        with pytest.raises(Rejected):
+            producer.put(Batch.of([Event(b"x", {"p": "9"})]), lambda: None)
+        assert "no acknowledgement from Kafka" in producer.metrics.last_error
+        assert not moved
+    finally:
+        producer.close()
+
+
+def put_in_vain(producer):
+    with pytest.raises(Retry):
+        producer.put(Batch.of([Event(b"x")]), lambda: None)
 
 
 def test_partitions_that_are_added_are_found(brokers):

@@ -29,7 +29,6 @@ from plugins import Batch
 from plugins.shared.offsets import OffsetMetadata
 from tests.simulator import driver, http, threads
 from tests.simulator import kafka as model
-from tests.simulator.kafka.brokers import brokers
 from tests.simulator.processes import Process
 from tests.simulator.stores import happybase as model_of_happybase
 from tests.simulator.world import World, world
@@ -104,7 +103,6 @@ def installed() -> Iterator[None]:
     for monitoring in (running.KafkaWatch, sys.modules["agent.monitoring.history"].History, running.TapServer):
         change(monitoring, "start", lambda self: None)  # they look at what others do, and would take most of the time
         change(monitoring, "stop", lambda self: None)
-    change(sys.modules["channels.kafka.topic"], "accepts", lambda address: brokers().away_until <= world().now)
     change(running, "socket", SimpleNamespace(gethostname=lambda: world().process.name))
     for place, name, ours in driver.replacements():
         change(place, name, ours)

@@ -5,6 +5,7 @@ These brokers are the tests' own: they are stopped, and one keeps its data on a 
 
 import contextlib
 import itertools
+import signal
 import socket
 import threading
 import time
@@ -13,10 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_ports, until
 from channels.kafka import KafkaChannel, KafkaChannelConfig
+from plugins.shared.kafkaclient import accepts, answers
 from tests.system.outage import outage
 from tests.system.overflow import overflow
 from tests.system.running import connected, fill, in_topic, kafka_channel, send, small_disk, syslog_sources, unique
@@ -200,6 +203,41 @@ def test_brokers_without_their_controllers_could_take_nothing(tmp_path: Path, cl
     finally:
         channel.close()
     assert not any(looked)
+
+
+def test_brokers_that_are_frozen_could_take_nothing(cluster: KafkaCluster) -> None:
+    """They take connections all the same."""
+    cluster.start()
+    topic = unique("frozen")
+    config, _ = KafkaChannelConfig.parse(
+        {"kafka.bootstrap.servers": cluster.bootstrap_servers, "kafka.topic": topic, "partitions": "1"}
+    )
+    assert config is not None
+    channel = KafkaChannel(config, "c1")
+    channel.open()
+    try:
+        until(channel._writable, "the brokers to be ready")
+        client = {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}
+        metadata = AdminClient(client).list_topics(topic, timeout=30)
+        leader = metadata.topics[topic].partitions[0].leader
+        frozen = [broker for broker in metadata.brokers.values() if broker.id != leader]
+        servers = [cluster.server(f"broker-{broker.id}") for broker in frozen]
+        for server in servers:
+            server.signal(signal.SIGSTOP)
+        try:
+            addresses = [(broker.host, broker.port) for broker in frozen]
+            taken = [accepts(address) for address in addresses]
+            answered = [answers(client, address, topic) for address in addresses]
+            looked = channel._writable()
+        finally:
+            for server in servers:
+                server.signal(signal.SIGCONT)
+        until(channel._writable, "the brokers to be ready again")
+    finally:
+        channel.close()
+    assert all(taken)
+    assert not any(answered)
+    assert not looked
 
 
 def test_applications_while_no_broker_answers(tmp_path: Path, cluster: KafkaCluster, figures: list[str]) -> None:
