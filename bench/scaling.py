@@ -1,22 +1,21 @@
 """How the agent's cost for an event grows: with its bytes, with files, with masks, and with partitions.
 
-CPU time of the agent for an event, over a range of each. Sizes are beside a bare producer of the same lines, and both
-get a line a + b · bytes fitted to their medians, of which b is a row of its own; so is the cost of one more mask.
+CPU time of the agent for an event, over a range of each. Files are beside rsyslog and Flume, the start of each
+included. Sizes are beside a bare producer of the same lines, and both get a line a + b · bytes fitted to their
+medians, of which b is a row of its own; so is the cost of one more mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from agent.services.running import RunningAgent
-from bench.frame import CPU, Bench, Figures, Row, simply
-from bench.frame.kafka import Topic, bare_producer, same
+from bench.frame import CPU, Bench, Row, simply
+from bench.frame.kafka import Topic, bare_producer
 from bench.frame.peers import BARE
-from bench.frame.processes import cpu_seconds
 from bench.frame.syslog import Lines, ours, taking
-from bench.taildir import CONFIGURATION
+from bench.taildir import compare
 
 SIZES = (100, 1_000, 10_000, 100_000)
 FILES = (1, 100, 10_000)
@@ -82,7 +81,7 @@ def slope(measured: Costs, whose: int) -> list[float]:
 
 
 def files(bench: Bench) -> None:
-    """The same lines in so many files, which are all there when the agent starts."""
+    """The same lines in so many files, which are all there when the program starts, beside rsyslog and Flume."""
     lines = Lines(bench, bench.events(1_000_000, 10_000))
     data, size = lines.path.read_bytes(), lines.bytes
     for count in FILES[:2] if bench.smoke else FILES:
@@ -91,26 +90,7 @@ def files(bench: Bench) -> None:
         for number in range(count):
             end = lines.events if number == count - 1 else (number + 1) * share
             (directory / f"{number}.log").write_bytes(data[number * share * size : end * size])
-        topic = Topic(bench.kafka.bootstrap_servers, f"files-{count}")
-        text = f"{directory}/.*log"
-        bench.compare(
-            f"{count:,} file{'s' * (count > 1)}", simply(_tailing(bench, lines, text, topic)), {}, warm=False
-        )
-
-
-def _tailing(bench: Bench, lines: Lines, file: str, topic: Topic) -> Callable[[], Figures]:
-    def once() -> Figures:
-        home = bench.directory("agent")
-        text = CONFIGURATION.format(home=home, file=file, servers=topic.servers, topic=topic.name)
-        with RunningAgent(home, text) as agent:
-            agent.until(
-                lambda: agent.count("SOURCE.files", "EventAcceptedCount") >= lines.events, "all lines to arrive"
-            )
-            cpu = cpu_seconds(agent.process.pid)
-            same(topic.bodies(), lines.whole, topic.name)
-        return {CPU: cpu / lines.events * 1e6}
-
-    return once
+        compare(bench, f"{count:,} file{'s' * (count > 1)}", lines, directory)
 
 
 def masks(bench: Bench) -> None:

@@ -1,6 +1,6 @@
 """Lines of a file into the replicated channel, beside rsyslog's imfile and Flume's TAILDIR.
 
-Every round starts the program anew and has it read the same file from its beginning, so that figures include the
+Every round starts the program anew and has it read the same files from their beginning, so that figures include the
 start. Time runs from the start of the process until all in-sync replicas have the last line.
 """
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -25,7 +26,7 @@ a.sources = files
 a.channels = kafka
 a.sources.files.type = taildir
 a.sources.files.filegroups = all
-a.sources.files.filegroups.all = {file}
+a.sources.files.filegroups.all = {directory}/.*
 a.sources.files.positionFile = {home}/positions.json
 a.sources.files.channels = kafka
 a.channels.kafka.type = kafka
@@ -37,7 +38,7 @@ a1.sources = files
 a1.channels = kafka
 a1.sources.files.type = TAILDIR
 a1.sources.files.filegroups = all
-a1.sources.files.filegroups.all = {file}
+a1.sources.files.filegroups.all = {directory}/.*
 a1.sources.files.positionFile = {home}/positions.json
 a1.sources.files.batchSize = 1000
 a1.sources.files.channels = kafka
@@ -51,25 +52,33 @@ a1.channels.kafka.kafka.producer.acks = all
 def run(bench: Bench) -> None:
     """One comparison."""
     lines = Lines(bench, bench.events(5_000_000, 20_000))
-    topics = {
-        who: Topic(bench.kafka.bootstrap_servers, f"taildir-{who}") for who in ("ours", "rsyslog", "flume", "tuned")
-    }
+    compare(bench, "files to Kafka channel, from the start", lines, lines.path.parent, tuned=True)
+
+
+def compare(bench: Bench, measure: str, lines: Lines, directory: Path, *, tuned: bool = False) -> None:
+    """These lines, which are all that the files in the directory have; `tuned` adds Flume with a tuned producer."""
+    contestants: dict[str, Callable[[Bench, Lines, Path, Topic], Figures]] = {RSYSLOG: by_rsyslog, FLUME: by_flume}
+    if tuned:
+        contestants[FLUME_TUNED] = partial(by_flume, more=TUNED)
+
+    def topic(who: str) -> Topic:
+        return Topic(bench.kafka.bootstrap_servers, f"{directory.name}-{who}")
+
     bench.compare(
-        "files to Kafka channel, from the start",
-        simply(partial(ours, bench, lines, topics["ours"])),
+        measure,
+        simply(partial(ours, bench, lines, directory, topic("ours"))),
         {
-            RSYSLOG: simply(partial(by_rsyslog, bench, lines, topics["rsyslog"])),
-            FLUME: simply(partial(by_flume, bench, lines, topics["flume"])),
-            FLUME_TUNED: simply(partial(by_flume, bench, lines, topics["tuned"], TUNED)),
+            name: simply(partial(contestant, bench, lines, directory, topic(str(number))))
+            for number, (name, contestant) in enumerate(contestants.items())
         },
         warm=False,
     )
 
 
-def ours(bench: Bench, lines: Lines, topic: Topic) -> Figures:
+def ours(bench: Bench, lines: Lines, directory: Path, topic: Topic) -> Figures:
     """An agent with the source `taildir`."""
     home = bench.directory("agent")
-    text = CONFIGURATION.format(home=home, file=lines.path, servers=topic.servers, topic=topic.name)
+    text = CONFIGURATION.format(home=home, directory=directory, servers=topic.servers, topic=topic.name)
     started = time.perf_counter()
     with RunningAgent(home, text) as agent:
 
@@ -79,20 +88,20 @@ def ours(bench: Bench, lines: Lines, topic: Topic) -> Figures:
         return _measured(lines, started, agent.process.pid, arrived, topic.bodies, topic.name)
 
 
-def by_rsyslog(bench: Bench, lines: Lines, topic: Topic) -> Figures:
+def by_rsyslog(bench: Bench, lines: Lines, directory: Path, topic: Topic) -> Figures:
     """imfile and omkafka."""
     input = (
         f'module(load="imfile" mode="inotify")\n'
-        f'input(type="imfile" file="{lines.path}" tag="x" ruleset="to-kafka" readTimeout="0")'
+        f'input(type="imfile" file="{directory}/*" tag="x" ruleset="to-kafka" readTimeout="0")'
     )
     with_it = rsyslog(bench.directory("rsyslog"), topic.servers, topic.name, input=input, template="%msg%")
     return _by_peer(lines, topic, with_it, topic.values)
 
 
-def by_flume(bench: Bench, lines: Lines, topic: Topic, more: str = "") -> Figures:
+def by_flume(bench: Bench, lines: Lines, directory: Path, topic: Topic, more: str = "") -> Figures:
     """TAILDIR and KafkaChannel; `more` are more lines of the configuration."""
     home = bench.directory("flume")
-    text = FLUME_CONFIGURATION.format(home=home, file=lines.path, servers=topic.servers, topic=topic.name)
+    text = FLUME_CONFIGURATION.format(home=home, directory=directory, servers=topic.servers, topic=topic.name)
     return _by_peer(lines, topic, flume(home, text + more), topic.bodies)
 
 

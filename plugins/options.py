@@ -110,13 +110,13 @@ def option(
 ) -> Any:
     """Declare one option of a `Config`.
 
-    `name` is its spelling in the configuration file (Flume's, where Flume has it). A name that ends in a dot
-    takes all properties under it, as a `dict[str, str]`; a validator's `ValueError("<key>: …")` is about that one of
-    them. `unit` is what a number counts (`s`, `ms`, `bytes`, `events`). `file` marks the path of something that is
-    read: a relative one that is not found from the working directory is looked for beside the configuration file.
-    `ignored` is for an option that is declared only because a check reads it: it has no effect, and its description
-    says why. `bounds` are pydantic's: `ge`,
-    `le`, `gt`, `lt`, `pattern`, `min_length`.
+    `name` is its spelling in the configuration file (Flume's, where Flume has it). A name that ends in a dot takes
+    all properties under it, as a `dict[str, str]`; a validator's `ValueError("<key>: …")` is about that one of
+    them, and one of several such lines about several. `unit` is what a number counts (`s`, `ms`, `bytes`,
+    `events`). `file` marks the path of something that is read: a relative one that is not found from the working
+    directory is looked for beside the configuration file. `ignored` is for an option that is declared only because
+    a check reads it: it has no effect, and its description says why. `bounds` are pydantic's: `ge`, `le`, `gt`,
+    `lt`, `pattern`, `min_length`.
     """
     if isinstance(default, dict | list):
         bounds, default = {**bounds, "default_factory": default.copy}, REQUIRED
@@ -355,19 +355,20 @@ def _problems(error: pydantic.ValidationError, options: Mapping[str, Option]) ->
     for one in error.errors():
         if one["type"] == "disagreement":
             names = {option.field: option for option in options.values()}
-            found += [_about(names[field], message) for field, message in one["ctx"]["found"]]
+            for field, message in one["ctx"]["found"]:
+                found += _about(names[field], message)
         else:
-            found.append(_problem(one, options))
+            found += _of_one(one, options)
     return found
 
 
-def _problem(error: Any, options: Mapping[str, Option]) -> Problem:
+def _of_one(error: Any, options: Mapping[str, Option]) -> list[Problem]:
     location = error["loc"]
     name = str(location[0]) if location else ""
     declared = options.get(name) or next((option for option in options.values() if option.field == name), None)
     if error["type"] not in _MESSAGES:
         message = error["msg"].removeprefix("Value error, ")
-        return _about(declared, message) if declared else Problem(name, message)
+        return _about(declared, message) if declared else [Problem(name, message)]
     name = declared.name if declared else name
     if declared is not None and declared.is_prefix and len(location) > 1:
         name += str(location[1])
@@ -375,15 +376,23 @@ def _problem(error: Any, options: Mapping[str, Option]) -> Problem:
     given = error["input"]
     if isinstance(given, str) and not (declared and declared.secret):
         message += f", not {given if len(given) <= 60 else given[:59] + '…'!r}"
-    return Problem(name, message)
+    return [Problem(name, message)]
 
 
-def _about(option: Option, message: str) -> Problem:
-    """What a check says about an option: `<key>: …` is about one property under a prefix."""
-    key, colon, rest = message.partition(": ")
-    if option.is_prefix and colon and " " not in key:
-        return Problem(option.name + key, rest)
-    return Problem(option.name, message)
+def _about(option: Option, message: str) -> list[Problem]:
+    """What a check says about an option: a line `<key>: …` is about one property under a prefix."""
+    if not option.is_prefix:
+        return [Problem(option.name, message)]
+    found: list[Problem] = []
+    for line in message.split("\n"):
+        key, colon, rest = line.partition(": ")
+        if colon and " " not in key:
+            found.append(Problem(option.name + key, rest))
+        elif found:
+            found[-1] = replace(found[-1], message=f"{found[-1].message}\n{line}")
+        else:
+            found.append(Problem(option.name, line))
+    return found
 
 
 def suggestion(word: str, known: list[str]) -> str:

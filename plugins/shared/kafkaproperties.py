@@ -138,17 +138,34 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], object]) -> dict[str, str]:
-    """These properties, if a client can be made with them. ValueError says what it says of them, and of which one."""
-    try:
-        if properties:
-            make(client_properties(properties, stores=False))
-    except KafkaException as e:
-        raise ValueError(_refused(str(e.args[0].str()), properties)) from None
+    """These properties, if a client can be made with them. ValueError says what it says of them, a line for each that
+    is wrong; of those that are right by themselves and do not fit together, the first.
+    """
+    wrong: list[str] = []
+    left = dict(properties)
+    while left:
+        try:
+            make(client_properties(left, stores=False))
+        except KafkaException as e:
+            text = str(e.args[0].str()).strip()
+            together = text.startswith("Failed to create")
+            if wrong and together:  # it may be for want of what is left out
+                break
+            name, text = _refused(text, left)
+            wrong.append(f"{name}: {text}" if name else text)
+            if together or name is None:
+                break
+            del left[name]
+        else:
+            break
+    if wrong:
+        raise ValueError("\n".join(wrong))
     return properties
 
 
-def _refused(text: str, properties: Mapping[str, str]) -> str:
-    about = re.findall('property "([^"]+)"', text)
+def _refused(text: str, properties: Mapping[str, str]) -> tuple[str | None, str]:
+    """Which of the properties the client speaks of, and what to say of it."""
+    about = re.findall('(?:property|for) "([^"]+)"', text)
     if "GSSAPI" in text:
         about = ["sasl.mechanism", "sasl.mechanisms", "security.protocol"]
         text = (
@@ -161,8 +178,8 @@ def _refused(text: str, properties: Mapping[str, str]) -> str:
             continue
         if (values := _VALUES.get(known)) is not None and "Invalid" in text:
             text = f"{properties[name]!r} is none of {', '.join(values)}{suggestion(properties[name], values)}"
-        return f"{name}: {text}"
-    return text
+        return name, text
+    return None, text
 
 
 def without_effect(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:

@@ -62,6 +62,23 @@ def test_what_the_client_refuses_is_told_of_the_property(properties, option, say
     assert says in problems[0].message
 
 
+def test_all_that_the_client_refuses_is_told_at_once():
+    given = {
+        "compression.type": "zst",
+        "client.id": "right",
+        "linger.ms": "-5",
+        "allow.auto.create.topics": "perhaps",
+        "security.protocol": "SASL_SSL",  # wants a user, which is said once these are right
+        "sasl.mechanism": "PLAIN",
+    }
+    _, problems = KafkaChannelConfig.parse({**BROKERS, **{f"kafka.consumer.{n}": v for n, v in given.items()}})
+    assert {problem.option.removeprefix("kafka.consumer."): problem.message for problem in problems} == {
+        "compression.type": "'zst' is none of gzip, snappy, lz4, zstd, none, did you mean 'zstd'?",
+        "linger.ms": 'Configuration property "queue.buffering.max.ms" value -5 is outside allowed range 0..900000',
+        "allow.auto.create.topics": 'Expected bool value for "allow.auto.create.topics": true or false',
+    }
+
+
 def test_javas_certificates_in_the_configuration_itself():
     given = {
         "ssl.truststore.type": "PEM",
