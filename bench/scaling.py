@@ -21,6 +21,8 @@ SIZES = (100, 1_000, 10_000, 100_000)
 FILES = (1, 100, 10_000)
 MASKS = (1, 5, 20)
 PARTITIONS = (1, 6, 60)
+PEERS = {BARE: "lz4", "the same, with zstd": "zstd"}
+"""Of events of several sizes, with their compression; the channel's is zstd, which costs more and stores less."""
 SHORTEST = 110
 """Bytes of a line without filling, about: the smallest size has none."""
 BYTE = "µs CPU/KB"
@@ -40,26 +42,34 @@ def sizes(bench: Bench) -> None:
     """Events of 100 B to 100 KB, of words: LZ4 halves them."""
     budget = bench.events(200_000, 2_000) * 1_000  # bytes of a run
     text = _text(budget // 20)
-    measured: Costs = {}
+    measured: dict[str, Costs] = {peer: {} for peer in PEERS}
     for size in SIZES[:2] if bench.smoke else SIZES:
         filling = max(0, size - SHORTEST)
         starts = range(0, len(text) - filling, filling or len(text))  # no two the same within several batches
         fillings = [text[start : start + filling] for start in starts]
         lines = Lines(bench, max(100, min(budget // size, budget // 200)), fillings)
-        topics = [Topic(bench.kafka.bootstrap_servers, f"size-{size}-{who}") for who in "ab"]
+        servers = bench.kafka.bootstrap_servers
         rows = bench.compare(
             f"events of {size:,} bytes",
-            taking(ours(bench, topics[0], f"a.sources.syslog.eventSize = {2 * SIZES[-1]}"), lines),
-            {BARE: simply(bare_producer(topics[1], lines.path, lines.whole))},
+            taking(
+                ours(bench, Topic(servers, f"size-{size}"), f"a.sources.syslog.eventSize = {2 * SIZES[-1]}"), lines
+            ),
+            {
+                peer: simply(
+                    bare_producer(
+                        Topic(servers, f"size-{size}-{codec}"), lines.path, lines.whole, f"compression.type={codec}"
+                    )
+                )
+                for peer, codec in PEERS.items()
+            },
         )
         for row in rows:
-            if row.unit == CPU:
-                measured[size] = row.runs
-    if measured:
-        slopes = [
-            (1000 * mine, 1000 * bare) for mine, bare in zip(slope(measured, 0), slope(measured, 1), strict=True)
-        ]
-        bench.rows.append(Row("events: b of a + b · bytes", BYTE, BARE, slopes))
+            if row.unit == CPU and row.peer_name is not None:
+                measured[row.peer_name][size] = row.runs
+    for peer, costs in measured.items():
+        if costs:
+            slopes = [(1000 * mine, 1000 * bare) for mine, bare in zip(slope(costs, 0), slope(costs, 1), strict=True)]
+            bench.rows.append(Row("events: b of a + b · bytes", BYTE, peer, slopes))
 
 
 def _text(size: int) -> bytes:

@@ -6,6 +6,7 @@ start. Time runs from the start of the process until all in-sync replicas have t
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from agent.services.running import RunningAgent, until
-from bench.frame import CPU, RATE, Bench, Figures, simply
+from bench.frame import CPU, RATE, Bench, Figures, Missing, simply
 from bench.frame.kafka import Topic, same
 from bench.frame.peers import FLUME, FLUME_TUNED, RSYSLOG, TUNED, flume, rsyslog
 from bench.frame.processes import cpu_seconds
@@ -90,6 +91,9 @@ def ours(bench: Bench, lines: Lines, directory: Path, topic: Topic) -> Figures:
 
 def by_rsyslog(bench: Bench, lines: Lines, directory: Path, topic: Topic) -> Figures:
     """imfile and omkafka."""
+    files, limit = len(list(directory.iterdir())), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 2 * files + 100 > limit:
+        raise Missing(f"it keeps two descriptors for each of {files:,} files, and may have {limit:,}")
     input = (
         f'module(load="imfile" mode="inotify")\n'
         f'input(type="imfile" file="{directory}/*" tag="x" ruleset="to-kafka" readTimeout="0")'

@@ -204,9 +204,14 @@ class Listener(Generic[K]):
         """Stop listening and end all connections. May be called twice."""
         self._opened.close()
 
-    def ready(self, timeout: float) -> list[tuple[K, int]]:
-        """The connections for which selectors' events have come; new ones are taken on the way."""
+    def ready(self, timeout: float, rest: Callable[[], bool] = lambda: False) -> list[tuple[K, int]]:
+        """The connections for which selectors' events have come; new ones are taken on the way.
+
+        `rest` is called as soon as there are some; where it has waited, those that came meanwhile are among them.
+        """
         selected = self._selector.select(timeout)
+        if selected and rest():
+            selected = self._selector.select(0)
         for key, _ in selected:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]  # a socket

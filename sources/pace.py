@@ -18,8 +18,8 @@ class Pace:
     What comes after a quiet moment goes at once. What comes sooner than `PAUSE` after the batch before waits for so
     long, as that one is on its way. While there is always more to read, a batch is to get full, within `MAX_WAIT`.
 
-    Who reads from sockets calls `rest` before each read that may add to a batch: to read once what came in a `PAUSE`
-    takes a fraction of the time that it takes to read it piece by piece.
+    Who reads from sockets calls `rest` when there is something to read: to read once what came in a `PAUSE` takes a
+    fraction of the time that it takes to read it piece by piece.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,15 @@ class Pace:
         self._went = time.monotonic()
         self._much, self._rested = size >= MUCH, False
 
-    def rest(self) -> None:
-        """Sleep for as long as the batch in the making waits anyway: it goes with what is there to read then."""
-        if not self._much and (seconds := self.patience()):
-            time.sleep(seconds)
-            self._rested = True
+    def rest(self) -> bool:
+        """Sleep for as long as what is there to read would wait anyway; whether that was so. What is read then goes
+        at once.
+        """
+        if self._much or not (seconds := self.patience()):
+            return False
+        time.sleep(seconds)
+        self._rested = True
+        return True
 
     def patience(self) -> float:
         """Seconds to wait for more; 0 where only what is there already shall be read."""

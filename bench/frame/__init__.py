@@ -211,7 +211,12 @@ class Bench:
                 for number in range(1 if self.smoke or not warm else 0, rounds + 1):
                     names = list(running)
                     for name in names[number % len(names) :] + names[: number % len(names)]:
-                        figures = running[name]()
+                        try:
+                            figures = running[name]()
+                        except Missing as reason:
+                            self.skip(name, str(reason))
+                            del running[name], found[name]
+                            continue
                         told = ", ".join(f"{value:,.4g} {unit}" for unit, value in figures.items())
                         self.say(f"{measure}: round {number} of {rounds}: {name}: {told}")
                         if number:

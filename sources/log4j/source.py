@@ -105,9 +105,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         events: list[bytes] = []
         size = 0
         while size < MAX_BYTES:
-            if events:
-                self._pace.rest()
-            ready = self._listener.ready(self._pace.patience() if events else TICK)
+            ready = self._listener.ready(self._pace.patience() if events else TICK, self._pace.rest)
             began = not events
             size += self._read_all(ready, events)
             if not events:

@@ -69,8 +69,8 @@ class Framer:
         if len(data) and not self._missing and not self._counted:
             octets = np.frombuffer(data, np.uint8)
             ends = places(octets, _NEWLINE) + 1
-            firsts = octets.take(np.append(0, ends), mode="clip")
-            if not (firsts - ord("1") < 9).any():
+            firsts = octets.take(ends, mode="clip")
+            if not (ord("1") <= data[0] <= ord("9") or (firsts - ord("1") < 9).any()):
                 return self._cut_lines(octets, ends)
         return self._cut_frames(bytes(data))  # bytes cost half of what a view does in loops
 
@@ -99,21 +99,26 @@ class Framer:
 
     def _cut_lines(self, octets: Bytes, ends: Positions) -> tuple[Positions, Bytes]:
         """As `cut`, where all are lines; `ends` is where they end."""
-        starts = np.append(0, ends)
-        sizes = np.append(ends - 1, len(octets)) - starts
-        cut = np.zeros(len(ends), np.bool_)
+        bounds = np.empty(len(ends) + 2, np.int64)
+        bounds[0], bounds[1:-1], bounds[-1] = 0, ends, len(octets) + 1
+        sizes = bounds[1:] - bounds[:-1] - 1
+        marks = (sizes[:-1] == 0) * np.uint8(BETWEEN)
+        cut_last = False
         if len(long := np.flatnonzero(sizes >= self._line_max)):
             step = self._line_max
+            starts = bounds[:-1]
             cuts = np.concatenate([np.arange(starts[i] + step, starts[i] + sizes[i] + 1, step) for i in long])
             ends = np.sort(np.concatenate((ends, cuts)))
             cut = np.isin(ends, cuts)
+            marks = cut * np.uint8(CUT)
+            marks[1:] |= cut[:-1] * np.uint8(REST)
+            marks[np.diff(ends, prepend=0) == 1] = BETWEEN
+            cut_last = bool(cut[-1])
         if not len(ends):
-            return ends, cut.view(np.uint8)
-        marks = cut * np.uint8(CUT)
-        marks[1:] |= cut[:-1] * np.uint8(REST)
-        marks[0] |= self._rest
-        marks[np.diff(ends, prepend=0) == 1] = BETWEEN
-        self._rest = REST if cut[-1] else 0
+            return ends, marks
+        if marks[0] != BETWEEN:
+            marks[0] |= self._rest
+        self._rest = REST if cut_last else 0
         if self._counted is not False and len(frames := np.flatnonzero(marks != BETWEEN)):
             if self._counted and marks[frames[0]] & CUT:
                 # A count lied, and without newlines nothing tells where the next frame begins.
@@ -188,10 +193,9 @@ class Intake:
             return TICK
         return 0.0 if self._full else self._pace.patience()
 
-    def rest(self) -> None:
-        """Sleep for as long as the batch in the making waits for more."""
-        if self.pieces and not self._full:
-            self._pace.rest()
+    def rest(self) -> bool:
+        """Sleep for as long as what is there to read would wait anyway; whether that was so."""
+        return not self._full and self._pace.rest()
 
     def due(self, *, quiet: bool) -> bool:
         """Whether the batch in the making is to go; `quiet` says that nothing has come within the last `patience`."""

@@ -75,8 +75,7 @@ class SyslogStream(EndpointSource[C]):
     def batches(self) -> Iterator[Batch]:
         """What the senders send; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
-            self._intake.rest()
-            ready = self._listener.ready(self._intake.patience())
+            ready = self._listener.ready(self._intake.patience(), self._intake.rest)
             for connection, _ in ready:
                 yield from self._read(connection)
             for connection in self._overdue():
