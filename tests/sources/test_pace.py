@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from sources import pace
 from sources.exec import ExecConfig, ExecSource
 from sources.pace import MAX_WAIT, MUCH, PAUSE, Pace
 from sources.syslog.framing import Intake
+from sources.syslog.tcp import SyslogTcp, SyslogTcpConfig
 from tests.sources.syslog_running import Running
 
 
@@ -25,6 +28,9 @@ class Clock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
+        self.tick(seconds)
+
+    def tick(self, seconds: float) -> None:
         self.now += seconds
 
 
@@ -95,6 +101,36 @@ def test_an_intake_goes_at_once_and_then_waits(clock: Clock) -> None:
     assert not intake.due(quiet=True)
     clock.now += 2 * PAUSE
     assert intake.due(quiet=True)
+
+
+def test_connections_are_read_once_what_came_meanwhile_included(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, problems = SyslogTcpConfig.parse({"host": "127.0.0.1", "port": "0"})
+    assert config is not None, problems
+    source = SyslogTcp(config)
+    reads = []
+    read = source._listener.read_into
+    monkeypatch.setattr(source._listener, "read_into", lambda *args: reads.append(None) or read(*args))
+    with contextlib.ExitStack() as stack:
+        running = stack.enter_context(Running(source))
+        one, other = (stack.enter_context(socket.create_connection(("127.0.0.1", source.port))) for _ in range(2))
+        one.sendall(b"<13>Oct 11 22:14:15 web-1 first\n")
+        running.wait_for(1)
+        late = {one: b"<13>Oct 11 22:14:15 web-1 third\n", other: b"<13>Oct 11 22:14:15 web-1 fourth\n"}
+
+        def sleep(seconds: float) -> None:
+            clock.tick(seconds)
+            while late:
+                sender, line = late.popitem()
+                sender.sendall(line)
+
+        monkeypatch.setattr(clock, "sleep", sleep)
+        one.sendall(b"<13>Oct 11 22:14:15 web-1 second\n")
+        running.wait_for(4)
+        read_so_far = len(reads)
+    assert sorted(event.body for event in running.batches[1]) == [b"fourth", b"second", b"third"]
+    assert read_so_far == 3
 
 
 def test_a_command_s_first_line_goes_at_once_and_those_behind_it_together(
