@@ -10,6 +10,7 @@ a record for each event at the higher one.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import queue
 import socket
@@ -97,7 +98,11 @@ def steady(
         def once() -> Figures:
             waiting = _Waiting(topic, decode)
             cpu = cpu_seconds(it.pid)
-            sent = send(it.port, rate, seconds)
+            gc.disable()  # a collection would go through all records that came, and hold up what takes their time
+            try:
+                sent = send(it.port, rate, seconds)
+            finally:
+                gc.enable()
             used = cpu_seconds(it.pid) - cpu
             until(lambda: waiting.seen() >= sent, f"{sent:,} events to be there", seconds=120)
             times = waiting.end()

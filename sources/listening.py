@@ -21,6 +21,8 @@ MAX_BYTES = 3 << 20
 """Bytes gathered for one batch: with its headers it is one record of the Kafka channel still."""
 READ_SIZE = 256 * 1024
 """Bytes of one read."""
+RECORD_SIZE = 16 * 1024
+"""The most that a record of TLS holds."""
 TICK = 0.2
 """Seconds after which an idle source looks whether it shall stop."""
 FAREWELL = 1.0
@@ -186,6 +188,8 @@ class Listener(Generic[K]):
         """Those that have yet to agree on TLS, the oldest first."""
         self._owed: dict[K, int] = {}
         """Bytes that the kernel held for each when the source was told to stop."""
+        self._ended = set[K]()
+        """Those of which the end has come behind what was read last."""
         self._room = memoryview(bytearray(READ_SIZE))
         self._opened = contextlib.ExitStack()
 
@@ -209,7 +213,7 @@ class Listener(Generic[K]):
 
         `rest` is called as soon as there are some; where it has waited, those that came meanwhile are among them.
         """
-        selected = self._selector.select(timeout)
+        selected = self._selector.select(0 if self._ended else timeout)
         if selected and rest():
             selected = self._selector.select(0)
         for key, _ in selected:
@@ -220,11 +224,15 @@ class Listener(Generic[K]):
                 self._shake(connection)
             self._refuse_overdue()
         # One that has just agreed on TLS is among them: what it sends first may have come with the handshake's end.
-        return [
+        found = [
             (key.data, events)
             for key, events in selected
             if key.data in self.connections and key.data not in self._shaking
         ]
+        if self._ended:
+            told = {connection for connection, _ in found}
+            found += [(connection, selectors.EVENT_READ) for connection in self._ended if connection not in told]
+        return found
 
     def last(self) -> Iterator[list[tuple[K, int]]]:
         """After `stopping`: what is to be read before the end, in turns, with selectors' events as in `ready`.
@@ -251,19 +259,33 @@ class Listener(Generic[K]):
 
     def read_into(self, connection: K, room: memoryview) -> int | None:
         """How many bytes have come, into `room`; None for nothing yet, and 0 at the end."""
-        try:
-            size = connection.socket.recv_into(room)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return None
-        except OSError as e:
-            self._source.log.debug("%s: %s", connection.peer, e)
+        if connection in self._ended:
+            self._ended.discard(connection)
             return 0
+        size = self._receive(connection, room)
+        if size and isinstance(connection.socket, ssl.SSLSocket):
+            # A call brings one record, which of many senders holds one line.
+            most = min(len(room), READ_SIZE) - RECORD_SIZE
+            while size <= most and (more := self._receive(connection, room[size:])) is not None:
+                if not more:
+                    self._ended.add(connection)  # nothing of its socket tells that again
+                    break
+                size += more
         if size:
             connection.heard = time.monotonic()
             self.connections.heard(connection)
             if connection in self._owed:
                 self._owed[connection] -= size
         return size
+
+    def _receive(self, connection: K, room: memoryview) -> int | None:
+        try:
+            return connection.socket.recv_into(room)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except OSError as e:
+            self._source.log.debug("%s: %s", connection.peer, e)
+            return 0
 
     def read(self, connection: K) -> bytes | None:
         """What has come; None for nothing yet, and no bytes at the end."""
@@ -283,6 +305,7 @@ class Listener(Generic[K]):
         connection.socket.close()
         self._shaking.pop(connection, None)
         self._owed.pop(connection, None)
+        self._ended.discard(connection)
         self.connections.discard(connection)
 
     def _drop_all(self) -> None:

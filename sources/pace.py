@@ -19,7 +19,8 @@ class Pace:
     long, as that one is on its way. While there is always more to read, a batch is to get full, within `MAX_WAIT`.
 
     Who reads from sockets calls `rest` when there is something to read: to read once what came in a `PAUSE` takes a
-    fraction of the time that it takes to read it piece by piece.
+    fraction of the time that it takes to read it piece by piece. A sender whose window is small is held up by that:
+    it sends one window in a `PAUSE`, until the kernel has made it larger.
     """
 
     def __init__(self) -> None:

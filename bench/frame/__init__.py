@@ -214,7 +214,7 @@ class Bench:
                         try:
                             figures = running[name]()
                         except Missing as reason:
-                            self.skip(name, str(reason))
+                            self.skip(name, f"{measure}: {reason}")
                             del running[name], found[name]
                             continue
                         told = ", ".join(f"{value:,.4g} {unit}" for unit, value in figures.items())

@@ -43,6 +43,8 @@ _WAITS = {
     "socket.timeout.ms": 60_000,
     "reconnect.backoff.max.ms": 10_000,
     "socket.connection.setup.timeout.ms": 30_000,
+    "request.timeout.ms": 30_000,
+    "retry.backoff.max.ms": 1_000,
 }
 """What a client may wait for before it sends, in milliseconds, with its defaults."""
 _COMPRESSION = ("compression.type", "compression.codec")
@@ -353,7 +355,9 @@ class ChannelProducer:
                 "one takes its place, and what waits is put again",
                 quiet,
             )
-            self.metrics.error(self._waits(quiet, "its client sent nothing, and another one has taken its place"))
+            with self._lock:
+                self._trouble = self._trouble or time.monotonic() - quiet
+                self.metrics.error(self._waits(quiet, "its client sent nothing, and another one has taken its place"))
             self._replace(delivery.producer)
 
     def _replace(self, old: Producer) -> None:
@@ -363,8 +367,7 @@ class ChannelProducer:
             if self._producer is not old or self._closed.is_set():
                 return
             self._producer = Producer(self._properties)
-        # On a thread of its own, which is also the one that ends it: the poller, which may have it still, looks after
-        # the new one by then.
+        # On a thread of its own, as that takes a while: whoever puts goes on with the new one.
         threading.Thread(target=self._retire, args=(old,), name=f"{self.name}-retired", daemon=True).start()
 
     @staticmethod

@@ -16,6 +16,8 @@ from plugins import KafkaBackedChannel, Retry
 from plugins.shared.kafkaclient import answers, create_topic
 
 CONNECT_SECONDS = 10.0
+AT_ONCE = 8
+"""Brokers that are asked by a client each."""
 _NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -88,7 +90,7 @@ class Topic:
         for answer in self._admin.list_offsets(ends, request_timeout=CONNECT_SECONDS).values():
             answer.result(CONNECT_SECONDS)
         addresses = list({(node.host, node.port) for one in partitions for node in one.isr})
-        with ThreadPoolExecutor(len(addresses) or 1) as threads:
+        with ThreadPoolExecutor(max(1, min(len(addresses), AT_ONCE))) as threads:
             answered = threads.map(lambda address: answers(client, address, self._config.topic), addresses)
             up = dict(zip(addresses, answered, strict=True))
         try:

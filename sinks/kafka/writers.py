@@ -76,7 +76,7 @@ class Writer:
         """Give up what is not committed."""
         self._producer.purge()
         with contextlib.suppress(Conflict):
-            self._serve(self._producer.flush, 0)
+            self._serve(self._producer.flush, 1)  # each report not served keeps the client, and its threads
 
     def _forget(self) -> bool:
         """Start afresh; False where this producer may be stuck, or where what failed is as large as it makes it, and

@@ -108,7 +108,9 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     try:
         with pytest.raises(Retry, match="its client was replaced while 2 events waited"):
             producer.put(events, lambda: None)
+        assert "another one has taken its place" in producer.metrics.last_error
         producer.put(events, lambda: None)
+        assert not producer.metrics.last_error
     finally:
         producer.close()
         until(lambda: not any(thread.name.endswith("-retired") for thread in threading.enumerate()))

@@ -79,6 +79,12 @@ def test_all_that_the_client_refuses_is_told_at_once():
     }
 
 
+def test_a_callback_is_no_property_of_a_file():
+    parsed, problems = KafkaChannelConfig.parse({**BROKERS, "kafka.consumer.stats_cb": "x"})
+    assert parsed is not None, problems
+    assert [one.option for one in parsed.cautions()] == ["kafka.consumer.stats_cb"]
+
+
 def test_javas_certificates_in_the_configuration_itself():
     given = {
         "ssl.truststore.type": "PEM",

@@ -1,17 +1,20 @@
 """The Kafka sink: which events it takes, and what becomes of a transaction that took none."""
 
+import gc
 import time
+import weakref
 from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from agent.services.running import until
 from plugins import Batch, Conflict, Event, Origin, PartitionClaim, Rejected, Retry
 from sinks.kafka import KafkaSink, KafkaSinkConfig, positions
 from sinks.kafka.plain import PlainKafkaSink
 from sinks.kafka.topics import BATCH_BYTES, Topics
-from sinks.kafka.writers import Writer
+from sinks.kafka.writers import TransactionalWriter, Writer
 
 CLAIM = PartitionClaim("", "channel", "", "g", 0, 0)
 NOW = int(time.time() * 1000)
@@ -151,6 +154,21 @@ def test_the_client_sends_no_more_at_once_than_a_topic_takes(brokers):
     assert not writer.abort(), "it would send as much again"
     assert writer.abort()
     writer.close()
+
+
+def test_a_writer_that_was_late_is_let_go_with_its_client():
+    idle = {"bootstrap.servers": "none", "test.mock.num.brokers": 1, "linger.ms": 20_000, "log_level": 0}
+    references = []
+    for _ in range(5):
+        writer = TransactionalWriter(idle, CLAIM)
+        for _ in range(2000):
+            writer.produce("out", value=b"x")
+        writer._late = True
+        assert not writer.abort(), "it may never send again"
+        writer.close()
+        references.append(weakref.ref(writer))
+        del writer
+    until(lambda: gc.collect() >= 0 and not any(reference() for reference in references))
 
 
 def test_a_transaction_begun_for_events_that_no_record_holds_is_no_obstacle(brokers, monkeypatch):

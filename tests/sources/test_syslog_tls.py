@@ -67,6 +67,19 @@ def test_many_messages_through_tls(here, keystore, version):
     assert [int(event.body) for event in events] == list(range(count))
 
 
+def test_records_of_one_line_each_are_read_together(here):
+    hold = threading.Event()
+    with Running(make(here), hold) as running, connect(running.source, here) as sender:
+        sender.sendall(LINE + b"first\n")
+        running.wait_for(1)
+        for number in range(300):
+            sender.sendall(LINE + b"%d\n" % number)
+        hold.set()
+        events = running.wait_for(301)
+    assert [event.body for event in events[1:]] == [b"%d" % number for number in range(300)]
+    assert len(running.batches) <= 4
+
+
 def test_octet_counted_frames_as_rfc_5425_has_them(here):
     messages = [LINE + b"one\nwith a newline", LINE + b"two"]
     with Running(make(here)) as running, connect(running.source, here) as sender:
