@@ -95,7 +95,7 @@ class ChannelProducer:
         self._lock = threading.Lock()
         self._stalled, self._trouble = 0, 0.0
         """Puts that wait for long, and since when there are such that nothing was acknowledged after."""
-        waits = (float(properties.get(name, default)) - default for name, default in _WAITS.items())
+        waits = (_number(properties.get(name, default)) - default for name, default in _WAITS.items())
         self._standstill = Standstill(writable, sum(max(0.0, wait) / 1000 for wait in waits), self.stopping)
         self._closed = threading.Event()
         self._producer = Producer(self._properties)
@@ -384,6 +384,12 @@ class ChannelProducer:
     def _record_bytes(self) -> int:
         """What the value of a record may take of `_limit`; the rest is for its key, headers and framing."""
         return self._limit - 4096
+
+
+def _number(text: object) -> float:
+    """As the client reads one of its properties: 0x10 is 16."""
+    written = str(text).lower()
+    return int(written, 16) if "x" in written else float(written)
 
 
 def _texts(batch: Batch, header: str) -> list[str | None]:

@@ -26,7 +26,12 @@ def producing_to(brokers, *, writable=lambda: False, **properties):
 
 @pytest.mark.parametrize(
     ("written", "wanted"),
-    [({}, (0, 10)), ({"linger.ms": "7"}, ("7", None)), ({"queue.buffering.max.ms": "7"}, (5, None))],
+    [
+        ({}, (0, 10)),
+        ({"linger.ms": "7"}, ("7", None)),
+        ({"linger.ms": "0x7"}, ("0x7", None)),
+        ({"queue.buffering.max.ms": "7"}, (5, None)),
+    ],
 )
 def test_a_put_waits_for_no_other_unless_somebody_wants_it(monkeypatch, written, wanted):
     made = []
