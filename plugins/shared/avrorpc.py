@@ -235,36 +235,39 @@ def _plain(schema: Any) -> Any:
 # --- events
 
 
+_ONE: Sequence[int | None] = [None if byte & 0x81 else byte >> 1 for byte in range(256)]
+"""The length that this byte is; None where more bytes belong to it, or where it is none."""
+_MANY = 1 << 40
+_FIRST = [-_MANY if byte & 1 else byte >> 1 & 0x3F for byte in range(256)]
+_SECOND = [-_MANY if byte & 0x80 else byte << 6 for byte in range(256)]
+"""The length that two bytes are is the sum of what both have here; below 0 where they are none."""
+
+
 def scan(data: bytes, at: int, *, many: bool) -> tuple[list[bytes], list[bytes]]:
     """For `Events`: headers, still encoded, and body of each event, or with `many` of the array of events."""
     heads: list[bytes] = []
     bodies: list[bytes] = []
-    head, starts = b"\xff", data.startswith
+    head, size = b"\xff", 1
     while True:
         count = 1
         if many:
             count, at = _block(data, at)
         for _ in range(count):
-            if starts(head, at):  # the same headers again
-                at += len(head)
+            begin = at + size
+            if data[at:begin] != head:  # other headers than those of the event before
+                begin = _after_headers(data, at)
+                head, size = data[at:begin], begin - at
+            length = _ONE[data[begin]]
+            if length is not None:
+                begin += 1
+            elif (length := _FIRST[data[begin]] + _SECOND[data[begin + 1]]) >= 0:
+                begin += 2
             else:
-                begin = at
-                at = _after_headers(data, at)
-                head = data[begin:at]
-            heads.append(head)
-            length = data[at]
-            if not length & 0x81:
-                at += 1
-                length >>= 1
-            elif length & 1 or data[at + 1] & 0x80:
-                length, at = long_at(data, at)
+                length, begin = long_at(data, begin)
                 _length(length)
-            else:  # two bytes, as most bodies have
-                length = length >> 1 & 0x3F | data[at + 1] << 6
-                at += 2
-            stop = at + length
-            bodies.append(data[at:stop])
-            at = stop
+            at = begin + length
+            heads.append(head)
+            bodies.append(data[begin:at])
         if at > len(data):
             raise ValueError("the request ends within an event")
         if not many or not count:
@@ -279,13 +282,12 @@ def _after_headers(data: bytes, at: int) -> int:
     entries, at = _block(data, at)
     while entries:
         for _ in range(2 * entries):
-            length = data[at]
-            at += 1
-            if length & 0x81:
-                length, at = long_at(data, at - 1)
+            length = _ONE[data[at]]
+            if length is None:
+                length, at = long_at(data, at)
                 at += _length(length)
             else:
-                at += length >> 1
+                at += 1 + length
         entries, at = _block(data, at)
     return at
 

@@ -50,6 +50,17 @@ def test_damage_is_told_and_adds_nothing(events, data):
     assert len(gathered) == 0
 
 
+@pytest.mark.parametrize("hosts", [1, 2, 200])
+def test_bodies_of_every_size_and_headers_that_repeat(hosts):
+    sizes = (0, 1, 63, 64, 127, 128, 8191, 8192, 70_000)  # a length takes one, two or three bytes
+    events = [
+        Event(b"\x02" * size, {"host": f"web-{number % hosts}"}) for number, size in enumerate(sizes * 30)
+    ]  # bodies that look like headers
+    gathered = Events(scan)
+    gathered.add(array(encoded(Batch.of(events))), 0, many=True)
+    assert list(gathered.batch()) == events
+
+
 def test_more_headers_than_columns():
     events = [Event(b"x", {f"h{i}": str(i) for i in range(70)}), Event(b"y", {})]
     gathered = Events(scan)
