@@ -21,9 +21,9 @@ SIZES = (100, 1_000, 10_000, 100_000)
 FILES = (1, 100, 10_000)
 MASKS = (1, 5, 20)
 PARTITIONS = (1, 6, 60)
-PEERS = {BARE: "lz4", "the same, with zstd": "zstd"}
-"""Of events of several sizes, with their compression. The channel's is zstd as well, of level 1 as Arrow has it;
-librdkafka's is of level 3, which costs a tenth more."""
+CODECS = {"zstd": (), "lz4": ("a.channels.kafka.kafka.producer.compression.type = lz4",)}
+"""Both have the same. The channel's own is zstd, of level 1 as Arrow has it; librdkafka's is of level 3, which costs a
+tenth more."""
 SHORTEST = 110
 """Bytes of a line without filling, about: the smallest size has none."""
 BYTE = "µs CPU/KB"
@@ -43,34 +43,27 @@ def sizes(bench: Bench) -> None:
     """Events of 100 B to 100 KB, of words: LZ4 halves them."""
     budget = bench.events(200_000, 2_000) * 1_000  # bytes of a run
     text = _text(budget // 20)
-    measured: dict[str, Costs] = {peer: {} for peer in PEERS}
+    larger = f"a.sources.syslog.eventSize = {2 * SIZES[-1]}"
+    measured: dict[str, Costs] = {codec: {} for codec in CODECS}
     for size in SIZES[:2] if bench.smoke else SIZES:
         filling = max(0, size - SHORTEST)
         starts = range(0, len(text) - filling, filling or len(text))  # no two the same within several batches
         fillings = [text[start : start + filling] for start in starts]
         lines = Lines(bench, max(100, min(budget // size, budget // 200)), fillings)
-        servers = bench.kafka.bootstrap_servers
-        rows = bench.compare(
-            f"events of {size:,} bytes",
-            taking(
-                ours(bench, Topic(servers, f"size-{size}"), f"a.sources.syslog.eventSize = {2 * SIZES[-1]}"), lines
-            ),
-            {
-                peer: simply(
-                    bare_producer(
-                        Topic(servers, f"size-{size}-{codec}"), lines.path, lines.whole, f"compression.type={codec}"
-                    )
-                )
-                for peer, codec in PEERS.items()
-            },
-        )
-        for row in rows:
-            if row.unit == CPU and row.peer_name is not None:
-                measured[row.peer_name][size] = row.runs
-    for peer, costs in measured.items():
+        for codec, option in CODECS.items():
+            topics = [Topic(bench.kafka.bootstrap_servers, f"size-{size}-{codec}-{who}") for who in "ab"]
+            rows = bench.compare(
+                f"events of {size:,} bytes, {codec}",
+                taking(ours(bench, topics[0], larger, *option), lines),
+                {BARE: simply(bare_producer(topics[1], lines.path, lines.whole, f"compression.type={codec}"))},
+            )
+            for row in rows:
+                if row.unit == CPU:
+                    measured[codec][size] = row.runs
+    for codec, costs in measured.items():
         if costs:
             slopes = [(1000 * mine, 1000 * bare) for mine, bare in zip(slope(costs, 0), slope(costs, 1), strict=True)]
-            bench.rows.append(Row("events: b of a + b · bytes", BYTE, peer, slopes))
+            bench.rows.append(Row(f"events, {codec}: b of a + b · bytes", BYTE, BARE, slopes))
 
 
 def _text(size: int) -> bytes:

@@ -73,7 +73,10 @@ class Groups:
         return None if group is None else group.headers
 
     def _group(self, directory: str, name: str) -> Group | None:
-        return next((g for g in self._groups.get(directory, ()) if g.pattern.fullmatch(name)), None)
+        for group in self._groups.get(directory, ()):
+            if group.pattern.fullmatch(name):
+                return group
+        return None
 
     def paths(self, directory: str) -> list[str] | None:
         """What matches there now, by name; whatever it is. None where that cannot be seen."""

@@ -8,7 +8,6 @@ import itertools
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 HEAD = 1024
 """So many first bytes of a file belong to its identity."""
@@ -138,7 +137,7 @@ class Tail:
         if self.fd is None and not self.provable:
             self.name = path  # another file may have taken its inode
         self.path, self.replaced = path, False
-        self.real = str(Path(path).resolve()) if Path(path).is_symlink() else path
+        self.real = os.path.realpath(path) if os.path.islink(path) else path
 
     def open(self) -> None:
         """Open it. Raises ChangedError where what was read is no longer in it, OSError where it cannot be opened."""
