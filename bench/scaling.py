@@ -22,8 +22,8 @@ FILES = (1, 100, 10_000)
 MASKS = (1, 5, 20)
 PARTITIONS = (1, 6, 60)
 CODECS = {"zstd": (), "lz4": ("a.channels.kafka.kafka.producer.compression.type = lz4",)}
-"""Both have the same. The channel's own is zstd, of level 1 as Arrow has it; librdkafka's is of level 3, which costs a
-tenth more."""
+"""Both have the same. The channel's own is zstd, of level 1 as Arrow has it; librdkafka's is of level 3, which takes
+a tenth more."""
 SHORTEST = 110
 """Bytes of a line without filling, about: the smallest size has none."""
 BYTE = "µs CPU/KB"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from sources.syslog.columns import Bytes
 from sources.syslog.config import SyslogPortConfig, SyslogStreamConfig
 from sources.syslog.decoder import Decoder
 from sources.syslog.differences import PORTS, STREAMS, SYSLOG
-from sources.syslog.framing import COUNTED_MAX, LEAST_ROOM, Framer, Intake, Positions
+from sources.syslog.framing import BETWEEN, COUNTED_MAX, LEAST_ROOM, Framer, Intake, Positions, cut_together
 from sources.syslog.names import Sender
 from sources.syslog.parser import CUT
 
@@ -76,15 +76,13 @@ class SyslogStream(EndpointSource[C]):
         """What the senders send; after `stopping`, also what had arrived by then."""
         while not self.stopping.is_set():
             ready = self._listener.ready(self._intake.patience(), self._intake.rest)
-            for connection, _ in ready:
-                yield from self._read(connection)
+            yield from self._read(ready)
             for connection in self._overdue():
                 yield from self._end(connection)
             if self._intake.due(quiet=not ready):
                 yield from self._flush()
         for ready in self._listener.last():
-            for connection, _ in ready:
-                yield from self._read(connection)
+            yield from self._read(ready)
         for connection in self._listener.connections:
             yield from self._end(connection)
         yield from self._flush()
@@ -93,43 +91,73 @@ class SyslogStream(EndpointSource[C]):
         """What has been gathered, as batches."""
         return self._decoder.batches(*self._intake.take(), self.metrics)
 
-    def _read(self, connection: _Connection) -> Iterator[Batch]:
-        """Read once from a connection that has something to read, and cut what came into frames."""
-        held = len(connection.held)
-        if len(self._intake.room) < held + LEAST_ROOM:
-            yield from self._flush()
-        room = self._intake.room
-        room[:held] = connection.held
-        size = self._listener.read_into(connection, room[held:])
-        if size is None:
-            return
-        if not size:
-            yield from self._end(connection)
-            return
-        arrived = room[: held + size]
-        ends, marks = connection.framer.cut(arrived)
-        if (marks & CUT).any():
-            self.complain(
-                "cut",
-                "%s sends messages that are too long: lines are cut at eventSize = %d bytes, counted ones at %d",
-                connection.peer,
-                self._event_size,
-                max(self._event_size, COUNTED_MAX),
-            )
-        done = self._add(connection, ends, marks)
-        connection.held = bytes(arrived[done:])
-        if done or not held:
-            connection.since = connection.heard
-        if connection.framer.fault:
-            self.metrics.add("EventReadFail")
-            self.complain(
-                "framing", "%s is closed, its octet counts are wrong: %s", connection.peer, connection.framer.fault
-            )
+    def _read(self, ready: Sequence[tuple[_Connection, int]]) -> Iterator[Batch]:
+        """Read once from each of these connections, which have something to read, and cut what came into frames."""
+        arrived: list[_Connection] = []
+        stops: list[int] = []
+        ended: list[_Connection] = []
+        room, used = self._intake.room, 0
+        for connection, _ in ready:
+            held = len(connection.held)
+            if len(room) - used < held + LEAST_ROOM:
+                yield from self._cut(arrived, stops)
+                yield from self._flush()
+                arrived, stops = [], []
+                room, used = self._intake.room, 0
+            room[used : used + held] = connection.held
+            size = self._listener.read_into(connection, room[used + held :])
+            if size:
+                used += held + size
+                arrived.append(connection)
+                stops.append(used)
+            elif size == 0:
+                ended.append(connection)
+        yield from self._cut(arrived, stops)
+        for connection in ended:
             yield from self._end(connection)
 
-    def _add(self, connection: _Connection, ends: Positions, marks: Bytes) -> int:
-        senders = [connection.sender] * len(ends) if self._decoder.needs_senders else None
-        return self._intake.add(ends, marks, senders)
+    def _cut(self, connections: Sequence[_Connection], stops: Sequence[int]) -> Iterator[Batch]:
+        """Keep the frames of what came from these connections: it lies in the intake's room, up to these places."""
+        if not connections:
+            return
+        data = self._intake.room[: stops[-1]]
+        cut = cut_together(data, stops, [connection.framer for connection in connections])
+        starts = [0, *stops]
+        for connection, start, stop, left in zip(connections, starts, stops, cut.left, strict=False):
+            if left > start or not connection.held:
+                connection.since = connection.heard
+            connection.held = bytes(data[left:stop])
+        if (cut.marks & CUT).any():
+            for connection, marks in zip(connections, np.split(cut.marks, np.cumsum(cut.counts)), strict=False):
+                if (marks & CUT).any():
+                    self.complain(
+                        "cut",
+                        "%s sends messages that are too long: lines are cut at eventSize = %d bytes, counted ones"
+                        " at %d",
+                        connection.peer,
+                        self._event_size,
+                        max(self._event_size, COUNTED_MAX),
+                    )
+        if (cut.marks != BETWEEN).any():
+            self._add(connections, cut.counts, cut.ends, cut.marks)
+        for connection in connections:
+            if connection.framer.fault:
+                self.metrics.add("EventReadFail")
+                self.complain(
+                    "framing",
+                    "%s is closed, its octet counts are wrong: %s",
+                    connection.peer,
+                    connection.framer.fault,
+                )
+                yield from self._end(connection)
+
+    def _add(self, connections: Sequence[_Connection], counts: Sequence[int], ends: Positions, marks: Bytes) -> None:
+        senders = None
+        if self._decoder.needs_senders:
+            senders = []
+            for connection, count in zip(connections, counts, strict=True):
+                senders += [connection.sender] * count
+        self._intake.add(ends, marks, senders)
 
     def _overdue(self) -> list[_Connection]:
         """Connections that have left a message unfinished, or have been silent, for too long."""
@@ -160,7 +188,7 @@ class SyslogStream(EndpointSource[C]):
             if len(self._intake.room) < size:
                 yield from self._flush()
             self._intake.room[:size] = connection.held
-            self._add(connection, np.array([size]), np.array([connection.framer.end()], np.uint8))
+            self._add([connection], [1], np.array([size]), np.array([connection.framer.end()], np.uint8))
         self._listener.drop(connection)
 
 

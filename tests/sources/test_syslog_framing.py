@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sources.syslog.framing import BETWEEN, COUNTED_MAX, Framer, Intake
+from sources.syslog.framing import BETWEEN, COUNTED_MAX, Framer, Intake, cut_together
 from sources.syslog.parser import CUT, REST
 from tests.fixtures.examples import examples
 
@@ -195,6 +195,48 @@ def test_long_octet_counted_frames_however_they_arrive(size, places):
     frames, _ = receive(chop(stream, [place * 13 for place in places]))
     assert whole(frames) == [body, b"<1>"]
     assert frames == receive([stream])[0]
+
+
+def receive_together(streams, event_size):
+    """As `receive`, for each of these streams, of which a piece arrives in turn, where there is one."""
+    framers = [Framer(event_size) for _ in streams]
+    held, frames = [b""] * len(streams), [[] for _ in streams]
+    for arrived in itertools.zip_longest(*streams):
+        some = [number for number, piece in enumerate(arrived) if piece]
+        if not some:
+            continue
+        data = [held[number] + arrived[number] for number in some]
+        stops = list(itertools.accumulate(map(len, data)))
+        intake = Intake(1 << 20)
+        intake.room[: sum(map(len, data))] = b"".join(data)
+        cut = cut_together(intake.room[: sum(map(len, data))], stops, [framers[number] for number in some])
+        assert sum(cut.counts) == len(cut.ends) == len(cut.marks)
+        whose = [number for number, count in zip(some, cut.counts, strict=True) for _ in range(count)]
+        intake.add(cut.ends, cut.marks, whose)
+        for frame, mark, number in zip(*(list(column) for column in intake.take()), strict=True):
+            frames[number].append((frame.as_py(), int(mark)))
+        for number, left, stop in zip(some, cut.left, stops, strict=True):
+            held[number] = b"".join(data)[left:stop]
+    for number, rest in enumerate(held):
+        if rest:
+            frames[number].append((rest, framers[number].end()))
+    return [(found, framer.fault) for found, framer in zip(frames, framers, strict=True)]
+
+
+STREAM = st.one_of(
+    st.lists(LINE.map(lambda line: b"<" + line.replace(b"\n", b"") + b"\n"), max_size=12).map(b"".join),
+    st.lists(FRAMES, max_size=8).map(lambda frames: b"".join(sent for _, sent in frames)),
+    st.lists(PIECE, max_size=12).map(b"".join),
+)
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(st.tuples(STREAM, PLACES), min_size=2, max_size=5), st.sampled_from([10, 2500]))
+def test_several_streams_that_are_cut_together(streams, event_size):
+    pieces = [chop(stream, places) for stream, places in streams]
+    together = receive_together(pieces, event_size)
+    alone = [receive(some, event_size) for some in pieces]
+    assert [(frames, bool(fault)) for frames, fault in together] == [(frames, bool(fault)) for frames, fault in alone]
 
 
 def test_an_intake_keeps_what_several_streams_send():
