@@ -84,14 +84,14 @@ class Lines:
         """What comes of them, parsed."""
         return pa.array(self._numbered(BODY, b"10.1.2.3"))
 
-    def send(self, clients: Sequence[socket.socket]) -> None:
-        """Over these connections: one has all; of several, each its part, in pieces by turns."""
+    def send(self, clients: Sequence[socket.socket], at_once: int = 100) -> None:
+        """Over these connections: one has all; of several each its part, by turns, up to so many lines at a time."""
         if len(clients) == 1:
             with self.path.open("rb") as file:
                 clients[0].sendfile(file)
             return
         data, size = self.path.read_bytes(), self.bytes
-        piece = max(1, min(100, self.events // len(clients)))
+        piece = max(1, min(at_once, self.events // len(clients)))
         for number, start in enumerate(range(0, self.events, piece)):
             clients[number % len(clients)].sendall(data[start * size : (start + piece) * size])
 
@@ -124,12 +124,12 @@ class Receiver:
     name: str
     sent: int = 0
 
-    def take(self, lines: Lines, connections: int = 1, *, read: bool = True) -> Figures:
+    def take(self, lines: Lines, connections: int = 1, at_once: int = 100, *, read: bool = True) -> Figures:
         """Send it those; time and its CPU time until all have arrived, with their contents unless not `read`."""
         self.sent += lines.events
         with connected(self.port, self.pid, connections) as clients:
             brokers, cpu, started = self.bench.broker_cpu(), cpu_seconds(self.pid), time.perf_counter()
-            lines.send(clients)
+            lines.send(clients, at_once)
             until(lambda: self.arrived() >= self.sent, f"all {lines.events:,} events to arrive")
             seconds, cpu = time.perf_counter() - started, cpu_seconds(self.pid) - cpu
             brokers = self.bench.broker_cpu() - brokers
@@ -141,11 +141,11 @@ class Receiver:
 
 @contextlib.contextmanager
 def taking(
-    receiver: AbstractContextManager[Receiver], lines: Lines, connections: int = 1
+    receiver: AbstractContextManager[Receiver], lines: Lines, connections: int = 1, at_once: int = 100
 ) -> Iterator[Callable[[], Figures]]:
     """The contestant that takes these lines again and again."""
     with receiver as it:
-        yield lambda: it.take(lines, connections)
+        yield lambda: it.take(lines, connections, at_once)
 
 
 @contextlib.contextmanager

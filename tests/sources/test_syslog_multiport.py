@@ -1,7 +1,9 @@
 """multiport_syslogtcp with real sockets, and its parser against a plain one."""
 
+import contextlib
 import re
 import socket
+import threading
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.services.running import until
 from plugins import Event, Retry
 from sources.syslog import MultiportSyslogTcp
 from sources.syslog.parser import MULTIPORT, Reading, parse
@@ -72,6 +75,29 @@ def test_events_say_by_which_port_and_from_whom_they_came():
         "port": str(two),
         "Facility": None,
     }
+
+
+def test_what_many_senders_send_at_once_belongs_to_each_of_them():
+    source, read = make("0 0 0", portHeader="port"), threading.Event()
+    with Running(source, hold=read) as running, contextlib.ExitStack() as stack:
+        send(source.ports[0], b"<13>0 0\n")
+        running.wait_for(1)  # from here on it does not read
+        rests, expected = [], [("0 0", source.ports[0])]
+        for number in range(60):
+            port = source.ports[number % 3]
+            sender = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            message = b"<13>%d %s" % (number, b"x" * (number % 7))
+            sent = b"%d %s" % (len(message), message) if number % 10 == 0 else message + b"\n"
+            whole, half = sent * 2, number % len(sent)
+            sender.sendall(whole[: len(sent) + half])
+            rests.append((sender, whole[len(sent) + half :]))
+            expected += [(message.removeprefix(b"<13>").decode(), port)] * 2
+        read.set()
+        until(lambda: running.count >= 61, "what is whole")
+        for sender, rest in rests:
+            sender.sendall(rest)
+        events = running.wait_for(121)
+    assert sorted((e.body.removeprefix(b"<13>").decode(), int(e.headers["port"])) for e in events) == sorted(expected)
 
 
 def test_each_port_has_its_character_set():
