@@ -49,7 +49,7 @@ def run(bench: Bench) -> None:
         peers = {BARE: simply(bare(bench, stored, form))}
         if form == "text":
             peers[FLUME] = simply(by_flume(bench, stored, max(stored.events // 20, 1_000)))
-        bench.compare(f"channel to HDFS, {form}", simply(ours(bench, stored, form)), peers, warm=False)
+        bench.compare(f"channel to HDFS, {form}", simply(ours(bench, stored, form)), peers, warm=0)
 
 
 def ours(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:

@@ -21,8 +21,8 @@ MIB = "MiB"
 
 def run(bench: Bench) -> None:
     """Both; the dead sink once, as it takes minutes."""
-    bench.compare("idle agent", simply(lambda: idle(bench)), {}, warm=False)
-    bench.compare("dead sink, full speed", simply(lambda: dead_sink(bench)), {}, rounds=1, warm=False)
+    bench.compare("idle agent", simply(lambda: idle(bench)), {}, warm=0)
+    bench.compare("dead sink, full speed", simply(lambda: dead_sink(bench)), {}, rounds=1, warm=0)
 
 
 def idle(bench: Bench) -> Figures:

@@ -60,7 +60,7 @@ def run(bench: Bench) -> None:
             f"{rate:,} events/s for {seconds:.0f} s, runner = {runner}",
             simply(partial(taken, bench, lines, rate, int(model["partitions"]), runner)),
             {MODEL: simply(partial(seen, model, seconds))},
-            warm=False,
+            warm=0,
         )
 
 

@@ -72,7 +72,7 @@ def compare(bench: Bench, measure: str, lines: Lines, directory: Path, *, tuned:
             name: simply(partial(contestant, bench, lines, directory, topic(str(number))))
             for number, (name, contestant) in enumerate(contestants.items())
         },
-        warm=False,
+        warm=0,
     )
 
 

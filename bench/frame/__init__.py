@@ -188,12 +188,13 @@ class Bench:
         peers: Mapping[str, Contestant],
         *,
         rounds: int | None = None,
-        warm: bool = True,
+        warm: int = 1,
     ) -> list[Row]:
         """Run all in turns, and add a row for each unit and each peer that is here and knows it; these rows.
 
-        Every round begins with another contestant, as what runs first finds the brokers at rest. `warm`: a round
-        before them does not count; a smoke run has none. Nothing is done for a measure that was not asked for.
+        Every round begins with another contestant, as what runs first finds the brokers at rest. So many rounds
+        before them do not count as `warm` says; a smoke run has none. Nothing is done for a measure that was not
+        asked for.
         """
         if self._only not in measure:
             return []
@@ -208,7 +209,7 @@ class Bench:
                     self.skip(name, str(reason))
             found: dict[str, list[Figures]] = {name: [] for name in running}
             try:
-                for number in range(1 if self.smoke or not warm else 0, rounds + 1):
+                for number in range(1 if self.smoke else 1 - warm, rounds + 1):
                     names = list(running)
                     for name in names[number % len(names) :] + names[: number % len(names)]:
                         try:
@@ -219,7 +220,7 @@ class Bench:
                             continue
                         told = ", ".join(f"{value:,.4g} {unit}" for unit, value in figures.items())
                         self.say(f"{measure}: round {number} of {rounds}: {name}: {told}")
-                        if number:
+                        if number > 0:
                             found[name].append(figures)
             finally:  # a run that is interrupted has the rounds that were complete
                 rows = _rows(measure, found)
