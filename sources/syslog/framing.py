@@ -181,7 +181,7 @@ class Together(NamedTuple):
     """Several streams, cut: the pieces of one come behind those of the other, without gaps."""
 
     ends: Positions
-    """Where in the data pieces end. What a stream has left over is one as well, unless nothing follows it."""
+    """Where in the data pieces end. What one of several streams has left over is one as well."""
     marks: Bytes
     counts: list[int]
     """How many of the pieces each stream has."""
@@ -192,49 +192,46 @@ class Together(NamedTuple):
 def cut_together(data: memoryview, stops: Sequence[int], framers: Sequence[Framer]) -> Together:
     """As `Framer.cut` for each of these streams, whose data lie one behind the other and end at `stops`.
 
-    Where all are lines, that takes one stream's time for all; of a thousand senders most have sent one line.
+    All that are in lines take one stream's time together; of thousands of senders most have sent one line. A stream
+    that may have octet counts, or has a line that is too long, is cut by itself.
     """
-    if len(stops) > 1 and not any(framer.amid for framer in framers):
-        together = _lines_together(np.frombuffer(data, np.uint8), np.array(stops), framers)
-        if together is not None:
-            return together
-    pieces, counts, left = [], [], []
-    start = 0
-    for stop, framer in zip(stops, framers, strict=True):
-        ends, marks = framer.cut(data[start:stop])
-        left.append(start + int(ends[-1]) if len(ends) else start)
-        if left[-1] < stop < len(data):
-            ends, marks = np.append(ends, stop - start), np.append(marks, np.uint8(BETWEEN))
-        pieces.append((ends + start, marks))
-        counts.append(len(ends))
-        start = stop
-    return Together(
-        np.concatenate([ends for ends, _ in pieces]), np.concatenate([marks for _, marks in pieces]), counts, left
-    )
-
-
-def _lines_together(octets: Bytes, stops: Positions, framers: Sequence[Framer]) -> Together | None:
-    """As `cut_together`, where all are lines and none is too long; None where that is not so."""
-    newlines = places(octets, _NEWLINE) + 1
-    starts = np.concatenate((newlines, stops - np.diff(stops, prepend=0)))
-    if (octets.take(starts, mode="clip") - ord("1") < 9).any():
-        return None  # an octet count, perhaps
-    ends = np.sort(np.concatenate((newlines, stops)))
+    if len(framers) == 1:
+        ends, marks = framers[0].cut(data)
+        return Together(ends, marks, [len(ends)], [int(ends[-1]) if len(ends) else 0])
+    octets, last = np.frombuffer(data, np.uint8), np.array(stops)
+    ends = np.sort(np.concatenate((places(octets, _NEWLINE) + 1, last)))
     ends = ends[np.append(ends[1:] != ends[:-1], True)]
     whole = octets[ends - 1] == _NEWLINE
     sizes = np.diff(ends, prepend=0)
-    if (sizes - whole >= framers[0].line_max).any():
-        return None
+    starts = ends - sizes
+    odd = (octets[starts] - ord("1") < 9) | (sizes - whole >= framers[0].line_max)
+    alone = np.array([framer.amid for framer in framers])
+    alone[np.searchsorted(last, starts[odd], "right")] = True
+    after = np.searchsorted(ends, last, "right")
+    before = np.append(0, after[:-1])
+    left = np.where(whole[after - 1], last, starts[after - 1])
+    counts = after - before
     frames = whole & (sizes > 1)
-    after = np.searchsorted(ends, stops, "right")
-    left = np.where(whole[after - 1], stops, stops - sizes[after - 1])
-    seen = np.concatenate(([0], np.cumsum(frames)[after - 1]))
-    for number in np.flatnonzero(np.diff(seen)).tolist():
+    marks = ~frames * np.uint8(BETWEEN)
+    seen = np.append(0, np.cumsum(frames))
+    for number in np.flatnonzero((seen[after] > seen[before]) & ~alone).tolist():
         framers[number].has_lines()
-    if not whole[-1]:
-        ends, frames = ends[:-1], frames[:-1]
-        after[-1] -= 1
-    return Together(ends, ~frames * np.uint8(BETWEEN), np.diff(after, prepend=0).tolist(), left.tolist())
+    if alone.any():
+        pieces = []
+        at = 0
+        for number in np.flatnonzero(alone).tolist():
+            pieces.append((ends[at : before[number]], marks[at : before[number]]))
+            start, stop = stops[number - 1] if number else 0, stops[number]
+            own, own_marks = framers[number].cut(data[start:stop])
+            left[number] = start + (own[-1] if len(own) else 0)
+            if left[number] < stop:
+                own, own_marks = np.append(own, stop - start), np.append(own_marks, np.uint8(BETWEEN))
+            pieces.append((own + start, own_marks))
+            counts[number] = len(own)
+            at = after[number]
+        pieces.append((ends[at:], marks[at:]))
+        ends, marks = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+    return Together(ends, marks, counts.tolist(), left.tolist())
 
 
 class Intake:
