@@ -6,6 +6,9 @@ address. What is found is the same; the few rows in which addresses would overla
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -18,6 +21,9 @@ from plugins.shared.octets import places
 OCTET = "[0-2]?[0-9]{1,2}"
 PATTERN = rf"{OCTET}\.{OCTET}\.{OCTET}\.{OCTET}"
 """What is found, as a regular expression."""
+FEW = 64
+"""So many bodies, of usual length, are looked at one by one in less time than by columns."""
+_COMPILED = re.compile(PATTERN.encode())
 
 
 def find(column: Array) -> tuple[Positions, Positions, npt.NDArray[np.bool_]]:
@@ -52,6 +58,13 @@ def find(column: Array) -> tuple[Positions, Positions, npt.NDArray[np.bool_]]:
         clear = ~unclear[row]
         starts, ends = starts[clear], ends[clear]
     return starts, ends, unclear
+
+
+def each(column: Array, instead: Callable[[bytes], bytes]) -> Array:
+    """The column with every address replaced by what the function says: for a few bodies, one by one."""
+    before = column.to_pylist()
+    after = [_COMPILED.sub(lambda match: instead(match[0]), body) for body in before]
+    return column if after == before else pa.array(after, pa.binary())
 
 
 def texts(column: Array, starts: Positions, ends: Positions) -> list[bytes]:

@@ -1,7 +1,8 @@
 """Syslog over TCP, TLS and UDP, RFC 3164 and RFC 5424."""
 
 from sources.syslog.multiport import MultiportSyslogTcp
-from sources.syslog.parser import Reading, parse
+from sources.syslog.parser import parse
+from sources.syslog.reading import Reading
 from sources.syslog.tcp import SyslogTcp
 from sources.syslog.udp import SyslogUdp
 

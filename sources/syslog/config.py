@@ -8,7 +8,7 @@ from plugins import option
 from sources.connections import ConnectionsConfig
 from sources.listening import HandshakeConfig
 from sources.syslog.formats import Format
-from sources.syslog.parser import Reading
+from sources.syslog.reading import Reading
 from sources.timezone import TimeZoneConfig
 
 

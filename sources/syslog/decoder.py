@@ -17,7 +17,8 @@ from sources.syslog.config import SyslogConfig
 from sources.syslog.formats import Format
 from sources.syslog.framing import MAX_EVENTS
 from sources.syslog.names import HostNames, Sender
-from sources.syslog.parser import SINGLE, STATUS, Dialect, Reading, parse
+from sources.syslog.parser import STATUS, parse
+from sources.syslog.reading import SINGLE, Dialect, Reading
 
 SenderHeader = Callable[[list[Sender]], list[str]]
 """The header's value for each of some senders."""

@@ -16,7 +16,8 @@ from plugins.shared.jodatime import TimePattern
 from plugins.shared.octets import slices
 from plugins.shared.regex import Regex
 from sources.syslog.columns import Array, Bytes, numbers, unpack
-from sources.syslog.parser import REST, STATUS, Reading, parse, priorities, statuses, without_newline
+from sources.syslog.parser import REST, STATUS, parse, priorities, statuses, without_newline
+from sources.syslog.reading import Reading
 
 KEYS = ("regex", "search", "replace", "dateFormat")
 _GROUPS = 5

@@ -11,7 +11,7 @@ from plugins import agreement, option
 from sources.syslog import differences as declared
 from sources.syslog.config import SyslogStreamConfig
 from sources.syslog.decoder import Decoder
-from sources.syslog.parser import MULTIPORT
+from sources.syslog.reading import MULTIPORT
 from sources.syslog.tcp import SyslogStream
 
 _ASCII = bytes(range(128))

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from plugins import Batch
 from plugins.shared.octets import slices
-from sources.syslog import structured
+from sources.syslog import few, structured
 from sources.syslog.columns import (
     Array,
     Bytes,
@@ -32,6 +32,7 @@ from sources.syslog.columns import (
     unpack,
     windows,
 )
+from sources.syslog.reading import Dialect, Reading, is_host
 from sources.syslog.times import offsets, rfc3164_times, rfc5424_times
 
 STATUS = "flume.syslog.status"
@@ -40,34 +41,6 @@ STATUS = "flume.syslog.status"
 CUT, REST = 1, 2
 """Marks of a frame, added up: its end is missing; it is what followed a cut, and so no message by itself."""
 
-FIELDS = ("priority", "version", "timestamp", "hostname")
-"""What `keepFields` can name, in the order of a message."""
-
-_STAMP_5424 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[+-]\d\d:\d\d|Z)?"
-_LEAP_YEAR = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
-_DAY = (
-    r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
-    rf"|02-(?:0[1-9]|1\d|2[0-8]))|{_LEAP_YEAR}-02-29)"
-)
-_STAMP_STRICT = rf"{_DAY}T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[+-]\d\d:\d\d|Z)?"
-_S = r"[\s\x0b]"
-"""A blank as Java has it; RE2 leaves the vertical tab out."""
-_STAMP_3164 = rf"[A-Z][a-z][a-z]{_S}{{1,2}}\d{{1,2}}{_S}\d\d:\d\d:\d\d"
-_BEYOND_ASCII = (
-    r"(?:[\xc2-\xdf]|(?:\xe0[\xa0-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]|\xed[\x80-\x9f]"
-    r"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf]))[\x80-\xbf]"
-)
-"""A character of UTF-8 that is none of ASCII: a header is text."""
-_IPV6 = r"\[?(?:[\da-fA-F:]*::[\da-fA-F:.]*|(?:[\da-fA-F]{1,4}:){6}[\da-fA-F:.]+)(?:%[\w.-]+)?\]?"
-_HOST = rf"(?:(?:\w|{_BEYOND_ASCII})(?:[\w.@-]|{_BEYOND_ASCII})*|{_IPV6})"
-"""Where there may be none: what ends in a colon or a bracket is not a host but the name of a program."""
-_HOST_5424 = rf"(?:[!-~]|{_BEYOND_ASCII})+"
-_HEAD = (
-    rf"^<\d{{1,3}}>(?:\d?{_S}?(?:(?:{_STAMP_5424}|-){_S}(?:{_HOST}|-)|{_STAMP_3164}{_S}{_HOST})"
-    rf"|\d{_S}(?:{_STAMP_5424}|-){_S}{_HOST_5424}){_S}"
-)
-_HOST_STRICT = r"[^\x00-\x20]+"
-_HEAD_STRICT = rf"^<\d{{1,3}}>(?:1 )?(?:{_STAMP_STRICT}|{_STAMP_3164}|-) {_HOST_STRICT} "
 _USUAL = np.frombuffer(b"Aaa  0 00:00:00 Zzz 99 99:99:99 ", np.uint64).reshape(2, 2)
 """The least and the greatest bytes of the usual timestamp of RFC 3164, as two numbers each."""
 _HIGH_BITS = np.uint64(0x8080808080808080)
@@ -86,57 +59,6 @@ def _constants() -> tuple[pa.Array, pa.Array]:
     Python's values imports pandas where it is installed: commands that parse nothing need not wait for that."""
     priorities = ["0" * zeros + str(priority) for zeros in range(3) for priority in range(192)]
     return pa.array(["Incomplete", "Invalid"]), pa.array(priorities)
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """What Flume's two kinds of syslog source do differently."""
-
-    head: str
-    """A well-formed head, as a regular expression on bytes."""
-    host: str
-    """What is a host there behind a timestamp of RFC 3164."""
-    priority: str
-    version: str
-    strict: bool
-    """Without a well-formed head an event is Invalid and has no header but its status; every well-formed one has a
-    host, if only `-`, and a timestamp: now where it sends none, 0 where there is no such day or time."""
-
-
-SINGLE = Dialect(_HEAD, _HOST, "priority", "version", strict=False)
-"""Of syslogtcp and syslogudp."""
-MULTIPORT = Dialect(_HEAD_STRICT, _HOST_STRICT, "Priority", "Version", strict=True)
-"""Of multiport_syslogtcp: its own names of headers, no timestamp without a zone, any characters in a host name."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How messages are read."""
-
-    keep: frozenset[str] = frozenset()
-    """Fields that stay in the body, of `FIELDS`."""
-    keep_all: bool = False
-    """The body is the whole message as it came."""
-    zone: tzinfo | None = None
-    """Of timestamps that name none; None is the zone of this machine."""
-    dialect: Dialect = SINGLE
-    charset: str | None = None
-    """Frames that are no text of this character set are Invalid; it has ASCII in it. None: any bytes will do."""
-    raw_timestamp: str | None = None
-    """Header for the timestamp as it was sent."""
-    structured: bool = False
-    """Whether application, process, message id and structured data of RFC 5424 become headers."""
-
-    @classmethod
-    def of(cls, keep_fields: str, zone: tzinfo | None = None, **others: Any) -> Reading:
-        """From Flume's `keepFields`: none, false, all, true, or names of fields. ValueError for another name."""
-        text = keep_fields.strip().lower()
-        if text in ("all", "true"):
-            return cls(keep_all=True, zone=zone, **others)
-        names = [] if text in ("none", "false") else re.findall(r"[^\W_]+", text)
-        if unknown := [name for name in names if name not in FIELDS]:
-            raise ValueError(f"must be none, all, or some of {' '.join(FIELDS)}, not {' '.join(unknown)!r}")
-        return cls(frozenset(names), zone=zone, **others)
 
 
 @dataclass(frozen=True)
@@ -163,6 +85,8 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
     Its priority, if it is one of 0 to 191 in at most three digits, still becomes headers, though not in the
     `MULTIPORT` dialect, in which such a frame is always `Invalid`.
     """
+    if (batch := few.read(frames, now, reading, marks)) is not None:
+        return batch
     dialect = reading.dialect
     data, starts, ends = unpack(frames)
     if marks is None:
@@ -298,18 +222,12 @@ def _usual(data: Bytes, after: Ints) -> Mask:
 
 def _named_well(separators: Bytes, hosts: Array, dialect: Dialect) -> Mask:
     """Whether a host and what follows it are as the dialect's heads have them, if the head is a usual one."""
-    good = np.array([_is_host(name, dialect.host) for name in hosts.dictionary.to_pylist()], np.bool_)
+    good = np.array([is_host(name, dialect.host) for name in hosts.dictionary.to_pylist()], np.bool_)
     ends = separators == _BLANK
     if not dialect.strict:
         ends |= separators - ord("\t") < 5
     named: Mask = ends if good.all() else ends & good[hosts.indices.to_numpy()]
     return named
-
-
-@lru_cache(maxsize=65536)
-def _is_host(name: bytes, pattern: str) -> bool:
-    """Whether that is a host's name: remembered, as the hosts of a batch are most often those of the one before."""
-    return re.fullmatch(pattern.encode(), name) is not None
 
 
 def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask, width: int) -> _Heads:

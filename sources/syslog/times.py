@@ -61,6 +61,12 @@ def rfc3164_times(
     return seconds[runs], known[runs]
 
 
+def rfc3164_second(stamp: bytes, now: float, zone: tzinfo | None, *, strict: bool) -> int | None:
+    """The same of one, with two bytes for its day; None where there is no such month."""
+    seconds, known = _of_runs(stamp + b" ", stamp[4:], int(now), zone, strict)
+    return int(seconds[0]) if known[0] else None
+
+
 @lru_cache(maxsize=8)
 def _of_runs(stamps: bytes, tails: bytes, now: int, zone: tzinfo | None, strict: bool) -> tuple[Ints, Mask]:
     """`rfc3164_times` of timestamps of 16 bytes, with the last 11 of each.

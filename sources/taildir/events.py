@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,21 +16,21 @@ from sources.taildir.tail import Mark, Tail
 
 OFFSET_HEADER = "byteoffset"
 _NEWLINE = 0x0A
+_SHORT = 4096
+"""In a text of fewer bytes than that, newlines are counted sooner than numpy has begun."""
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(NamedTuple):
     """Consecutive events of one file: lines, or several lines each."""
 
     tail: Tail
-    bodies: bytes
-    """One behind the other."""
-    ends: npt.NDArray[np.int64]
-    """Where in `bodies` each ends."""
-    position: int
-    """Offset in the file of the first."""
-    newlines: npt.NDArray[np.int64]
-    """Where behind that the last line of each ends."""
+    text: bytes
+    """All of them, each with a newline behind it."""
+    count: int
+    ends: npt.NDArray[np.int64] | None
+    """Where in `text` those newlines are; None where there are no others in it."""
+    offsets: npt.NDArray[np.int64] | None
+    """Where in the file each begins, if that was asked for."""
     size: int
     """Bytes of the file that they are made of."""
     mark: Mark
@@ -47,43 +47,48 @@ class Events:
         multiline: Multiline | None = None,
         complete: bool = True,
         lost: bool = False,
+        byte_offsets: bool = False,
     ) -> Events | None:
-        """The first `most` events of what was read from the file's position; None where none is complete.
+        """The first `most` events of what was just read from the file's position; None where none is complete.
 
         `data` is whole lines, or one unfinished line that shall not wait for its newline. `complete` says that
         its last event will not go on either, `lost` that the file no longer has it and is read from its start then.
         """
         whole = data.endswith(b"\n")
         text = data if whole else data + b"\n"
-        newlines = _newlines(text)
-        if multiline is None and len(newlines) > most:
-            newlines = newlines[:most]
-            data = text = text[: int(newlines[-1]) + 1]
-        ends = newlines
+        count, ends = _lines(text), None
+        if multiline is None and count > most:
+            data = text = text[: int(_newlines(text)[most - 1]) + 1]
+            count = most
+        newlines = _newlines(text) if multiline is not None or byte_offsets else None
         # A carriage return is part of the line's end only where there is such an end.
         if whole and not keep_cr and b"\r" in text:
             text = text.replace(b"\r\n", b"\n")
+        size = len(data)
+        if multiline is not None:
+            assert newlines is not None
             ends = _newlines(text)
-        if multiline is None:
-            bodies = text.replace(b"\n", b"")
-        else:
             last = np.flatnonzero(multiline.last_lines(text, ends, final=complete))[:most]
-            if not len(last):
+            count = len(last)
+            if not count:
                 return None
             newlines, ends = newlines[last], ends[last]
-            kept = np.frombuffer(text, np.uint8, int(ends[-1]) + 1)
-            bodies = np.delete(kept, ends).tobytes()
-        size = min(int(newlines[-1]) + 1, len(data))
-        # Taking all those newlines out moves each end back by the number of them before it.
-        ends = ends - np.arange(len(ends))
+            text = text[: int(ends[-1]) + 1]
+            size = min(int(newlines[-1]) + 1, size)
+        offsets = None
+        if byte_offsets:
+            assert newlines is not None
+            offsets = np.full(count, tail.position)
+            offsets[1:] += newlines[:-1] + 1
         mark = Mark() if lost else tail.mark_behind(data[:size])
-        return cls(tail, bodies, ends, tail.position, newlines, size, mark)
+        return cls(tail, text, count, ends, offsets, size, mark)
 
-    def offsets(self) -> npt.NDArray[np.int64]:
-        """Where in the file each begins."""
-        starts = np.full(len(self.newlines), self.position)
-        starts[1:] += self.newlines[:-1] + 1
-        return starts
+
+def _lines(text: bytes) -> int:
+    """How many newlines there are in it."""
+    if len(text) < _SHORT:
+        return text.count(b"\n")
+    return int(np.count_nonzero(np.frombuffer(text, np.uint8) == _NEWLINE))
 
 
 def _newlines(text: bytes) -> npt.NDArray[np.int64]:
@@ -91,18 +96,27 @@ def _newlines(text: bytes) -> npt.NDArray[np.int64]:
     return found
 
 
-def batch_of(pieces: Sequence[Events], *, byte_offsets: bool) -> Batch:
+def batch_of(pieces: Sequence[Events]) -> Batch:
     """One batch of the events of several files; each has its file's headers."""
-    counts = [len(piece.ends) for piece in pieces]
-    total = sum(counts)
-    bases = np.cumsum([0, *(len(piece.bodies) for piece in pieces)])
-    ends = np.concatenate([piece.ends + base for piece, base in zip(pieces, bases, strict=False)])
-    bodies = columns.binary(b"".join(piece.bodies for piece in pieces), ends)
+    text = b"".join(piece.text for piece in pieces)
+    inner = [piece.ends for piece in pieces if piece.ends is not None]
+    if inner:
+        starts = np.cumsum([0, *(len(piece.text) for piece in pieces)])
+        ends = np.concatenate([ends + start for ends, start in zip(inner, starts, strict=False)])
+        bodies = np.delete(np.frombuffer(text, np.uint8), ends).tobytes()
+    else:
+        ends = _newlines(text)
+        bodies = text.replace(b"\n", b"")
+    # Taking all those newlines out moves each end back by the number of them before it.
+    ends = ends - np.arange(len(ends))
 
     headers: dict[str, object] = {}
-    if byte_offsets:
-        values = pa.array(np.concatenate([piece.offsets() for piece in pieces])).cast(pa.string())
+    offsets = [piece.offsets for piece in pieces if piece.offsets is not None]
+    if offsets:
+        values = pa.array(np.concatenate(offsets)).cast(pa.string())
         # All differ: encoding them as a dictionary needs no search.
-        headers[OFFSET_HEADER] = pa.DictionaryArray.from_arrays(pa.array(np.arange(total, dtype=np.int32)), values)
-    headers |= columns.headers(counts, [piece.tail.headers for piece in pieces])
-    return Batch.of_columns(bodies, headers)
+        headers[OFFSET_HEADER] = pa.DictionaryArray.from_arrays(
+            pa.array(np.arange(len(ends), dtype=np.int32)), values
+        )
+    headers |= columns.headers([piece.count for piece in pieces], [piece.tail.headers for piece in pieces])
+    return Batch.of_columns(columns.binary(bodies, ends), headers)

@@ -191,7 +191,7 @@ class TaildirSource(Source[TaildirConfig]):
                     break
                 pieces.append(events)
                 more = tail.position + space < due.until
-                room -= len(events.ends)
+                room -= events.count
                 space -= events.size
                 if not more and room and space > _LEAST_BYTES:
                     break  # nothing complete is left in this file, and the next one's fit in as well
@@ -351,6 +351,7 @@ class TaildirSource(Source[TaildirConfig]):
             multiline=self._multiline,
             complete=complete,
             lost=lost,
+            byte_offsets=self.config.byte_offset_header,
         )
 
     def _skip_nuls(self, tail: Tail, *, final: bool) -> bool:
@@ -430,7 +431,7 @@ class TaildirSource(Source[TaildirConfig]):
             if self.stopping.wait(1):
                 return
             self._files.relieve()
-        batch = batch_of(pieces, byte_offsets=self.config.byte_offset_header)
+        batch = batch_of(pieces)
         self._yielded = pieces
         self._pace.end()
         yield batch

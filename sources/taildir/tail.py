@@ -7,7 +7,8 @@ import hashlib
 import itertools
 import os
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 HEAD = 1024
 """So many first bytes of a file belong to its identity."""
@@ -28,8 +29,7 @@ class ChangedError(Exception):
     """What was read of the file is no longer in it: it was truncated, or another file took its inode."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """A place in a file, with fingerprints of what stands before it. Files that are followed only grow."""
 
     offset: int = 0
@@ -48,10 +48,12 @@ class Mark:
         """Whether a file that begins so, with `HEAD` bytes if it has as many, begins as this one."""
         return len(head) >= self.length and _fingerprint(head[: self.length]) == self.head
 
-    def holds(self, fd: int) -> bool:
-        """Whether the file still has the same bytes there."""
+    def holds(self, fd: int, before: bytes | None = None) -> bool:
+        """Whether the file still has the same bytes there; `before` are those before the offset, if they are known."""
         head = os.pread(fd, self.length, 0) if self.length else b""
-        return self.begins(head) and _fingerprint(_before(fd, self.offset)) == self.tail
+        if before is None:
+            before = _before(fd, self.offset)
+        return self.begins(head) and _fingerprint(before) == self.tail
 
 
 def _before(fd: int, offset: int) -> bytes:
@@ -93,6 +95,8 @@ class Tail:
         self.mark = mark
         self.headers: dict[str, str] = {}
         self.fd: int | None = None
+        self._before = b""
+        """What stood before `position` when it was last read from there: all of a head, or `TAIL` bytes."""
         self.held = b""
         """Whole lines behind `position` that were read, but may belong to an event which goes on."""
         self.compressed = False
@@ -222,16 +226,14 @@ class Tail:
         Empty where no line is whole yet. A line longer than `MAX_LINE` comes in parts without a newline. Raises
         ChangedError where the file is not the same any more.
         """
-        assert self.fd is not None
         want, end = limit, 0
         data = b""
         while not end and len(data) <= MAX_LINE:
-            data = os.pread(self.fd, max(0, min(want, until - self.position)), self.position)
+            data = self._following(min(want, until - self.position))
             end = data.rfind(b"\n") + 1
             if len(data) < want:
                 break
             want = min(want * 4, MAX_LINE + 1)
-        # Checked after reading: what was read before a truncation is good.
         self._check()
         if end:
             return data[:end]
@@ -239,10 +241,27 @@ class Tail:
 
     def rest(self, until: int) -> bytes:
         """What stands from `position` up to offset `until`, where no line is whole: an unfinished one."""
-        assert self.fd is not None
-        data = os.pread(self.fd, max(0, min(MAX_LINE, until - self.position)), self.position)
+        data = self._following(min(MAX_LINE, until - self.position))
         self._check()
         return data
+
+    def _following(self, size: int) -> bytes:
+        """So many bytes from `position` on. What stands before them is read along with them, as it proves them."""
+        assert self.fd is not None
+        length = self.position if self.position < HEAD else TAIL
+        data = os.pread(self.fd, length + max(0, size), self.position - length)
+        self._before = data[:length]
+        return data[length:]
+
+    def _check(self) -> None:
+        """Whether what was just read is of that file: after reading it, as what was read before a truncation is good.
+
+        Raises ChangedError where it is not.
+        """
+        assert self.fd is not None
+        assert self.mark is not None
+        if os.fstat(self.fd).st_size < self.position or not self.mark.holds(self.fd, self._before[-TAIL:]):
+            raise ChangedError
 
     def first_text(self) -> int | None:
         """Where the NULs end that the file begins with; None where there is nothing else in it."""
@@ -260,31 +279,23 @@ class Tail:
                 return offset + len(data) - len(text) if text else None
             offset += len(data)
 
-    def _check(self) -> None:
-        assert self.fd is not None
-        if not self.is_in(self.fd, self.path):
-            raise ChangedError
-
     def mark_at(self, offset: int) -> Mark:
         """A mark there, for when all before it is stored."""
         assert self.fd is not None
         return Mark.at(self.fd, offset)
 
     def mark_behind(self, data: bytes) -> Mark:
-        """A mark behind `data`, which was read from `position` on, for when it is stored.
+        """A mark behind `data`, which was just read from `position` on, for when it is stored.
 
         It proves what was read, whatever is there by now.
         """
-        assert self.fd is not None
         assert self.mark is not None
         offset, length, head = self.position + len(data), self.mark.length, self.mark.head
-        if length < min(HEAD, offset):
-            begin = (os.pread(self.fd, min(HEAD, self.position), 0) + data)[:HEAD]
+        end = data if len(data) >= HEAD else self._before + data
+        if length < HEAD and self.position < HEAD:
+            begin = (self._before + data[:HEAD])[:HEAD]
             length, head = len(begin), _fingerprint(begin)
-        end = data[-TAIL:]
-        if len(end) < TAIL:
-            end = (_before(self.fd, self.position) + end)[-TAIL:]
-        return Mark(offset, length, head, _fingerprint(end))
+        return Mark(offset, length, head, _fingerprint(end[-TAIL:]))
 
     def advance(self, mark: Mark) -> None:
         """All up to that mark is stored."""

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import random
 import re
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -301,10 +302,12 @@ def test_the_key_is_shown_nowhere() -> None:
 def test_addresses_found_by_their_dots_are_those_of_the_regular_expression(bodies, skipped, action):
     interceptor = make(patterns="ipv4", action=action, **({"key": KEY} if action == "hash" else {}))
     column = pa.array([b"10.0.0.1"] * skipped + bodies, pa.binary())[skipped:]
-    batch = interceptor.intercept(Batch.of_columns(column, {}))
-    regex = Regex(ipv4.PATTERN)
-    assert batch.bodies.to_pylist() == regex.transform(column, interceptor._substitute).to_pylist()
-    batch.records.validate(full=True)
+    expected = Regex(ipv4.PATTERN).transform(column, interceptor._substitute).to_pylist()
+    for few in (ipv4.FEW, 0):
+        with mock.patch.object(ipv4, "FEW", few):
+            batch = interceptor.intercept(Batch.of_columns(column, {}))
+        assert batch.bodies.to_pylist() == expected
+        batch.records.validate(full=True)
 
 
 @pytest.mark.parametrize("text", ["a@b.de", "a%40b.de", "a%4", "%", "%40", "@", "", "x a%40b.de, c@d.org"])

@@ -15,7 +15,8 @@ from sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
 from sources.syslog import names as names_module
 from sources.syslog.framing import Framer
 from sources.syslog.names import HostNames
-from sources.syslog.parser import Reading, parse
+from sources.syslog.parser import parse
+from sources.syslog.reading import Reading
 from tests.fixtures.examples import examples
 from tests.sources.syslog_running import Running
 

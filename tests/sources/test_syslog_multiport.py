@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from agent.services.running import until
 from plugins import Event, Retry
 from sources.syslog import MultiportSyslogTcp
-from sources.syslog.parser import MULTIPORT, Reading, parse
+from sources.syslog.parser import parse
+from sources.syslog.reading import MULTIPORT, Reading
 from tests.fixtures.examples import examples
 from tests.sources.syslog_running import Running
-from tests.sources.test_syslog_parser import NOW, mutated, reference_time
+from tests.sources.test_syslog_parser import NOW, by_columns, mutated, reference_time
 
 STATUS = "flume.syslog.status"
 
@@ -249,7 +250,7 @@ KEPT = st.sampled_from(["none", "all", "hostname", "priority version timestamp h
 @given(st.lists(st.one_of(mutated(), mutated(LINES), st.sampled_from(LINES)), max_size=30), KEPT, ZONES)
 def test_it_reads_as_the_plain_parser_does(frames, keep, zone):
     reading = Reading.of(keep, ZoneInfo(zone), dialect=MULTIPORT, charset="utf-8")
-    batch = parse(pa.array(frames, pa.binary()), NOW, reading)
+    batch = by_columns(pa.array(frames, pa.binary()), NOW, reading)
     batch.records.validate(full=True)
     assert list(batch) == [plain(frame, reading) for frame in frames]
 

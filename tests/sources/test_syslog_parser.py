@@ -4,6 +4,7 @@ import calendar
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from unittest import mock
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -13,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugins import Event
+from sources.syslog import few
 from sources.syslog.columns import LOOK_AHEAD
-from sources.syslog.parser import CUT, FIELDS, REST, STATUS, Reading, parse
+from sources.syslog.parser import CUT, REST, STATUS, parse
+from sources.syslog.reading import FIELDS, MULTIPORT, SINGLE, Reading
 from tests.fixtures.examples import examples
 
 NOW = datetime(2024, 6, 15, 12, tzinfo=UTC).timestamp()
@@ -248,8 +251,17 @@ READINGS = st.builds(
 MOMENTS = st.datetimes(datetime(1995, 1, 1), datetime(2040, 1, 1)).map(lambda d: float(int(d.timestamp())))
 
 
+def by_columns(frames, now, reading, marks=None):
+    """What `parse` does with many frames; with a few it may do the same one by one."""
+    with mock.patch.object(few, "FEW", -1):
+        return parse(frames, now, reading, marks)
+
+
 def events(frames, now=NOW, reading=UTC_READING, marks=None):
-    return list(parse(pa.array(frames, pa.binary()), now, reading, marks))
+    array = pa.array(frames, pa.binary())
+    found = list(parse(array, now, reading, marks))
+    assert found == list(by_columns(array, now, reading, marks))
+    return found
 
 
 @settings(max_examples=examples(200))
@@ -258,9 +270,42 @@ def test_it_reads_as_the_plain_parser_does(frames, reading, now, room_behind):
     expected = [reference(frame, mark, now, reading) for frame, mark in frames]
     array = pa.array([b"before", *(frame for frame, _ in frames), *[b"<1>" * LOOK_AHEAD] * room_behind], pa.binary())
     marks = np.array([mark for _, mark in frames], np.uint8)
-    batch = parse(array[1 : 1 + len(frames)], now, reading, marks)
+    batch = by_columns(array[1 : 1 + len(frames)], now, reading, marks)
     batch.records.validate(full=True)
     assert list(batch) == expected
+
+
+USUAL = [
+    b"<13>Oct 11 22:14:15 web-1 sshd[1]: text\n",
+    b"<165>1 2003-10-11T22:14:15.003Z host.example.com app - ID47 - text",
+    b"<034>Feb  5 07:32:18 10.0.0.99 app: text",
+    b"<0>1 2024-02-29T10:00:00.1234567+05:30 fe80::1%eth0 - - - - text\n\n",
+    b"<191>Jan 31 23:59:59 h \n\n",
+]
+
+
+@settings(max_examples=examples(300))
+@given(
+    st.lists(st.sampled_from(USUAL) | mutated(USUAL), min_size=1, max_size=4),
+    st.sampled_from(["UTC", "America/New_York"]),
+    MOMENTS,
+    st.sampled_from([(SINGLE, None), (MULTIPORT, None), (MULTIPORT, "utf-8"), (MULTIPORT, "latin-1")]),
+)
+def test_a_few_are_read_one_by_one_as_they_are_by_columns(frames, zone, now, kind):
+    dialect, charset = kind
+    reading = Reading.of("none", ZoneInfo(zone), dialect=dialect, charset=charset)
+    batch = parse(pa.array(frames, pa.binary()), now, reading)
+    batch.records.validate(full=True)
+    others = by_columns(pa.array(frames, pa.binary()), now, reading)
+    assert list(batch) == list(others)
+    assert batch.header_names == others.header_names
+
+
+@pytest.mark.parametrize("dialect", [SINGLE, MULTIPORT])
+@pytest.mark.parametrize("line", USUAL)
+def test_usual_messages_are_read_one_by_one(line, dialect):
+    reading = Reading.of("none", ZoneInfo("UTC"), dialect=dialect)
+    assert few.read(pa.array([line]), NOW, reading, None) is not None
 
 
 def test_each_line_alone_and_all_together():
