@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import pyarrow as pa
 
 from plugins import Batch
@@ -49,7 +48,7 @@ def read(frames: Array, now: float, reading: Reading, marks: Bytes | None) -> Ba
         facilities.append(str(code >> 3))
         severities.append(str(code & 7))
         priorities.append(priority.decode())
-        versions.append(version and version.decode())
+        versions.append(version.decode() if version else None)
         stamps.append(str(stamp))
         hosts.append(host.decode())
     headers = {"Facility": facilities, "Severity": severities, dialect.priority: priorities}

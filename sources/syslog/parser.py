@@ -6,10 +6,8 @@ arithmetic on bytes, done for all frames at once, so that no step costs Python t
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from datetime import tzinfo
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np

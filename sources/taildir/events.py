@@ -26,7 +26,8 @@ class Events(NamedTuple):
     tail: Tail
     text: bytes
     """All of them, each with a newline behind it."""
-    count: int
+    number: int
+    """How many there are."""
     ends: npt.NDArray[np.int64] | None
     """Where in `text` those newlines are; None where there are no others in it."""
     offsets: npt.NDArray[np.int64] | None
@@ -118,5 +119,5 @@ def batch_of(pieces: Sequence[Events]) -> Batch:
         headers[OFFSET_HEADER] = pa.DictionaryArray.from_arrays(
             pa.array(np.arange(len(ends), dtype=np.int32)), values
         )
-    headers |= columns.headers([piece.count for piece in pieces], [piece.tail.headers for piece in pieces])
+    headers |= columns.headers([piece.number for piece in pieces], [piece.tail.headers for piece in pieces])
     return Batch.of_columns(columns.binary(bodies, ends), headers)

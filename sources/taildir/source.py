@@ -31,6 +31,9 @@ STOPPING_SECONDS = 0.1
 _TURN_BYTES = 16 * _BATCH_BYTES
 """So much of one file is read before the next has its turn; more than the longest line."""
 assert _TURN_BYTES > MAX_LINE + 1
+_GLANCE_SECONDS = 0.01
+"""While writes are not watched, all files are looked at after so long, or later where that would take more than a
+tenth of the time."""
 _MISSED_SECONDS = 600.0
 """So long after a file was missed the agent's health shows it."""
 
@@ -109,7 +112,7 @@ class TaildirSource(Source[TaildirConfig]):
         """Files whose last event may go on."""
         self._pace = Pace()
         self._pause = 0.0
-        self._next_look = 0.0
+        self._next_look = self._next_glance = 0.0
         self._found = False
         self._watch_directories()  # before the first look, so that nothing comes between the two
         self._watch.settle()
@@ -191,7 +194,7 @@ class TaildirSource(Source[TaildirConfig]):
                     break
                 pieces.append(events)
                 more = tail.position + space < due.until
-                room -= events.count
+                room -= events.number
                 space -= events.size
                 if not more and room and space > _LEAST_BYTES:
                     break  # nothing complete is left in this file, and the next one's fit in as well
@@ -231,6 +234,8 @@ class TaildirSource(Source[TaildirConfig]):
         else:
             grown, changed = self._files.hinted(hints)
             quiet = {tail for tail in self._holding if self._quiet(tail, now)}
+            if hints.busy and now >= self._next_glance:
+                grown.update(self._files.followed)
             tails = dict.fromkeys(grown | changed | self._behind | quiet)
         self._tell_missed()
         self._behind = set()
@@ -257,6 +262,9 @@ class TaildirSource(Source[TaildirConfig]):
             until = min(status.st_size, tail.position + _TURN_BYTES)
             due = _Due(tail, until, until < status.st_size, complete, final)
             found.append((status.st_mtime_ns, tail.path, due))
+        if hints.busy and now >= self._next_glance:
+            looked = time.monotonic()
+            self._next_glance = looked + max(_GLANCE_SECONDS, 9 * (looked - now))
         found.sort(key=lambda entry: entry[:2])
         self._found = self._found or bool(found)
         return [due for _, _, due in found]
@@ -414,7 +422,7 @@ class TaildirSource(Source[TaildirConfig]):
             self._files.close(tail)
 
     def _wait(self) -> None:
-        until = self._next_look
+        until = min(self._next_look, self._next_glance) if self._watch.busy else self._next_look
         if self._holding:
             quiet = min(tail.changed_at for tail in self._holding) + self.config.multiline_timeout / 1000
             until = min(until, quiet)

@@ -49,7 +49,7 @@ class Mark(msgspec.Struct, frozen=True):
         return len(head) >= self.length and _fingerprint(head[: self.length]) == self.head
 
     def holds(self, fd: int, before: bytes | None = None) -> bool:
-        """Whether the file still has the same bytes there; `before` are those before the offset, if they are known."""
+        """Whether the file still has the same bytes there; `before` are those before the offset, where known."""
         head = os.pread(fd, self.length, 0) if self.length else b""
         if before is None:
             before = _before(fd, self.offset)

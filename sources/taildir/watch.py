@@ -29,7 +29,6 @@ _WRITES = Mask(InotifyConstants.IN_MODIFY | InotifyConstants.IN_ONLYDIR)
 _BUSY_EVENTS = 256
 """So many writes between two takes mean a busy writer: looking is cheaper than being told."""
 _BUSY_SECONDS = 1.0
-_BUSY_LOOK = 0.01
 _MOST_CHANGES = 1 << 16
 """So many changes of names may wait to be taken: more are not kept, as when the kernel's own queue overflows."""
 _MOST_MOVES = 1024
@@ -70,6 +69,8 @@ class Hints(NamedTuple):
     """Names that came, went or mean another file now."""
     everywhere: bool
     """Whether to look everywhere."""
+    busy: bool
+    """Whether writes are not watched now, so that any file may have grown."""
     overflow: bool
     """Whether changes of names were dropped."""
     ended: str
@@ -177,9 +178,8 @@ class Watch:
         """By path that nobody wants, the names of the files that were renamed to it."""
         self._grown: set[str] = set()
         self._count = 0
-        self._busy: set[str] | None = None
-        """While writes are not watched: files that were being written to when that began, and new ones."""
         self._busy_until = 0.0
+        """So long writes are not watched, on the monotonic clock; 0 while they are."""
         self._names: Names | None = None
         self._writes: _Writes | None = None
         if not inotify:
@@ -203,7 +203,7 @@ class Watch:
         try:
             new = self._names.add(directory, patterns)
             with self._lock:
-                if self._busy is None:
+                if not self.busy:
                     self._writes.add(directory)
         except (FileNotFoundError, NotADirectoryError):
             pass
@@ -220,11 +220,13 @@ class Watch:
         if self._names is not None:
             self._names.wait()
 
+    @property
+    def busy(self) -> bool:
+        """Whether writes are not watched now."""
+        return self._busy_until > 0
+
     def wait(self, timeout: float) -> bool:
         """Whether there are hints, at the latest after `timeout` seconds."""
-        if self._busy is not None:
-            self._hinted.wait(min(timeout, _BUSY_LOOK))
-            return True
         return self._hinted.wait(timeout)
 
     def take(self) -> Hints:
@@ -238,13 +240,11 @@ class Watch:
             ended, self._ended = self._ended, ""
             self._count = 0
             everywhere = overflow or bool(ended)
-            if self._busy is not None:
-                self._busy |= {change.path for change in changes}
-                grown |= self._busy
-                if time.monotonic() >= self._busy_until:
-                    self._busy = None
-                    everywhere = True
-        return Hints(grown, changes, everywhere, overflow, ended)
+            if self.busy and time.monotonic() >= self._busy_until:
+                self._busy_until = 0.0
+                everywhere = True
+            busy = self.busy
+        return Hints(grown, changes, everywhere, busy, overflow, ended)
 
     def close(self) -> None:
         """Stop watching, and let go of what was not taken; its threads have ended on return."""
@@ -262,9 +262,9 @@ class Watch:
         with self._lock:
             self._grown.add(path)
             self._count += 1
-            if self._count > _BUSY_EVENTS and self._busy is None and self._writes is not None:
+            if self._count > _BUSY_EVENTS and not self.busy and self._writes is not None:
                 self._writes.clear()
-                self._busy, self._busy_until = set(self._grown), time.monotonic() + _BUSY_SECONDS
+                self._busy_until = time.monotonic() + _BUSY_SECONDS
         self._hinted.set()
 
     def _on_overflow(self) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters
 from agent.runner.delivery import intercepted
 from agent.runner.latency import took
 from agent.runner.local.channels import ChannelRunner, HalfStored, Placed
+from agent.runner.local.inflight import InFlight
 from agent.runner.local.optional import PATIENCE_SECONDS, OptionalPuts
 from agent.runner.local.selectors import Routed, Selector
 from agent.runner.local.turns import Turns
@@ -114,38 +113,15 @@ class SourceRunner(Worker):
             close(interceptor, self.log)
 
     def _pump_in_flight(self, most: int) -> None:
-        """Deliver several batches at once; a thread of its own calls `stored`, in order, as soon as each is."""
-        room = threading.Semaphore(most)
-        under_way: queue.SimpleQueue[tuple[Batch, Future[bool]] | None] = queue.SimpleQueue()
-        failure: list[BaseException | None] = []  # None: the agent gave a batch up
-
-        def acknowledge() -> None:
-            while (entry := under_way.get()) is not None:
-                batch, delivered = entry
-                try:
-                    if not delivered.result():
-                        failure.append(None)
-                    # Once one batch is lost no later one may be acknowledged: a position would pass over it.
-                    if not failure:
-                        self.source.stored(batch)
-                except ANY_FAILURE as e:  # carried to the source's thread below
-                    failure.append(e)
-                finally:
-                    room.release()
-
-        acknowledger = threading.Thread(target=acknowledge, name=f"{self.path}-stored", daemon=True)
-        acknowledger.start()
-        with ThreadPoolExecutor(most, thread_name_prefix=f"{self.path}-deliver") as pool:
-            try:
-                for batch in self._batches():
-                    room.acquire()
-                    if failure:
-                        break
-                    under_way.put((batch, pool.submit(self.deliver, batch, next(self._numbers))))
-            finally:
-                under_way.put(None)
-                acknowledger.join()
-        for error in filter(None, failure):
+        """Deliver several batches at once, on threads of their own, which call `stored`."""
+        in_flight = InFlight(most, self.path, self.deliver, self.source.stored)
+        try:
+            for batch in self._batches():
+                if not in_flight.put(batch, next(self._numbers)):
+                    break
+        finally:
+            in_flight.close()
+        for error in in_flight.failures:
             raise error
 
     def deliver(self, batch: Batch, number: int | None = None) -> bool:

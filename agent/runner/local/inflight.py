@@ -1,0 +1,104 @@
+"""Several batches of one source on their way at once."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from plugins import Batch
+from plugins.errors import ANY_FAILURE
+
+
+@dataclass(eq=False)
+class _UnderWay:
+    number: int
+    batch: Batch
+    delivered: bool = False
+    stored: bool = False
+    failure: BaseException | None = None
+
+
+class InFlight:
+    """Threads that deliver batches, as many as are needed.
+
+    The source is told of batches in the order in which they came, and by one thread at a time: by the one that has
+    delivered the oldest, so that nobody has to be woken for it. Once a batch is not stored it is told of no later
+    one: a position would pass over it.
+    """
+
+    def __init__(
+        self, most: int, name: str, deliver: Callable[[Batch, int], bool], stored: Callable[[Batch], None]
+    ) -> None:
+        """At most so many batches. `deliver` answers whether that of this number is stored, `stored` tells of it."""
+        self._name, self._deliver, self._stored = name, deliver, stored
+        self._room = threading.Semaphore(most)
+        self._work: queue.SimpleQueue[_UnderWay | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._under_way: deque[_UnderWay] = deque()
+        """Those that the source was not told of, the oldest first."""
+        self._undelivered = 0
+        self._telling = False
+        self.ended = False
+        """Whether one was not stored, so that no more shall come."""
+        self.failures: list[BaseException] = []
+        """What was raised."""
+
+    def put(self, batch: Batch, number: int) -> bool:
+        """Have it delivered; waits for room. False where one before was not stored: then it is not taken."""
+        self._room.acquire()
+        if self.ended:
+            return False
+        one = _UnderWay(number, batch)
+        with self._lock:
+            self._under_way.append(one)
+            self._undelivered += 1
+            if self._undelivered > len(self._threads):
+                name = f"{self._name}-deliver_{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
+                self._threads[-1].start()
+        self._work.put(one)
+        return True
+
+    def close(self) -> None:
+        """Return when all that was put is stored, or has failed."""
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (one := self._work.get()) is not None:
+            try:
+                one.stored = self._deliver(one.batch, one.number)
+            except ANY_FAILURE as e:  # whoever puts raises it
+                one.failure = e
+            with self._lock:
+                one.delivered = True
+                self._undelivered -= 1
+                if self._telling:
+                    continue
+                self._telling = True
+            while (oldest := self._oldest()) is not None:
+                self._tell(oldest)
+                self._room.release()
+
+    def _oldest(self) -> _UnderWay | None:
+        """The next to tell of; where it is still on its way, whoever delivers it goes on."""
+        with self._lock:
+            self._telling = bool(self._under_way) and self._under_way[0].delivered
+            return self._under_way.popleft() if self._telling else None
+
+    def _tell(self, one: _UnderWay) -> None:
+        try:
+            if one.failure is not None:
+                raise one.failure
+            self.ended = self.ended or not one.stored
+            if not self.ended:
+                self._stored(one.batch)
+        except ANY_FAILURE as e:
+            self.ended = True
+            self.failures.append(e)
