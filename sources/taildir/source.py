@@ -33,7 +33,7 @@ _TURN_BYTES = 16 * _BATCH_BYTES
 assert _TURN_BYTES > MAX_LINE + 1
 _GLANCE_SECONDS = 0.01
 """While writes are not watched, all files are looked at after so long, or later where that would take more than a
-tenth of the time."""
+twentieth of the time."""
 _MISSED_SECONDS = 600.0
 """So long after a file was missed the agent's health shows it."""
 
@@ -264,7 +264,7 @@ class TaildirSource(Source[TaildirConfig]):
             found.append((status.st_mtime_ns, tail.path, due))
         if hints.busy and now >= self._next_glance:
             looked = time.monotonic()
-            self._next_glance = looked + max(_GLANCE_SECONDS, 9 * (looked - now))
+            self._next_glance = looked + max(_GLANCE_SECONDS, 19 * (looked - now))
         found.sort(key=lambda entry: entry[:2])
         self._found = self._found or bool(found)
         return [due for _, _, due in found]
