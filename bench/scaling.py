@@ -1,7 +1,7 @@
 """How the agent's cost for an event grows: with its bytes, with files, with masks, and with partitions.
 
 CPU time of the agent for an event, over a range of each. Files are beside rsyslog and Flume, the start of each
-included. Sizes are beside a bare producer of the same lines, and both get a line a + b · bytes fitted to their
+included; those that grow are beside rsyslog. Sizes are beside a bare producer of the same lines, and both get a line a + b · bytes fitted to their
 medians, of which b is a row of its own; so is the cost of one more mask.
 """
 
@@ -15,10 +15,12 @@ from bench.frame import CPU, Bench, Row, simply
 from bench.frame.kafka import Topic, bare_producer
 from bench.frame.peers import BARE
 from bench.frame.syslog import Lines, ours, taking
-from bench.taildir import compare
+from bench.taildir import compare, growing
 
 SIZES = (100, 1_000, 10_000, 100_000)
 FILES = (1, 100, 10_000)
+GROWTH = 10_000
+"""Lines a second, of all files together."""
 MASKS = (1, 5, 20)
 PARTITIONS = (1, 6, 60)
 CODECS = {"zstd": (), "lz4": ("a.channels.kafka.kafka.producer.compression.type = lz4",)}
@@ -85,7 +87,8 @@ def slope(measured: Costs, whose: int) -> list[float]:
 
 
 def files(bench: Bench) -> None:
-    """The same lines in so many files, which are all there when the program starts, beside rsyslog and Flume."""
+    """The same lines in so many files, which are all there when the program starts, beside rsyslog and Flume; then
+    files that grow while they are followed."""
     lines = Lines(bench, bench.events(1_000_000, 10_000))
     data, size = lines.path.read_bytes(), lines.bytes
     for count in FILES[:2] if bench.smoke else FILES:
@@ -95,6 +98,8 @@ def files(bench: Bench) -> None:
             end = lines.events if number == count - 1 else (number + 1) * share
             (directory / f"{number}.log").write_bytes(data[number * share * size : end * size])
         compare(bench, f"{count:,} file{'s' * (count > 1)}", lines, directory)
+    fewer, count = lines.fewer(10), 10 if bench.smoke else 1_000
+    growing(bench, f"{count:,} files, a line at a time", fewer, count, GROWTH)
 
 
 def masks(bench: Bench) -> None:

@@ -6,9 +6,11 @@ start. Time runs from the start of the process until all in-sync replicas have t
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -78,19 +80,31 @@ def compare(bench: Bench, measure: str, lines: Lines, directory: Path, *, tuned:
 
 def ours(bench: Bench, lines: Lines, directory: Path, topic: Topic) -> Figures:
     """An agent with the source `taildir`."""
-    home = bench.directory("agent")
-    text = CONFIGURATION.format(home=home, directory=directory, servers=topic.servers, topic=topic.name)
     started = time.perf_counter()
-    with RunningAgent(home, text) as agent:
+    with _agent(bench, directory, topic) as agent:
 
         def arrived() -> bool:
-            return agent.count("SOURCE.files", "EventAcceptedCount") >= lines.events
+            return _accepted(agent) >= lines.events
 
         return _measured(lines, started, agent.process.pid, arrived, topic.bodies, topic.name)
 
 
+def _agent(bench: Bench, directory: Path, topic: Topic) -> RunningAgent:
+    home = bench.directory("agent")
+    text = CONFIGURATION.format(home=home, directory=directory, servers=topic.servers, topic=topic.name)
+    return RunningAgent(home, text)
+
+
+def _accepted(agent: RunningAgent) -> int:
+    return agent.count("SOURCE.files", "EventAcceptedCount")
+
+
 def by_rsyslog(bench: Bench, lines: Lines, directory: Path, topic: Topic) -> Figures:
     """imfile and omkafka."""
+    return _by_peer(lines, topic, _rsyslog(bench, directory, topic), topic.values)
+
+
+def _rsyslog(bench: Bench, directory: Path, topic: Topic) -> AbstractContextManager[int]:
     files, limit = len(list(directory.iterdir())), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if 2 * files + 100 > limit:
         raise Missing(f"it keeps two descriptors for each of {files:,} files, and may have {limit:,}")
@@ -98,8 +112,7 @@ def by_rsyslog(bench: Bench, lines: Lines, directory: Path, topic: Topic) -> Fig
         f'module(load="imfile" mode="inotify")\n'
         f'input(type="imfile" file="{directory}/*" tag="x" ruleset="to-kafka" readTimeout="0")'
     )
-    with_it = rsyslog(bench.directory("rsyslog"), topic.servers, topic.name, input=input, template="%msg%")
-    return _by_peer(lines, topic, with_it, topic.values)
+    return rsyslog(bench.directory("rsyslog"), topic.servers, topic.name, input=input, template="%msg%")
 
 
 def by_flume(bench: Bench, lines: Lines, directory: Path, topic: Topic, more: str = "") -> Figures:
@@ -122,3 +135,41 @@ def _measured(
     seconds, cpu = time.perf_counter() - started, cpu_seconds(pid)
     same(read(), lines.whole, name)
     return {RATE: lines.events / seconds, CPU: cpu / lines.events * 1e6}
+
+
+def growing(bench: Bench, measure: str, lines: Lines, files: int, rate: int) -> None:
+    """So many files that are followed grow by these lines, a line at a time and so many lines a second."""
+
+    @contextlib.contextmanager
+    def by_agent() -> Iterator[Callable[[], Figures]]:
+        directory, topic = empty("ours")
+        with _agent(bench, directory, topic) as agent:
+            yield lambda: once(directory, agent.process.pid, partial(_accepted, agent), topic.bodies)
+
+    @contextlib.contextmanager
+    def by_rsyslog() -> Iterator[Callable[[], Figures]]:
+        directory, topic = empty("rsyslog")
+        with _rsyslog(bench, directory, topic) as pid:
+            yield lambda: once(directory, pid, topic.records_ever, topic.values)
+
+    def empty(who: str) -> tuple[Path, Topic]:
+        directory = bench.directory(f"growing-{who}")
+        for number in range(files):
+            (directory / f"{number}.log").touch()
+        return directory, Topic(bench.kafka.bootstrap_servers, directory.name)
+
+    def once(directory: Path, pid: int, arrived: Callable[[], int], read: Callable[[], pa.Array]) -> Figures:
+        before, cpu, began = arrived(), cpu_seconds(pid), time.perf_counter()
+        with contextlib.ExitStack() as stack:
+            logs = [stack.enter_context(path.open("ab", buffering=0)) for path in directory.iterdir()]
+            written = stack.enter_context(lines.path.open("rb"))
+            for number, (log, line) in enumerate(zip(itertools.cycle(logs), written, strict=False)):
+                log.write(line)
+                if not number % 100:
+                    time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+        until(lambda: arrived() - before >= lines.events, f"all {lines.events:,} lines to arrive")
+        cpu = cpu_seconds(pid) - cpu
+        same(read(), lines.whole, measure)
+        return {CPU: cpu / lines.events * 1e6}
+
+    bench.compare(measure, by_agent(), {RSYSLOG: by_rsyslog()})
