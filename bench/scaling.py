@@ -1,8 +1,8 @@
 """How the agent's cost for an event grows: with its bytes, with files, with masks, and with partitions.
 
 CPU time of the agent for an event, over a range of each. Files are beside rsyslog and Flume, the start of each
-included; those that grow are beside rsyslog. Sizes are beside a bare producer of the same lines, and both get a line a + b · bytes fitted to their
-medians, of which b is a row of its own; so is the cost of one more mask.
+included; those that grow are beside rsyslog. Sizes are beside a bare producer of the same lines, and both get a line
+a + b · bytes fitted to their medians, of which b is a row of its own; so is the cost of one more mask.
 """
 
 from __future__ import annotations

@@ -1,0 +1,73 @@
+"""Batches on their way at once: in whatever order they are stored, the source is told in the order of its yields."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.runner.local.inflight import InFlight
+from plugins import Batch, Event, Retry
+
+BATCHES = [Batch.of([Event(b"%d" % number)]) for number in range(5)]
+
+
+def told(order, outcomes, broken=None):
+    """Let deliveries end in that order, with these outcomes. What the source was told, and the `InFlight`."""
+    gates = [threading.Event() for _ in BATCHES]
+    numbers: list[int] = []
+    here = threading.Lock()
+
+    def deliver(batch, number):
+        assert gates[number].wait(60)
+        if isinstance(outcomes[number], Exception):
+            raise outcomes[number]
+        return outcomes[number]
+
+    def stored(batch):
+        assert here.acquire(blocking=False), "two threads tell at once"
+        numbers.append(int(batch.bodies[0].as_py()))
+        here.release()
+        if numbers[-1] == broken:
+            raise Retry("the position cannot be saved")
+
+    in_flight = InFlight(len(BATCHES), "source", deliver, stored)
+    for number, batch in enumerate(BATCHES):
+        assert in_flight.put(batch, number)
+    for number in order:
+        gates[number].set()
+    in_flight.close()
+    return numbers, in_flight
+
+
+@given(st.permutations(range(5)), st.lists(st.sampled_from([True, True, True, False]), min_size=5, max_size=5))
+def test_it_is_told_of_all_before_the_first_that_was_given_up(order, outcomes):
+    numbers, in_flight = told(order, outcomes)
+    assert numbers == list(range([*outcomes, False].index(False)))
+    assert in_flight.ended == (False in outcomes)
+    assert not in_flight.failures
+
+
+@pytest.mark.parametrize("order", [range(5), range(4, -1, -1)])
+def test_what_fails_is_kept_and_no_later_batch_is_told_of(order):
+    error = Retry("away")
+    numbers, in_flight = told(order, [True, True, error, True, True])
+    assert (numbers, in_flight.failures) == ([0, 1], [error])
+    assert not in_flight.put(BATCHES[0], 5)
+
+
+def test_a_source_that_cannot_be_told_is_told_no_more():
+    numbers, in_flight = told(range(5), [True] * 5, broken=1)
+    assert numbers == [0, 1]
+    assert [str(error) for error in in_flight.failures] == ["the position cannot be saved"]
+
+
+def test_no_more_threads_are_started_than_batches_are_on_their_way():
+    stored = threading.Semaphore(0)
+    in_flight = InFlight(4, "source", lambda batch, number: True, lambda batch: stored.release())
+    for number, batch in enumerate(BATCHES):
+        in_flight.put(batch, number)
+        assert stored.acquire(timeout=60)
+    started = len(in_flight._threads)
+    in_flight.close()
+    assert started == 1
