@@ -289,7 +289,7 @@ USUAL = [
     st.lists(st.sampled_from(USUAL) | mutated(USUAL), min_size=1, max_size=4),
     st.sampled_from(["UTC", "America/New_York"]),
     MOMENTS,
-    st.sampled_from([(SINGLE, None), (MULTIPORT, None), (MULTIPORT, "utf-8"), (MULTIPORT, "latin-1")]),
+    st.sampled_from([(SINGLE, None), (MULTIPORT, "utf-8"), (MULTIPORT, "latin-1")]),
 )
 def test_a_few_are_read_one_by_one_as_they_are_by_columns(frames, zone, now, kind):
     dialect, charset = kind
