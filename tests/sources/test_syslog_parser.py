@@ -301,6 +301,28 @@ def test_a_few_are_read_one_by_one_as_they_are_by_columns(frames, zone, now, kin
     assert batch.header_names == others.header_names
 
 
+@pytest.mark.parametrize("mark", [0, CUT, REST])
+@pytest.mark.parametrize(("dialect", "charset"), [(SINGLE, None), (MULTIPORT, "utf-8")])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"<13>Oct 11 22:14:15 h text \xe9",
+        b"<13>Oct 32 22:14:15 h text",
+        b"<13>Oct 11 24:14:60 h text",
+        b"<13>Xyz 11 22:14:15 h text",
+        b"<13>2 2024-05-01T10:00:00Z h text",
+        b"<13>1 2024-05-01T10:00:00,5Z h text",
+        b"<13>1 2024-02-30T10:00:00Z h text",
+        b"<13>1 2024-05-01T10:00:00+99:00 h text",
+        b"<13>1 2024-05-01T10:00:00Z - text",
+        USUAL[0],
+    ],
+)
+def test_a_message_that_is_nearly_usual(line, dialect, charset, mark):
+    reading = Reading.of("none", ZoneInfo("UTC"), dialect=dialect, charset=charset)
+    events([line, USUAL[0]], reading=reading, marks=np.array([mark, 0], np.uint8))
+
+
 @pytest.mark.parametrize("dialect", [SINGLE, MULTIPORT])
 @pytest.mark.parametrize("line", USUAL)
 def test_usual_messages_are_read_one_by_one(line, dialect):
