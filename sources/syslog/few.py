@@ -22,7 +22,7 @@ _USUAL = re.compile(
 )
 """A head that is well formed in every dialect, but for the numbers in it and the host, and text behind it."""
 _MOMENTS = 4
-"""Of more dates and times without a year, whose year and zone take a while each, columns are the faster way as well."""
+"""Of more dates without a year, which take a while each, columns are the faster way as well."""
 _Texts = list[str | None]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
