@@ -1,6 +1,6 @@
 """Mutants of the runner of sinks: commits, failures and conflicts, dead letters and their replay, drains."""
 
-from tests.simulator.mutants.mutant import ALL, EXACTLY_ONCE, SOLR, Mutant
+from tests.simulator.mutants.mutant import ALL, EXACTLY_ONCE, HDFS, SOLR, Mutant
 
 RUNNER = "agent/runner/local/sinks.py"
 LETTERS = "agent/runner/deadletters/letters.py"
@@ -69,7 +69,7 @@ SINKS = (
     Mutant(
         "letters-with-commit",
         "letters travel with the commit",
-        EXACTLY_ONCE,
+        HDFS,
         DELIVERY,
         "start, end, to_note(letters))",
         "start, end, b'')",
