@@ -21,8 +21,8 @@ from plugins.shared.octets import places
 OCTET = "[0-2]?[0-9]{1,2}"
 PATTERN = rf"{OCTET}\.{OCTET}\.{OCTET}\.{OCTET}"
 """What is found, as a regular expression."""
-FEW = 64
-"""So many bodies, of usual length, are looked at one by one in less time than by columns."""
+FEW_BYTES = 2048
+"""So many bytes of bodies are looked at one by one in less time than by columns, whatever is in them."""
 _COMPILED = re.compile(PATTERN.encode())
 
 

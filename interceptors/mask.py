@@ -180,7 +180,7 @@ class MaskInterceptor(PatternInterceptor[MaskConfig]):
         """As `mask` does it for IPv4 addresses, but bodies are looked at for dots first."""
         if not pa.types.is_binary(column.type):
             return mask(column)
-        if len(column) <= ipv4.FEW:
+        if column.nbytes <= ipv4.FEW_BYTES:
             return ipv4.each(column, lambda text: self._substitute(text.decode()).encode())
         starts, ends, unclear = ipv4.find(column)
         after = column

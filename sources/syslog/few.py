@@ -12,12 +12,13 @@ from sources.syslog.columns import Array, Bytes
 from sources.syslog.reading import Reading, is_host
 from sources.syslog.times import rfc3164_second
 
-FEW = 64
-"""Of more messages than that, columns are the faster way."""
+FEW, FEW_BYTES = 64, 256 << 10
+"""Of more messages or bytes than that, columns are the faster way."""
 
 _USUAL = re.compile(
     rb"<(\d{1,3})>(?:([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
-    rb"|(\d) (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[+-]\d\d:\d\d|Z))) ([!-~]{1,255}) (?=[^\n]|\n.)",
+    rb"|(\d) (\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(?:\.\d+)?(?:[+-]\d\d:\d\d|Z)))"
+    rb" ([!-~]{1,255}) (?=[^\n]|\n.)",
     re.DOTALL,
 )
 """A head that is well formed in every dialect, but for the numbers in it and the host, and text behind it."""
@@ -30,7 +31,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 def read(frames: Array, now: float, reading: Reading, marks: Bytes | None) -> Batch | None:
     """What `parser.parse` makes of them; None where one of them is not usual, or is to be read in a special way."""
-    if not 0 < len(frames) <= FEW or reading.special or (marks is not None and marks.any()):
+    if not 0 < len(frames) <= FEW or frames.nbytes > FEW_BYTES:
+        return None
+    if reading.special or (marks is not None and marks.any()):
         return None
     dialect = reading.dialect
     bodies: list[bytes] = []
@@ -67,7 +70,7 @@ def read(frames: Array, now: float, reading: Reading, marks: Bytes | None) -> Ba
 def _milliseconds(old: bytes | None, new: bytes | None, now: float, reading: Reading) -> int | None:
     """Since the epoch; None where there is no such day or time."""
     if old is not None:
-        second = rfc3164_second(old, now, reading.zone, strict=True)
+        second = rfc3164_second(old, now, reading.zone)
         return None if second is None else 1000 * second
     assert new is not None
     try:

@@ -61,9 +61,9 @@ def rfc3164_times(
     return seconds[runs], known[runs]
 
 
-def rfc3164_second(stamp: bytes, now: float, zone: tzinfo | None, *, strict: bool) -> int | None:
-    """The same of one, with two bytes for its day; None where there is no such month."""
-    seconds, known = _of_runs(stamp + b" ", stamp[4:], int(now), zone, strict)
+def rfc3164_second(stamp: bytes, now: float, zone: tzinfo | None) -> int | None:
+    """The same of one, with two bytes for its day; None where there is no such month, day, or time."""
+    seconds, known = _of_runs(stamp + b" ", stamp[4:], int(now), zone, True)
     return int(seconds[0]) if known[0] else None
 
 

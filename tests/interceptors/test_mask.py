@@ -303,8 +303,8 @@ def test_addresses_found_by_their_dots_are_those_of_the_regular_expression(bodie
     interceptor = make(patterns="ipv4", action=action, **({"key": KEY} if action == "hash" else {}))
     column = pa.array([b"10.0.0.1"] * skipped + bodies, pa.binary())[skipped:]
     expected = Regex(ipv4.PATTERN).transform(column, interceptor._substitute).to_pylist()
-    for few in (ipv4.FEW, 0):
-        with mock.patch.object(ipv4, "FEW", few):
+    for few in (ipv4.FEW_BYTES, 0):
+        with mock.patch.object(ipv4, "FEW_BYTES", few):
             batch = interceptor.intercept(Batch.of_columns(column, {}))
         assert batch.bodies.to_pylist() == expected
         batch.records.validate(full=True)

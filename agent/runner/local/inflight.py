@@ -33,14 +33,15 @@ class InFlight:
         self, most: int, name: str, deliver: Callable[[Batch, int], bool], stored: Callable[[Batch], None]
     ) -> None:
         """At most so many batches. `deliver` answers whether that of this number is stored, `stored` tells of it."""
-        self._name, self._deliver, self._stored = name, deliver, stored
+        self._most, self._name, self._deliver, self._stored = most, name, deliver, stored
         self._room = threading.Semaphore(most)
         self._work: queue.SimpleQueue[_UnderWay | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._under_way: deque[_UnderWay] = deque()
         """Those that the source was not told of, the oldest first."""
-        self._undelivered = 0
+        self._free = 0
+        """Threads that neither deliver nor tell, less the batches that wait for one."""
         self._telling = False
         self.ended = False
         """Whether one was not stored, so that no more shall come."""
@@ -55,8 +56,9 @@ class InFlight:
         one = _UnderWay(number, batch)
         with self._lock:
             self._under_way.append(one)
-            self._undelivered += 1
-            if self._undelivered > len(self._threads):
+            self._free -= 1
+            if self._free < 0 and len(self._threads) < self._most:
+                self._free += 1
                 name = f"{self._name}-deliver_{len(self._threads)}"
                 self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
                 self._threads[-1].start()
@@ -78,13 +80,13 @@ class InFlight:
                 one.failure = e
             with self._lock:
                 one.delivered = True
-                self._undelivered -= 1
-                if self._telling:
-                    continue
+                tells = not self._telling
                 self._telling = True
-            while (oldest := self._oldest()) is not None:
+            while tells and (oldest := self._oldest()) is not None:
                 self._tell(oldest)
                 self._room.release()
+            with self._lock:
+                self._free += 1
 
     def _oldest(self) -> _UnderWay | None:
         """The next to tell of; where it is still on its way, whoever delivers it goes on."""
