@@ -70,6 +70,9 @@ def test_who_rests_sends_what_is_there_then(clock: Clock) -> None:
     ours.begin()
     ours.rest()
     assert clock.now == pytest.approx(Clock.now + PAUSE)
+    assert not ours.due(quiet=False)
+    assert ours.rest() is False, "what was released is read at once"
+    assert clock.now == pytest.approx(Clock.now + PAUSE)
     assert ours.due(quiet=False)
     ours.end(MUCH)
     ours.begin()
@@ -131,6 +134,32 @@ def test_connections_are_read_once_what_came_meanwhile_included(
         read_so_far = len(reads)
     assert sorted(event.body for event in running.batches[1]) == [b"fourth", b"second", b"third"]
     assert read_so_far == 3
+
+
+def test_what_a_sender_holds_back_until_it_is_read_goes_with_what_it_was_behind(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel does so until what it sent before is acknowledged, unless it sets TCP_NODELAY."""
+    config, problems = SyslogTcpConfig.parse({"host": "127.0.0.1", "port": "0"})
+    assert config is not None, problems
+    source = SyslogTcp(config)
+    with Running(source) as running, socket.create_connection(("127.0.0.1", source.port)) as sender:
+        late: list[bytes] = []
+
+        def sleep(seconds: float) -> None:
+            clock.tick(seconds)
+            while late:
+                sender.sendall(b"<13>Oct 11 22:14:15 web-1 %s\n" % late.pop())
+
+        monkeypatch.setattr(clock, "sleep", sleep)
+        sender.sendall(b"<13>Oct 11 22:14:15 web-1 zeroth\n")
+        running.wait_for(1)
+        for number in range(40):  # at first a kernel acknowledges before anything is read
+            late += b"third", b"second"
+            sender.sendall(b"<13>Oct 11 22:14:15 web-1 first\n")
+            running.wait_for(1 + 3 * (number + 1))
+        batches = [[event.body for event in batch] for batch in running.batches[1:]]
+    assert batches == [[b"first", b"second", b"third"]] * 40
 
 
 def test_a_command_s_first_line_goes_at_once_and_those_behind_it_together(
