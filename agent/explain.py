@@ -11,7 +11,7 @@ from agent.config import catalogue
 from agent.config.sinkgroups import OPTIONS as PROCESSORS
 from agent.options import AgentOptions, SinkErrors
 from plugins import Component, Components, Config, Difference, FlafkaError, Interceptor, Option, UnknownType
-from plugins.options import suggestion
+from plugins.problems import suggestion
 
 KINDS = ("source", "channel", "interceptor", "sink")
 PROCESSOR = "processor"

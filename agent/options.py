@@ -8,7 +8,7 @@ from typing import Literal
 import pydantic
 
 from plugins import Config, option
-from plugins.options import suggestion
+from plugins.problems import suggestion
 
 YARN = "yarn"
 LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")

@@ -16,7 +16,7 @@ from agent.config import load
 from agent.pipeline import ARRIVAL, Outcome, Outcomes, run, source_named
 from agent.topology import AgentSpec
 from plugins import Components, Event, FlafkaError
-from plugins.options import suggestion
+from plugins.problems import suggestion
 
 SUFFIX = ".test.toml"
 TABLES = list[dict[str, Any]]

@@ -36,7 +36,7 @@ from interceptors.bodies import bytes_of, rows_at
 from interceptors.patterns import PatternConfig, PatternInterceptor
 from plugins import Batch, agreement, option
 from plugins.batch import Array
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from plugins.shared.regex import Regex
 
 Mask = npt.NDArray[np.bool_]

@@ -27,6 +27,8 @@ from plugins.channel import (
     replay_group,
 )
 from plugins.component import Caution, Component, PortTaken, require
+from plugins.declared import Option
+from plugins.differences import Difference
 from plugins.errors import Conflict, FlafkaError, MissingExtra, Rejected, Retry, Unreachable
 from plugins.event import Event, EventId
 from plugins.interceptor import Interceptor
@@ -41,7 +43,8 @@ from plugins.kafkachannel import (
 )
 from plugins.manager import Components, UnknownType, UnusableType, hookimpl
 from plugins.metrics import Metrics
-from plugins.options import Config, Difference, Option, Problem, agreement, option, with_default
+from plugins.options import Config, agreement, option, with_default
+from plugins.problems import Problem
 from plugins.sink import CommittingSink, PlainSink, Receipt, Resumed, Sink
 from plugins.source import FollowedFile, Source
 from plugins.streaming import StreamingSink

@@ -16,7 +16,7 @@ from plugins.errors import ANY_FAILURE, FlafkaError
 from plugins.installed import GROUP, Plugin, described, place_of, plugins, raised_at
 from plugins.interceptor import Interceptor
 from plugins.mistakes import header, mistakes
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from plugins.sink import Sink
 from plugins.source import Source
 from plugins.streaming import StreamingSink

@@ -2,100 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib.util
 import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, SecretStr
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError, PydanticUndefined
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import PydanticCustomError
 
-REQUIRED: Any = PydanticUndefined
-"""Default of an option that must be given."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing wrong with a component's properties. `unknown` marks a property the component does not have.
-
-    One of `Config.cautions` is a warning that something else happens here than in Flume, unless the fields after
-    `unknown` say otherwise.
-    """
-
-    option: str
-    message: str
-    unknown: bool = False
-    as_in_flume: bool = False
-    """Whether Flume does the same: a mistake, or a surprise, of the file's own."""
-    note: bool = False
-    """Whether nothing is changed or lost by it, so that only those who ask for all need to know."""
-    instead: Mapping[str, str] | None = None
-    """Options that say, in place of this one's line, what happens here; where empty, the line can go."""
-
-
-def missing_library(option: str, module: str, extra: str) -> Iterator[Problem]:
-    """For `Config.cautions`: that this option needs a library which is not installed, and which extra brings it."""
-    if importlib.util.find_spec(module) is None:
-        message = f"needs {module}, which is not installed: pip install 'flafka[{extra}]'"
-        # About this machine, not about what the file says: so nothing differs from Flume.
-        yield Problem(option, message, as_in_flume=True)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One thing that a component does otherwise than Flume's component of the same type.
-
-    `agent check -v`, `agent migrate` and the documentation show it.
-    """
-
-    flume: str
-    """What Flume does: a clause without a full stop."""
-    here: str
-    """What happens here: a clause without a full stop."""
-    option: str = ""
-    """Only a configuration that sets this option is told."""
-    seen: bool = False
-    """Whether users meet it while all goes well, and not only when something fails or is malformed."""
-
-    def __str__(self) -> str:
-        return f"Flume: {self.flume}. Here: {self.here}"
-
-
-@dataclass(frozen=True)
-class Option:
-    """One declared option, as documentation and checks read it."""
-
-    name: str
-    field: str
-    kind: str
-    default: Any
-    unit: str
-    bounds: str
-    description: str
-    secret: bool
-    ignored: bool = False
-    """Whether it has no effect; its description then says why."""
-    file: bool = False
-    """Whether it names a file, or a directory, that has to be there."""
-    section: str = ""
-    """The `section` of the class that declares it."""
-
-    @property
-    def required(self) -> bool:
-        """Whether it has no default."""
-        return self.default is REQUIRED
-
-    @property
-    def is_prefix(self) -> bool:
-        """Whether it takes every property that starts with its name (which ends in a dot)."""
-        return self.name.endswith(".")
+from plugins.declared import REQUIRED, Option, is_union, option_of
+from plugins.problems import Problem, problems_of, unknown
 
 
 def option(
@@ -210,12 +130,12 @@ class Config(BaseModel):
             elif prefix is not None:
                 values.setdefault(prefix, {})[name[len(prefix) :]] = text
             else:
-                problems.append(Problem(name, _unknown(name, [*options, *newer]), unknown=True))
+                problems.append(unknown(name, [*options, *newer]))
         config = None
         try:
             config = cls.model_validate(values)
         except pydantic.ValidationError as e:
-            found = _problems(e, options)
+            found = problems_of(e, options)
             if wrong := {str(error["loc"][0]) for error in e.errors() if error["loc"]}:
                 found += cls._disagreements(wrong, values, options)
             for problem in found:
@@ -249,7 +169,7 @@ class Config(BaseModel):
             }
             sections = {field: vars(base).get("section", "") for field, base in declared.items()}
             _OPTIONS[cls] = tuple(
-                _option(field, info, sections.get(field, "")) for field, info in cls.model_fields.items()
+                option_of(field, info, sections.get(field, "")) for field, info in cls.model_fields.items()
             )
         return iter(_OPTIONS[cls])
 
@@ -297,7 +217,7 @@ class Config(BaseModel):
         try:
             partial.model_validate({name: value for name, value in values.items() if name not in wrong})
         except pydantic.ValidationError as e:
-            return _problems(e, options)
+            return problems_of(e, options)
         return []
 
     @pydantic.field_validator("*", mode="before")
@@ -315,7 +235,7 @@ _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[f
 
 
 def _convert(annotation: Any, text: str) -> Any:
-    kinds = set(typing.get_args(annotation)) if _is_union(annotation) else {annotation}
+    kinds = set(typing.get_args(annotation)) if is_union(annotation) else {annotation}
     if bool in kinds:
         if text.lower() not in ("true", "false"):
             raise ValueError(f"must be true or false, not {text!r}")
@@ -332,125 +252,6 @@ def _convert(annotation: Any, text: str) -> Any:
     return text
 
 
-_MESSAGES = {
-    "missing": "is required",
-    "literal_error": "must be {expected}",
-    "int_parsing": "must be a whole number",
-    "int_parsing_size": "must be a smaller number",
-    "float_parsing": "must be a number",
-    "greater_than": "must be greater than {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be at most {le}",
-    "string_too_short": "must have at least {min_length} characters",
-    "string_too_long": "must have at most {max_length} characters",
-    "too_short": "must have a length of at least {min_length}",
-    "string_pattern_mismatch": "must match {pattern}",
-}
-"""What pydantic's errors mean to someone who writes a configuration, by their type."""
-
-
-def _problems(error: pydantic.ValidationError, options: Mapping[str, Option]) -> list[Problem]:
-    found = []
-    for one in error.errors():
-        if one["type"] == "disagreement":
-            names = {option.field: option for option in options.values()}
-            for field, message in one["ctx"]["found"]:
-                found += _about(names[field], message)
-        else:
-            found += _of_one(one, options)
-    return found
-
-
-def _of_one(error: Any, options: Mapping[str, Option]) -> list[Problem]:
-    location = error["loc"]
-    name = str(location[0]) if location else ""
-    declared = options.get(name) or next((option for option in options.values() if option.field == name), None)
-    if error["type"] not in _MESSAGES:
-        message = error["msg"].removeprefix("Value error, ")
-        return _about(declared, message) if declared else [Problem(name, message)]
-    name = declared.name if declared else name
-    if declared is not None and declared.is_prefix and len(location) > 1:
-        name += str(location[1])
-    message = _MESSAGES[error["type"]].format(**error.get("ctx", {}))
-    given = error["input"]
-    if isinstance(given, str) and not (declared and declared.secret):
-        message += f", not {given if len(given) <= 60 else given[:59] + '…'!r}"
-    return [Problem(name, message)]
-
-
-def _about(option: Option, message: str) -> list[Problem]:
-    """What a check says about an option: a line `<key>: …` is about one property under a prefix."""
-    if not option.is_prefix:
-        return [Problem(option.name, message)]
-    found: list[Problem] = []
-    for line in message.split("\n"):
-        key, colon, rest = line.partition(": ")
-        if colon and " " not in key:
-            found.append(Problem(option.name + key, rest))
-        elif found:
-            found[-1] = replace(found[-1], message=f"{found[-1].message}\n{line}")
-        else:
-            found.append(Problem(option.name, line))
-    return found
-
-
-def suggestion(word: str, known: list[str]) -> str:
-    """`, did you mean 'x'?`, or nothing where no known word is near."""
-    folded = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(word.lower(), list(folded), n=1, cutoff=0.7)
-    return f", did you mean {folded[near[0]]!r}?" if near else ""
-
-
-def _unknown(name: str, known: list[str]) -> str:
-    return f"unknown option {name!r}{suggestion(name, known)}"
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
-
-
-def _kind(annotation: Any) -> str:
-    if _is_union(annotation):
-        return " or ".join(_kind(a) for a in typing.get_args(annotation) if a is not type(None))
-    origin = typing.get_origin(annotation)
-    if origin is typing.Literal:
-        return " | ".join(map(str, typing.get_args(annotation)))
-    if origin in (list, tuple):
-        return "words"
-    if origin is dict or annotation is dict:
-        return "properties"
-    names = {str: "text", int: "integer", float: "number", bool: "true or false", SecretStr: "secret"}
-    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
-
-
 _OPTIONS: WeakKeyDictionary[type[Config], tuple[Option, ...]] = WeakKeyDictionary()
 _AGREEMENTS: WeakKeyDictionary[type[Config], list[str]] = WeakKeyDictionary()
 """What each class declares: it is looked for once, as a configuration is parsed many times."""
-
-
-def _option(field: str, info: FieldInfo, section: str) -> Option:
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-    return Option(
-        name=info.alias or field,
-        field=field,
-        kind=_kind(info.annotation),
-        default=info.get_default(call_default_factory=True),
-        unit=str(extra.get("unit", "")),
-        bounds=", ".join(_bounds(info.metadata)),
-        description=info.description or "",
-        secret=SecretStr in (info.annotation, *typing.get_args(info.annotation)),
-        ignored=bool(extra.get("ignored")),
-        file=bool(extra.get("file")),
-        section=section,
-    )
-
-
-def _bounds(metadata: list[Any]) -> Iterator[str]:
-    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    for constraint in metadata:
-        for attribute, sign in signs.items():
-            if (value := getattr(constraint, attribute, None)) is not None:
-                yield f"{sign} {value}"
-        if (pattern := getattr(constraint, "pattern", None)) is not None:
-            yield f"matches {pattern}"

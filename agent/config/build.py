@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 from agent.config import headers, kafka, storage
-from agent.config.components import Reader, comment_behind, missing
+from agent.config.components import Reader
 from agent.config.diagnostics import Report
-from agent.config.flume import Survivors, too_much_at_once
+from agent.config.flume import Survivors
+from agent.config.joins import Joins
 from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished, without_remark
 from agent.config.properties import Property, words
 from agent.config.runners import Drain, objections
@@ -35,11 +35,10 @@ from plugins import (
     Components,
     FlafkaError,
     Interceptor,
-    KafkaBackedChannel,
     Sink,
     StreamingSink,
 )
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from plugins.shared.kafkaclient import KafkaEndConfig
 
 KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroups": "sink group"}
@@ -58,21 +57,12 @@ class Builder:
         self.written = sort(agent, properties, report)
         places = [prop.place for prop in self.written.lists.values()]
         self.place = min(places, key=lambda place: place.line, default=Place(file, 0))
-        self.channels: dict[str, ChannelSpec | None] = {}
-        """The channels that can be named; None for one that is declared and wrong itself."""
-        self.fills: defaultdict[str, list[str]] = defaultdict(list)
-        self.drains: defaultdict[tuple[str, str | None], list[tuple[str, Place]]] = defaultdict(list)
-        self.unjoined: set[str] = set()
-        """Kinds of which one component's channel is not known: nothing can be said about who is missing."""
         self.unread: set[str] = set()
         """Paths of sources and sinks with an interceptor that cannot be read, and might set any header."""
-        self.overflows: dict[str, str] = {}
-        """By channel that holds an overflow: the path of the one whose it is."""
         self.runner_places: dict[str, Place] = {}
-        self.grouped: dict[str, str] = {}
-        """The sink group of each sink that is in one."""
         self.lines: dict[str, dict[str, Property]] = {}
         """By path of sources, channels and sinks: their properties as they are written."""
+        self.joins = Joins(agent, self.written, self.lines, report)
 
     def build(self, survivors: Survivors | None) -> AgentSpec | None:
         """The agent, as far as it can be built. `survivors` limits it to what Flume itself would run."""
@@ -88,14 +78,14 @@ class Builder:
             )
         allowed: dict[str, list[str]] = vars(survivors) if survivors else {}
         channels = self._running(map(self._channel, self._listed("channels")), allowed.get("channels"))
-        self.channels |= {spec.name: spec for spec in channels}
+        self.joins.channels |= {spec.name: spec for spec in channels}
         sources = self._running(map(self._source, self._listed("sources")), allowed.get("sources"))
         runner = options.runner
         sinks = self._running((self._sink(part, runner) for part in self._listed("sinks")), allowed.get("sinks"))
-        channels = list(self._with_overflows(channels))
-        self.channels |= {spec.name: spec for spec in channels}
+        channels = list(self.joins.with_overflows(channels))
+        self.joins.channels |= {spec.name: spec for spec in channels}
         if self.report.mode == "lenient":
-            self._check_transactions(sources, sinks)
+            self.joins.check_transactions(sources, sinks)
             sources, sinks = self._running(sources, None), self._running(sinks, None)
         groups = self._sink_groups(sinks, allowed.get("sinkgroups"))
         sinks = _in_their_places(self._running(sinks, None), groups)
@@ -104,14 +94,14 @@ class Builder:
         self._check_master(sinks, options.spark_master)
         self._check_storage(storage.out_of_reach(sinks, options.spark_master))
         groups, sinks = self._left(groups), self._running(sinks, None)
-        self._check_competition()
+        self.joins.check_competition()
         self._check_storage(storage.shared([*sources, *channels, *sinks]))
-        for spec, message in kafka.warnings(sources, self.channels, sinks):
+        for spec, message in kafka.warnings(sources, self.joins.channels, sinks):
             self.report.warn(spec.place, spec.path, message)
-        for spec, message in kafka.guarantees(self.channels, sinks):
+        for spec, message in kafka.guarantees(self.joins.channels, sinks):
             self.report.note(spec.place, spec.path, message)
         self._check_audit(channels)
-        channels = self._check_ends(channels, sources, sinks)
+        channels = self.joins.check_ends(channels, sources, sinks)
         if self.report.mode == "lenient" and not (channels and (sources or sinks)):
             self.report.fatal(self.place, self.agent, "nothing is left that could run")
         places = {name: prop.place for name, prop in self.written.options.items()}
@@ -125,9 +115,9 @@ class Builder:
         listed, groups, path = self.written.lists.get(kind), self.written.components[kind], f"{self.agent}.{kind}"
         names = without_remark(names_in(listed, self.report, path), groups, listed, path, self.report)
         if kind == "channels" and self.report.mode != "lenient":
-            self.channels = dict.fromkeys(name for name in names if name in groups)
+            self.joins.channels = dict.fromkeys(name for name in names if name in groups)
         if not groups.keys() >= set(names):
-            self.unjoined.add(KINDS[kind])
+            self.joins.unjoined.add(KINDS[kind])
         return parts(KINDS[kind], names, listed, groups, path, self.report)
 
     def _channel(self, part: Part) -> ChannelSpec | None:
@@ -136,7 +126,7 @@ class Builder:
 
     def _source(self, part: Part) -> SourceSpec | None:
         self.lines[part.path] = dict(part.properties)
-        names = self._joined(part, "channels", "channel")
+        names = self.joins.read(part, "channels", "channel")
         written = part.take("interceptors"), part.take_all("interceptors.")
         selector = part.take_all("selector.")
         base = self.reader.read(part)
@@ -145,12 +135,12 @@ class Builder:
         if self.report.dropped(part.path) or not names:
             return None
         for name in names:
-            self.fills[name].append(part.path)
+            self.joins.fills[name].append(part.path)
         return _extended(SourceSpec, base, channels=names, interceptors=interceptors, selector=chosen)
 
     def _sink(self, part: Part, default: Runner) -> SinkSpec | None:
         self.lines[part.path] = dict(part.properties)
-        names = self._joined(part, "channel", "channels")
+        names = self.joins.read(part, "channel", "channels")
         written = part.take("interceptors"), part.take_all("interceptors.")
         if written[0]:
             message = "Flume: a sink has no interceptors, and these lines have no effect. Here: they run"
@@ -167,7 +157,7 @@ class Builder:
             return None
         own_group = group.value if group else None
         for name in names:
-            self.drains[name, own_group].append((part.path, part.place))
+            self.joins.drains[name, own_group].append((part.path, part.place))
         own = {"interceptors": interceptors, "group": own_group, "runner": runner, "tolerance": tolerance}
         return _extended(SinkSpec, base, channel=names[0], **own)
 
@@ -179,48 +169,6 @@ class Builder:
                 message = f"{problem.option} {problem.message}"
                 self.report.error(prop.place, part.path, message, drops=part.path)
         return Tolerance(config.tolerance, config.window) if config else Tolerance()
-
-    def _joined(self, part: Part, name: str, mistaken: str) -> tuple[str, ...]:
-        """The channels a source or sink is joined to, of those there are."""
-        listed = part.take(name)
-        if listed is None and (listed := part.take(mistaken)) is not None:
-            message = f"a {part.kind} has {name!r}, not {mistaken!r}"
-            self.report.error(listed.place, part.path, message, drops=part.path)
-        if listed is None:
-            hint = {"channels": "which channels does it fill?", "channel": "which channel does it drain?"}[name]
-            hint += f" Add {part.path}.{name} = {' '.join(list(self.channels)[:1]) or '…'}"
-            missing(part, name, hint, self.report)
-            self.unjoined.add(part.kind)
-            return ()
-        names = names_in(listed, self.report, part.path)
-        if name == "channels":
-            names = without_remark(names, self.channels, listed, part.path, self.report)
-        if not names:
-            self.unjoined.add(part.kind)
-        if name == "channel" and len(names) > 1:
-            behind = comment_behind(listed)
-            message = f"a sink drains one channel, not {len(names)}: make one sink for each{behind}"
-            self.report.error(listed.place, part.path, message, drops=part.path)
-            names = names[:1] if behind else names
-        there = tuple(channel for channel in names if channel in self.channels)
-        consequence = {"otherwise": "it fills the others"} if there else {"drops": part.path}
-        for channel in names:
-            if channel not in self.channels:
-                self.unjoined.add(part.kind)
-                self.report.error(listed.place, part.path, self._no_channel(channel), **consequence)
-        return there
-
-    def _no_channel(self, name: str) -> str:
-        declared = list(self.channels)
-        if self.report.dropped(f"{self.agent}.channels.{name}"):
-            return f"channel {name!r} is dropped"
-        listed = self.written.lists.get("channels")
-        if listed is not None and name in words(listed.value) and name not in self.written.components["channels"]:
-            return f"channel {name!r} has no properties; add {self.agent}.channels.{name}.type = …"
-        if name in self.written.components["channels"]:
-            return f"channel {name!r} is configured but not listed in {self.agent}.channels"
-        near = suggestion(name, declared) or f" (declared: {', '.join(declared) or 'none'})"
-        return f"channel {name!r} is not declared{near}"
 
     def _interceptors(
         self, owner: Part, listed: Property | None, properties: Mapping[str, Property]
@@ -276,9 +224,9 @@ class Builder:
         known |= {sink.name: sink for sink in sinks}
         groups = []
         for part in self._listed("sinkgroups"):
-            reader = SinkGroupReader(part, known, self.grouped, self.report)
+            reader = SinkGroupReader(part, known, self.joins.grouped, self.report)
             group = reader.read()
-            self.grouped |= dict.fromkeys(reader.names, part.name)
+            self.joins.grouped |= dict.fromkeys(reader.names, part.name)
             if group and (allowed is None or group.name in allowed):
                 groups.append(group)
         return self._left(tuple(groups))
@@ -327,103 +275,19 @@ class Builder:
                 self.report.error(spec.place, spec.path, "Flume's own check refuses it", drops=spec.path)
         return [spec for spec in built if not self.report.dropped(spec.path)]
 
-    def _check_ends(
-        self, channels: list[ChannelSpec], sources: list[SourceSpec], sinks: list[SinkSpec]
-    ) -> list[ChannelSpec]:
-        """The channels to run; what is missing at one is reported. Flume drops one that nothing is joined to."""
-        joined = {name for source in sources for name in source.channels} | {sink.channel for sink in sinks}
-        joined |= set(self.overflows)
-        drained = {name for name, _ in self.drains}
-        for spec in channels:
-            fills = spec.name in self.fills or "source" in self.unjoined
-            drains = spec.name in drained or "sink" in self.unjoined
-            in_kafka = issubclass(spec.cls, KafkaBackedChannel)
-            if (fills and drains) or (in_kafka and (fills or drains)):  # in Kafka its other end may be elsewhere
-                continue
-            if spec.name in self.overflows:
-                continue
-            missing = [
-                text for has, text in ((fills, "no source fills it"), (drains, "no sink drains it")) if not has
-            ]
-            self.report.warn(spec.place, spec.path, " and ".join(missing))
-        return channels if self.report.mode != "lenient" else [spec for spec in channels if spec.name in joined]
-
-    def _with_overflows(self, channels: Iterable[ChannelSpec]) -> Iterator[ChannelSpec]:
-        """Without the overflows that cannot be used."""
-        for spec in channels:
-            if spec.overflow is not None and (message := self._no_overflow(spec.overflow.channel)):
-                place = self.lines[spec.path]["overflow"].place
-                self.report.error(place, spec.path, f"overflow: {message}", otherwise="it has no overflow")
-                spec = replace(spec, config=spec.config.model_copy(update={"overflow": None}))
-            elif spec.overflow is not None:
-                self.overflows[spec.overflow.channel] = spec.path
-            yield spec
-
-    def _no_overflow(self, name: str) -> str:
-        """Why that channel cannot hold the overflow of another one; empty where it can."""
-        if name not in self.channels:
-            return self._no_channel(name)
-        spec = self.channels[name]
-        if spec is not None and spec.cls.type_name != "file":
-            return f"channel {name!r} is of type {spec.cls.type_name}, and an overflow needs one of type file"
-        if name in self.overflows:
-            return f"channel {name!r} is that of {self.overflows[name]} already: each needs its own"
-        users = [
-            *self.fills[name],
-            *(path for one, ends in self.drains.items() if one[0] == name for path, _ in ends),
-        ]
-        if users:
-            return f"channel {name!r} must be used by nothing else, and {', '.join(users)} names it as a channel"
-        return ""
-
     def _check_storage(self, found: Iterable[storage.Error]) -> None:
         for spec, message in found:
             self.report.error(spec.place, spec.path, message, drops=spec.path)
 
-    def _check_transactions(self, sources: list[SourceSpec], sinks: list[SinkSpec]) -> None:
-        """Flume drops what moves more events at once than a transaction of its channel holds; here that works."""
-        joins: list[tuple[str, ComponentSpec, str]] = [
-            ("source", one, name) for one in sources for name in one.channels
-        ]
-        joins += [("sink", one, one.channel) for one in sinks]
-        for kind, spec, name in joins:
-            channel = self.channels.get(name)
-            if channel and (message := too_much_at_once(kind, spec, channel)):
-                self.report.error(spec.place, spec.path, message, drops=spec.path)
-
-    def _check_competition(self) -> None:
-        for (channel, group), sinks in self.drains.items():
-            names = self._competitors(channel, group)
-            spec = self.channels.get(channel)
-            if group is not None and spec is not None and not issubclass(spec.cls, KafkaBackedChannel):
-                path, place = sinks[0]
-                message = (
-                    f"group {group!r} has no effect: the sinks of channel {channel} share its events; give each a "
-                    "channel of its own, or use a channel of type kafka"
-                )
-                self.report.error(place, path, message)
-            elif len(names) > 1:
-                they = ", ".join(names)
-                message = f"{they} share group {group!r} of channel {channel}: each event goes to one of them"
-                if group is None:
-                    in_kafka = spec is None or issubclass(spec.cls, KafkaBackedChannel)
-                    message = (
-                        f"{they} compete for the events of channel {channel}: each event goes to one of them, as in "
-                        "Flume; if all of them are to get every event, give each a "
-                        f"{'group' if in_kafka else 'channel'} of its own"
-                    )
-                path, place = sinks[-1]
-                self.report.warn(place, path, message)
-
     def _check_runners(self, sinks: list[SinkSpec], groups: tuple[SinkGroupSpec, ...]) -> None:
         grouped = _grouped(groups)
         for spec in sinks:
-            if (channel := self.channels.get(spec.channel)) is None:
+            if (channel := self.joins.channels.get(spec.channel)) is None:
                 continue
             drain = Drain(
                 cast(type[Sink | StreamingSink], spec.cls),
                 cast(type[Channel], channel.cls),
-                competing=len(self._competitors(spec.channel, spec.group)) > 1,
+                competing=len(self.joins.competitors(spec.channel, spec.group)) > 1,
                 grouped=spec.name in grouped,
             )
             for objection in objections(spec.runner, drain):
@@ -440,13 +304,6 @@ class Builder:
             place = self.written.options["spark.master"].place
             for spec in on_spark if self.report.mode == "lenient" else on_spark[:1]:
                 self.report.error(place, self.agent, str(e), drops=spec.path)
-
-    def _competitors(self, channel: str, group: str | None) -> list[str]:
-        """The sinks that share a consumer group, and sink groups, by name."""
-        paths = [path for path, _ in self.drains[channel, group] if not self.report.dropped(path)]
-        names = [path.rpartition(".")[2] for path in paths]
-        together = {n: g for n, g in self.grouped.items() if not self.report.dropped(f"{self.agent}.sinkgroups.{g}")}
-        return list(dict.fromkeys(together.get(name, name) for name in names))
 
 
 def _extended(cls: type[Spec], base: ComponentSpec | None, **more: Any) -> Spec | None:

@@ -16,7 +16,7 @@ from agent.topology import ComponentSpec
 from plugins import Component, Components, Config, Problem, UnknownType, UnusableType
 from plugins.errors import ANY_FAILURE
 from plugins.installed import blamed, described
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from plugins.shared.javaclass import cannot_run, is_java_class
 
 _STORE = re.compile(r"kafka\.(.+\.)?ssl\.\w+\.location")

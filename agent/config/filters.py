@@ -12,7 +12,7 @@ from agent.config.diagnostics import Report
 from agent.config.parts import Groups, Part, names_in, parts
 from agent.config.properties import Property
 from agent.config.substitution import Filter, Unresolved
-from plugins.options import suggestion
+from plugins.problems import suggestion
 
 COMMAND_SECONDS = 30
 BUILT = "built are: env, external"

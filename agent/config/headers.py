@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
 from plugins import KafkaBackedChannel, StreamingSink
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from plugins.shared.kafkaclient import KafkaEndConfig
 
 TIME = "timestamp"

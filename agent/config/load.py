@@ -17,7 +17,7 @@ from agent.config.properties import Property, agents_in, last_wins, parse, path_
 from agent.config.substitution import Filter, Resolver
 from agent.topology import AgentSpec, Place
 from plugins import Components
-from plugins.options import suggestion
+from plugins.problems import suggestion
 
 MAX_BYTES = 16 << 20
 """A larger file is no configuration."""

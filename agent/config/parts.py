@@ -9,7 +9,7 @@ from agent.config.diagnostics import Report
 from agent.config.properties import BLANKS, LISTS, Property, words
 from agent.options import AgentOptions
 from agent.topology import Place
-from plugins.options import suggestion
+from plugins.problems import suggestion
 
 Groups = dict[str, dict[str, Property]]
 """The properties of several components, by component and option."""

@@ -9,7 +9,7 @@ from agent.config.diagnostics import Report
 from agent.config.parts import Part, names_in
 from agent.config.properties import Property
 from agent.topology import Policy, Route, SelectorKind, SelectorSpec
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from plugins.shared.javaclass import cannot_run, is_java_class
 
 KINDS: dict[str, list[str]] = {

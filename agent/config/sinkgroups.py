@@ -12,7 +12,7 @@ from agent.config.parts import Part, names_in, unfinished
 from agent.config.properties import Property
 from agent.topology import Policy, SinkGroupSpec, SinkProcessorKind, SinkProcessorSpec, SinkSpec
 from plugins import CommittingSink, Config, option
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from plugins.shared.javaclass import cannot_run, is_java_class
 
 

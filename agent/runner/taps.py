@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from agent.state import state_directory
 from agent.topology import AgentSpec, SinkSpec, SourceSpec
 from plugins import Batch
-from plugins.options import suggestion
+from plugins.problems import suggestion
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from pydantic import PrivateAttr
 from plugins.component import Caution
 from plugins.errors import Retry, Unreachable
 from plugins.kafkachannel import KafkaStream
-from plugins.options import Config, Problem, option
+from plugins.options import Config, option
+from plugins.problems import Problem
 from plugins.shared.kafkaproperties import QUIET, accepted, client_properties, without_effect
 from plugins.shared.kafkaproperties import java_properties as java_properties  # plugins found it here
 
@@ -24,7 +25,9 @@ T = TypeVar("T")
 _MOVES = frozenset(
     {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
 )
-_BEGINS = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE})
+_BEGINS = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+)
 CONNECT_SECONDS = 5.0
 """How long brokers may take for an answer before they count as away."""
 LOOK_SECONDS = 2.0
@@ -247,8 +250,8 @@ def committed(consumer: Consumer, partitions: list[TopicPartition], seconds: flo
 def watermarks(consumer: Consumer, partition: TopicPartition, seconds: float) -> tuple[int, int]:
     """Where a partition of a topic that there is begins, and where it ends. KafkaException where that cannot be told.
 
-    A broker may not have heard yet of a topic that another one has just made: it is asked again, for as long as
-    `seconds` say.
+    A broker may not have heard yet of a topic that another one has just made, or that it leads the partition: it is
+    asked again, for as long as `seconds` say.
     """
     return _asked_again(lambda: consumer.get_watermark_offsets(partition, timeout=seconds), _BEGINS, seconds)
 
@@ -267,8 +270,11 @@ def _asked_again(ask: Callable[[], T], codes: Collection[int], seconds: float) -
 
 def offsets_at(consumer: Consumer, times: list[TopicPartition], seconds: float) -> list[TopicPartition]:
     """The first offsets at or after the times (ms since the epoch) that are given as offsets, below 0 where there is
-    nothing so new. KafkaException where that of one cannot be told, for the reason that `committed` has."""
-    return _without_errors(consumer.offsets_for_times(times, timeout=seconds))
+    nothing so new. KafkaException where that of one cannot be told, for the reason that `committed` has.
+
+    A broker that has not heard yet of its partition is asked again, as for `watermarks`.
+    """
+    return _asked_again(lambda: _without_errors(consumer.offsets_for_times(times, timeout=seconds)), _BEGINS, seconds)
 
 
 def _without_errors(found: list[TopicPartition]) -> list[TopicPartition]:

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException
 
 from plugins.errors import Retry
-from plugins.options import Problem, suggestion
+from plugins.problems import Problem, suggestion
 from plugins.shared.keystore import Keystore, read_keystore
 
 _LOG = logging.getLogger("librdkafka")

@@ -49,8 +49,6 @@ class Poller(ABC):
         """Notified when something can be taken, when that fails, and when this closes."""
         self.error: Exception | None = None
         self.closing = False
-        self.queued = 0
-        """Bytes that wait to be taken: see `weight`."""
         self.consumer = Consumer({**CONSUMER, **properties})
         self._poll_seconds, self._metrics, self._log, self._paused = poll_seconds, metrics, log, False
         self._busy_until = 0.0
@@ -113,6 +111,10 @@ class Poller(ABC):
     def ended(self) -> None:
         """Nothing is polled any more; whether that failed is in `error`."""
 
+    @abstractmethod
+    def waiting_bytes(self) -> int:
+        """What waits to be taken, in bytes: see `weight`."""
+
     def subscribe(self, topics: list[str]) -> None:
         """Read these topics from now on."""
         self.consumer.subscribe(
@@ -157,7 +159,7 @@ class Poller(ABC):
         return max(self._poll_seconds, IDLE_POLL_SECONDS) if idle else self._poll_seconds
 
     def _throttle(self) -> None:
-        full = self.queued > (QUEUE_BYTES // 2 if self._paused else QUEUE_BYTES)
+        full = self.waiting_bytes() > (QUEUE_BYTES // 2 if self._paused else QUEUE_BYTES)
         if full != self._paused:
             self._paused = full
             (self.consumer.pause if full else self.consumer.resume)(self.consumer.assignment())

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins.batch import Array
-from plugins.options import Problem
+from plugins.problems import Problem
 from plugins.shared.javaregex import JavaPattern, NotLinear, Replacement, replacement_parts
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import pydantic
 from pydantic import SecretStr
 
 from plugins.errors import Retry
-from plugins.options import Config, Problem, agreement, missing_library, option
+from plugins.options import Config, agreement, option
+from plugins.problems import Problem, missing_library
 from plugins.shared.keystore import Keystore, read_keystore
 
 _VERSIONS = {

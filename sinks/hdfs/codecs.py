@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plugins.options import suggestion
+from plugins.problems import suggestion
 
 PACKAGE = "org.apache.hadoop.io.compress"
 BLOCK_BYTES = 200_000

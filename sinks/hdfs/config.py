@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pydantic
 
 from plugins import Config, Problem, agreement, option
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from sinks import serializers
 from sinks.bucketpath import BucketPath, known_zone
 from sinks.hdfs import codecs

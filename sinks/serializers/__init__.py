@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from plugins import Problem
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from plugins.shared.javaclass import cannot_run, is_java_class
 from sinks.serializers.avro import CODECS as AVRO_CODECS
 from sinks.serializers.avro import AvroBody, AvroEvent, Fetch, fetch

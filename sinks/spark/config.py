@@ -7,7 +7,7 @@ from typing import Literal
 import pydantic
 
 from plugins import Config, agreement, option
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from sinks.spark.loading import load
 
 

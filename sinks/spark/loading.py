@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from plugins.errors import ANY_FAILURE
-from plugins.options import suggestion
+from plugins.problems import suggestion
 
 Processor = Callable[[Any, dict[str, str]], Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pydantic
 
 from plugins import option
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from sources.log4j.encoders import PARTS
 from sources.log4j.reading import Reader
 from sources.timezone import TimeZoneConfig

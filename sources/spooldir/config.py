@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 import pydantic
 
 from plugins import Config, Problem, agreement, option
-from plugins.options import ANY_CASE, missing_library, suggestion
+from plugins.options import ANY_CASE
+from plugins.problems import missing_library, suggestion
 from plugins.shared.charsets import text_codec
 from plugins.shared.javaclass import cannot_run, is_java_class
 from sources.filenames import name_pattern

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins import Batch
-from plugins.options import suggestion
+from plugins.problems import suggestion
 from plugins.shared.jodatime import TimePattern
 from plugins.shared.octets import slices
 from plugins.shared.regex import Regex

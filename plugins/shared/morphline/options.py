@@ -9,8 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 from plugins.component import Component
+from plugins.differences import Difference
 from plugins.errors import MissingExtra, Retry
-from plugins.options import Config, Difference, Problem, missing_library, option
+from plugins.options import Config, option
+from plugins.problems import Problem, missing_library
 from plugins.shared.morphline import Morphline
 from plugins.shared.morphline.compiler import Process
 
