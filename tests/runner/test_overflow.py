@@ -268,7 +268,7 @@ def test_what_the_disk_holds_is_not_put_there_again_for_letters_that_cannot_be_k
 def test_the_next_start_goes_on_where_the_last_one_stopped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.runner.local.overflow.SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr("agent.runner.local.forwarding.SETTLE_SECONDS", 0.5)
     first = overflowing(Pair(tmp_path).start())
     first.put("more")
     first.stop()
@@ -340,6 +340,12 @@ def test_a_drain_waits_until_the_overflow_is_empty(pair: Pair, monkeypatch: pyte
     pair.topic.there.set()
     until(drain.over, "it to be empty", 20)
     assert pair.topic.held == ["late"]
+
+
+def test_a_source_that_goes_on_after_the_stop_is_told_that_the_channel_is_closed(pair: Pair) -> None:
+    pair.channel.stop_forwarding()
+    with pytest.raises(Retry, match="channel c1 is closed"):
+        pair.put("late")
 
 
 def test_a_disk_that_fails_holds_a_late_put_up_until_its_brokers_have_it(

@@ -3,7 +3,9 @@
 from tests.simulator.mutants.mutant import ALL, OVERFLOWS, Mutant
 
 READER_PY = "channels/kafka/reader.py"
-OVERFLOW_PY = "agent/runner/local/overflow.py"
+FETCHED_PY = "channels/kafka/fetched.py"
+FORWARDING_PY = "agent/runner/local/forwarding.py"
+OUTAGE_PY = "agent/runner/local/outage.py"
 
 READER = (
     Mutant(
@@ -35,16 +37,16 @@ READER = (
         "fetched-before-seek",
         "what was fetched before a seek is dropped",
         ALL,
-        READER_PY,
-        "if partition not in self._queues or partition in self._seeks:",
-        "if partition not in self._queues:",
+        FETCHED_PY,
+        "if partition not in self.claims or partition in self._seeks:",
+        "if partition not in self.claims:",
         "test_what_arrives_between_a_failure_and_the_seek_is_not_delivered_before_what_failed",
     ),
     Mutant(
         "queued-before-seek",
         "what waits is dropped when the position is moved",
         ALL,
-        READER_PY,
+        FETCHED_PY,
         "            for partition in positions:\n                self._forget(partition)\n            seeks",
         "            seeks",
         "test_what_arrives_between_a_failure_and_the_seek_is_not_delivered_before_what_failed",
@@ -70,9 +72,9 @@ READER = (
         "partition-unread",
         "a partition that nobody reads makes a member join anew",
         ALL,
-        READER_PY,
-        "            again, self._unread = self._unread & members.unread, members.unread\n",
-        "            again = set[int]()\n",
+        "channels/kafka/others.py",
+        "        return before & self._unread\n",
+        "        return frozenset()\n",
         "test_a_drain_does_not_give_up_a_partition_that_was_added_while_its_agent_was_away",
     ),
 )
@@ -102,7 +104,7 @@ OVERFLOW = (
         "overflow-late",
         "what a late put has stored is not forwarded",
         OVERFLOWS,
-        OVERFLOW_PY,
+        FORWARDING_PY,
         "batch, self._letters, owners), put, len(batch))",
         "batch, self._letters, owners), None, len(batch))",
     ),
@@ -110,7 +112,7 @@ OVERFLOW = (
         "overflow-behind",
         "while the overflow holds anything all puts go there",
         OVERFLOWS,
-        OVERFLOW_PY,
+        OUTAGE_PY,
         "            taken = None if self._storing else reader.take(0)\n",
         "            taken = None\n",
     ),
@@ -118,7 +120,7 @@ OVERFLOW = (
         "overflow-under-way",
         "an overflow does not end while a put into it is under way",
         OVERFLOWS,
-        OVERFLOW_PY,
+        OUTAGE_PY,
         "                if not self._storing and self._reason:\n",
         "                if self._reason:\n",
     ),
@@ -126,7 +128,7 @@ OVERFLOW = (
         "overflow-commit",
         "what is forwarded is committed once the channel holds it",
         OVERFLOWS,
-        OVERFLOW_PY,
+        FORWARDING_PY,
         "                    self._pass_on(taken)\n"
         "                    reader.commit({self._claims[taken.partition]: taken.end})\n",
         "                    reader.commit({self._claims[taken.partition]: taken.end})\n"
@@ -136,9 +138,9 @@ OVERFLOW = (
         "overflow-inherited",
         "an agent that finds events in the overflow forwards them first",
         OVERFLOWS,
-        OVERFLOW_PY,
-        '                    self._begin("events of an earlier outage are left")\n',
-        "                    pass\n",
+        FORWARDING_PY,
+        '                self._outage.begin("events of an earlier outage are left")\n',
+        "                pass\n",
     ),
     Mutant(
         "batches-in-turn",

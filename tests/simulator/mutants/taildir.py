@@ -39,7 +39,7 @@ FILES = (
         "taildir-truncated",
         "an open file is the same one whatever is in it",
         TAILDIR,
-        "sources/taildir/source.py",
+        "sources/taildir/reading.py",
         "if tail.fd is None and not tail.matched:",
         "if not tail.matched:",
         f"{STORIES}::test_an_open_file_that_was_truncated_and_renamed_out_of_its_pattern_is_read",

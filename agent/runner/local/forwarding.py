@@ -1,0 +1,206 @@
+"""Puts what an overflow holds into its channel, in order, once the channel takes it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from agent.runner.deadletters.letters import DeadLetters, letters_of_records
+from agent.runner.local.channels import ChannelRunner, HalfStored
+from agent.runner.local.outage import GATE_SECONDS, Outage
+from agent.runner.retries import Backoff, Retries, told
+from plugins import Batch, PartitionClaim, Reader, Taken
+from plugins.errors import ANY_FAILURE
+
+LOOK_SECONDS = 0.2
+NEARLY_EMPTY = 2
+"""Sources can wait for what is left where it is so many times what was just forwarded, or less."""
+SETTLE_SECONDS = 5.0
+"""How long a stop waits for what is being forwarded."""
+
+
+class Forwarder:
+    """The one reader of an overflow, on a thread of its own.
+
+    It forwards one batch after another, and commits each once the channel holds it, or dead letters do. Where a put
+    of the batch was late it waits for that put, and leaves the batch out if that comes to a good end.
+    """
+
+    def __init__(
+        self,
+        channel: ChannelRunner,
+        overflow: ChannelRunner,
+        outage: Outage,
+        letters: DeadLetters,
+        puts: ThreadPoolExecutor,
+        seconds: float,
+    ) -> None:
+        """`letters` keep what the channel can never take, `puts` runs its puts; `seconds` is `overflowTimeout`."""
+        self._channel, self._overflow, self._outage = channel, overflow, outage
+        self._letters, self._puts, self._seconds = letters, puts, seconds
+        self.looked = threading.Event()
+        """Set once it is known whether the overflow holds anything."""
+        self._ending = threading.Event()
+        self._column = ""
+        """The header that says of an event in the overflow which source has brought it, and by which late put."""
+        self._claims: dict[int, PartitionClaim] = {}
+        self._inherited = False
+        """Whether what is forwarded next may have been forwarded before: by an earlier agent or reader."""
+        self._retries = Retries(f"{channel.path}.overflow")
+        self._thread = threading.Thread(target=self._forward_all, name=f"{channel.path}-overflow", daemon=True)
+
+    def start(self) -> None:
+        """Look at what the overflow holds, and forward it."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the batch that is being forwarded, unless it takes long; what is left stays in the overflow."""
+        self._ending.set()
+        self._outage.wake()
+        self._thread.join(2 * SETTLE_SECONDS)
+
+    def marked(self, batch: Batch, owner: str, mark: str) -> Batch:
+        """The batch as it goes into the overflow, once `looked` is set; `mark` is that of its late put, or empty."""
+        return batch.with_header(self._column, f"{owner} {mark}".rstrip())
+
+    def _forward_all(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self._forward()
+                return
+            except _Ended:
+                return
+            except ANY_FAILURE as e:  # whatever it is: what the overflow holds must not stay there
+                seconds = self._retries.failed(e, what=f"{self._overflow.path} is not forwarded")
+            finally:
+                self._outage.open_gate()
+            self._ending.wait(seconds)
+
+    def _forward(self) -> None:
+        if not self._overflow.wait_until_open(self._ending):
+            return
+        reader = self._overflow.channel.reader(self, group=None, member=self._channel.path)
+        try:
+            taken = reader.take(0)
+            if taken is not None:
+                self._inherited = True
+                self._outage.begin("events of an earlier outage are left")
+            self.looked.set()
+            while not self._ending.is_set():
+                if taken is None:
+                    taken = self._next(reader)
+                else:
+                    self._pass_on(taken)
+                    reader.commit({self._claims[taken.partition]: taken.end})
+                    self._retries.recovered()
+                    held = self._outage.held()
+                    self._channel.metrics.set("OverflowSize", held)
+                    nearly = held <= NEARLY_EMPTY * len(taken.batch)
+                    taken = self._outage.end_or_take(reader) if nearly else None
+        finally:
+            reader.close()
+
+    def _next(self, reader: Reader) -> Taken | None:
+        """What is to be forwarded next; None where that is nothing now."""
+        if not self._outage.wait(self._ending):
+            return None
+        taken = reader.take(LOOK_SECONDS)
+        if taken is None and self._channel.ready.is_set():
+            self._outage.well()
+        return taken or self._outage.end_or_take(reader)
+
+    def _pass_on(self, taken: Taken) -> None:
+        """Return when the channel holds it, or the dead letters do. Raises _Ended."""
+        if taken.undecodable:
+            letters = letters_of_records(self._overflow.path, self._claims[taken.partition], taken)
+            self._insist(partial(self._puts.submit, self._letters.put, letters))
+        inherited, self._inherited = self._inherited, False
+        metrics, store = self._channel.metrics, self._channel.store
+        for batch, owners, mark in self._pieces(taken.batch):
+            put = self._outage.late(mark)
+            if inherited or (mark and put is None):
+                metrics.add("OverflowRepeatedCount", len(batch))
+            self._insist(partial(self._puts.submit, store, batch, self._letters, owners), put, len(batch))
+            metrics.add("OverflowForwardedCount", len(batch))
+
+    def _pieces(self, batch: Batch) -> Iterator[tuple[Batch, Sequence[str], str]]:
+        """What was put by the same late put, or by others, with the source of each row, and the mark of that put."""
+        told = [text.partition(" ") for text in batch.header(self._column).to_pylist()]
+        whole = Batch(batch.without_header(self._column).records)
+        start = 0
+        for mark, rows in itertools.groupby(told, key=lambda parts: parts[2]):
+            owners = [owner for owner, _, _ in rows]
+            yield whole.slice(start, len(owners)), owners, mark
+            start += len(owners)
+
+    def _insist(self, begin: Callable[[], Future[Any]], put: Future[Any] | None = None, events: int = 0) -> None:
+        """Wait for `put`, and for others that `begin` begins until one of them comes to a good end."""
+        backoff = Backoff()
+        while True:
+            if put is None:
+                self._wait_until_ready()
+                put = begin()
+            error = self._outcome(put)
+            if error is None:
+                self._outage.well()
+                return
+            if not isinstance(error, Exception):
+                raise error
+            seconds = self._retries.failed(error, backoff)
+            if isinstance(error, HalfStored):  # the brokers hold it: only its dead letters are left
+                begin = partial(self._puts.submit, error.rest)
+            else:
+                self._channel.metrics.add("OverflowRepeatedCount", events)
+            self._outage.trouble(told(error))
+            put = None
+            if self._ending.wait(seconds):
+                raise _Ended
+
+    def _outcome(self, put: Future[Any]) -> BaseException | None:
+        began = time.monotonic()
+        while not has_ended(put, LOOK_SECONDS):
+            waited = time.monotonic() - began
+            if waited > GATE_SECONDS:
+                self._outage.open_gate()
+            if waited > self._seconds:
+                self._outage.trouble("")
+            if self._ending.is_set() and waited > SETTLE_SECONDS:
+                raise _Ended
+        return put.exception()
+
+    def _wait_until_ready(self) -> None:
+        while not self._channel.ready.wait(LOOK_SECONDS):
+            self._outage.open_gate()
+            if self._ending.is_set():
+                raise _Ended
+
+    # --- RebalanceListener
+
+    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+        """All of it is this reader's. Its id, which nobody else knows, makes a header that no sender can name."""
+        self._claims |= {claim.partition: claim for claim in committed}
+        self._column = f"flafka.{next(iter(committed)).topic_id}"
+        return committed
+
+    def revoked(self, partitions: Collection[int]) -> None:
+        """Nobody else reads it."""
+
+    lost = revoked
+
+
+class _Ended(Exception):
+    """The agent stops."""
+
+
+def has_ended(put: Future[Any], seconds: float) -> bool:
+    """Whether it ends within that time."""
+    try:
+        put.exception(seconds)
+    except TimeoutError:
+        return False
+    return True
