@@ -7,10 +7,8 @@ import time
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 from plugins import Batch, FollowedFile, Retry, Source
-from sources.compressed import COMPRESSED
 from sources.pace import Pace
 from sources.taildir.config import TaildirConfig
 from sources.taildir.differences import TAILDIR
@@ -18,38 +16,20 @@ from sources.taildir.events import OFFSET_HEADER, Events, batch_of
 from sources.taildir.files import Files
 from sources.taildir.groups import Groups
 from sources.taildir.positions import PositionFile
-from sources.taildir.tail import MAX_LINE, ChangedError, Tail
+from sources.taildir.reading import BATCH_BYTES, TURN_BYTES, Due, EventReader
+from sources.taildir.tail import Tail
 from sources.taildir.watch import Watch
 from sources.troubles import Troubles
 
-_BATCH_BYTES = 512 << 10
-"""A batch is full at so many bytes, or at `batchSize` lines."""
-_LEAST_BYTES = _BATCH_BYTES // 8
+_LEAST_BYTES = BATCH_BYTES // 8
 """With less space than that left in a batch, the next file's lines wait for the next."""
 STOPPING_SECONDS = 0.1
 """So late it is seen, amid a wait, that the agent stops."""
-_TURN_BYTES = 16 * _BATCH_BYTES
-"""So much of one file is read before the next has its turn; more than the longest line."""
-assert _TURN_BYTES > MAX_LINE + 1
 _GLANCE_SECONDS = 0.01
 """While writes are not watched, all files are looked at after so long, or later where that would take more than a
 twentieth of the time."""
 _MISSED_SECONDS = 600.0
 """So long after a file was missed the agent's health shows it."""
-
-
-class _Due(NamedTuple):
-    """A file to read."""
-
-    tail: Tail
-    until: int
-    """Offset up to which to read."""
-    more: bool
-    """Whether it has more than that."""
-    complete: bool
-    """Whether its last lines make an event, even if it might go on."""
-    final: bool
-    """Whether an unfinished last line counts as well."""
 
 
 class TaildirSource(Source[TaildirConfig]):
@@ -80,7 +60,6 @@ class TaildirSource(Source[TaildirConfig]):
         """Read the positions and find the files. Raises Retry while the position file cannot be used."""
         config = self.config
         self._troubles = Troubles(self.log, self.metrics)
-        self._multiline = config.multiline()
         self._positions = PositionFile(config.position_path, config.write_position_interval / 1000)
         self._held.callback(self._positions.close)
         self._files = Files(
@@ -107,9 +86,7 @@ class TaildirSource(Source[TaildirConfig]):
         )
         self._held.callback(self._watch.close)
         self._yielded: list[Events] = []
-        self._behind: set[Tail] = set()
-        self._holding: set[Tail] = set()
-        """Files whose last event may go on."""
+        self._reader = EventReader(config, self._files, self._troubles, self.metrics, self.log)
         self._pace = Pace()
         self._pause = 0.0
         self._next_look = self._next_glance = 0.0
@@ -163,7 +140,7 @@ class TaildirSource(Source[TaildirConfig]):
         """Look, and wait for a reason to look again, until stopping."""
         while not self.stopping.is_set():
             yield from self.look()
-            if not self._behind:
+            if not self._reader.behind:
                 self._wait()
 
     def stored(self, batch: Batch) -> None:
@@ -180,16 +157,16 @@ class TaildirSource(Source[TaildirConfig]):
         """One pass over all files that may have grown. Whether `maxBatchCount` kept it from the end of one."""
         cut_short = False
         pieces: list[Events] = []
-        room, space = self.config.batch_size, _BATCH_BYTES
+        room, space = self.config.batch_size, BATCH_BYTES
         for due in self._due():
             tail = due.tail
             batches = 0
             while not self.stopping.is_set():
                 if batches == self.config.max_batch_count:
-                    self._go_on_with(tail)
+                    self._reader.go_on_with(tail)
                     cut_short = True
                     break
-                events = self._read(due, room, space)
+                events = self._reader.read(due, room, space)
                 if events is None:
                     break
                 pieces.append(events)
@@ -199,15 +176,15 @@ class TaildirSource(Source[TaildirConfig]):
                 if not more and room and space > _LEAST_BYTES:
                     break  # nothing complete is left in this file, and the next one's fit in as well
                 yield from self._offer(pieces)
-                pieces, room, space = [], self.config.batch_size, _BATCH_BYTES
+                pieces, room, space = [], self.config.batch_size, BATCH_BYTES
                 batches += 1
             if due.more and not tail.blank:
-                self._go_on_with(tail)
+                self._reader.go_on_with(tail)
         if pieces and not self.stopping.is_set():
             yield from self._offer(pieces)
         return cut_short
 
-    def _due(self) -> list[_Due]:
+    def _due(self) -> list[Due]:
         """Files to read, in the order of their last change."""
         now = time.monotonic()
         hints = self._watch.take()
@@ -233,18 +210,18 @@ class TaildirSource(Source[TaildirConfig]):
             tails = self._look_everywhere(now)
         else:
             grown, changed = self._files.hinted(hints)
-            quiet = {tail for tail in self._holding if self._quiet(tail, now)}
+            quiet = {tail for tail in self._reader.holding if self._quiet(tail, now)}
             if hints.busy and now >= self._next_glance:
                 grown.update(self._files.followed)
-            tails = dict.fromkeys(grown | changed | self._behind | quiet)
+            tails = dict.fromkeys(grown | changed | self._reader.behind | quiet)
         self._tell_missed()
-        self._behind = set()
+        self._reader.behind = set()
         found = []
         for tail, status in tails.items():
             try:
                 status = status or tail.status()
             except OSError as e:
-                self._unreadable(tail, e)
+                self._reader.unreadable(tail, e)
                 continue
             if status is None:
                 continue  # the next look everywhere finds what became of it
@@ -259,8 +236,8 @@ class TaildirSource(Source[TaildirConfig]):
             elif not complete or status.st_size <= tail.position:
                 continue
             tail.seen = state
-            until = min(status.st_size, tail.position + _TURN_BYTES)
-            due = _Due(tail, until, until < status.st_size, complete, final)
+            until = min(status.st_size, tail.position + TURN_BYTES)
+            due = Due(tail, until, until < status.st_size, complete, final)
             found.append((status.st_mtime_ns, tail.path, due))
         if hints.busy and now >= self._next_glance:
             looked = time.monotonic()
@@ -306,125 +283,10 @@ class TaildirSource(Source[TaildirConfig]):
         """Whether it has not grown for so long that its last event will not go on."""
         return now - tail.changed_at >= self.config.multiline_timeout / 1000
 
-    def _read(self, due: _Due, room: int, space: int) -> Events | None:
-        """At most `room` events, about `space` bytes. None where none is complete, or the file cannot be read."""
-        tail = due.tail
-        try:
-            self._files.open(tail)
-            events = self._complete(due, room, space)
-        except ChangedError:
-            return self._start_again(due, room, space)
-        except OSError as e:
-            self._unreadable(tail, e)
-            return None
-        self._troubles.over(tail.path)
-        return events
-
-    def _complete(self, due: _Due, room: int, space: int) -> Events | None:
-        """As `_read`, without its errors."""
-        tail, limit, events = due.tail, space, None
-        while events is None:
-            data = tail.rest(due.until) if due.final else tail.read(limit, due.until)
-            if not tail.provable:
-                # The proof of a new file must be on disk before its first lines go: should they not be stored, and
-                # the file be renamed while we are down, nothing else would find it.
-                tail.mark = tail.mark_at(tail.position)
-                self._files.unsaved.add(tail)
-            tail.held = b""
-            tail.blank = False
-            if data.startswith(b"\0") and self._skip_nuls(tail, final=due.final):
-                continue
-            if not data or tail.blank or self._compressed(tail, data):
-                break
-            cut = not due.final and not data.endswith(b"\n")
-            if cut:
-                self.metrics.add("LineSplitCount")
-            left = due.until - tail.position
-            # Where a whole turn has no end of an event, waiting for one would be for ever.
-            complete = cut or (limit >= left and (due.complete or left >= _TURN_BYTES))
-            events = self._events(tail, data, room, complete=complete)
-            tail.held = data[events.size :] if events else data
-            if limit >= left:
-                break
-            limit *= 4  # an event is longer than that
-        (self._holding.add if tail.held else self._holding.discard)(tail)
-        return events
-
-    def _events(self, tail: Tail, data: bytes, room: int, *, complete: bool, lost: bool = False) -> Events | None:
-        return Events.of(
-            tail,
-            data,
-            room,
-            keep_cr=self.config.keep_carriage_return,
-            multiline=self._multiline,
-            complete=complete,
-            lost=lost,
-            byte_offsets=self.config.byte_offset_header,
-        )
-
-    def _skip_nuls(self, tail: Tail, *, final: bool) -> bool:
-        """Skip NULs before all text, which a writer leaves that did not notice a truncation; whether there are any.
-
-        Where there is no text yet, it may still come before them, unless this is `final`.
-        """
-        assert tail.fd is not None
-        text = os.fstat(tail.fd).st_size if (found := tail.first_text()) is None and final else found
-        tail.blank = text is None
-        if text is None or text <= tail.position:
-            return False
-        self.metrics.add("NulByteCount", text - tail.position)
-        if not tail.holed:
-            tail.holed = True
-            self.log.warning(
-                "%s begins with %d NUL bytes, which are skipped: a writer that does not append (O_APPEND) had it open"
-                " when it was truncated",
-                tail.path,
-                text,
-            )
-        tail.advance(tail.mark_at(text))
-        self._files.unsaved.add(tail)
-        return True
-
-    def _compressed(self, tail: Tail, data: bytes) -> bool:
-        """Whether it is a file that a rotation has compressed."""
-        if tail.position or not data.startswith(COMPRESSED):
-            return False
-        if not tail.compressed:
-            tail.compressed = True
-            self.log.info("%s is compressed: it is not read", tail.path)
-        return True
-
-    def _start_again(self, due: _Due, room: int, space: int) -> Events | None:
-        """It was emptied, or is another file by now: read it from its start."""
-        tail = due.tail
-        if tail.fd is None and not tail.matched:
-            self._files.forget(tail)  # another file took its inode, which is nobody's business here
-            return None
-        # The last event, which might have gone on, is in no file any more.
-        held = tail.held and self._events(tail, tail.held, len(tail.held), complete=True, lost=True)
-        self._files.restart(tail)
-        if held:
-            self._go_on_with(tail)
-            return held
-        return self._read(due._replace(complete=False, final=False), room, space)
-
-    def _go_on_with(self, tail: Tail) -> None:
-        """The next look is at that file again, without waiting."""
-        tail.seen = None
-        self._behind.add(tail)
-
-    def _unreadable(self, tail: Tail, error: OSError) -> None:
-        tail.seen = None
-        if isinstance(error, FileNotFoundError):
-            return  # renamed or deleted this moment: the next look everywhere finds it
-        self._troubles.report(tail.path, f"{tail.path} cannot be read, it is tried again: {error.strerror or error}")
-        if tail.named:
-            self._files.close(tail)
-
     def _wait(self) -> None:
         until = min(self._next_look, self._next_glance) if self._watch.busy else self._next_look
-        if self._holding:
-            quiet = min(tail.changed_at for tail in self._holding) + self.config.multiline_timeout / 1000
+        if self._reader.holding:
+            quiet = min(tail.changed_at for tail in self._reader.holding) + self.config.multiline_timeout / 1000
             until = min(until, quiet)
         while not self.stopping.is_set() and (left := until - time.monotonic()) > 0:
             if self._watch.wait(min(left, STOPPING_SECONDS)):

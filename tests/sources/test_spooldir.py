@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plugins.options import Problem
+from plugins.problems import Problem
 from sources.spooldir import SpooldirConfig
 from sources.spooldir import directory as directory_module
 from sources.spooldir import tracker as tracker_module

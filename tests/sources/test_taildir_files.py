@@ -256,7 +256,7 @@ def test_where_there_are_only_nuls_the_text_may_come_before_them(logs: Path, tmp
     log.write_bytes(b"\0" * (9 << 20))
     source = start(tmp_path, idleTimeout="200")
     assert bodies(source) == []
-    assert not source._behind, "it is not looked at without a pause"
+    assert not source._reader.behind, "it is not looked at without a pause"
     with log.open("r+b") as file:
         file.write(b"first\n")
     assert bodies(source)[0] == b"first"
