@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient
 
 from plugins import EventId, KafkaBackedChannel, PartitionClaim, Record, Retry, Taken, require
-from plugins.shared.kafkaclient import read_up_to, reason
+from plugins.shared.kafkaclient import read_up_to, reason, watermarks
 
 READ_SECONDS = 20.0
 
@@ -73,7 +73,7 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
         records: dict[int, list[Taken]] = {p: [] for p in partitions}
         for partition in partitions:
             at = TopicPartition(topic, partition, OFFSET_BEGINNING)
-            _, end = consumer.get_watermark_offsets(at, timeout=READ_SECONDS)
+            _, end = watermarks(consumer, at, READ_SECONDS)
             for message in read_up_to(consumer, at, end, READ_SECONDS):
                 offset, headers = cast("int", message.offset()), cast("Any", message.headers() or ())
                 record = Record(offset, message.timestamp()[1], message.key(), message.value(), headers)

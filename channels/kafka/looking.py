@@ -8,7 +8,7 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from plugins import EventId, PartitionClaim, Record, Retry, Taken, Whereabouts
-from plugins.shared.kafkaclient import CONSUMER, offsets_at, read_up_to, reason
+from plugins.shared.kafkaclient import CONSUMER, offsets_at, read_up_to, reason, watermarks
 
 ANSWER_SECONDS = 10.0
 
@@ -74,7 +74,7 @@ class Looking:
 
     def _marks(self, consumer: Consumer, at: TopicPartition) -> tuple[int, int]:
         at = TopicPartition(at.topic, at.partition)
-        return consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
+        return watermarks(consumer, at, ANSWER_SECONDS)
 
     def _asked(self, ask: Callable[[Consumer], Any]) -> Any:
         consumer = Consumer(self._properties)

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from plugins import Backlog, Broker, ClusterLook, Onlooker, Retry
-from plugins.shared.kafkaclient import CONSUMER, accepts, committed, reason
+from plugins.shared.kafkaclient import CONSUMER, accepts, committed, reason, watermarks
 
 ANSWER_SECONDS = 3.0
 """A broker that takes no connection in that time is shown as one that does not answer."""
@@ -104,7 +104,7 @@ class KafkaOnlooker(Onlooker):
         starts: dict[int, int] = {}
         left = 0
         for at in positions:
-            low, high = consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
+            low, high = watermarks(consumer, at, ANSWER_SECONDS)
             start = max(at.offset, low)  # below 0 where there is no position
             if start < high:
                 starts[at.partition] = start

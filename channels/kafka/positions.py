@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka.admin import AdminClient
 
 from plugins import PartitionClaim, Retry
-from plugins.shared.kafkaclient import metadata_of, reason
+from plugins.shared.kafkaclient import metadata_of, reason, watermarks
 from plugins.shared.offsets import OffsetMetadata, known_to_older
 
 ANSWER_SECONDS = 10.0
@@ -131,7 +131,7 @@ class Log:
         Raises Retry, and KafkaException.
         """
         at = TopicPartition(self._topic, self._partition)
-        low, high = self._consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
+        low, high = watermarks(self._consumer, at, ANSWER_SECONDS)
         after, before, step = position, position - 1, 1  # usually the record just before is the one
         while before >= low and self._is_later(before, position, leader_epoch):
             after, before, step = before, before - step, step * 2

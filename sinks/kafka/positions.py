@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from plugins import PartitionClaim, Retry
-from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, create_topic, read_up_to, reason
+from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, create_topic, read_up_to, reason, watermarks
 from sinks.kafka.writers import Writer
 
 SUFFIX = ".positions"
@@ -82,7 +82,7 @@ class Positions:
         """The end of all that is there, in open transactions, too: who reads what is committed sees none of those."""
         consumer = self._consumer(isolation="read_uncommitted")
         try:
-            _, high = consumer.get_watermark_offsets(at, timeout=CONNECT_SECONDS)
+            _, high = watermarks(consumer, at, CONNECT_SECONDS)
             return int(high)
         finally:
             consumer.close()

@@ -12,7 +12,7 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from plugins import FlafkaError, Metrics
-from plugins.shared.kafkaclient import CONNECT_SECONDS, committed, reason
+from plugins.shared.kafkaclient import CONNECT_SECONDS, committed, reason, watermarks
 from plugins.shared.polling import Poller, weight
 
 POLL_SECONDS = 0.02
@@ -61,6 +61,8 @@ class TopicConsumer(Poller):
         self._committed: dict[Place, Position] = {}
         self._complaints: set[str] = set()
         self._commit_due = 0.0
+        self._queued = 0
+        """Bytes in the queue: see `weight`."""
         self.start()
 
     # --- the source's threads
@@ -93,7 +95,7 @@ class TopicConsumer(Poller):
                     messages.append(message)
                     place = _place(message)
                     positions[place] = Position(self._turns[place], cast("int", message.offset()) + 1)
-            self.queued -= sum(map(weight, messages))
+            self._queued -= sum(map(weight, messages))
             self._taken.update(positions)
         return messages, positions
 
@@ -137,6 +139,10 @@ class TopicConsumer(Poller):
             self._topics = topics
             self.subscribe(topics)
 
+    def waiting_bytes(self) -> int:
+        """Of what is in the queue."""
+        return self._queued
+
     def received(self, messages: Sequence[Message]) -> None:
         """Keep records until they are taken."""
         failed: list[tuple[Message, KafkaError]] = []
@@ -146,7 +152,7 @@ class TopicConsumer(Poller):
                     failed.append((message, error))
                 elif _place(message) in self._turns:
                     self._queue.append(message)
-                    self.queued += weight(message)
+                    self._queued += weight(message)
             self.changed.notify_all()
         for message, error in failed:
             self._on_error(message, error)
@@ -155,7 +161,7 @@ class TopicConsumer(Poller):
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             topic, partition = _place(message)
             offset, at = cast("int", message.offset()), TopicPartition(topic, partition, OFFSET_BEGINNING)
-            low, _ = self.consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
+            low, _ = watermarks(self.consumer, at, ANSWER_SECONDS)
             lost = f"{low - offset:,} records are lost" if low > offset else "What was there is lost"
             self._log.error(
                 "group %s stands at offset %d of %s-%d, which the brokers no longer have: retention removed it, or "
@@ -214,7 +220,7 @@ class TopicConsumer(Poller):
                 f"agent group reset {self.group} --topic {tp.topic} --to earliest"
             )
         if self._begins == "latest":
-            return self.consumer.get_watermark_offsets(tp, timeout=ANSWER_SECONDS)[1]
+            return watermarks(self.consumer, tp, ANSWER_SECONDS)[1]
         return OFFSET_BEGINNING
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
@@ -239,7 +245,7 @@ class TopicConsumer(Poller):
         with self.changed:
             kept = [message for message in self._queue if _place(message) not in places]
             self._queue = deque(kept)
-            self.queued = sum(map(weight, kept))
+            self._queued = sum(map(weight, kept))
 
     def _forget(self, places: set[Place]) -> None:
         with self.changed:

@@ -8,11 +8,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from agent.services.running import until
-from channels.kafka import reader
+from channels.kafka import others, reader
 from channels.kafka.positions import Members
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode
 from plugins import Metrics, PartitionClaim, Retry
+from plugins.shared import polling
 from plugins.shared.offsets import OffsetMetadata
 
 
@@ -98,7 +99,7 @@ def waiting(consumer, ids):
 
     def fetched():
         assert consumer.take(0.01) is None, "handed out before it was known of which topic it is"
-        return ids.waiting and (consumer._fetched or consumer._asked)
+        return ids.waiting and consumer._fetched.unconfirmed
 
     until(fetched)
 
@@ -123,7 +124,7 @@ def test_nothing_is_handed_out_before_the_brokers_say_that_it_is_the_same_topic(
     try:
         waiting(consumer, ids)
         numbered(brokers, "confirmed", range(10, 20))
-        until(lambda: len(consumer._asked) + len(consumer._fetched) == 20)
+        until(lambda: consumer._fetched.unconfirmed == 20)
         assert len(ids.waiting) == 1, "one request at a time, for all that waits"
         ids.answer(None)  # no broker answered: it is asked again, and nothing is lost or overtaken
         waiting(consumer, ids)
@@ -241,7 +242,7 @@ def test_nothing_is_handed_out_from_where_a_busy_sink_did_not_say(brokers, monke
     assert not producer.flush(180)
     consumer = reading(brokers, "busy", RebalanceListener(start=5))
     try:
-        until(lambda: consumer.error or consumer._queues)  # the sink is at work, and takes nothing
+        until(lambda: consumer.error or consumer._fetched.claims)  # the sink is at work, and takes nothing
         taken = []
         with pytest.raises(Retry, match="its sink was busy"):
             until(lambda: taken.append(consumer.take(1)) or taken[-1] is not None)
@@ -267,7 +268,7 @@ def test_beside_members_of_version_0_1_a_group_says_no_more_than_they_know(broke
         assert offsets_of(brokers, "beside", "beside") == (5, OffsetMetadata(7))
     finally:
         consumer.close()
-    monkeypatch.setattr(reader, "ALONE_SECONDS", -1)  # they have been gone for long
+    monkeypatch.setattr(others, "ALONE_SECONDS", -1)  # they have been gone for long
     consumer = reading(brokers, "beside", Further(start=None))
     try:
         assert bodies(consumer, 5)[0] == b"5"
@@ -320,7 +321,7 @@ def test_a_callback_that_fails_while_the_reader_closes_is_no_failure_of_its_thre
             raise Retry("the group's positions cannot be had")
 
     failures = []
-    monkeypatch.setattr(reader, "Consumer", Closing)
+    monkeypatch.setattr(polling, "Consumer", Closing)
     monkeypatch.setattr(threading, "excepthook", failures.append)
     reading("nobody:1", "closing", RebalanceListener(start=None)).close()
     assert failures == []

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from channels.kafka import KafkaChannelConfig
 from plugins import Retry
-from plugins.shared.kafkaclient import PRODUCER, client_properties, committed, java_properties, watermarks
+from plugins.shared.kafkaclient import PRODUCER, client_properties, committed, java_properties, offsets_at, watermarks
 from sinks.kafka import KafkaSinkConfig
 
 BROKERS = {"kafka.bootstrap.servers": "h:1"}
@@ -170,17 +170,29 @@ def test_positions_are_asked_for_again_while_the_coordinator_moves_or_begins():
 
 
 def test_a_broker_that_has_not_heard_of_a_new_topic_yet_is_asked_again():
-    left = [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART]
+    codes = [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART]
+    left: list[int] = []
 
-    def asked(partition, timeout):
+    def marks(partition, timeout):
         if left:
             raise KafkaException(KafkaError(left.pop()))
         return 0, 7
 
-    assert watermarks(SimpleNamespace(get_watermark_offsets=asked), None, 60) == (0, 7)
-    left.append(KafkaError.UNKNOWN_TOPIC_OR_PART)
-    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
-        watermarks(SimpleNamespace(get_watermark_offsets=asked), None, 0)
+    def times(partitions, timeout):
+        error = KafkaError(left.pop()) if left else None
+        return [SimpleNamespace(offset=7, error=error)]
+
+    client = SimpleNamespace(get_watermark_offsets=marks, offsets_for_times=times)
+    for ask, answer in (
+        (lambda seconds: watermarks(client, None, seconds), (0, 7)),
+        (lambda seconds: [at.offset for at in offsets_at(client, [], seconds)], [7]),
+    ):
+        left += codes
+        assert ask(60) == answer
+        left += codes
+        with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+            ask(0)
+        left.clear()
 
 
 def test_only_the_cluster_that_no_one_has_named_has_to_be_one_s_own() -> None:

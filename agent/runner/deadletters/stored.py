@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters
 from plugins import Event, EventId, KafkaStream, Retry
-from plugins.shared.kafkaclient import CONSUMER, offsets_at, read_up_to, stream_client
+from plugins.shared.kafkaclient import CONSUMER, offsets_at, read_up_to, stream_client, watermarks
 
 ANSWER_SECONDS = 10.0
 
@@ -124,7 +124,7 @@ def records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[i
         found = consumer.list_topics(timeout=ANSWER_SECONDS).topics.get(topic)
         for partition in found.partitions if found is not None else ():
             (at,) = offsets_at(consumer, [TopicPartition(topic, partition, since)], ANSWER_SECONDS)
-            _, end = consumer.get_watermark_offsets(at, timeout=ANSWER_SECONDS)
+            _, end = watermarks(consumer, at, ANSWER_SECONDS)
             if at.offset < 0:  # there is nothing so new
                 continue
             for message in read_up_to(consumer, at, end, ANSWER_SECONDS):

@@ -1,0 +1,191 @@
+"""What a reader holds between Kafka's client and the sink: in order, once, and counted."""
+
+import threading
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from channels.kafka.fetched import Fetched, Start
+from plugins import PartitionClaim
+from plugins.shared.polling import weight
+
+CLAIMS = [PartitionClaim("cluster", "t", "id", "g", -1, partition) for partition in range(3)]
+PARTITIONS = st.sampled_from(range(3))
+
+
+class Message(NamedTuple):
+    """As much of the client's as is asked for."""
+
+    at: int
+    number: int
+    epoch: int = 0
+    end: bool = False
+
+    def __len__(self) -> int:
+        return self.number % 7
+
+    def partition(self):
+        return self.at
+
+    def offset(self):
+        return self.number
+
+    def error(self):
+        return KafkaError(KafkaError._PARTITION_EOF) if self.end else None
+
+    def leader_epoch(self):
+        return self.epoch
+
+    def timestamp(self):
+        return 1, self.number
+
+    def key(self):
+        return None
+
+    def value(self):
+        return b"%d-%d" % (self.at, self.number)
+
+    def headers(self):
+        return None
+
+
+def started(*partitions, at=0):
+    fetched = Fetched(threading.Condition())
+    fetched.add({CLAIMS[partition]: Start(at, None) for partition in partitions})
+    return fetched
+
+
+def confirm(fetched):
+    fetched.asked()
+    fetched.answered(confirmed=True)
+
+
+class Reading(RuleBasedStateMachine):
+    """The brokers hand out offsets one after the other; a seek that is due takes effect with `seek`."""
+
+    def __init__(self):
+        super().__init__()
+        self.fetched = Fetched(threading.Condition())
+        self.broker: dict[int, int] = {}
+        """By partition: the next offset that the client receives."""
+        self.due: dict[int, int] = {}
+        """By partition: what is to be handed out next."""
+        self.asking = False
+
+    @rule(partition=PARTITIONS, at=st.integers(0, 9))
+    def assigned(self, partition, at):
+        if partition not in self.broker:
+            self.fetched.add({CLAIMS[partition]: Start(at, None)})
+            self.broker[partition] = self.due[partition] = at
+
+    @rule(partition=PARTITIONS)
+    def revoked(self, partition):
+        self.fetched.remove({partition})
+        self.broker.pop(partition, None)
+        self.due.pop(partition, None)
+
+    @rule(partition=PARTITIONS, count=st.integers(1, 4))
+    def received(self, partition, count):
+        first = self.broker.get(partition, 0)
+        for number in range(first, first + count):
+            assert self.fetched.keep(Message(partition, number))
+        if partition in self.broker:
+            self.broker[partition] += count
+
+    @rule(partition=PARTITIONS, back=st.integers(0, 5))
+    def rewind(self, partition, back):
+        to = max(0, self.due.get(partition, 0) - back)
+        self.fetched.rewind({partition: to})
+        if partition in self.due:
+            self.due[partition] = to
+
+    @rule()
+    def seek(self):
+        self.broker.update(self.fetched.seeks())
+
+    @precondition(lambda self: not self.asking)
+    @rule()
+    def ask(self):
+        self.fetched.asked()
+        self.asking = True
+
+    @precondition(lambda self: self.asking)
+    @rule(confirmed=st.booleans())
+    def answer(self, confirmed):
+        self.fetched.answered(confirmed=confirmed)
+        self.asking = False
+
+    @rule(most=st.integers(1, 5), revoke=st.booleans())
+    def hand_out(self, most, revoke):
+        """Up to so many; a partition may be lost while its records are handed out."""
+        ready = self.fetched.ready
+        found = self.fetched.hand_out()
+        assert (found is not None) == ready
+        if found is None:
+            return
+        claim, records = found
+        for _ in range(most):
+            record = next(records, None)
+            if record is None:
+                break
+            assert record.offset == self.due[claim.partition], "in order, and each once"
+            self.due[claim.partition] += 1
+        if revoke:
+            self.revoked(claim.partition)
+            assert next(records, None) is None
+        records.close()
+
+    @invariant()
+    def counted(self):
+        seeking = self.fetched._seeks.keys()
+        waiting = {p: range(self.due[p], end) for p, end in self.broker.items() if p not in seeking}
+        assert self.fetched.bytes == sum(weight(Message(p, n)) for p, numbers in waiting.items() for n in numbers)
+        assert self.fetched.waiting() == sum(map(len, waiting.values()))
+        assert self.fetched.positions() == {p: self.due[p] if p in seeking else end for p, end in self.broker.items()}
+        for partition, due in self.due.items():
+            assert self.fetched.first_waiting(partition) == due
+
+
+TestReading = Reading.TestCase
+
+
+def test_partitions_take_turns():
+    fetched = started(0, 1)
+    for number in range(4):
+        fetched.keep(Message(number % 2, number // 2))
+    confirm(fetched)
+    taken = []
+    while found := fetched.hand_out():
+        claim, records = found
+        taken.append((claim.partition, next(records).offset))
+        records.close()
+    assert taken == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def test_the_end_of_a_partition_that_ends_with_a_transaction_is_behind_it():
+    fetched = started(0)
+    fetched.keep(Message(0, 0))
+    fetched.keep(Message(0, 2, end=True))
+    assert fetched.positions() == {0: 2}
+    assert fetched.waiting() == 1
+
+
+def test_the_leader_epoch_is_that_of_the_record_before():
+    fetched = started(0, 1)
+    fetched.add({CLAIMS[2]: Start(5, 3)})
+    for number, epoch in enumerate([4, 4, 6, 6], start=5):
+        fetched.keep(Message(2, number, epoch))
+    assert [fetched.leader_epoch(2, end) for end in range(4, 10)] == [-1, 3, 4, 4, 6, 6]
+    assert fetched.leader_epoch(1, 5) == -1
+
+
+def test_nothing_is_kept_of_what_is_not_wanted():
+    fetched = started(0, 1)
+    fetched.stop_at({0: 1})
+    assert fetched.keep(Message(0, 0))
+    assert not fetched.keep(Message(0, 1))
+    assert not fetched.keep(Message(1, 0))
+    assert fetched.waiting() == 1
+    assert fetched.bounded({0, 1}) == {0}
