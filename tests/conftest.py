@@ -18,6 +18,7 @@ from tests.fixtures import examples
 
 pytest_plugins = [
     "tests.fixtures.brokers",
+    "tests.fixtures.browser",
     "tests.fixtures.figures",
     "tests.fixtures.memory",
     "tests.fixtures.processes",
@@ -35,6 +36,7 @@ SCARCE = {
     "spark_session": "spark session",
     "yarn_cluster": "yarn",
     "forking": "forked processes",
+    "browser": "browser",  # where it is missing it is installed, which two workers cannot do at once
 }
 """Started by each worker that runs a test with them: all tests with one of these go to the same worker, and those
 that ask for one only when they run bear its `xdist_group`."""

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,21 +11,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
 from agent.audit.reconciliation import HdfsReader, read_topic
 from agent.services.hdfs import NAMENODE, HdfsCluster
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
-from channels.kafka.records import ARROW, FORMAT, encode
-from plugins import Batch, Components, Event
-from tests.system.evidence import Evidence, Snapshot, line
+from plugins import Components
+from tests.system.evidence import Evidence, Snapshot
+from tests.system.kafka_running import abort_transaction
+from tests.system.proc import command_of, family_of, marked
+from tests.system.writing import Writer
 
 PATIENCE = 240.0
 """Seconds, for what takes a few on an idle machine."""
-TRICKLE = 20
-"""Lines a second while nothing is asked for: something is always under way."""
 MARK = "FLAFKA_CAMPAIGN"
 """The environment variable by which every process that an agent left behind is found."""
 
@@ -105,55 +103,6 @@ class Plan:
     """The runner that delivers what is left at last."""
 
 
-class Writer(threading.Thread):
-    """An application that writes lines into two log files, which are rotated by renaming now and then."""
-
-    def __init__(self, directory: Path, seed: int, rate: int) -> None:
-        super().__init__(name="writer", daemon=True)
-        directory.mkdir()
-        self.paths = [directory / "a.log", directory / "b.log"]
-        self.files = [path.open("ab", buffering=0) for path in self.paths]
-        self.rotations = 0
-        self.written = 0
-        self.wanted = 0
-        """So many lines come at full rate, and more as a trickle."""
-        self.last: int | None = None
-        """No line from this one on; None: no end yet."""
-        self._seed, self._rate, self._chance = seed, rate, random.Random(seed)
-
-    def finish(self, lines: int) -> None:
-        """Write up to so many lines and end."""
-        self.last = self.wanted = max(lines, self.written)
-
-    def run(self) -> None:
-        owed = 0.0
-        while self.last is None or self.written < self.last:
-            time.sleep(0.02)
-            owed += 0.02 * (self._rate if self.written < self.wanted else TRICKLE)
-            upto = self.written + int(owed)
-            owed -= int(owed)
-            self._write(upto if self.last is None else min(upto, self.last))
-        for file in self.files:
-            file.close()
-
-    def _write(self, upto: int) -> None:
-        chosen = self._chance.randrange(2)
-        text = b"".join(line(self._seed, number) + b"\n" for number in range(self.written, upto))
-        file = self.files[chosen]
-        rotate = self._chance.random() < (upto - self.written) / 2000
-        if rotate:
-            self.rotations += 1
-            self.paths[chosen].rename(f"{self.paths[chosen]}.{self.rotations}")  # and goes on writing for a moment
-        cut = self._chance.randrange(len(text) + 1)
-        for part in (text[:cut], text[cut:]):
-            while part:
-                part = part[file.write(part) :]
-        self.written = upto
-        if rotate:
-            file.close()
-            self.files[chosen] = self.paths[chosen].open("ab", buffering=0)
-
-
 class Campaign:
     """Runs a plan and gathers the evidence. The servers are left running, whatever happened."""
 
@@ -181,7 +130,8 @@ class Campaign:
                 if phase is self.plan.phases[-1]:
                     self.writer.finish(self.plan.lines)
                     self._await(self._all_stored, "the last lines in the channel")
-                    self._abort_transaction()  # what a drain has to find the end of the channel behind
+                    # What a drain has to find the end of the channel behind.
+                    abort_transaction(self.kafka, self.topic, PATIENCE)
                 (self._kill if phase.end is signal.SIGKILL else self._stop)()
             self._drain(self.plan.drain)
             self.seconds = time.monotonic() - began
@@ -298,28 +248,8 @@ class Campaign:
             (self._leader if fault == "leader" else self._namenode)(restart)
         self.writer.wanted += share
         self._await_delivery()
-        self._abort_transaction()
+        abort_transaction(self.kafka, self.topic, PATIENCE)
         self._await_batch()
-
-    def _abort_transaction(self) -> None:
-        """Somebody else's: it leaves records that nobody may see, and offsets without one."""
-        producer = Producer(
-            {
-                "bootstrap.servers": self.kafka.bootstrap_servers,
-                "transactional.id": self.topic,
-                "log_level": 0,
-                "message.timeout.ms": int(PATIENCE * 1000),
-                "transaction.timeout.ms": int(PATIENCE * 1000),
-            }
-        )
-        producer.init_transactions(PATIENCE)
-        producer.begin_transaction()
-        for partition in range(3):
-            producer.produce(
-                self.topic, encode(Batch.of([Event(b"aborted")])), headers=[(FORMAT, ARROW)], partition=partition
-            )
-        producer.flush(PATIENCE)
-        producer.abort_transaction(PATIENCE)
 
     def _leader(self, restart: str | None) -> None:
         """A broker that leads a partition dies; the two others have to do until it is back."""
@@ -362,9 +292,9 @@ class Campaign:
     def _kill_spark(self, what: str) -> None:
         """The driver, or its JVM; the agent lives on, all that belonged to them goes, and both are started again."""
         assert self.agent is not None
-        (driver,) = (pid for pid in self._processes() if "agent.runner.spark.driver" in _command(pid))
-        family = _family(driver)
-        (victim,) = [pid for pid in family if "SparkSubmit" in _command(pid)] if what == "jvm" else [driver]
+        (driver,) = (pid for pid in self._processes() if "agent.runner.spark.driver" in command_of(pid))
+        family = family_of(driver)
+        (victim,) = [pid for pid in family if "SparkSubmit" in command_of(pid)] if what == "jvm" else [driver]
         self._note(what)
         os.kill(victim, signal.SIGKILL)
         self._await(lambda: not family & set(self._processes()), f"the end of all that belonged to the {what}")
@@ -423,13 +353,7 @@ class Campaign:
 
     def _processes(self) -> list[int]:
         """All that still run of what the agents started, and they themselves."""
-        mark = f"{MARK}={self.topic}".encode()
-        found = []
-        for directory in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if mark in (directory / "environ").read_bytes().split(b"\0"):
-                    found.append(int(directory.name))
-        return found
+        return marked(MARK, self.topic)
 
     def _clean_up(self) -> None:
         self.writer.finish(0)
@@ -438,22 +362,3 @@ class Campaign:
                 os.kill(pid, signal.SIGKILL)
         if self.agent is not None:
             self.agent.__exit__()
-
-
-def _family(pid: int) -> set[int]:
-    """That process, and all that it and they have started."""
-    parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-    family = {pid}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
-        family |= more
-    return family
-
-
-def _command(pid: int) -> str:
-    """Its command line; empty where it has ended."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    return ""

@@ -1,8 +1,29 @@
-"""An agent that runs as a process is a server as well."""
+"""What tests on real servers share: they all need servers, and some a Kafka channel of their own."""
+
+from collections.abc import Iterator
 
 import pytest
+
+from agent.services.kafka import KafkaCluster
+from channels.kafka import KafkaChannel
+from tests.system.kafka_running import open_channel
+from tests.system.running import unique
 
 
 @pytest.fixture(autouse=True, scope="session")
 def real(servers: None) -> None:
-    """Asks for servers, for every test in this folder."""
+    """Asks for servers, for every test in this folder: an agent that runs as a process is a server as well."""
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic, and group, of its own."""
+    return unique("test")
+
+
+@pytest.fixture
+def channel(kafka_cluster: KafkaCluster, topic: str) -> Iterator[KafkaChannel]:
+    """An open channel on a topic and a group of its own."""
+    opened = open_channel(kafka_cluster, topic)
+    yield opened
+    opened.close()

@@ -1,0 +1,69 @@
+"""For tests of the page in a browser: it is opened, waited for, and measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.config import load
+from agent.services.running import until
+from agent.topology import AgentSpec
+from plugins import Components
+from tests.agent.scenes import Scene
+from tests.fixtures.browser import PATIENCE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+def configured(path: Path) -> AgentSpec:
+    spec, found = load(path, None, components=Components(entry_points=True))
+    assert spec is not None, found
+    return spec
+
+
+def opened(browser: Browser, scene: Scene, width: int = 1400, **more: Any) -> Page:
+    """The page, once it has shown a state; without an error so far."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, **more)
+    page.set_default_timeout(PATIENCE)
+    page.goto(scene.url)
+    turned(page)
+    return page
+
+
+def turned(page: Page, turns: int = 1) -> None:
+    """Wait until it was brought up to date so often."""
+    before = int(page.evaluate("document.body.dataset.turns || 0"))
+    until(lambda: int(page.evaluate("document.body.dataset.turns || 0")) >= before + turns, "the page to be drawn")
+    assert page.locator("#stale").is_hidden()
+
+
+def shown(page: Page, node: str) -> str:
+    return page.locator(f"[data-id='{node}']").inner_text()
+
+
+def boxes(page: Page, selector: str) -> list[dict[str, float]]:
+    """Of all these elements at one moment."""
+    found: list[dict[str, float]] = page.locator(selector).evaluate_all(
+        "all => all.map((one) => one.getBoundingClientRect().toJSON())"
+    )
+    return found
+
+
+def luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(page: Page, selector: str) -> float:
+    """Of the text of the first such element against what is behind it, as WCAG 2 computes it."""
+    colours = page.locator(selector).first.evaluate(
+        """element => {
+          let behind = element;
+          while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+          return [getComputedStyle(element).color, getComputedStyle(behind).backgroundColor];
+        }"""
+    )
+    dark, light = sorted(map(luminance, colours))
+    return (light + 0.05) / (dark + 0.05)

@@ -1,0 +1,91 @@
+"""The Kafka channel without an agent, on real brokers: it is opened, filled and read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Producer
+
+from agent.services.kafka import KafkaCluster
+from channels.kafka import KafkaChannel, KafkaChannelConfig
+from channels.kafka.records import ARROW, FORMAT, encode
+from plugins import Batch, Event, PartitionClaim, Reader, Taken
+
+
+class RebalanceListener:
+    """Follows its reader's partitions; starts where the group stands."""
+
+    def __init__(self) -> None:
+        self.claims: dict[int, tuple[PartitionClaim, int | None]] = {}
+
+    def assigned(self, committed: Mapping[PartitionClaim, int | None]) -> Mapping[PartitionClaim, int | None]:
+        self.claims.update({claim.partition: (claim, position) for claim, position in committed.items()})
+        return committed
+
+    def ends(self, taken: list[Taken]) -> dict[PartitionClaim, int]:
+        """The offset after the last of each partition."""
+        return {
+            self.claims[p][0]: max(t.end for t in taken if t.partition == p) for p in {t.partition for t in taken}
+        }
+
+    def revoked(self, partitions: set[int]) -> None:
+        for partition in partitions:
+            self.claims.pop(partition, None)
+
+    lost = revoked
+
+
+def open_channel(kafka_cluster: KafkaCluster, topic: str, **properties: str) -> KafkaChannel:
+    config, problems = KafkaChannelConfig.parse(
+        {
+            "kafka.bootstrap.servers": kafka_cluster.bootstrap_servers,
+            "kafka.topic": topic,
+            "kafka.consumer.group.id": topic,
+            "partitions": "3",
+            **properties,
+        }
+    )
+    assert not problems
+    assert config is not None
+    opened = KafkaChannel(config, "c")
+    opened.open()
+    return opened
+
+
+def events(*numbers: int) -> Batch:
+    return Batch.of([Event(b"%d \xff" % n, {"n": str(n)}) for n in numbers])
+
+
+def take(reader: Reader, count: int, seconds: float = 60) -> list[Taken]:
+    """So many events' takes, or fail."""
+    deadline, taken = time.monotonic() + seconds, list[Taken]()
+    while sum(len(t.batch) for t in taken) < count:
+        assert time.monotonic() < deadline, f"only {sum(len(t.batch) for t in taken)} of {count} events came"
+        if (one := reader.take(0.2)) is not None:
+            taken.append(one)
+    return taken
+
+
+def contents(taken: list[Taken]) -> list[tuple[Any, ...]]:
+    return sorted((*id, event.body) for t in taken for id, event in zip(t.batch.ids(), t.batch, strict=True))
+
+
+def abort_transaction(kafka: KafkaCluster, topic: str, patience: float) -> None:
+    """Somebody else's, on three partitions: it leaves records that nobody may see, and offsets without one."""
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "transactional.id": topic,
+            "log_level": 0,
+            "message.timeout.ms": int(patience * 1000),
+            "transaction.timeout.ms": int(patience * 1000),
+        }
+    )
+    producer.init_transactions(patience)
+    producer.begin_transaction()
+    for partition in range(3):
+        producer.produce(topic, encode(Batch.of([Event(b"aborted")])), headers=[(FORMAT, ARROW)], partition=partition)
+    producer.flush(patience)
+    producer.abort_transaction(patience)

@@ -1,0 +1,34 @@
+"""Processes of this host as /proc tells of them: by their environment, by who started them, by their command."""
+
+from contextlib import suppress
+from pathlib import Path
+
+
+def marked(variable: str, value: str) -> list[int]:
+    """All that run with that variable in their environment."""
+    mark = f"{variable}={value}".encode()
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in (directory / "environ").read_bytes().split(b"\0"):
+                found.append(int(directory.name))
+    return found
+
+
+def family_of(pid: int) -> set[int]:
+    """That process, and all that it and they have started."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    family = {pid}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family
+
+
+def command_of(pid: int) -> str:
+    """Its command line; empty where it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    return ""

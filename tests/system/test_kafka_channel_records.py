@@ -1,0 +1,188 @@
+"""Records of the Kafka channel on three real brokers: their formats, sizes and partitions."""
+
+import os
+import time
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from channels.kafka import producing, records
+from plugins import Batch, Event, Rejected
+from tests.system.kafka_running import RebalanceListener, contents, events, open_channel, take
+
+
+def test_a_record_in_no_known_format_comes_back_with_its_bytes(channel, kafka_cluster):
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    producer.produce(channel.config.topic, b"plain text", partition=0)
+    producer.produce(channel.config.topic, b"\xff\xff\xff", partition=0, headers=[("flafka.format", b"arrow/1")])
+    producer.flush()
+    channel.put(events(1))
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
+    taken, deadline = [], time.monotonic() + 60
+    while sum(len(t.undecodable) for t in taken) < 2 or not any(len(t.batch) for t in taken):
+        assert time.monotonic() < deadline
+        if (one := reader.take(0.2)) is not None:
+            taken.append(one)
+    found = [u for t in taken for u in t.undecodable]
+    assert [u.record.value for u in found] == [b"plain text", b"\xff\xff\xff"]
+    assert "format" in found[0].reason
+    assert [event.body for t in taken for event in t.batch] == [b"1 \xff"]
+    reader.close()
+
+
+def test_an_event_too_large_for_any_record_is_rejected_and_the_rest_stored(channel):
+    # Random bytes, since the limit holds for what goes over the wire.
+    batch = Batch.of([Event(b"small"), Event(os.urandom(9 << 20)), Event(b"also small")])
+    with pytest.raises(Rejected) as rejected:
+        channel.put(batch)
+    assert [id.index for id in rejected.value.reasons] == [1]
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
+    assert sorted(event.body for t in take(reader, 2) for event in t.batch) == [b"also small", b"small"]
+    reader.close()
+
+
+# --- formats
+
+
+def test_formats_change_on_a_live_topic(kafka_cluster, topic):
+    channels = [open_channel(kafka_cluster, topic, format=form) for form in ("arrow", "flume", "raw")]
+    numbers = iter(range(900))
+    for size in (1, 99, 200):
+        for channel in channels:
+            channel.put(events(*(next(numbers) for _ in range(size))))
+    for channel in channels:
+        reader = channel.reader(RebalanceListener(), group=f"{topic}-{channel.config.format}", member="h.a.k")
+        taken = take(reader, 900)
+        reader.close()
+        assert not any(one.undecodable for one in taken)
+        got = [event for one in taken for event in one.batch]
+        assert sorted(int(event.headers["n"]) for event in got) == list(range(900))
+        assert all(
+            event == Event(b"%s \xff" % event.headers["n"].encode(), {"n": event.headers["n"]}) for event in got
+        )
+        ids = [id for one in taken for id in one.batch.ids()]
+        assert len(set(ids)) == 900
+        for one in taken:
+            assert [id.offset for id in one.batch.ids()] == sorted(id.offset for id in one.batch.ids())
+    for channel in channels:
+        channel.close()
+
+
+@pytest.mark.parametrize("form", ["flume", "raw"])
+def test_one_event_a_record_is_taken_again_with_the_same_ids(kafka_cluster, topic, form):
+    channel = open_channel(kafka_cluster, topic, format=form)
+    channel.put(events(*range(3000)))
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
+    first = take(reader, 3000)
+    assert {(one.batch.id(0).offset, one.batch.id(len(one.batch) - 1).offset + 1) for one in first} == {
+        (one.start, one.end) for one in first
+    }
+    reader.rewind({one.partition: 0 for one in first})
+    again = take(reader, 3000)
+    assert contents(again) == contents(first)
+    assert len(contents(first)) == len({entry[:4] for entry in contents(first)}) == 3000
+    reader.close()
+    channel.close()
+
+
+@pytest.mark.parametrize("form", ["flume", "raw"])
+def test_events_choose_their_partition_by_header_key_or_default(kafka_cluster, topic, form):
+    """A key goes where a Java producer puts it, so that writers of both kinds keep its order."""
+    from kafka.partitioner.default import murmur2
+
+    channel = open_channel(kafka_cluster, topic, format=form, partitionIdHeader="p")
+    keys = ["a", "ключ", "0123456789"]
+    chosen = [Event(b"by header %d" % p, {"p": str(p), "key": "a"}) for p in range(3)]
+    keyed = [Event(f"by key {key}".encode(), {"key": key}) for key in keys]
+    wrong = [Event(b"wrong", {"p": text}) for text in ("3", "-1", "one", "")]
+    with pytest.raises(Rejected) as rejected:
+        channel.put(Batch.of([*chosen, *keyed, *wrong]))
+    assert sorted(id.index for id in rejected.value.reasons) == [6, 7, 8, 9]
+    assert f"header 'p' is 'one', and topic {topic} has partitions 0 to 2" in rejected.value.reasons.values()
+    channel.close()
+    channel = open_channel(kafka_cluster, topic, format=form, defaultPartitionId="1")
+    channel.put(Batch.of([Event(b"by default"), Event(b"by default", {"key": "a"})]))
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
+    got = {(event.body, one.partition) for one in take(reader, 8) for event in one.batch}
+    reader.close()
+    channel.close()
+    assert got == {
+        *((event.body, p) for p, event in enumerate(chosen)),
+        *((event.body, (murmur2(key.encode()) & 0x7FFFFFFF) % 3) for key, event in zip(keys, keyed, strict=True)),
+        (b"by default", 1),
+    }
+
+
+@pytest.mark.parametrize("form", ["flume", "raw", "arrow"])
+def test_a_full_producer_queue_delays_a_put_and_loses_nothing(kafka_cluster, topic, form):
+    channel = open_channel(
+        kafka_cluster,
+        topic,
+        format=form,
+        batchEvents="1",
+        **{"kafka.producer.queue.buffering.max.messages": "100"},
+    )
+    channel.put(events(*range(1500)))
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
+    assert sorted(int(body.split()[0]) for *_, body in contents(take(reader, 1500))) == list(range(1500))
+    reader.close()
+    channel.close()
+
+
+@pytest.mark.parametrize("form", ["flume", "raw", "arrow"])
+def test_a_topic_that_takes_less_rejects_earlier(kafka_cluster, topic, form):
+    """A topic made with Kafka's default takes records of 1 MB: a larger event must not stop the others for ever."""
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    settings = {"max.message.bytes": "1048588", "min.insync.replicas": "2"}
+    admin.create_topics([NewTopic(topic, 3, 3, config=settings)])[topic].result(30)
+    channel = open_channel(kafka_cluster, topic, format=form)
+    bodies = [b"small", os.urandom(1 << 20), b"also small", os.urandom(1_000_000)]
+    with pytest.raises(Rejected) as rejected:
+        channel.put(Batch.of([Event(body, {"n": "1"}) for body in bodies]))
+    assert {id.index: "larger than a record" in text for id, text in rejected.value.reasons.items()} == {1: True}
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
+    got = {event.body for one in take(reader, 3) for event in one.batch}
+    assert got == {bodies[0], *bodies[2:]}
+    reader.close()
+    channel.close()
+
+
+def test_what_does_not_compress_is_divided_until_the_topic_takes_it(
+    kafka_cluster, topic, monkeypatch: pytest.MonkeyPatch
+):
+    sizes = []
+
+    def encode(batch: Batch, compression: str | None) -> bytes:
+        sizes.append(len(value := records.encode(batch, compression)))
+        return value
+
+    monkeypatch.setattr(producing, "encode", encode)
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 3, 3, config={"max.message.bytes": "300000"})])[topic].result(30)
+    channel = open_channel(kafka_cluster, topic)
+    bodies = [b"%02d" % n + os.urandom(60_000) for n in range(20)]
+    batch = Batch.of([Event(body, {"n": str(n)}) for n, body in enumerate(bodies)])
+    channel.put(batch)
+    assert max(sizes) > 300_000
+    sizes.clear()
+    channel.put(batch)
+    assert max(sizes) < 300_000, "what is known not to fit is made again"
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
+    assert sorted(event.body for one in take(reader, 40) for event in one.batch) == sorted(2 * bodies)
+    reader.close()
+    channel.close()
+
+
+def test_any_topic_is_read_as_bodies(kafka_cluster, topic):
+    channel = open_channel(kafka_cluster, topic, format="raw", parseAsFlumeEvent="false")
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    producer.produce(topic, b"plain text \xff", key="k", headers=[("trace", b"1")])
+    producer.produce(topic, b"\0\0")
+    assert producer.flush(30) == 0
+    channel.put(Batch.of([Event(b"ours", {"h": "x"})]))
+    reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
+    got = {event.body: event.headers for one in take(reader, 3) for event in one.batch}
+    assert got == {b"plain text \xff": {"key": "k", "trace": "1"}, b"\0\0": {}, b"ours": {"h": "x"}}
+    reader.close()
+    channel.close()
