@@ -15,7 +15,7 @@ from plugins import Metrics
 from sources.taildir.copies import Copies, Copy, may_be_copy
 from sources.taildir.followed import Followed
 from sources.taildir.groups import Groups
-from sources.taildir.listing import files, key_of, names
+from sources.taildir.listing import files, key_of, names, opened_as
 from sources.taildir.opener import ARRIVED, CREATED, DELETED
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
 from sources.taildir.watch import Change, Hints
@@ -31,6 +31,15 @@ class Found(NamedTuple):
     """Files that came, were renamed or went."""
     statuses: dict[Tail, os.stat_result]
     """Every file there, as it was just then."""
+
+
+class _Unknown(NamedTuple):
+    """A file that nothing is known of yet."""
+
+    path: str
+    key: Key
+    link: bool
+    """Whether that name is a symbolic link to it."""
 
 
 class Files(Followed):
@@ -160,7 +169,7 @@ class Files(Followed):
         if directories is not None:
             where &= directories
         found = Found(set(), {})
-        unknown: list[tuple[str, Key]] = []
+        unknown: list[_Unknown] = []
         hidden = {path for path in self._hidden if os.path.dirname(path) in where}
         self._hidden -= hidden
         for directory in sorted(where):
@@ -172,8 +181,8 @@ class Files(Followed):
                 self._find(path, found, unknown)
         self._find_renamed(where, found)
         missing = self._known.missing() if unknown else []
-        for path, key in unknown:
-            self._find_new(path, key, found, missing, skip_to_end=skip_to_end)
+        for new in unknown:
+            self._find_new(new, found, missing, skip_to_end=skip_to_end)
         self._find_copies(where, found)
         for path in hidden - self._hidden:
             self._troubles.over(path)
@@ -195,9 +204,11 @@ class Files(Followed):
         changed = adopted | (self.scan(directories).changed if directories else set())
         return {self._by_path[path] for path in hints.grown if path in self._by_path}, changed
 
-    def _find(self, path: str, found: Found, unknown: list[tuple[str, Key]]) -> None:
+    def _find(self, path: str, found: Found, unknown: list[_Unknown]) -> None:
         try:
-            status = os.stat(path)
+            status = os.lstat(path)
+            if link := stat.S_ISLNK(status.st_mode):
+                status = os.stat(path)
         except FileNotFoundError:
             return  # gone again, or a link that leads nowhere yet
         except OSError as e:
@@ -211,7 +222,7 @@ class Files(Followed):
             if tail is None:
                 tail = self._known.recall(key, path)
                 if tail is None:
-                    unknown.append((path, key))
+                    unknown.append(_Unknown(path, key, link))
                     return
                 self.ledger.opened(key)
                 self._follow(key, tail, found)
@@ -228,31 +239,36 @@ class Files(Followed):
         self._hidden.add(path)
         self._troubles.report(path, f"{path} cannot be read, it is tried again: {error.strerror}")
 
-    def _find_new(self, path: str, key: Key, found: Found, missing: list[Tail], *, skip_to_end: bool) -> None:
-        """A file that nothing is known of yet, unless it is the copy of one that is gone."""
-        tail = self._known.found.get(key)  # by another of its names
-        try:
-            status = os.stat(path)
-        except OSError:
+    def _find_new(self, new: _Unknown, found: Found, missing: list[Tail], *, skip_to_end: bool) -> None:
+        """One that nothing is known of yet, unless it is the copy of one that is gone."""
+        path, key, link = new
+        there = opened_as(path, key)
+        if there is None:
             return
-        if key != (status.st_dev, status.st_ino):
-            return
-        if tail is None:
+        fd, status = there
+        tail = self._known.found.get(key)
+        if tail is not None:  # by another of its names
+            if fd is not None:
+                os.close(fd)
+        else:
             try:
-                tail = next((t for t in missing if may_be_copy(t, path) and t.is_at(path)), None)
+                tail = next((t for t in missing if may_be_copy(t, path) and t.is_at(path, fd)), None)
             except OSError as e:
                 self._unseen(path, e)
+                if fd is not None:
+                    os.close(fd)
                 return
             if tail is not None:
                 missing.remove(tail)
                 self._move_to(tail, key, path)
             else:
                 tail = Tail(path, inode=key[1], device=key[0], mark=Mark())
-                tail.move(path)
+                if link:
+                    tail.move(path)
                 if skip_to_end and status.st_size:
                     tail.position, tail.mark = status.st_size, None
             self.ledger.opened(key)
-            self._follow(key, tail, found)
+            self._follow(key, tail, found, fd)
         self._see(tail, path, status, found)
 
     def _see(self, tail: Tail, path: str, status: os.stat_result, found: Found) -> None:
@@ -268,7 +284,10 @@ class Files(Followed):
         found.changed.add(tail)
         # At once: an open file can be read even when it is deleted. If it cannot be opened, reading it will say so.
         if fd is not None:
-            self._hold(tail, fd)
+            try:
+                self._hold(tail, fd)
+            except OSError:
+                os.close(fd)
         else:
             try:
                 self.open(tail)

@@ -55,7 +55,7 @@ class Known:
         for tail in sorted(known, key=lambda t: (t.path != path, t.device not in (None, device))):
             sure = tail.path == path and tail.device in (None, device)
             # What was opened already is compared already.
-            if tail.is_in(fd, path) if fd is not None else sure or tail.is_at(path):
+            if (fd is None and sure) or tail.is_at(path, fd):
                 self.tell_unproved(tail, path)
                 known.remove(tail)
                 tail.device = device

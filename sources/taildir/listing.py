@@ -27,6 +27,23 @@ def key_of(path: str) -> Key | None:
     return status.st_dev, status.st_ino
 
 
+def opened_as(path: str, key: Key) -> tuple[int | None, os.stat_result] | None:
+    """The file of that name, open where it can be opened, and its status. None where that is no longer that file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        fd = None
+    try:
+        status = os.stat(path) if fd is None else os.fstat(fd)
+    except OSError:
+        return None  # a file that could not be opened has gone
+    if (status.st_dev, status.st_ino) == key:
+        return fd, status
+    if fd is not None:
+        os.close(fd)
+    return None
+
+
 def files(directory: str) -> list[os.DirEntry[str]]:
     """Every regular file there; none where there is no such directory. Raises OSError where it cannot be seen.
 
@@ -50,11 +67,10 @@ def names(directory: str) -> dict[Key, str]:
     found = {}
     for entry in files(directory):
         try:
-            key = key_of(entry.path)
-        except OSError:
-            if entry.is_symlink():
+            status = entry.stat()
+        except OSError as e:
+            if entry.is_symlink() or nothing_there(e):
                 continue
             raise
-        if key is not None:
-            found[key] = entry.path
+        found[status.st_dev, status.st_ino] = entry.path
     return found

@@ -202,17 +202,15 @@ class PositionFile:
 
         Flume's file follows when it is due, or at once for the `last` time.
         """
-        fresh = [_line(tail) for tail in changed]
-        if fresh:
-            self._append(fresh, tails)
+        changed = list(changed)
+        if changed:
+            self._append(map(_line, changed), tails)
             self._behind = True
         now = time.monotonic()
         if self._behind and (last or now - self._written_at >= self._interval):
-            positions = [
-                {"inode": tail.inode, "pos": tail.position, "file": tail.path} for tail in tails if not tail.deleted
-            ]
-            # In ASCII, as Flume reads it in the encoding of its host.
-            data = json.dumps(positions, separators=(",", ":")).encode()
+            data = _json([_Position(tail.inode, tail.position, tail.path) for tail in tails if not tail.deleted])
+            if not data.isascii():  # Flume reads it in the encoding of its host
+                data = json.dumps(json.loads(data), separators=(",", ":")).encode()
             self._wrote.new = _fingerprint(data)
             self._append([self._wrote], tails)
             os.close(replace(self.path, data))
@@ -289,11 +287,11 @@ def _encoded(lines: Iterable[_Line], number: int) -> tuple[bytes, int]:
     return b"".join(encoded), number
 
 
-def _json(line: _Line) -> bytes:
+def _json(found: _Line | list[_Position]) -> bytes:
     try:
-        return msgspec.json.encode(line)
+        return msgspec.json.encode(found)
     except UnicodeEncodeError:  # a name that is not UTF-8: the standard library writes it, ten times as slowly
-        return json.dumps(msgspec.to_builtins(line), separators=(",", ":")).encode()
+        return json.dumps(msgspec.to_builtins(found), separators=(",", ":")).encode()
 
 
 def _decoded(line: bytes) -> tuple[int, _Line]:

@@ -48,11 +48,13 @@ class Mark(msgspec.Struct, frozen=True):
         """Whether a file that begins so, with `HEAD` bytes if it has as many, begins as this one."""
         return len(head) >= self.length and _fingerprint(head[: self.length]) == self.head
 
-    def holds(self, fd: int, before: bytes | None = None) -> bool:
-        """Whether the file still has the same bytes there; `before` are those before the offset, where known."""
+    def holds(self, fd: int) -> bool:
+        """Whether the file still has the same bytes there."""
         head = os.pread(fd, self.length, 0) if self.length else b""
-        if before is None:
-            before = _before(fd, self.offset)
+        return self.stands(head, _before(fd, self.offset))
+
+    def stands(self, head: bytes, before: bytes) -> bool:
+        """Whether it is that place in a file that begins so, and has these bytes before the offset."""
         return self.begins(head) and _fingerprint(before) == self.tail
 
 
@@ -189,8 +191,11 @@ class Tail:
         # Flume left no proof: believe its position under the same name, and else only at the end of a line.
         return path == self.path or not self.position or os.pread(fd, 1, self.position - 1) == b"\n"
 
-    def is_at(self, path: str) -> bool:
-        """Whether that name leads to it, as `is_in`. Raises OSError where what is there cannot be read."""
+    def is_at(self, path: str, fd: int | None = None) -> bool:
+        """Whether that name leads to it, as `is_in`; `fd` is what is there, where that is open. Raises OSError where
+        that cannot be read."""
+        if fd is not None:
+            return self.is_in(fd, path)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -234,7 +239,7 @@ class Tail:
             if len(data) < want:
                 break
             want = min(want * 4, MAX_LINE + 1)
-        self._check()
+        self._check(data)
         if end:
             return data[:end]
         return data[:MAX_LINE] if len(data) > MAX_LINE else b""
@@ -242,7 +247,7 @@ class Tail:
     def rest(self, until: int) -> bytes:
         """What stands from `position` up to offset `until`, where no line is whole: an unfinished one."""
         data = self._following(min(MAX_LINE, until - self.position))
-        self._check()
+        self._check(data)
         return data
 
     def _following(self, size: int) -> bytes:
@@ -253,14 +258,15 @@ class Tail:
         self._before = data[:length]
         return data[length:]
 
-    def _check(self) -> None:
-        """Whether what was just read is of that file: after reading it, as what was read before a truncation is good.
+    def _check(self, data: bytes) -> None:
+        """Whether `data`, which was just read, is of that file. Raises ChangedError where it is not.
 
-        Raises ChangedError where it is not.
+        Its head is read after the data, or with them: what was read before a truncation is good.
         """
         assert self.fd is not None
         assert self.mark is not None
-        if os.fstat(self.fd).st_size < self.position or not self.mark.holds(self.fd, self._before[-TAIL:]):
+        head = self._before + data[:HEAD] if self.position < HEAD else os.pread(self.fd, self.mark.length, 0)
+        if not self.mark.stands(head, self._before[-TAIL:]):
             raise ChangedError
 
     def first_text(self) -> int | None:
