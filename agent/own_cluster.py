@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from agent.services import ServiceError
-from agent.services.kafka import KafkaCluster
 from agent.topology import AgentSpec, ComponentSpec
 from plugins import FlafkaError
 from plugins.shared.kafkaclient import KafkaEndConfig
@@ -34,6 +33,8 @@ def with_own_cluster(spec: AgentSpec, *, ask: bool = False) -> AgentSpec:
 def _filled(component: Spec) -> Spec:
     if not _unnamed(component):
         return component
+    from agent.services.kafka import KafkaCluster  # brings what starts servers, which most configurations do not need
+
     own = KafkaCluster.default()
     try:
         config = cast(KafkaEndConfig, component.config).of_cluster(own.bootstrap_servers, own.cluster_id)
@@ -51,6 +52,8 @@ def _unnamed(component: ComponentSpec) -> bool:
 
 
 def _ask() -> None:
+    from agent.services.kafka import KafkaCluster
+
     with suppress(ServiceError):  # never started: the component that needs it says so
         if foreign := KafkaCluster.default().foreign_answer():
             raise FlafkaError(f"{foreign}\n  if it is the one you mean, name its brokers: kafka.bootstrap.servers")

@@ -18,7 +18,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient
 
 from plugins import EventId, KafkaBackedChannel, PartitionClaim, Record, Retry, Taken, require
-from plugins.shared.kafkaclient import read_up_to, reason, watermarks
+from plugins.shared.kafkaclient import reason
+from plugins.shared.kafkaoffsets import read_up_to, watermarks
 
 READ_SECONDS = 20.0
 

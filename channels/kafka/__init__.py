@@ -38,17 +38,8 @@ from plugins import (
     Taken,
     Whereabouts,
 )
-from plugins.shared.kafkaclient import (
-    CONSUMER,
-    NO_BROKERS,
-    committed,
-    failure,
-    metadata_of,
-    reason,
-    refusing,
-    unanswered,
-    watermarks,
-)
+from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, failure, reason, refusing, unanswered
+from plugins.shared.kafkaoffsets import committed, metadata_of, watermarks
 from plugins.shared.kafkaproperties import client_properties
 from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, overtaken, undone
 

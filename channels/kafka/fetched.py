@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
@@ -191,12 +192,14 @@ class Fetched:
         with self._changed:
             return self.unconfirmed + sum(map(len, self._confirmed.values()))
 
-    def first_waiting(self, partition: int) -> int:
-        """The first record of a partition that was not handed out; negative where that is not known."""
+    def firsts(self) -> Mapping[int, int]:
+        """The first record of each partition that was not handed out, which may not have been received yet."""
         with self._changed:
-            waiting = [*self._confirmed[partition], *self._asked, *self._unasked]
-            offsets = [cast("int", m.offset()) for m in waiting if m.partition() == partition]
-            return min(offsets, default=self._next.get(partition, -1))
+            firsts = dict(self._next)
+            for message in (*self._unasked, *self._asked, *itertools.chain(*self._confirmed.values())):
+                partition, offset = cast("int", message.partition()), cast("int", message.offset())
+                firsts[partition] = min(firsts[partition], offset)
+            return firsts
 
     def leader_epoch(self, partition: int, end: int) -> int:
         """That of the latest record before `end`; negative where it is not known."""

@@ -8,7 +8,8 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from plugins import EventId, PartitionClaim, Record, Retry, Taken, Whereabouts
-from plugins.shared.kafkaclient import CONSUMER, offsets_at, read_up_to, reason, watermarks
+from plugins.shared.kafkaclient import CONSUMER, reason
+from plugins.shared.kafkaoffsets import offsets_at, read_up_to, watermarks
 
 ANSWER_SECONDS = 10.0
 

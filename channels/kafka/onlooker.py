@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from plugins import Backlog, Broker, ClusterLook, Onlooker, Retry
-from plugins.shared.kafkaclient import CONSUMER, accepts, committed, reason, watermarks
+from plugins.shared.kafkaclient import CONSUMER, accepts, reason
+from plugins.shared.kafkaoffsets import committed, watermarks
 
 ANSWER_SECONDS = 3.0
 """A broker that takes no connection in that time is shown as one that does not answer."""

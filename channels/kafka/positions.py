@@ -13,7 +13,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka.admin import AdminClient
 
 from plugins import PartitionClaim, Retry
-from plugins.shared.kafkaclient import metadata_of, reason, watermarks
+from plugins.shared.kafkaclient import reason
+from plugins.shared.kafkaoffsets import metadata_of, watermarks
 from plugins.shared.offsets import OffsetMetadata, known_to_older
 
 ANSWER_SECONDS = 10.0

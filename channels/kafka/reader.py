@@ -15,7 +15,8 @@ from channels.kafka.fetched import Fetched, Start
 from channels.kafka.others import Others
 from channels.kafka.positions import Log, TopicIds, claims_of
 from plugins import FlafkaError, Metrics, PartitionClaim, Reader, RebalanceListener, Record, Retry, Taken
-from plugins.shared.kafkaclient import CONSUMER, committed, watermarks
+from plugins.shared.kafkaclient import CONSUMER
+from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.offsets import OffsetMetadata, begins_late, made_again, names_topic, out_of_range, truncated
 from plugins.shared.polling import Poller
 
@@ -245,8 +246,7 @@ class KafkaReader(Poller, Reader):
     def _made_again(self) -> Retry:
         """What to say where another topic has the claim's name now; and it is counted."""
         claim, left, unknown = self._claim, 0, 0
-        for partition in self._fetched.claims:
-            first = self._fetched.first_waiting(partition)
+        for partition, first in self._fetched.firsts().items():
             if first >= 0 and partition in self._ends:
                 left += max(0, self._ends[partition] - first)
             else:

@@ -13,7 +13,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from plugins import PartitionClaim, Retry
-from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, create_topic, read_up_to, reason, watermarks
+from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, create_topic, reason
+from plugins.shared.kafkaoffsets import read_up_to, watermarks
 from sinks.kafka.writers import Writer
 
 SUFFIX = ".positions"

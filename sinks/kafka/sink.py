@@ -17,13 +17,8 @@ from plugins import (
     Resumed,
     Retry,
 )
-from plugins.shared.kafkaclient import (
-    CONNECT_SECONDS,
-    CONSUMER,
-    committed,
-    metadata_of,
-    reason,
-)
+from plugins.shared.kafkaclient import CONNECT_SECONDS, CONSUMER, reason
+from plugins.shared.kafkaoffsets import committed, metadata_of
 from plugins.shared.offsets import OffsetMetadata, names_topic
 from sinks.kafka.config import KafkaSinkConfig
 from sinks.kafka.differences import KAFKA

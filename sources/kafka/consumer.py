@@ -12,7 +12,8 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from plugins import FlafkaError, Metrics
-from plugins.shared.kafkaclient import CONNECT_SECONDS, committed, reason, watermarks
+from plugins.shared.kafkaclient import CONNECT_SECONDS, reason
+from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.polling import Poller, weight
 
 POLL_SECONDS = 0.02

@@ -144,8 +144,7 @@ class Reading(RuleBasedStateMachine):
         assert self.fetched.bytes == sum(weight(Message(p, n)) for p, numbers in waiting.items() for n in numbers)
         assert self.fetched.waiting() == sum(map(len, waiting.values()))
         assert self.fetched.positions() == {p: self.due[p] if p in seeking else end for p, end in self.broker.items()}
-        for partition, due in self.due.items():
-            assert self.fetched.first_waiting(partition) == due
+        assert self.fetched.firsts() == self.due
 
 
 TestReading = Reading.TestCase

@@ -29,7 +29,8 @@ from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent
 from agent.services.solr import SolrCluster
 from plugins import EventId
-from plugins.shared.kafkaclient import CONSUMER, read_up_to
+from plugins.shared.kafkaclient import CONSUMER
+from plugins.shared.kafkaoffsets import read_up_to
 from tests.system.running import ROOT, hdfs_sink, kafka_channel, unique
 from tests.system.test_proofs_stores import stored, table_of
 

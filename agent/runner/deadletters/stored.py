@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from agent.runner.deadletters.letters import DeadLetters, FileDeadLetters, KafkaDeadLetters
 from plugins import Event, EventId, KafkaStream, Retry
-from plugins.shared.kafkaclient import CONSUMER, offsets_at, read_up_to, stream_client, watermarks
+from plugins.shared.kafkaclient import CONSUMER, stream_client
+from plugins.shared.kafkaoffsets import offsets_at, read_up_to, watermarks
 
 ANSWER_SECONDS = 10.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 import uuid
@@ -65,11 +66,13 @@ class OverflowingChannel(ChannelRunner):
         self._forwarder.start()
 
     def wait_until_it_takes_events(self, stopping: threading.Event, patience: float | None = None) -> bool:
-        """Return when one of the two can be put into; False where `stopping` came first.
+        """Return when one of the two can be put into, or after so many seconds of patience; False where `stopping`
+        came first.
 
         Brokers that are away have as long as a put may take, and at least until they were asked once; those that
         refuse to serve us are waited for.
         """
+        deadline = math.inf if patience is None else time.monotonic() + patience
         if not wait_for(self._forwarder.looked, stopping, patience):
             return False
         began = time.monotonic()
@@ -80,7 +83,7 @@ class OverflowingChannel(ChannelRunner):
             asked = self.retries.last is not None or waited > ANSWER_SECONDS
             if waited > self._seconds and asked and not self._refusal():
                 self._outage.begin(self._why_not_open())
-            if self._outage.overflowing or (patience is not None and waited > patience):
+            if self._outage.overflowing or time.monotonic() > deadline:
                 return True
         return True
 

@@ -1,0 +1,62 @@
+"""What brokers say of offsets, and what they say while they cannot."""
+
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from plugins.shared.kafkaoffsets import committed, offsets_at, watermarks
+
+
+def test_an_error_is_not_taken_for_a_group_without_a_position():
+    answers = [SimpleNamespace(offset=7, error=None), SimpleNamespace(offset=-1001, error=None)]
+    consumer = SimpleNamespace(committed=lambda partitions, timeout: answers)
+    assert [at.offset for at in committed(consumer, [], 1)] == [7, -1001]
+    answers[1].error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        committed(consumer, [], 1)
+
+
+def test_positions_are_asked_for_again_while_the_coordinator_moves_or_begins():
+    codes = [
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ]
+    left = list(codes)
+
+    def asked(partitions, timeout):
+        if left:
+            raise KafkaException(KafkaError(left.pop()))
+        return [SimpleNamespace(offset=7, error=None)]
+
+    assert [at.offset for at in committed(SimpleNamespace(committed=asked), [], 60)] == [7]
+    left += codes
+    with pytest.raises(KafkaException, match="COORDINATOR_NOT_AVAILABLE"):
+        committed(SimpleNamespace(committed=asked), [], 0)
+
+
+def test_a_broker_that_has_not_heard_of_a_new_topic_yet_is_asked_again():
+    codes = [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART]
+    left: list[int] = []
+
+    def marks(partition, timeout):
+        if left:
+            raise KafkaException(KafkaError(left.pop()))
+        return 0, 7
+
+    def times(partitions, timeout):
+        error = KafkaError(left.pop()) if left else None
+        return [SimpleNamespace(offset=7, error=error)]
+
+    client = SimpleNamespace(get_watermark_offsets=marks, offsets_for_times=times)
+    for ask, answer in (
+        (lambda seconds: watermarks(client, None, seconds), (0, 7)),
+        (lambda seconds: [at.offset for at in offsets_at(client, [], seconds)], [7]),
+    ):
+        left += codes
+        assert ask(60) == answer
+        left += codes
+        with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+            ask(0)
+        left.clear()
