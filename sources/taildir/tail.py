@@ -261,11 +261,13 @@ class Tail:
     def _check(self, data: bytes) -> None:
         """Whether `data`, which was just read, is of that file. Raises ChangedError where it is not.
 
-        Its head is read after the data, or with them: what was read before a truncation is good.
+        Its head is read with the data, or after them: what was read before a truncation is good.
         """
         assert self.fd is not None
         assert self.mark is not None
-        head = self._before + data[:HEAD] if self.position < HEAD else os.pread(self.fd, self.mark.length, 0)
+        head = self._before + data[:HEAD] if self.position < HEAD else b""
+        if len(head) < self.mark.length:  # also where the file has grown between a look at its size and its opening
+            head = os.pread(self.fd, self.mark.length, 0)
         if not self.mark.stands(head, self._before[-TAIL:]):
             raise ChangedError
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from sources.taildir import TaildirSource
+from sources.taildir.tail import Tail
 from tests.fixtures.examples import examples
-from tests.sources.taildir_running import start
+from tests.sources.taildir_running import append, bodies, start
 
 ROTATING = """
 import logging.handlers, sys, time
@@ -129,6 +130,27 @@ def lost(lines: Counter[bytes], expected: int) -> list[int]:
 def files_lost(numbers: list[int], per_file: int) -> int:
     """At least so many files were missed, where that many lines fit into each."""
     return -(-len(numbers) // per_file)
+
+
+@pytest.mark.parametrize("before", [0, 40, 2000])
+def test_a_file_that_grows_while_it_is_opened_is_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """Between a look at its size and its opening it gets a longer head than what is read of it then."""
+    hold = Tail.hold
+
+    def grown(tail: Tail, fd: int) -> None:
+        append(Path(tail.path), b"later\n" * 100)
+        hold(tail, fd)
+
+    source = start(tmp_path, inotify="false")
+    append(tmp_path / "logs" / "log.1", b"x" * before + b"\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(Tail, "hold", grown)
+        found = bodies(source)
+    source.close()
+    assert found == [b"x" * before] + [b"later"] * 100
+    assert source.metrics.get("FileRestartCount") == 0
 
 
 @pytest.mark.parametrize("pattern", ["app[.]log", "app[.]log.*"])
