@@ -29,7 +29,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._began = self._went = 0.0
-        self._much = self._rested = self._again = False
+        self._much = self._rested = self._held_back = False
 
     def begin(self) -> None:
         """The first event of a batch is there."""
@@ -38,7 +38,7 @@ class Pace:
     def end(self, size: int = 0) -> None:
         """The batch goes now; it was read from so many bytes."""
         self._went = time.monotonic()
-        self._much, self._rested, self._again = size >= MUCH, False, False
+        self._much, self._rested, self._held_back = size >= MUCH, False, False
 
     def rest(self) -> bool:
         """Sleep for as long as what is there to read would wait anyway; whether that was so. What is read then goes
@@ -47,19 +47,19 @@ class Pace:
         if self._much or self._rested or not (seconds := self.patience()):
             return False
         time.sleep(seconds)
-        self._rested = self._again = True
+        self._rested = True
         return True
 
     def patience(self) -> float:
         """Seconds to wait for more; 0 where only what is there already shall be read."""
-        if self._again:
+        if self._held_back:
             return HELD_BACK
         return max(0.0, self._went + PAUSE - time.monotonic())
 
     def due(self, *, quiet: bool) -> bool:
         """Whether the batch is to go, asked after each read. `quiet` says that nothing has come within the last
         `patience`."""
-        if self._again:
-            self._again = False
-            return False
-        return ((quiet or self._rested) and not self.patience()) or time.monotonic() >= self._began + MAX_WAIT
+        if self._rested:  # the first read has released what the second one reads
+            self._held_back = not self._held_back
+            return not self._held_back
+        return (quiet and not self.patience()) or time.monotonic() >= self._began + MAX_WAIT

@@ -13,7 +13,7 @@ import pytest
 from agent.services.running import until
 from sources import pace
 from sources.exec import ExecConfig, ExecSource
-from sources.pace import MAX_WAIT, MUCH, PAUSE, Pace
+from sources.pace import HELD_BACK, MAX_WAIT, MUCH, PAUSE, Pace
 from sources.syslog.framing import Intake
 from sources.syslog.tcp import SyslogTcp, SyslogTcpConfig
 from tests.sources.syslog_running import Running
@@ -71,6 +71,7 @@ def test_who_rests_sends_what_is_there_then(clock: Clock) -> None:
     ours.rest()
     assert clock.now == pytest.approx(Clock.now + PAUSE)
     assert not ours.due(quiet=False)
+    assert ours.patience() == HELD_BACK, "over a network it comes some time after the read"
     assert ours.rest() is False, "what was released is read at once"
     assert clock.now == pytest.approx(Clock.now + PAUSE)
     assert ours.due(quiet=False)
