@@ -9,7 +9,7 @@ PAUSE = 0.008
 MAX_WAIT = 0.02
 """Seconds that a batch waits for more after its first event, while more comes without a pause."""
 HELD_BACK = 0.001
-"""Seconds after a `rest` and a read within which what that read has released is read as well: a round trip of a LAN."""
+"""Seconds after a `rest` and a read within which what that has released is read as well: a round trip of a LAN."""
 MUCH = 256 * 1024
 """Bytes of a batch from which on its senders may be faster than what the kernel takes for them in a `PAUSE`."""
 
