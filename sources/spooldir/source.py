@@ -135,6 +135,11 @@ class SpooldirSource(Source[SpooldirConfig]):
     def stored(self, batch: Batch) -> None:
         """Mark the files that were read to their end, and save how far the one that was not is stored."""
         last, self._last = self._last, None
+        begun = self._ended.get(self._tracker.target)
+        if begun is not None and last is not self._current:
+            # A loss of power may take its mark back: reading must not go on within it then.
+            self._unsaved = begun.position
+            self._save()
         for file in list(self._ended.values()):
             self._retire(file)
         if last is not None and last is self._current:
@@ -165,7 +170,8 @@ class SpooldirSource(Source[SpooldirConfig]):
                 self._pieces.append((file, piece))
                 room -= len(piece.bodies)
                 space -= piece.bodies.nbytes
-            elif self._current is not None:
+            # A file whose last events fill the batch is marked with them: a stop may come before another look at it.
+            if self._current is not None and (piece is None or file.ended):
                 self._end(file)
             if room <= 0 or space < _LEAST_BYTES:
                 yield from self._offer()

@@ -64,6 +64,11 @@ class Spooled:
         return piece
 
     @property
+    def ended(self) -> bool:
+        """Whether its last byte was read; False as well where only another read can tell."""
+        return not self.content.packed and self.offset >= self.state.size
+
+    @property
     def taken(self) -> int:
         """How many bytes of it that is; of a compressed file about, as it is unpacked by blocks."""
         return self.content.unpacked_of if self.content.packed else self.offset

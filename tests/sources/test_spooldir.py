@@ -137,6 +137,18 @@ def test_an_empty_file_is_one_empty_event_once(spool: Path) -> None:
     assert read_anew(spool) == []
 
 
+def test_a_file_is_marked_with_its_last_events_also_where_the_source_is_stopped_then(spool: Path) -> None:
+    """Flume would make an empty event of a file that it finds read to its end and not marked."""
+    put(spool / "a", b"1\n2\n3\n4")
+    source = start(spool, batchSize="2")
+    for batch in source.look():
+        source.stored(batch)
+        if batch.bodies.to_pylist()[-1] == b"4":
+            source.stopping.set()
+    source.close()
+    assert names(spool) == ["a.COMPLETED"]
+
+
 def test_deletion_and_marks_in_the_tracker_directory(spool: Path, tmp_path: Path) -> None:
     put(spool / "a", b"1\n")
     assert read_anew(spool, deletePolicy="IMMEDIATE") == [b"1"]
