@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from plugins.batch import Array
+from plugins.columns import Array
 
 Positions = npt.NDArray[np.int64]
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from interceptors.bodies import Positions, bytes_of, rows_at
-from plugins.batch import Array
+from plugins.columns import Array
 
 _SEPARATOR = r"\t +./_%\x{a0}\x{ad}\x{2000}-\x{2015}\x{202f}\x{205f}\x{2060}\x{2212}\x{3000}\x{feff}-"
 PATTERN = (

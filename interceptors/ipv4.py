@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from interceptors.bodies import Positions, bytes_of, rows_at
-from plugins.batch import Array
+from plugins.columns import Array
 from plugins.shared.octets import places
 
 OCTET = "[0-2]?[0-9]{1,2}"

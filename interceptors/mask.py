@@ -35,7 +35,7 @@ from interceptors import cards, ipv4
 from interceptors.bodies import bytes_of, rows_at
 from interceptors.patterns import PatternConfig, PatternInterceptor
 from plugins import Batch, agreement, option
-from plugins.batch import Array
+from plugins.columns import Array
 from plugins.problems import suggestion
 from plugins.shared.regex import Regex
 

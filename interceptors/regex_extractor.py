@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor
 from plugins import Batch, Difference, agreement, option
-from plugins.batch import Array
+from plugins.columns import Array
 from plugins.problems import suggestion
 from plugins.shared.javaclass import cannot_run, is_java_class
 from plugins.shared.jodatime import TimePattern

@@ -11,7 +11,7 @@ import pydantic
 
 from interceptors.patterns import REGEX, PatternConfig, PatternInterceptor
 from plugins import Batch, Difference, agreement, option
-from plugins.batch import Array
+from plugins.columns import Array
 from plugins.shared.charsets import text_codec
 
 

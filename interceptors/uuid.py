@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from interceptors.patterns import preserve_existing
 from plugins import Batch, Config, Interceptor, option
-from plugins.batch import Array
+from plugins.columns import Array
 
 _LENGTH = 36
 _DASHES = (8, 13, 18, 23)

@@ -14,7 +14,7 @@ A plugin is a module with a `components()` hook, named by an entry point of the 
 
 from typing import TYPE_CHECKING
 
-from plugins.batch import MAX_HEADER_COLUMNS, Batch, Origin
+from plugins.batch import Batch
 from plugins.channel import (
     Channel,
     PartitionClaim,
@@ -26,6 +26,7 @@ from plugins.channel import (
     Whereabouts,
     replay_group,
 )
+from plugins.columns import MAX_HEADER_COLUMNS
 from plugins.component import Caution, Component, PortTaken, require
 from plugins.declared import Option
 from plugins.differences import Difference
@@ -44,6 +45,7 @@ from plugins.kafkachannel import (
 from plugins.manager import Components, UnknownType, UnusableType, hookimpl
 from plugins.metrics import Metrics
 from plugins.options import Config, agreement, option, with_default
+from plugins.origin import Origin
 from plugins.problems import Problem
 from plugins.sink import CommittingSink, PlainSink, Receipt, Resumed, Sink
 from plugins.source import FollowedFile, Source

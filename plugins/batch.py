@@ -3,81 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plugins.columns import HEADER_TYPE, MAX_HEADER_COLUMNS, OVERFLOW_TYPE, Array, check_events, header_column
 from plugins.errors import Misuse
 from plugins.event import Event, EventId
+from plugins.origin import Origin
 
-Array = Any
-"""A `pyarrow.Array`; pyarrow ships no types."""
-
-MAX_HEADER_COLUMNS = 64
-"""Header names come from senders; those past this many in one batch share one map column."""
-
-HEADER_TYPE = pa.dictionary(pa.int32(), pa.string())
-OVERFLOW_TYPE = pa.map_(pa.string(), pa.string())
 _BODY_FIELD = pa.field("body", pa.binary())
 _OVERFLOW_FIELD = pa.field("headers", OVERFLOW_TYPE)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Origin:
-    """Where in a channel the rows of a batch came from; all of one partition. Arrays have one entry a row."""
-
-    topic: str
-    partition: int
-    offsets: npt.NDArray[np.int64]
-    """Offset of the record each row came in."""
-    indexes: npt.NDArray[np.int32]
-    """Place of each row within its record."""
-    timestamps: npt.NDArray[np.int64]
-    """Time of arrival of each record in the channel, milliseconds since the epoch."""
-    stem: str = ""
-    """What ids begin with, where that is not the topic's bare name: `PartitionClaim.stem`."""
-
-    @classmethod
-    def of_records(
-        cls, topic: str, partition: int, offsets: Sequence[int], timestamps: Sequence[int], stem: str = ""
-    ) -> Origin:
-        """The origin of rows of which each was a record of its own."""
-        return cls(
-            topic,
-            partition,
-            np.array(offsets, np.int64),
-            np.zeros(len(offsets), np.int32),
-            np.array(timestamps, np.int64),
-            stem,
-        )
-
-    @classmethod
-    def of_record(
-        cls, topic: str, partition: int, offset: int, timestamp: int, events: int, stem: str = ""
-    ) -> Origin:
-        """The origin of all `events` rows of one record."""
-        return cls(
-            topic,
-            partition,
-            np.full(events, offset, np.int64),
-            np.arange(events, dtype=np.int32),
-            np.full(events, timestamp, np.int64),
-            stem,
-        )
-
-    def select(self, rows: Any) -> Origin:
-        """The origin of the chosen rows: a slice, a boolean mask or row numbers."""
-        return Origin(
-            self.topic, self.partition, self.offsets[rows], self.indexes[rows], self.timestamps[rows], self.stem
-        )
-
-    def id(self, row: int) -> EventId:
-        """The id of the event in that row."""
-        return EventId(self.stem or self.topic, self.partition, int(self.offsets[row]), int(self.indexes[row]))
 
 
 class Batch:
@@ -111,7 +49,7 @@ class Batch:
         try:
             return cls._of(events, origin)
         except (AttributeError, TypeError, pa.ArrowException):
-            _check_events(events)
+            check_events(events)
             raise
 
     @classmethod
@@ -131,7 +69,7 @@ class Batch:
             )
         bodies = pa.array([event.body for event in events], pa.binary())
         if bodies.null_count:
-            _check_events(events)
+            check_events(events)
         return cls.of_columns(bodies, headers, origin, overflow=overflow)
 
     @classmethod
@@ -149,7 +87,7 @@ class Batch:
         """
         columns, fields = [bodies], [_BODY_FIELD]
         for name, values in headers.items():
-            columns.append(_header_column(values, len(bodies)))
+            columns.append(header_column(values, len(bodies)))
             fields.append(pa.field(name, HEADER_TYPE))
         if overflow is not None:
             columns.append(overflow)
@@ -261,7 +199,7 @@ class Batch:
 
         With `keep`, events that have the header already keep theirs.
         """
-        column = _header_column(values, len(self))
+        column = header_column(values, len(self))
         if keep:
             present = self.header(name)
             if present.null_count == 0:
@@ -400,36 +338,3 @@ class Batch:
     def _overflow(self) -> Array | None:
         last = self.records.num_columns - 1
         return self.records.column(last) if self.records.schema.types[last] == OVERFLOW_TYPE else None
-
-
-def _check_events(events: Sequence[Any]) -> None:
-    """Raises Misuse about the first of them of which no batch can be made."""
-    for event in events:
-        if not isinstance(event, Event):
-            raise Misuse(f"Batch.of takes events, such as Event(b'…', {{'host': 'web1'}}), not {_shown(event)}")
-        if not isinstance(event.body, bytes | bytearray | memoryview | str):
-            raise Misuse(f"the body of an event must be bytes, not {_shown(event.body)}")
-        for name, value in event.headers.items() if isinstance(event.headers, dict) else [(event.headers, "")]:
-            if not (isinstance(name, str) and isinstance(value, str | None)):
-                raise Misuse(f"the headers of an event must be texts by name, not {_shown(event.headers)}")
-
-
-def _shown(thing: object) -> str:
-    """A thing that is not what it should be: its type, and how it begins."""
-    return f"the {type(thing).__name__} {thing!r:.60}"
-
-
-def _header_column(values: Any, rows: int) -> Array:
-    if isinstance(values, str):
-        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([values], pa.string()))
-    if isinstance(values, list) and len(values) == rows:
-        return pa.array(values, HEADER_TYPE)  # in a fifth of the time, which is what a batch of one event takes
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    elif not isinstance(values, pa.Array):
-        values = pa.array(values, pa.string())
-    if len(values) != rows:
-        raise ValueError(f"{rows} header values are needed, got {len(values)}")
-    if values.type == HEADER_TYPE:
-        return values
-    return values.cast(pa.string()).dictionary_encode()

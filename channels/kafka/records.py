@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins import Batch, Event, EventId, Origin, PartitionClaim, Record, Taken, Undecodable
-from plugins.batch import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
+from plugins.columns import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
 from plugins.shared import flumeevent
 
 Format = Literal["arrow", "flume", "raw"]

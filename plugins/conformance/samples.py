@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from plugins.batch import MAX_HEADER_COLUMNS, Batch, Origin
+from plugins.batch import Batch
+from plugins.columns import MAX_HEADER_COLUMNS
 from plugins.event import Event
+from plugins.origin import Origin
 
 PATIENCE_SECONDS = 30.0
 """What a component is given time for: bringing in what was sent, handing out what was put."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plugins import Batch, Event
-from plugins.batch import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
+from plugins.columns import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
 from plugins.shared.octets import slices
 
 Numbers = npt.NDArray[np.int64]

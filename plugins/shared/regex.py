@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins.batch import Array
+from plugins.columns import Array
 from plugins.problems import Problem
 from plugins.shared.javaregex import JavaPattern, NotLinear, Replacement, replacement_parts
 

@@ -7,7 +7,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from plugins.batch import MAX_HEADER_COLUMNS, Batch
+from plugins.batch import Batch
+from plugins.columns import MAX_HEADER_COLUMNS
 from plugins.shared import flumeevent
 
 FEW = 64

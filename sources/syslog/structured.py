@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins.batch import OVERFLOW_TYPE
+from plugins.columns import OVERFLOW_TYPE
 from plugins.shared.octets import slices
 from sources.syslog.columns import Array, Bytes, Ints, Mask, windows
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins import Batch, Event, Origin
-from plugins.batch import MAX_HEADER_COLUMNS
+from plugins.columns import MAX_HEADER_COLUMNS
 from sinks.hdfs.codecs import CODECS
 from sinks.hdfs.formats import CompressedFile
 from sinks.hdfs.sequencefile import SequenceFile, vint
