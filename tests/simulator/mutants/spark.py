@@ -2,12 +2,14 @@
 
 from tests.simulator.mutants.mutant import SPARK, Mutant
 
+OUTSIDE = "channels/kafka/outside.py"
+
 DRIVER = (
     Mutant(
         "driver-overtaken",
         "a driver that was overtaken commits no offset",
         SPARK,
-        "channels/kafka/__init__.py",
+        OUTSIDE,
         "elif why := overtaken(claim, said):",
         "elif why := '':",
     ),
@@ -15,8 +17,8 @@ DRIVER = (
         "driver-of-old-topic",
         "a driver of a topic that was deleted commits no offset for the one made again",
         SPARK,
-        "channels/kafka/__init__.py",
-        "                        self.confirm(claim)\n",
+        OUTSIDE,
+        "                        self._confirm(claim)\n",
         "                        pass\n",
         "tests/system/test_kafka_channel.py::test_positions_of_a_topic_that_was_made_again_are_not_told_where_its_group_says_nothing_any_more",
     ),

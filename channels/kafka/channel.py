@@ -1,0 +1,347 @@
+"""The Kafka channel: one topic, which it makes, and what goes into it, comes out of it and is known of it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from channels.kafka.config import KafkaChannelConfig
+from channels.kafka.differences import KAFKA
+from channels.kafka.looking import Looking
+from channels.kafka.onlooker import KafkaOnlooker
+from channels.kafka.outside import OutsideCommits
+from channels.kafka.positions import TopicIds, assigned, claims_of, reader_id
+from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
+from channels.kafka.reader import KafkaReader
+from channels.kafka.records import decode, encode_event, readdressed
+from channels.kafka.topic import CONNECT_SECONDS, Topic
+from plugins import (
+    Batch,
+    Caution,
+    Event,
+    EventId,
+    FlafkaError,
+    KafkaBackedChannel,
+    KafkaStream,
+    Onlooker,
+    PartitionClaim,
+    Reader,
+    RebalanceListener,
+    Record,
+    Retry,
+    Taken,
+    Whereabouts,
+)
+from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, failure, reason, refusing, unanswered
+from plugins.shared.kafkaoffsets import committed, watermarks
+from plugins.shared.kafkaproperties import client_properties
+
+_UUID = re.compile("-[0-9a-f-]{36}$")
+"""What brokers put behind the name of a member."""
+
+
+class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
+    """Holds events in a replicated topic: `put` returns when all in-sync replicas have them, and nothing that it
+    accepted is lost while one of them lives. Into it at least once: a put cut off in the middle may be repeated.
+    Batches are compressed with LZ4, from 1 MiB on with Zstandard, unless `kafka.producer.compression.type` is set.
+    """
+
+    type_name = "kafka"
+    aliases = ("org.apache.flume.channel.kafka.KafkaChannel",)
+    differences = KAFKA
+    counters = ("KafkaEventGetTimer", "KafkaEventSendTimer", "KafkaCommitTimer", "RollbackCount")
+
+    def __init__(self, config: KafkaChannelConfig, name: str = "") -> None:
+        super().__init__(config, name)
+        self._producer: ChannelProducer | None = None
+        self._cluster_id = ""
+        self._topic_ids: TopicIds | None = None
+        self._joined = Counter[str]()
+        """How often a member had to join its group under another name."""
+        self._told = set[tuple[PartitionClaim, int]]()
+        """Positions of deleted topics that were logged: a drain asks for positions again and again."""
+
+    # --- life
+
+    @property
+    def replication(self) -> int:
+        """As configured."""
+        return self.config.replication
+
+    @property
+    def holds_batches(self) -> bool:
+        """In the format of Arrow."""
+        return self.config.format == "arrow"
+
+    def open(self) -> None:
+        """Create the topic where it is missing, and start the producer. Raises Unreachable while brokers are away."""
+        config = self.config
+        if not config.bootstrap_servers:
+            raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
+        refusals: list[str] = []
+        client = self._client(config.producer)
+        client["error_cb"] = refusing(refusals.append)
+        admin = AdminClient(client)
+        self._topic_ids = TopicIds(admin, config.topic)
+        try:
+            metadata = admin.list_topics(timeout=CONNECT_SECONDS)
+            if foreign := config.foreign(metadata.cluster_id):
+                raise Retry(f"channel {self.name}: {foreign}")
+            there = config.topic in metadata.topics
+            topic = Topic(admin, self)
+            if not there:
+                topic.create()
+            description = topic.description()
+            limit = min(MAX_RECORD_BYTES, topic.largest_record())
+            self._cluster_id = admin.list_topics(config.topic, timeout=CONNECT_SECONDS).cluster_id or ""
+            for warning in topic.weaknesses(description) if there else ():
+                self.log.warning("%s", warning)
+        except (KafkaException, TimeoutError) as e:
+            admin.poll(0)  # which tells what was heard
+            if refusals:
+                raise Retry(f"channel {self.name}: {refusals[-1]}") from e
+            raise failure(e, self._unreachable(e)) from e
+        properties = {"batch.size": min(1 << 20, limit), **self._client(config.producer)}
+        self._producer = ChannelProducer(self, properties, len(description.partitions), limit, self._writable)
+
+    def close(self) -> None:
+        """Stop the producer; what is still under way is given up."""
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+        self._topic_ids = None
+
+    def probe(self) -> Iterator[str]:
+        """Brokers away, too few of them, or a topic less safe than it should be."""
+        config = self.config
+        if not config.bootstrap_servers:
+            yield NO_BROKERS
+            return
+        admin = AdminClient(self._client(config.producer))
+        try:
+            metadata = admin.list_topics(timeout=CONNECT_SECONDS)
+            yield from map(Caution, unanswered(config.bootstrap_servers))
+            if foreign := config.foreign(metadata.cluster_id):
+                yield foreign
+            elif config.topic in metadata.topics:
+                topic = Topic(admin, self)
+                yield from map(Caution, topic.weaknesses(topic.description()))
+            elif len(metadata.brokers) < config.replication:
+                yield (
+                    f"replication = {config.replication}, but only {len(metadata.brokers)} brokers are up at "
+                    f"{config.bootstrap_servers}: start the others or set `replication = {len(metadata.brokers)}`"
+                )
+        except (KafkaException, TimeoutError) as e:
+            yield self._unreachable(e)
+
+    # --- in
+
+    @property
+    def refusal(self) -> str:
+        """What brokers say of this client's user and password."""
+        return self._producer.refusal if self._producer is not None else ""
+
+    def _writable(self) -> bool:
+        """Whether the brokers say that they could take a record in each partition now. Where that cannot be told, for
+        whatever reason, what waits goes on waiting.
+        """
+        try:
+            client = self._client(self.config.producer)
+            return Topic(AdminClient(client), self).writable(client)
+        except Exception as e:  # noqa: BLE001  # a keystore that cannot be read now, a broker that answers oddly
+            self.log.debug("the brokers cannot be asked: %s", e)
+            return False
+
+    def put(self, batch: Batch) -> None:
+        """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
+        self.put_in_turn(batch, lambda: None)
+
+    def put_in_turn(self, batch: Batch, placed: Callable[[], None]) -> None:
+        """The same; its place is in the client's queue, which sends to each partition in order."""
+        if self._producer is None:
+            raise Retry(f"channel {self.name} is not connected")
+        self._producer.put(batch, placed)
+
+    # --- out
+
+    def onlooker(self) -> Onlooker:
+        """Connections of its own, which read nothing but the oldest record of a backlog."""
+        config = self.config
+        return KafkaOnlooker(config.topic, config.group_id, self._client(config.consumer))
+
+    def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
+        """A consumer of the topic, a static member of its group."""
+        config = self.config
+        name = f"{member}.{config.topic}"
+
+        def join_anew() -> None:
+            self._joined[name] += 1
+
+        instance = f"{name}.{self._joined[name]}" if self._joined[name] else name
+        properties = {
+            **self._client({"client.id": reader_id(self.name), **config.consumer}),
+            "group.id": group or config.group_id,
+            # With its topic: a static member that returns within its session gets its old partitions, and with them
+            # those of another topic, if it was configured anew meanwhile.
+            "group.instance.id": re.sub(r"[^\w.-]", "_", instance, flags=re.ASCII),
+        }
+        if self._topic_ids is None:
+            raise Retry(f"channel {self.name} is not connected")
+        return KafkaReader(
+            properties, self._claim(group), owner, self.metrics, self.decode, self._topic_ids, self.log, join_anew
+        )
+
+    def stream(self, group: str | None) -> KafkaStream:
+        """The topic, for Spark."""
+        config = self.config
+        return KafkaStream(
+            config.bootstrap_servers or "", config.topic, group or config.group_id, client=config.consumer
+        )
+
+    def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
+        """The group's committed offsets, with what their metadata says."""
+        claim = self._claim(group)._replace(topic_id=self._ids().get())
+        consumer = self._onlooker(group)
+        try:
+            partitions = consumer.list_topics(self.config.topic, timeout=CONNECT_SECONDS).topics[self.config.topic]
+            found = committed(
+                consumer, [TopicPartition(self.config.topic, p) for p in partitions.partitions], CONNECT_SECONDS
+            )
+        except KafkaException as e:
+            raise Retry(self._unreachable(e)) from e
+        finally:
+            consumer.close()
+        mixed = bool(self._ids().members(claim.group).older)
+        return claims_of(claim, found, self.log, self._told, mixed=mixed)
+
+    def ends(self) -> Mapping[int, int]:
+        """The high watermarks."""
+        return {partition: high for partition, (_, high) in self._watermarks().items()}
+
+    def starts(self) -> Mapping[int, int]:
+        """The low watermarks."""
+        return {partition: low for partition, (low, _) in self._watermarks().items()}
+
+    def _watermarks(self) -> dict[int, tuple[int, int]]:
+        consumer, topic = self._onlooker(None), self.config.topic
+        try:
+            partitions = consumer.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic].partitions
+            return {p: watermarks(consumer, TopicPartition(topic, p), CONNECT_SECONDS) for p in partitions}
+        except KafkaException as e:
+            raise Retry(self._unreachable(e)) from e
+        finally:
+            consumer.close()
+
+    def vacant(self, partition: int, start: int | None, end: int) -> bool:
+        """Read from there, as the channel's readers do. An open transaction, which may be committed yet, counts."""
+        consumer = self._onlooker(None)
+        try:
+            at = OFFSET_BEGINNING if start is None else start
+            consumer.assign([TopicPartition(self.config.topic, partition, at)])
+            message = consumer.poll(CONNECT_SECONDS)
+        except KafkaException as e:
+            raise Retry(self._unreachable(e)) from e
+        finally:
+            consumer.close()
+        if message is None:
+            raise Retry(f"partition {partition} of {self.config.topic} does not answer")
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            return False
+        return (message.offset() or 0) >= end
+
+    def at(self, time: int) -> Mapping[int, int]:
+        """By the time that the records carry."""
+        return self._looking().at(time)
+
+    def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
+        """Records of committed transactions, and those of none."""
+        return self._looking().read(claim, start, end)
+
+    def find(self, id: EventId, groups: Collection[str | None]) -> Whereabouts | None:
+        """The record, as it lies in the topic now."""
+        if id.topic.partition("~")[0] != self.config.topic:
+            return None
+        looking = self._looking()
+        cluster = looking.cluster()
+        known = {
+            group: {claim._replace(cluster_id=cluster): at for claim, at in self.positions(group).items()}
+            for group in (groups or [None])
+        }
+        return looking.find(id, known)
+
+    def holders(self, group: str | None) -> Mapping[int, str]:
+        """The group's members, by the name that lasts where they have one, and their hosts."""
+        name = group or self.config.group_id
+        try:
+            groups: list[Any] = AdminClient(self._client(self.config.consumer)).list_groups(
+                name, timeout=CONNECT_SECONDS
+            )
+        except KafkaException as e:
+            raise Retry(f"group {name} cannot be looked at: {reason(e)}") from e
+        return {
+            partition: f"{_UUID.sub('', member.id)} on {member.client_host.lstrip('/')}"
+            for one in groups
+            for member in one.members
+            for partition in assigned(member.assignment, self.config.topic)
+        }
+
+    def record(self, positions: Mapping[PartitionClaim, int]) -> None:
+        """See `OutsideCommits.record`."""
+        self._outside().record(positions)
+
+    def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
+        """See `OutsideCommits.restore`."""
+        self._outside().restore(positions)
+
+    def confirm(self, claim: PartitionClaim) -> None:
+        """Ask the brokers for the topic's id."""
+        if self._ids().get() != claim.topic_id:
+            raise Retry(
+                f"topic {claim.topic} was deleted and created again: group {claim.group} begins with the first "
+                "record of the new one; what the old one still held is lost"
+            )
+
+    def decode(self, records: Iterator[Record], claim: PartitionClaim) -> Taken | None:
+        """The next records of the topic, of any format."""
+        return decode(records, claim, parse_as_flume_event=self.config.parse_as_flume_event)
+
+    def redelivery(self, lost: Event | Record, id: EventId, arrival: int, group: str) -> Record:
+        """The event in a record of its own, in the channel's format; other groups pass over it."""
+        record = lost if isinstance(lost, Record) else encode_event(lost, self.config.format)
+        return readdressed(record, id, arrival, group)
+
+    # --- within
+
+    def _claim(self, group: str | None) -> PartitionClaim:
+        config = self.config
+        return PartitionClaim(self._cluster_id, config.topic, "", group or config.group_id, 0, -1)
+
+    def _ids(self) -> TopicIds:
+        if self._topic_ids is None:
+            self._topic_ids = TopicIds(AdminClient(self._client(self.config.consumer)), self.config.topic)
+        return self._topic_ids
+
+    def _onlooker(self, group: str | None) -> Consumer:
+        group = group or self.config.group_id
+        return Consumer({**CONSUMER, **self._client(self.config.consumer), "group.id": group})
+
+    def _outside(self) -> OutsideCommits:
+        return OutsideCommits(self._onlooker, self.confirm, self.log)
+
+    def _looking(self) -> Looking:
+        return Looking(self._client(self.config.consumer), self.config.topic, self.decode)
+
+    def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
+        return {**self.config.client(self.name), **client_properties(properties)}
+
+    def _unreachable(self, error: Exception) -> str:
+        return (
+            f"channel {self.name}: no Kafka broker answers at {self.config.bootstrap_servers} "
+            f"({reason(error)}); is it running? For the cluster of `agent cluster start`, see `agent cluster status`"
+        )
