@@ -10,7 +10,7 @@ from channels.file.log import Entry, Log
 from plugins import Batch, EventId, Origin, PartitionClaim, Reader, RebalanceListener, Record, Taken, Undecodable
 
 if TYPE_CHECKING:
-    from channels.file import FileChannel
+    from channels.file.channel import FileChannel
 
 MERGE_EVENTS, MERGE_BYTES = 10_000, 16 << 20
 """Small puts are handed out together, up to so many events or bytes."""

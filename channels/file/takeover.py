@@ -14,7 +14,7 @@ from pathlib import Path
 
 from channels.file import flume
 from channels.file.log import Log, drop_from
-from plugins import Batch, Event
+from plugins import Batch, Caution, Event, FlafkaError, Retry
 from plugins.shared.disk import replace, sync_directory
 
 MARK = "flafka.takeover"
@@ -64,6 +64,41 @@ class TakeOver:
             self.damages, self.lost = left.damages, left.lost
         self._move()
         return True
+
+    def foreseen(self) -> Iterator[str]:
+        """For `agent check`: what a start would do, or why it could not. Raises OSError."""
+        if logs := flume.logs(self._directories):
+            try:
+                flume.check(logs)
+            except FlafkaError as e:
+                yield str(e)
+            size = sum(path.stat().st_size for path in logs)
+            yield Caution(
+                f"dataDirs holds {len(logs)} files of Flume's file channel, {size >> 20} MiB: the start takes over "
+                "the events that Flume has not delivered, and moves its files into directories flume-… there"
+            )
+
+    def left(self) -> Iterator[str]:
+        """For `agent migrate`: how many events there are to be taken over, and what becomes of them."""
+        try:
+            if not (logs := flume.logs(self._directories)):
+                return
+            flume.check(logs)
+            events = len(flume.FlumeChannel(self._checkpoints, self._backup, self._directories))
+        except Retry:
+            yield Caution(
+                "dataDirs belongs to a Flume that runs: stop it before the agent starts, which then takes over the "
+                "events that Flume has not delivered, and delivers them first"
+            )
+        except FlafkaError as e:
+            yield str(e)
+        except OSError as e:
+            yield Caution(f"whether dataDirs holds events of Flume is not known: {e.filename}: {e.strerror}")
+        else:
+            yield Caution(
+                f"dataDirs holds {events:,} events that Flume has not delivered: the first start takes them over and "
+                "delivers them before any other; Flume's files are kept in directories flume-… there"
+            )
 
     @property
     def name(self) -> str:

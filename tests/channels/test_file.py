@@ -115,7 +115,7 @@ def test_where_a_disk_is_full_what_is_taken_is_to_be_committed(
     owner = consumer(files)
     assert owner.reader is not None
     with monkeypatch.context() as patched:
-        patched.setattr("channels.file.room", lambda _: 0)
+        patched.setattr("channels.file.channel.room", lambda _: 0)
         with pytest.raises(Retry, match="no room"):
             files.put(events(2))
         assert not owner.reader.pressed(), "nothing is taken"
