@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.delivery import Delivery
-from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers
+from channels.kafka.partitions import Partitions
+from channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers, texts_of
 from channels.kafka.standstill import Standstill
 from plugins import Batch, Component, EventId, Rejected, Retry
 from plugins.shared import flumeevent
-from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, PRODUCER, failure, is_broken, reason, refusing
+from plugins.shared.kafkaclient import BROKEN, CONNECT_SECONDS, PRODUCER, failure, is_broken, refusing
 from plugins.shared.polling import STANDING_SECONDS
 
 MAX_RECORD_BYTES = 8 << 20
@@ -28,8 +28,6 @@ RETIRED_SECONDS = 300.0
 """and how long it is asked to."""
 REFUSED_SECONDS = 40.0
 """The client says again every 30 seconds that it is refused."""
-LOOK_SECONDS = 10.0
-"""A partition that is not there is looked for again after so long."""
 AT_ONCE: Mapping[str, Any] = {
     "linger.ms": 0,
     "sticky.partitioning.linger.ms": 10,  # else 0 as well: each event without a key would choose a partition anew
@@ -48,8 +46,6 @@ _WAITS = {
 }
 """What a client may wait for before it sends, in milliseconds, with its defaults."""
 _COMPRESSION = ("compression.type", "compression.codec")
-ANY_PARTITION = -1
-"""The client's word for it: the one of the key, else one after another."""
 
 _WRONG_CLOCK = (
     ". The clock of this host is further from the brokers' than the topic allows: set it right, or set "
@@ -74,11 +70,7 @@ class ChannelProducer:
     ) -> None:
         self.name, self._config, self.log = channel.name, channel.config, channel.log
         self.metrics, self.stopping = channel.metrics, channel.stopping
-        if partitions <= (number := self._config.default_partition_id or 0):
-            raise Retry(
-                f"channel {self.name}: defaultPartitionId = {number}, and topic {self._config.topic} has partitions "
-                f"0 to {partitions - 1}"
-            )
+        self._partitions = Partitions(self.name, self._config, partitions, self._count_partitions)
         self._properties: dict[str, Any] = {
             **PRODUCER,
             **({} if properties.keys() & _LINGER else AT_ONCE),
@@ -88,8 +80,7 @@ class ChannelProducer:
         }
         self._compression = next((properties[name].lower() for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
-        self._partitions, self._limit = partitions, limit
-        self._look_due = 0.0
+        self._limit = limit
         self._fitting = 2**63
         """Bytes of a batch that become a record which the topic takes, as far as known from those that did not."""
         self._lock = threading.Lock()
@@ -158,7 +149,7 @@ class ChannelProducer:
             if len(value) > most:
                 rejected[start] = self._too_large(len(value))
             else:
-                self._produce(value, None, self._default_partition, [(FORMAT, ARROW)], delivery)
+                self._produce(value, None, self._partitions.default, [(FORMAT, ARROW)], delivery)
             start += rows
         return rejected
 
@@ -166,9 +157,9 @@ class ChannelProducer:
         """One event a record."""
         config, most = self._config, self._record_bytes
         values: list[bytes] = (flumeevent.encode(batch) if config.format == "flume" else batch.bodies).to_pylist()
-        keys = _texts(batch, KEY)
+        keys = texts_of(batch, KEY)
         headers = raw_headers(batch) if config.format == "raw" else None
-        by_partition, rejected = self._by_partition(batch)
+        by_partition, rejected = self._partitions.of(batch)
         rejected |= {row: self._too_large(len(value)) for row, value in enumerate(values) if len(value) > most}
         for partition, rows in by_partition.items():
             if rejected:
@@ -183,46 +174,9 @@ class ChannelProducer:
                 self._produce_batch([{"value": values[row]} for row in rows], partition, delivery)
         return rejected
 
-    def _by_partition(self, batch: Batch) -> tuple[dict[int, Sequence[int]], dict[int, str]]:
-        """The rows for each partition, and those that ask for none there is, with the reason."""
-        config, default = self._config, self._default_partition
-        texts = _texts(batch, config.partition_id_header) if config.partition_id_header else []
-        if not texts:
-            return {default: range(len(batch))}, {}
-        chosen: dict[int, list[int]] = {}
-        unknown: dict[int, str] = {}
-        for row, text in enumerate(texts):
-            if text is None:
-                chosen.setdefault(default, []).append(row)
-                continue
-            number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,9}", text) else -1
-            if number >= self._partitions:
-                self._look_for_more()
-            if 0 <= number < self._partitions:
-                chosen.setdefault(number, []).append(row)
-            else:
-                unknown[row] = (
-                    f"header {config.partition_id_header!r} is {text[:40]!r}, and topic {config.topic} has "
-                    f"partitions 0 to {self._partitions - 1}"
-                )
-        return dict(chosen), unknown
-
-    def _look_for_more(self) -> None:
-        """Partitions may be added while the channel is at work."""
-        with self._lock:
-            if time.monotonic() < self._look_due:
-                return
-            self._look_due = time.monotonic() + LOOK_SECONDS
-        try:
-            topic = self._producer.list_topics(self._config.topic, timeout=CONNECT_SECONDS).topics[self._config.topic]
-        except KafkaException as e:
-            raise Retry(f"channel {self.name}: {reason(e)}") from e
-        self._partitions = max(self._partitions, len(topic.partitions))
-
-    @property
-    def _default_partition(self) -> int:
-        number = self._config.default_partition_id
-        return ANY_PARTITION if number is None else number
+    def _count_partitions(self) -> int:
+        topic = self._config.topic
+        return len(self._producer.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic].partitions)
 
     def _too_large(self, size: int) -> str:
         return f"an event of {size:,} bytes is larger than a record of the channel may be ({self._limit:,})"
@@ -390,14 +344,3 @@ def _number(text: object) -> float:
     """As the client reads one of its properties: 0x10 is 16."""
     written = str(text).lower()
     return int(written, 16) if "x" in written else float(written)
-
-
-def _texts(batch: Batch, header: str) -> list[str | None]:
-    """That header of each event; empty where no event has it."""
-    column = batch.header(header)
-    if column.null_count == len(column):
-        return []
-    texts: list[str | None] = (
-        column.dictionary_decode().to_pylist()
-    )  # of a dictionary, each text costs ten times that
-    return texts

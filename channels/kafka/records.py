@@ -78,6 +78,16 @@ def raw_headers(batch: Batch) -> list[KafkaHeaders]:
     return rows
 
 
+def texts_of(batch: Batch, header: str) -> list[str | None]:
+    """That header of each event; empty where no event has it."""
+    column = batch.header(header)
+    if column.null_count == len(column):
+        return []
+    # Of a dictionary each text would cost ten times that.
+    texts: list[str | None] = column.dictionary_decode().to_pylist()
+    return texts
+
+
 def encode_event(event: Event, format: Format) -> Record:
     """A record that holds this event alone."""
     batch = Batch.of([event])

@@ -133,7 +133,7 @@ def test_a_put_of_which_nothing_is_sent_is_no_acknowledgement(monkeypatch):
     monkeypatch.setattr(producing, "STALL_SECONDS", 0.1)
     monkeypatch.setattr(standstill, "STUCK_SECONDS", 0.0)
     producer = producing_to("127.0.0.1:1", format="flume", partitionIdHeader="p")
-    monkeypatch.setattr(producer, "_look_for_more", lambda: None)
+    monkeypatch.setattr(producer._partitions, "_look_for_more", lambda: None)
     moved = []
     monkeypatch.setattr(producer._standstill, "moved", lambda: moved.append(None))
     waiting = threading.Thread(target=lambda: put_in_vain(producer))
@@ -157,7 +157,7 @@ def put_in_vain(producer):
 
 def test_partitions_that_are_added_are_found(brokers):
     producer = producing_to(brokers, format="flume", partitionIdHeader="p")
-    producer._partitions = 2  # as when it began
+    producer._partitions.count = 2  # as when it began
     try:
         with pytest.raises(Rejected) as rejected:
             producer.put(Batch.of([Event(b"x", {"p": str(number)}) for number in (0, 3, 4)]), lambda: None)
