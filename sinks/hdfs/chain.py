@@ -3,72 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import posixpath
 import time
 import uuid
 from collections import deque
-from urllib.parse import quote
 
 import msgspec
 
-from plugins import Conflict, FlafkaError, PartitionClaim, Retry
+from plugins import Conflict, PartitionClaim, Retry
 from sinks.hdfs.filesystem import FileSystem
+from sinks.hdfs.manifest import BEGIN, VERSION, File, Manifest, Successor, manifest_in
+from sinks.hdfs.places import epochs_directory, stage_directory, temporary
 
-VERSION = 2
-"""Of manifests with a note or a successor; others are of version 1, which every version of this sink reads."""
 KEEP_MS = 24 * 3600 * 1000
 """Manifests stay so long after their time."""
 PASSED_AT_ONCE = 20
 """So many old ones are deleted in one commit: an owner that was away for days finds thousands."""
 SWEEP_SECONDS = 600.0
 KNOWN_DIRECTORIES = 10_000
-BEGIN = "begin"
-"""The name of a chain's first manifest."""
-
-
-class File(msgspec.Struct, frozen=True):
-    """One file of a commit: where it was uploaded, where readers find it, its length in bytes."""
-
-    temporary: str
-    final: str
-    length: int
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """One commit: records `start` up to, not including, `end` are in these files, or were dropped on purpose."""
-
-    id: str
-    """Different for each stage, so that an owner knows its own."""
-    topic: str
-    partition: int
-    start: int
-    end: int
-    events: int
-    files: tuple[File, ...]
-    version: int = 1
-    note: str = ""
-    """The file with what the runner wants to be kept with the commit, until it is deleted."""
-    successor: Successor | None = None
-    """Of a seal: where the record goes on. Nothing can be committed behind it."""
-
-    @property
-    def name(self) -> str:
-        """Of its file: no other manifest of the chain can have it."""
-        return BEGIN if self.begins else f"{self.start:020d}"
-
-    @property
-    def begins(self) -> bool:
-        """Whether it is the one that a chain begins with."""
-        return self.start == self.end and self.successor is None
-
-
-class Successor(msgspec.Struct, frozen=True):
-    """The chain that has taken the place of another one."""
-
-    state: str
-    epoch: int
 
 
 class Chain:
@@ -85,7 +38,7 @@ class Chain:
 
     def __init__(self, hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> None:
         self._hdfs, self.state, self.claim, self._log = hdfs, state, claim, log
-        self.directory = posixpath.join(_epochs(state, claim), str(claim.epoch), str(claim.partition))
+        self.directory = posixpath.join(epochs_directory(state, claim), str(claim.epoch), str(claim.partition))
         self.last: Manifest | None = None
         """The newest manifest, as far as known."""
         self.position: int | None = None
@@ -336,20 +289,6 @@ class Chain:
         return posixpath.join(self.directory, name)
 
 
-def manifest_in(path: str, content: bytes | None) -> Manifest:
-    """The manifest at that path, whose content that is. Raises Retry where it is None, as no file is there any more,
-    and FlafkaError where it is damaged or of a newer version."""
-    if content is None:
-        raise Retry(f"{path} has disappeared")
-    try:
-        manifest = msgspec.json.decode(content, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        raise FlafkaError(f"{path} is no manifest of this sink, which cannot go on without it: {e}") from e
-    if manifest.version > VERSION:
-        raise FlafkaError(f"{path} was written by a newer version of this sink: upgrade this agent too")
-    return manifest
-
-
 def newest(hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> tuple[Chain, list[Chain]]:
     """The chain in which that claim's record goes on, looked at: of this epoch or a later one, there or where it was
     moved to; and those, sealed, from which it was moved. Where there is none, the answer is one that has not begun.
@@ -374,40 +313,13 @@ def latest(hdfs: FileSystem, state: str, claim: PartitionClaim) -> int:
     for epoch in epochs(hdfs, state, claim):
         if epoch <= claim.epoch:
             break
-        if hdfs.list(posixpath.join(_epochs(state, claim), str(epoch), str(claim.partition))):
+        if hdfs.list(posixpath.join(epochs_directory(state, claim), str(epoch), str(claim.partition))):
             return epoch
     return claim.epoch
 
 
 def epochs(hdfs: FileSystem, state: str, claim: PartitionClaim) -> list[int]:
     """Those in which the claim's group has chains, of any partition; the latest first."""
-    return sorted((int(s.name) for s in hdfs.list(_epochs(state, claim)) if s.name.isdecimal()), reverse=True)
-
-
-def _epochs(state: str, claim: PartitionClaim) -> str:
-    keys = map(safe_name, (claim.cluster_id, claim.topic_id, claim.group))
-    return posixpath.join(state, "chain", *keys)
-
-
-def claim_hash(claim: PartitionClaim) -> str:
-    """Tells apart the claims of two groups, epochs, clusters, or topics of the same name."""
-    parts = (claim.cluster_id, claim.topic_id, claim.group, str(claim.epoch))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def temporary(state: str, claim: PartitionClaim) -> str:
-    """The directory of everything that this claim has uploaded and not committed."""
-    return posixpath.join(state, "tmp", f"{claim_hash(claim)[:16]}-{claim.partition}")
-
-
-def stage_directory(state: str, claim: PartitionClaim, start: int, id: str) -> str:
-    """The directory of what one stage has uploaded; its name tells the start, and so when it may go."""
-    return posixpath.join(temporary(state, claim), f"{start:020d}-{id}")
-
-
-def safe_name(text: str) -> str:
-    """A file name for this text and no other: escaped by `=`, as some WebHDFS servers decode `%` twice."""
-    name = quote(text, safe="").replace("%", "=")
-    if len(name) > 200:
-        name = f"{name[:100]}={hashlib.sha256(text.encode()).hexdigest()}"
-    return f"={name}" if not name or name.startswith(".") else name
+    return sorted(
+        (int(s.name) for s in hdfs.list(epochs_directory(state, claim)) if s.name.isdecimal()), reverse=True
+    )

@@ -21,24 +21,15 @@ from plugins.shared.disk import writable
 from plugins.shared.offsets import next_epoch
 from sinks import serializers
 from sinks.bucketpath import BucketPath
-from sinks.hdfs.chain import (
-    VERSION,
-    Chain,
-    File,
-    Manifest,
-    claim_hash,
-    epochs,
-    latest,
-    newest,
-    safe_name,
-    stage_directory,
-)
+from sinks.hdfs.chain import Chain, epochs, latest, newest
 from sinks.hdfs.config import ROUND_UNITS, HdfsConfig
 from sinks.hdfs.differences import HDFS
 from sinks.hdfs.filesystem import FileSystem
 from sinks.hdfs.formats import format_of
 from sinks.hdfs.localdisk import LocalDisk
 from sinks.hdfs.location import RESERVED
+from sinks.hdfs.manifest import VERSION, File, Manifest
+from sinks.hdfs.places import claim_hash, safe_name, stage_directory
 from sinks.hdfs.staging import Partition, Staged, Staging
 from sinks.hdfs.tracing import Tracer
 from sinks.hdfs.webhdfs import WebHdfs

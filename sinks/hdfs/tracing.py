@@ -9,8 +9,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from plugins import EventId, PartitionClaim
-from sinks.hdfs.chain import claim_hash, manifest_in, safe_name
 from sinks.hdfs.filesystem import FileSystem
+from sinks.hdfs.manifest import manifest_in
+from sinks.hdfs.places import claim_hash, safe_name
 
 Told = dict[str, Any]
 

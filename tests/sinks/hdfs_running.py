@@ -16,7 +16,7 @@ from plugins import (
     Receipt,
 )
 from sinks.hdfs import HdfsConfig, HdfsSink
-from sinks.hdfs.chain import Manifest
+from sinks.hdfs.manifest import Manifest
 from tests.sinks.fake_webhdfs import NAMENODE, FakeWebHdfs
 
 CLAIM = PartitionClaim("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)

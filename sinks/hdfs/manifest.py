@@ -1,0 +1,69 @@
+"""A manifest: what one commit of the sink has, as it lies on HDFS."""
+
+from __future__ import annotations
+
+import msgspec
+
+from plugins import FlafkaError, Retry
+
+VERSION = 2
+"""Of manifests with a note or a successor; others are of version 1, which every version of this sink reads."""
+BEGIN = "begin"
+"""The name of a chain's first manifest."""
+
+
+class File(msgspec.Struct, frozen=True):
+    """One file of a commit: where it was uploaded, where readers find it, its length in bytes."""
+
+    temporary: str
+    final: str
+    length: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One commit: records `start` up to, not including, `end` are in these files, or were dropped on purpose."""
+
+    id: str
+    """Different for each stage, so that an owner knows its own."""
+    topic: str
+    partition: int
+    start: int
+    end: int
+    events: int
+    files: tuple[File, ...]
+    version: int = 1
+    note: str = ""
+    """The file with what the runner wants to be kept with the commit, until it is deleted."""
+    successor: Successor | None = None
+    """Of a seal: where the record goes on. Nothing can be committed behind it."""
+
+    @property
+    def name(self) -> str:
+        """Of its file: no other manifest of the chain can have it."""
+        return BEGIN if self.begins else f"{self.start:020d}"
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is the one that a chain begins with."""
+        return self.start == self.end and self.successor is None
+
+
+class Successor(msgspec.Struct, frozen=True):
+    """The chain that has taken the place of another one."""
+
+    state: str
+    epoch: int
+
+
+def manifest_in(path: str, content: bytes | None) -> Manifest:
+    """The manifest at that path, whose content that is. Raises Retry where it is None, as no file is there any more,
+    and FlafkaError where it is damaged or of a newer version."""
+    if content is None:
+        raise Retry(f"{path} has disappeared")
+    try:
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise FlafkaError(f"{path} is no manifest of this sink, which cannot go on without it: {e}") from e
+    if manifest.version > VERSION:
+        raise FlafkaError(f"{path} was written by a newer version of this sink: upgrade this agent too")
+    return manifest
