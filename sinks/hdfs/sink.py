@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 import tempfile
 import time
 import uuid
@@ -27,20 +26,15 @@ from sinks.hdfs.differences import HDFS
 from sinks.hdfs.filesystem import FileSystem
 from sinks.hdfs.formats import format_of
 from sinks.hdfs.localdisk import LocalDisk
-from sinks.hdfs.location import RESERVED
 from sinks.hdfs.manifest import VERSION, File, Manifest
-from sinks.hdfs.places import claim_hash, safe_name, stage_directory
+from sinks.hdfs.naming import LONGEST_NAME, final_path, longest_prefix, possible
+from sinks.hdfs.places import stage_directory
 from sinks.hdfs.staging import Partition, Staged, Staging
 from sinks.hdfs.tracing import Tracer
 from sinks.hdfs.webhdfs import WebHdfs
 from sinks.serializers.avro import schema_name
 from sinks.serializers.base import lengths
 from sinks.serializers.differences import SERIALIZERS
-
-LONGEST_NAME, LONGEST_PATH = 255, 7000
-"""Bytes; HDFS allows 255 and 8000, and the temporary and final names add a little."""
-_FINAL = re.compile(r"-\d{10,}-\d{10,}-[0-9a-f]{8}")
-"""What only names of this sink's files hold."""
 
 
 class HdfsSink(CommittingSink[HdfsConfig]):
@@ -159,8 +153,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         assert batch.origin is not None
         partition = batch.origin.partition
         places, codes = self._places(batch)
-        longest = LONGEST_NAME - len(_tail(batch.origin.topic, partition, 10**19, 10**19, "0" * 24)) - 1
-        longest -= len(self._suffix.encode())
+        longest = longest_prefix(batch.origin.topic, partition, self._suffix)
         order = np.argsort(codes, kind="stable")
         if len(places) > 1:
             batch = Batch(batch.records.take(pa.array(order)), batch.origin.select(order))
@@ -172,7 +165,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             if stop == begin:
                 continue
             try:
-                bucket, kind = _possible(place, self.root, longest)
+                bucket, kind = possible(place, self.root, longest)
             except ValueError as e:
                 rejected.update((batch.id(row), str(e)) for row in range(begin, stop))
             else:
@@ -198,7 +191,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         if batch is not None and not self.config.use_local_time_stamp:
             place = self._paths.resolve_batch(batch).paths[0], ""
             try:
-                bucket, _ = _possible(place, self.root, LONGEST_NAME)
+                bucket, _ = possible(place, self.root, LONGEST_NAME)
             except ValueError as e:
                 return [{"missing": f"it has no file: {e}"}]
         hdfs = self._connect()
@@ -259,15 +252,13 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         uploads = [(posixpath.join(directory, str(number)), file.path) for number, file in enumerate(files)]
         names = hdfs.each(lambda upload: hdfs.upload(*upload), uploads)
         lengths = {found.name: found.length for found in hdfs.list(directory)} if files else {}
-        tail = _tail(claim.topic, claim.partition, start, end - 1, claim_hash(claim)[:8])
-        tail += "-replay" if claim.replay else ""
         staged = []
         for file, name in zip(files, names, strict=True):
             if (length := lengths.get(posixpath.basename(name))) != file.length:
                 raise Retry(f"HDFS holds {length} of the {file.length} bytes sent for {file.bucket}")
-            dot = "" if file.bucket.endswith("/") else "."
             kind = f"-{schema_name(file.kind)}" if file.kind else ""
-            staged.append(File(name, f"{file.bucket}{dot}{tail}{kind}{self._suffix}", file.length))
+            path = final_path(file.bucket, claim, start, end, f"{kind}{self._suffix}")
+            staged.append(File(name, path, file.length))
         events = sum(file.events for file in files)
         self.reset(claim.partition)
         self.metrics.add("ConnectionCreatedCount", len(staged))
@@ -361,37 +352,5 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self.metrics.add("ConnectionClosedCount", len(manifest.files))
 
 
-def _possible(place: tuple[str | ValueError, str | ValueError], root: str, longest: int) -> tuple[str, str]:
-    """Bucket and kind, or ValueError where one of them is none."""
-    path, kind = place
-    if isinstance(path, ValueError):
-        raise path
-    if isinstance(kind, ValueError):
-        raise kind
-    return _bucket(path, root, longest), kind
-
-
-def _bucket(path: str, root: str, longest: int) -> str:
-    """The path as HDFS wants it, or ValueError, a sentence about the event, where HDFS or we do not want it."""
-    directory, _, prefix = path.rpartition("/")
-    names = [name for name in directory.split("/") if name]
-    bucket = "/".join(("", *names, prefix))
-    if ":" in bucket:
-        raise ValueError(f"its path {bucket!r} has a ':', which HDFS does not allow")
-    if reserved := RESERVED.intersection(names):
-        raise ValueError(f"its path {bucket!r} has the reserved name {min(reserved)!r}")
-    if not bucket.startswith(root.rstrip("/") + "/") or _FINAL.search(bucket):
-        raise ValueError(f"its path {bucket!r} is reserved for this sink's own files")
-    if any(len(name.encode()) > LONGEST_NAME for name in names) or len(prefix.encode()) > longest:
-        raise ValueError(f"its path {bucket[:300]!r} has a name that is too long for HDFS")
-    if len(bucket.encode()) > LONGEST_PATH:
-        raise ValueError(f"its path, of {len(bucket)} characters, is too long for HDFS")
-    return bucket
-
-
 def _place(claim: PartitionClaim) -> str:
     return f"{claim.topic}-{claim.partition}"
-
-
-def _tail(topic: str, partition: int, first: int, last: int, hash: str) -> str:
-    return f"{safe_name(topic)[:100]}-{partition}-{first:010d}-{last:010d}-{hash}"

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from plugins import EventId, PartitionClaim
 from sinks.hdfs.filesystem import FileSystem
 from sinks.hdfs.manifest import manifest_in
+from sinks.hdfs.naming import stem
 from sinks.hdfs.places import claim_hash, safe_name
 
 Told = dict[str, Any]
@@ -72,8 +73,7 @@ class Tracer:
     def _named(self, bucket: str) -> Iterator[Told]:
         """By the names in the directory: there they are for as long as the files are."""
         directory, partition = posixpath.dirname(bucket), self._id.partition
-        topic = re.escape(safe_name(self._claim.topic)[:100])
-        ours = re.compile(rf"{topic}-{partition}-(\d{{10,}})-(\d{{10,}})-([0-9a-f]{{8}})")
+        ours = re.compile(rf"{re.escape(stem(self._claim.topic, partition))}-(\d{{10,}})-(\d{{10,}})-([0-9a-f]{{8}})")
         for one in self._hdfs.list(directory):
             path = posixpath.join(directory, one.name)
             if one.is_file and _of(path, bucket) and (match := ours.search(one.name)):
@@ -87,7 +87,7 @@ class Tracer:
         offset = self._id.offset
         if bucket is not None:
             return [{"missing": f"no file of {posixpath.dirname(bucket)} has record {offset}"}]
-        name = f"{safe_name(self._claim.topic)[:100]}-{self._id.partition}-<first>-<last>"
+        name = f"{stem(self._claim.topic, self._id.partition)}-<first>-<last>"
         return [
             {
                 "unknown": "the commit record reaches back a day, and the event's path is not known here: it is in a "

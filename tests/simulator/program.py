@@ -110,7 +110,7 @@ def installed() -> Iterator[None]:
     for place, name in asked_again:
         change(place, name, _known(getattr(place, name)))
     change(getpass, "getuser", cache(getpass.getuser))
-    for module in (sys.modules["sinks.hdfs.places"], sys.modules["sinks.hdfs.sink"]):
+    for module in (sys.modules["sinks.hdfs.places"], sys.modules["sinks.hdfs.naming"]):
         change(module, "safe_name", _known(module.safe_name))
     change(logging.Logger, "setLevel", _set_level)
     change(uuid, "uuid4", lambda: uuid.UUID(int=world().random.getrandbits(128), version=4))
