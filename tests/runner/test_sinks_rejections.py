@@ -169,7 +169,7 @@ def test_the_letters_of_a_commit_outlive_a_crash_before_they_are_kept(pipeline, 
         put(channel, b"1", b"bad", b"2")
         until(lambda: len(tried) > 1)
         assert [written for _, written in Noting.commits.values()] == [[b"1", b"2"]]
-        assert sink.notes, "they are tried again"
+        assert sink.commits.notes, "they are tried again"
         sink.stopping.set()
         sink.thread.join(60)
     assert len({letter.name for letter in tried}) == 1

@@ -1,20 +1,21 @@
-"""Drains a channel into a sink, or into the sinks of a group: take, deliver, make durable, commit the channel."""
+"""Drains a channel into a sink, or into the sinks of a group: whose turn it is, and what comes of a failure."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from agent.audit.publishing import Tallies
-from agent.runner.deadletters.letters import DeadLetter, DeadLetters, of_notes
-from agent.runner.delivery import Delivery, Range, Ranges
+from agent.runner.deadletters.letters import DeadLetters
+from agent.runner.delivery import Delivery, Ranges
 from agent.runner.local.channels import ChannelRunner
+from agent.runner.local.commits import Commits
 from agent.runner.local.sinkprocessors import sink_processor_of
 from agent.runner.retries import LONGEST_SECONDS, Retries
 from agent.topology import SinkGroupSpec, SinkSpec
-from plugins import Batch, Conflict, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken
+from plugins import Batch, FlafkaError, KafkaBackedChannel, PartitionClaim, Reader, Retry, Taken
 from plugins.errors import ANY_FAILURE, MISUSE_SECONDS
 from plugins.installed import described
 
@@ -59,8 +60,8 @@ class SinkRunner:
         self.draining = threading.Event()
         """Set when no more events are to come: whatever is taken then is delivered without waiting for more."""
         self.ranges = Ranges()
-        self.tallies = Tallies(channel.audit) if channel.audit is not None else None
-        listeners = [self.tallies] if self.tallies is not None else []
+        tallies = Tallies(channel.audit) if channel.audit is not None else None
+        listeners = [tallies] if tallies is not None else []
         longest = LONGEST_SECONDS if group is None else ROUND_SECONDS
         self.members = tuple(
             Member(Delivery(spec, letters, self.ranges, self.stopping, listeners), longest) for spec in sinks
@@ -69,11 +70,8 @@ class SinkRunner:
         self.committing = self.members[0].delivery.committing
         """The sink, where it has a commit record of its own; it is the only one then."""
         self.reader: Reader | None = None
-        self.notes: dict[int, tuple[PartitionClaim, list[DeadLetter]]] = {}
-        """By partition: dead letters that a committing sink's record has, to be kept where an operator finds them."""
-        self.untold: dict[PartitionClaim, int] = {}
-        """Delivered, and the channel was not told yet."""
         self.log = logging.getLogger(self.path)
+        self.commits = Commits([member.delivery for member in self.members], tallies, self.log)
         self.thread = threading.Thread(target=self.run, name=self.path, daemon=True)
         self.finished = False
         """Whether it has ended, and has delivered what it took before."""
@@ -147,8 +145,7 @@ class SinkRunner:
             member.delivery.close()
             member.metrics.forget("Lag")
         self.ranges.clear()
-        self.notes.clear()
-        self.untold.clear()
+        self.commits.clear()
 
     # --- events
 
@@ -263,102 +260,14 @@ class SinkRunner:
 
     def _flush(self, member: Member, partitions: Collection[int]) -> None:
         """Make what was written of these partitions durable, and commit the channel."""
-        due = {p: pending for p, pending in self.ranges.waiting().items() if p in partitions}
-        if not due:
-            return
-        if self.committing is not None:
-            self._commit_each(member, due)
-        else:
-            member.delivery.flush()
-            member.metrics.add("EventRejectedCount", member.delivery.rejections.keep())
-            flushed = self.ranges.waiting().values()  # a flush covers all of them
-            self._report(flushed)
-            self._delivered(member, flushed)
-        self._show_lag(member)
-        member.retries.recovered()
-
-    def _commit_each(self, member: Member, due: Mapping[int, Range]) -> None:
-        self._keep_notes()
-        committed: list[Range] = []
-        try:
-            for pending in due.values():
-                if self._commit(member, pending):
-                    committed.append(pending)
-        finally:
-            if committed:  # when one of them fails, those before it are not taken again
-                self._delivered(member, committed)
-
-    def _commit(self, member: Member, pending: Range) -> bool:
-        """Stage and commit one partition; on Conflict go on where the other owner left off, and answer False."""
-        assert self.committing is not None
         assert self.reader is not None
-        assert pending.start is not None
-        assert pending.end is not None
-        partition = pending.claim.partition
-        try:
-            receipt, letters = member.delivery.stage(pending.claim, pending.start, pending.end)
-            self._report([pending])
-            self.committing.commit(receipt)
-        except Conflict as e:
-            self.log.warning("%s", e)
-            claim, position = self._resume(pending.claim, pending.start)
-            if position is not None:
-                self.reader.rewind({partition: position})
-                self.reader.commit({claim: position})
-            self._keep_notes()
-            return False
-        member.delivery.rejections.lost({partition})
-        self.notes[partition] = (pending.claim, letters)
-        return True
-
-    def _resume(self, claim: PartitionClaim, position: int | None) -> tuple[PartitionClaim, int | None]:
-        """Go on where the sink's own record says; with the dead letters that its newest commit has."""
-        assert self.committing is not None
-        partition = claim.partition
-        self._forget_untold({partition})
-        self.members[0].delivery.lost({partition})
-        found = self.committing.resume(claim, position)
-        self.ranges[partition] = Range(found.claim, found.position)
-        self.notes[partition] = (found.claim, of_notes(found.notes))
-        return found.claim, found.position
-
-    def _keep_notes(self) -> None:
-        """Make dead letters durable that belong to what a committing sink has committed."""
-        assert self.committing is not None
-        member = self.members[0]
-        for partition, (claim, letters) in list(self.notes.items()):
-            if letters:
-                member.delivery.rejections.letters.put(letters)
-                member.metrics.add("EventRejectedCount", len(letters))
-                self.committing.noted(claim)
-            del self.notes[partition]
-
-    def _report(self, ranges: Iterable[Range]) -> None:
-        """Tell the audit what is about to be committed."""
-        if self.tallies is not None:
-            self.tallies.report(
-                (r.claim, r.start, r.end) for r in ranges if r.start is not None and r.end is not None
-            )
-
-    def _delivered(self, member: Member, ranges: Collection[Range]) -> None:
-        """What was taken of these is durable: commit the channel."""
-        ends = {pending.claim: pending.end for pending in ranges if pending.end is not None}
-        member.delivery.committed(ranges)
-        self.untold.update(ends)
-        self._tell()
+        if self.commits.flush(self.reader, member.delivery, partitions):
+            self._show_lag(member)
+            member.retries.recovered()
 
     def _tell(self) -> None:
-        """Tell the channel what is delivered, once dead letters are where an operator finds them."""
         assert self.reader is not None
-        if self.committing is not None:
-            self._keep_notes()
-        if self.untold:
-            self.reader.commit(self.untold)
-            self.untold.clear()
-
-    def _forget_untold(self, partitions: Collection[int]) -> None:
-        """They are others', or have another claim."""
-        self.untold = {claim: end for claim, end in self.untold.items() if claim.partition not in partitions}
+        self.commits.tell(self.reader)
 
     # --- RebalanceListener
 
@@ -366,14 +275,9 @@ class SinkRunner:
         """Take partitions over, from the sink's own record where it keeps one."""
         starts: dict[PartitionClaim, int | None] = {}
         for claim, position in committed.items():
-            if self.committing is not None:
-                claim, position = self._resume(claim, position)
-            else:
-                claim = claim._replace(record="")
-                self.ranges[claim.partition] = Range(claim, position)
+            claim, position = self.commits.resume(claim, position)
             starts[claim] = position
-        if self.committing is not None:
-            self._keep_notes()
+        self.commits.keep_notes()
         self._assigned_time = time.time()
         if isinstance(self.channel.channel, KafkaBackedChannel):  # others have one, which says nothing
             self.log.info("has partitions %s", sorted(self.ranges))
@@ -394,12 +298,7 @@ class SinkRunner:
 
     def lost(self, partitions: set[int]) -> None:
         """Forget them."""
-        self._forget_untold(partitions)
-        for member in self.members:
-            member.delivery.lost(partitions)
-        for partition in partitions & self.ranges.keys():
-            self.notes.pop(partition, None)
-            del self.ranges[partition]
+        self.commits.lost(partitions)
 
 
 class ReaderFailed(Retry):

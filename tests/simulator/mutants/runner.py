@@ -3,6 +3,7 @@
 from tests.simulator.mutants.mutant import ALL, EXACTLY_ONCE, HDFS, SOLR, Mutant
 
 RUNNER = "agent/runner/local/sinks.py"
+COMMITS = "agent/runner/local/commits.py"
 LETTERS = "agent/runner/deadletters/letters.py"
 DELIVERY = "agent/runner/delivery.py"
 BULK = "sinks/bulk.py"
@@ -12,9 +13,9 @@ SINKS = (
         "reset-on-resume",
         "what is staged here is dropped when another owner was faster",
         EXACTLY_ONCE,
-        RUNNER,
-        "        self.members[0].delivery.lost({partition})\n        found",
-        "        self.members[0].delivery.rejections.lost({partition})\n        found",
+        COMMITS,
+        "        self._first.lost({partition})\n        found",
+        "        self._first.rejections.lost({partition})\n        found",
         "tests/runner/test_sinks.py::test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit",
     ),
     Mutant(
@@ -46,25 +47,25 @@ SINKS = (
         "rewind-on-conflict",
         "after a conflict the channel goes on where the record ends",
         EXACTLY_ONCE,
-        RUNNER,
-        "                self.reader.rewind({partition: position})\n",
+        COMMITS,
+        "                reader.rewind({partition: position})\n",
         "",
     ),
     Mutant(
         "flush-before-commit",
         "a simple sink is flushed before the channel is committed",
         SOLR,
-        RUNNER,
-        "            member.delivery.flush()\n",
+        COMMITS,
+        "            delivery.flush()\n",
         "",
     ),
     Mutant(
         "letters-before-commit",
         "a simple sink's letters are kept before the channel is committed",
         SOLR,
-        RUNNER,
-        '            member.metrics.add("EventRejectedCount", member.delivery.rejections.keep())\n',
-        "            member.delivery.rejections.lost(set(self.ranges))\n",
+        COMMITS,
+        '            delivery.metrics.add("EventRejectedCount", delivery.rejections.keep())\n',
+        "            delivery.rejections.lost(set(self._ranges))\n",
     ),
     Mutant(
         "letters-with-commit",
@@ -78,7 +79,7 @@ SINKS = (
         "letters-resumed",
         "who takes over keeps the letters of the newest commit",
         EXACTLY_ONCE,
-        RUNNER,
+        COMMITS,
         "self.notes[partition] = (found.claim, of_notes(found.notes))",
         "self.notes[partition] = (found.claim, [])",
         "test_letters_of_a_commit_are_written_by_its_next_owner",
@@ -96,9 +97,9 @@ SINKS = (
         "own-claims",
         "what was delivered of a partition is forgotten with it",
         ALL,
-        RUNNER,
-        "        self._forget_untold(partitions)\n        for member",
-        "        for member",
+        COMMITS,
+        "        self._forget_untold(partitions)\n        for delivery",
+        "        for delivery",
         "test_a_commit_that_waits_for_the_brokers_does_not_set_back_what_another_member_has_delivered_since",
     ),
 )

@@ -1,0 +1,143 @@
+"""Commits what the sinks on one reader have written: durable, told to the audit, and then told to the channel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from agent.audit.publishing import Tallies
+from agent.runner.deadletters.letters import DeadLetter, of_notes
+from agent.runner.delivery import Delivery, Range
+from plugins import Conflict, PartitionClaim, Reader
+
+
+class Commits:
+    """Of a sink that keeps a commit record of its own, one partition after another; of simple sinks, all at once.
+
+    A sink of the former kind is the only one. Used by the thread of the reader.
+    """
+
+    def __init__(self, deliveries: Sequence[Delivery], tallies: Tallies | None, log: logging.Logger) -> None:
+        """`deliveries` are those of the sinks, which share their ranges."""
+        self._deliveries, self._first, self._tallies, self._log = deliveries, deliveries[0], tallies, log
+        self._ranges, self._committing = self._first.ranges, self._first.committing
+        self.notes: dict[int, tuple[PartitionClaim, list[DeadLetter]]] = {}
+        """By partition: dead letters that a committing sink's record has, to be kept where an operator finds them."""
+        self._untold: dict[PartitionClaim, int] = {}
+        """Delivered, and the channel was not told yet."""
+
+    def flush(self, reader: Reader, delivery: Delivery, partitions: Collection[int]) -> bool:
+        """Make what that sink has of these partitions durable, and commit the channel. False where it has nothing.
+
+        Raises what the sink, the audit and the channel do.
+        """
+        due = {p: pending for p, pending in self._ranges.waiting().items() if p in partitions}
+        if not due:
+            return False
+        if self._committing is not None:
+            self._commit_each(reader, due)
+        else:
+            delivery.flush()
+            delivery.metrics.add("EventRejectedCount", delivery.rejections.keep())
+            flushed = self._ranges.waiting().values()  # a flush covers all of them
+            self._report(flushed)
+            self._delivered(reader, delivery, flushed)
+        return True
+
+    def resume(self, claim: PartitionClaim, position: int | None) -> tuple[PartitionClaim, int | None]:
+        """Where a partition goes on, given the channel's position: by the sink's own record where it keeps one, with
+        the dead letters that its newest commit has.
+        """
+        partition = claim.partition
+        if self._committing is None:
+            claim = claim._replace(record="")
+            self._ranges[partition] = Range(claim, position)
+            return claim, position
+        self._forget_untold({partition})
+        self._first.lost({partition})
+        found = self._committing.resume(claim, position)
+        self._ranges[partition] = Range(found.claim, found.position)
+        self.notes[partition] = (found.claim, of_notes(found.notes))
+        return found.claim, found.position
+
+    def keep_notes(self) -> None:
+        """Make dead letters durable that belong to what a committing sink has committed."""
+        for partition, (claim, letters) in list(self.notes.items()):
+            if letters:
+                assert self._committing is not None
+                self._first.rejections.letters.put(letters)
+                self._first.metrics.add("EventRejectedCount", len(letters))
+                self._committing.noted(claim)
+            del self.notes[partition]
+
+    def tell(self, reader: Reader) -> None:
+        """Tell the channel what is delivered, once dead letters are where an operator finds them."""
+        self.keep_notes()
+        if self._untold:
+            reader.commit(self._untold)
+            self._untold.clear()
+
+    def lost(self, partitions: set[int]) -> None:
+        """They are others' now: drop what is held of them."""
+        self._forget_untold(partitions)
+        for delivery in self._deliveries:
+            delivery.lost(partitions)
+        for partition in partitions & self._ranges.keys():
+            self.notes.pop(partition, None)
+            del self._ranges[partition]
+
+    def clear(self) -> None:
+        """The reader is closed: another one is told by the channel what it has."""
+        self.notes.clear()
+        self._untold.clear()
+
+    def _commit_each(self, reader: Reader, due: Mapping[int, Range]) -> None:
+        self.keep_notes()
+        committed: list[Range] = []
+        try:
+            for pending in due.values():
+                if self._commit(reader, pending):
+                    committed.append(pending)
+        finally:
+            if committed:  # when one of them fails, those before it are not taken again
+                self._delivered(reader, self._first, committed)
+
+    def _commit(self, reader: Reader, pending: Range) -> bool:
+        """Stage and commit one partition; on Conflict go on where the other owner left off, and answer False."""
+        assert self._committing is not None
+        assert pending.start is not None
+        assert pending.end is not None
+        partition = pending.claim.partition
+        try:
+            receipt, letters = self._first.stage(pending.claim, pending.start, pending.end)
+            self._report([pending])
+            self._committing.commit(receipt)
+        except Conflict as e:
+            self._log.warning("%s", e)
+            claim, position = self.resume(pending.claim, pending.start)
+            if position is not None:
+                reader.rewind({partition: position})
+                reader.commit({claim: position})
+            self.keep_notes()
+            return False
+        self._first.rejections.lost({partition})
+        self.notes[partition] = (pending.claim, letters)
+        return True
+
+    def _report(self, ranges: Iterable[Range]) -> None:
+        """Tell the audit what is about to be committed."""
+        if self._tallies is not None:
+            self._tallies.report(
+                (r.claim, r.start, r.end) for r in ranges if r.start is not None and r.end is not None
+            )
+
+    def _delivered(self, reader: Reader, delivery: Delivery, ranges: Collection[Range]) -> None:
+        """What was taken of these is durable: commit the channel."""
+        ends = {pending.claim: pending.end for pending in ranges if pending.end is not None}
+        delivery.committed(ranges)
+        self._untold.update(ends)
+        self.tell(reader)
+
+    def _forget_untold(self, partitions: Collection[int]) -> None:
+        """They are others', or have another claim."""
+        self._untold = {claim: end for claim, end in self._untold.items() if claim.partition not in partitions}
