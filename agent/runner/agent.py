@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from agent.audit.publishing import audit_of
-from agent.graph import graph_of, metrics_of_interceptor, route_of
+from agent.graph import graph_of
 from agent.monitoring.registry import Registry
 from agent.monitoring.server import MetricsServer
 from agent.monitoring.view import View
@@ -20,13 +20,14 @@ from agent.runner.changes import Changes, Unit, between, described, on_spark, un
 from agent.runner.deadletters.letters import DeadLetters, dead_letters_of
 from agent.runner.deadletters.notices import Heard, Notices, command_for
 from agent.runner.drain import Drain
+from agent.runner.figures import drained_by, figures_of
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.overflow import OverflowingChannel
 from agent.runner.local.sinks import SinkRunner
 from agent.runner.local.sources import SourceRunner
 from agent.runner.spark.supervisor import SparkRunner
 from agent.runner.taps import TapServer
-from agent.topology import AgentSpec, SinkSpec, SourceSpec
+from agent.topology import AgentSpec, SourceSpec
 from plugins import Channel, FlafkaError, Metrics
 
 log = logging.getLogger(__name__)
@@ -114,29 +115,9 @@ class Agent:
         """Show the parts that there are now: in the metrics, on the page, and to the watch of Kafka's brokers."""
         spec = self.spec
         self.registry.clear()
-        for source in self.sources:
-            self.registry.add("SOURCE", source.spec.name, source.metrics, source.source.counters)
-            for one in source.interceptors:
-                self._show_interceptor(source.spec, one.name, one.metrics, one.counters)
-            for channel_name, metrics in source.routed.items():
-                self.registry.add("ROUTE", route_of(source.spec, channel_name), metrics)
-        for channel in self.channels.values():
-            self.registry.add(
-                "CHANNEL", channel.name, channel.metrics, (*channel.channel.counters, *channel.counters)
-            )
-        drained: dict[str, list[tuple[str | None, Metrics]]] = {}
-        for delivery in (member.delivery for runner in self.sinks for member in runner.members):
-            drained.setdefault(delivery.spec.channel, []).append((delivery.spec.group, delivery.metrics))
-            self.registry.add("SINK", delivery.spec.name, delivery.metrics, delivery.sink.counters)
-            for one in delivery.interceptors:
-                self._show_interceptor(delivery.spec, one.name, one.metrics, one.counters)
-        if self.spark is not None:
-            for s in on_spark(spec):
-                drained.setdefault(s.channel, []).append((s.group, self.spark.metrics[s.name]))
-                self.registry.add("SINK", s.name, self.spark.metrics[s.name], s.cls.counters)
-                for i in s.interceptors:
-                    if (counted := self.spark.interceptors.get((s.name, i.name))) is not None:
-                        self._show_interceptor(s, i.name, counted, i.cls.counters)
+        for figures in figures_of(spec, self.sources, self.channels.values(), self.sinks, self.spark):
+            self.registry.add(*figures)
+        drained = drained_by(spec, self.sinks, self.spark)
         self.watch = KafkaWatch({name: c.channel for name, c in self.channels.items()}, drained)
         followed = {source.spec.name: source.source.followed for source in self.sources}
         self.view.show(graph_of(spec), self.watch, followed)
@@ -145,11 +126,6 @@ class Agent:
         taps |= {member.delivery.path: member.delivery.taps for runner in self.sinks for member in runner.members}
         self.taps.show(spec, taps)
         self.view.samples.show(spec, taps)
-
-    def _show_interceptor(
-        self, owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, counters: tuple[str, ...]
-    ) -> None:
-        self.registry.add("INTERCEPTOR", metrics_of_interceptor(self.spec, owner, name), metrics, counters)
 
     def _waiting(self) -> dict[str, str]:
         """Channels and sources that were never open since the start, and why."""
