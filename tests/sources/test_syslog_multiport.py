@@ -18,8 +18,9 @@ from sources.syslog import MultiportSyslogTcp
 from sources.syslog.parser import parse
 from sources.syslog.reading import MULTIPORT, Reading
 from tests.fixtures.examples import examples
+from tests.sources.syslog_frames import NOW, by_columns, mutated
+from tests.sources.syslog_plain import reference_time
 from tests.sources.syslog_running import Running
-from tests.sources.test_syslog_parser import NOW, by_columns, mutated, reference_time
 
 STATUS = "flume.syslog.status"
 
