@@ -27,7 +27,7 @@ from channels.kafka import KafkaChannel
 from channels.memory import MemoryChannel
 from plugins import Components, Retry
 from sinks.spark import SparkSink
-from tests.runner.test_spark_job import jobs
+from tests.runner.spark_jobs import jobs
 
 WRAPPED = """StreamingQueryException: [STREAM_FAILED] Query [id = 4d29] terminated with exception: Reason: \
 An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
