@@ -1,0 +1,121 @@
+"""Frames of Avro RPC, and the events in them, read from bytes that are good, cut or damaged."""
+
+import contextlib
+import struct
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugins import Batch, Event
+from plugins.shared.avrorpc import Frames, array, frame, scan
+from plugins.shared.flumeevent import varint
+from plugins.shared.rpcevents import Events
+from tests.fixtures.examples import examples
+from tests.sources.calling import EVENTS, encoded
+
+# --- events
+
+
+@given(EVENTS, EVENTS)
+def test_events_come_back_as_they_were(first, second):
+    events = Events(scan)
+    for some in (first, second):
+        events.add(array(encoded(Batch.of(some))), 0, many=True)
+    assert list(events.batch()) == first + second
+    assert len(events) == len(first + second)
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_garbage_is_a_value_error(data, many):
+    with contextlib.suppress(ValueError):
+        Events(scan).add(data, 0, many=many)
+
+
+@given(EVENTS, st.data())
+def test_damage_is_told_and_adds_nothing(events, data):
+    whole = array(encoded(Batch.of(events)))
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    gathered = Events(scan)
+    with pytest.raises(ValueError):
+        gathered.add(whole[:cut], 0, many=True)
+    assert len(gathered) == 0
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 200])
+def test_bodies_of_every_size_and_headers_that_repeat(hosts):
+    sizes = (0, 1, 63, 64, 127, 128, 8191, 8192, 70_000)  # a length takes one, two or three bytes
+    events = [
+        Event(b"\x02" * size, {"host": f"web-{number % hosts}"}) for number, size in enumerate(sizes * 30)
+    ]  # bodies that look like headers
+    gathered = Events(scan)
+    gathered.add(array(encoded(Batch.of(events))), 0, many=True)
+    assert list(gathered.batch()) == events
+
+
+def test_more_headers_than_columns():
+    events = [Event(b"x", {f"h{i}": str(i) for i in range(70)}), Event(b"y", {})]
+    gathered = Events(scan)
+    gathered.add(array(encoded(Batch.of(events))), 0, many=True)
+    assert list(gathered.batch()) == events
+
+
+def test_other_ways_to_write_the_same():
+    entry = b"\x02k\x02v"
+    blocks = b"\x01" + varint(len(entry)) + entry + b"\x02" + b"\x02k\x02w" + b"\0"  # two blocks, one with its size
+    gathered = Events(scan)
+    gathered.add(b"\x01\x02" + blocks + b"\x02a" + b"\0", 0, many=True)  # an array's block with its size
+    gathered.add(b"\x02\x02\xff\x04\xc3\x28\0\x02b", 0, many=False)  # bytes that are no UTF-8
+    assert list(gathered.batch()) == [Event(b"a", {"k": "w"}), Event(b"b", {"\ufffd": "\ufffd("})]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"\x02\x00\x7f\0",  # a body of negative length
+        b"\x02\x02\x01",  # a name of negative length
+        b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # 2^62 events, and none there
+        b"\xff" * 12,
+        b"",
+        b"\0\0",
+    ],
+)
+def test_what_cannot_be_is_refused(damaged):
+    with pytest.raises(ValueError):
+        Events(scan).add(damaged, 0, many=True)
+
+
+# --- frames
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**32 - 1), st.lists(st.binary(max_size=50), max_size=5)), max_size=6),
+    st.data(),
+)
+@settings(max_examples=examples(50))
+def test_frames_however_they_are_cut(wanted, data):
+    stream = b"".join(frame(serial, buffers) for serial, buffers in wanted)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+    frames = Frames(10_000)
+    got = []
+    for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        got += frames.feed(stream[start:stop])
+    assert got == [(serial, b"".join(buffers)) for serial, buffers in wanted]
+    assert frames.held == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (struct.pack(">II", 1, 2**31), "at most 10000 are accepted"),
+        (struct.pack(">III", 1, 1, 2**32 - 1), "at most 10000 are accepted"),
+        (frame(1, [b"x" * 9_000, b"x" * 2_000]), "at most 10000 are accepted"),
+        (b"GET / HTTP/1.1\r\n", "does not speak Avro RPC"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03abcd", "ssl = true"),
+        (zlib.compress(frame(1, [b"x"])), "compression-type = deflate"),
+    ],
+)
+def test_what_is_no_frame_is_named(data, reason):
+    with pytest.raises(ValueError, match=reason):
+        list(Frames(10_000).feed(data))
