@@ -1,4 +1,4 @@
-"""Kafka's transactions and admin clients: the same on the real brokers and on the model of them."""
+"""Kafka's transactions: the same on the real brokers and on the model of them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,14 @@ from typing import Any
 import pytest
 from confluent_kafka import (
     OFFSET_INVALID,
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
     KafkaError,
     KafkaException,
-    TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 from kafka import TopicPartition as PythonTopicPartition
-from kafka.admin import ConfigResource as PythonConfigResource
-from kafka.admin import OffsetSpec as PythonOffsetSpec
-from kafka.errors import NoError, UnknownMemberIdError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
-from channels.kafka.positions import assigned
 from tests.simulator.contract.sides import Side, on_both, refused
-
-# --- transactions
 
 
 @on_both
@@ -253,186 +243,3 @@ def test_transactions_are_begun_and_ended_in_turn(k: Side) -> None:
     assert refused(lambda: producer.begin_transaction()).code() == KafkaError._STATE
     producer.commit_transaction(30)
     assert refused(lambda: k.producer().begin_transaction()).code() == KafkaError._NOT_CONFIGURED
-
-
-# --- admin clients
-
-
-@on_both
-def test_topics_as_the_admin_client_tells_them(k: Side) -> None:
-    topic = k.topic(2, retention_ms="3600000")
-    metadata = k.admin.list_topics(topic, timeout=30)
-    assert (sorted(metadata.topics[topic].partitions), metadata.topics[topic].error) == ([0, 1], None)
-    assert len(metadata.brokers) == 3
-    assert metadata.cluster_id
-    nowhere = k.admin.list_topics(k.name("nowhere"), timeout=30).topics
-    assert [(one.error.code(), len(one.partitions)) for one in nowhere.values()] == [
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, 0)
-    ]
-    described = k.admin.describe_topics(TopicCollection([topic]))[topic].result(30)
-    assert [(p.id, len(p.replicas), len(p.isr)) for p in described.partitions] == [(0, 3, 3), (1, 3, 3)]
-    assert len(str(described.topic_id)) == 22
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    settings = k.admin.describe_configs([resource])[resource].result(30)
-    names = ("retention.ms", "cleanup.policy", "max.message.bytes", "min.insync.replicas", "message.timestamp.type")
-    assert [settings[name].value for name in names] == ["3600000", "delete", "8388608", "2", "CreateTime"]
-    for wanted, code in (
-        (NewTopic(topic, num_partitions=1, replication_factor=3), KafkaError.TOPIC_ALREADY_EXISTS),
-        (NewTopic(k.name("t"), num_partitions=1, replication_factor=4), KafkaError.INVALID_REPLICATION_FACTOR),
-    ):
-        answer = k.admin.create_topics([wanted])[wanted.topic]
-        assert refused(lambda answer=answer: answer.result(30)).code() == code
-    answer = k.admin.delete_topics([nowhere_name := k.name("nowhere")])[nowhere_name]
-    assert refused(lambda: answer.result(30)).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-
-
-@on_both
-def test_groups_and_offsets_as_the_admin_client_tells_them(k: Side) -> None:
-    topic, group = k.topic(2), k.name("group")
-    k.put(topic, "a", "b", "c")
-    producer = k.transactional(k.name("id"))
-    producer.begin_transaction()
-    producer.produce(topic, b"d", partition=0)
-    assert producer.flush(30) == 0
-    place = TopicPartition(topic, 0)
-    offsets = [
-        k.admin.list_offsets({place: spec}, isolation_level=level)[place].result(30).offset
-        for spec in (OffsetSpec.earliest(), OffsetSpec.latest(), OffsetSpec.for_timestamp(5))
-        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-    ]
-    assert offsets == [0, 0, 3, 4, 0, 0]
-    producer.abort_transaction(30)
-
-    def alter(*at: TopicPartition) -> list[Any]:
-        asked = [ConsumerGroupTopicPartitions(group, list(at))]
-        found = k.admin.alter_consumer_group_offsets(asked)[group].result(30).topic_partitions
-        return [tp.error and tp.error.code() for tp in found]
-
-    def listed() -> list[Any]:
-        asked = [ConsumerGroupTopicPartitions(group)]
-        found = k.admin.list_consumer_group_offsets(asked)[group].result(30).topic_partitions
-        return [(tp.topic, tp.partition, tp.offset, tp.metadata) for tp in found]
-
-    assert alter(TopicPartition(topic, 0, 2, metadata="epoch=1")) == [None]
-    assert listed() == [(topic, 0, 2, "epoch=1")]
-    assert alter(TopicPartition(topic, 7, 2)) == [KafkaError.UNKNOWN_TOPIC_OR_PART]
-    described = k.admin.describe_consumer_groups([group])[group].result(30)
-    assert (described.state.name, described.members) == ("EMPTY", [])
-    assert k.admin.list_groups(k.name("nowhere"), timeout=30) == []
-    member = k.member(group, topic, group_instance_id="one")
-    member.until(lambda: member.owned == [0, 1])
-    (listed_one,) = k.admin.list_groups(group, timeout=30)
-    k.until(lambda: k.admin.list_groups(group, timeout=30)[0].state == "Stable")
-    assert (listed_one.id, listed_one.error) == (group, None)
-    assert [sorted(assigned(one.assignment, topic)) for one in listed_one.members] == [[0, 1]]
-    described = k.admin.describe_consumer_groups([group])[group].result(30)
-    (known,) = described.members
-    assert (described.state.name, known.group_instance_id) == ("STABLE", "one")
-    assert sorted(tp.partition for tp in known.assignment.topic_partitions) == [0, 1]
-    assert alter(TopicPartition(topic, 0, 1)) == [KafkaError.UNKNOWN_MEMBER_ID]
-    described = k.admin.describe_cluster().result(30)
-    assert (len(described.nodes), described.cluster_id) == (3, k.admin.list_topics(timeout=30).cluster_id)
-
-
-def _described(k: Side, topic: str) -> bool:
-    """Whether the broker that answers has heard of it."""
-    return k.admin.describe_topics(TopicCollection([topic]))[topic].exception(30) is None
-
-
-@on_both
-def test_a_callback_of_the_admin_clients_that_waits_for_another_answer_holds_it_up(k: Side) -> None:
-    topic = k.topic()
-    k.until(lambda: _described(k, topic))
-    heard: list[object] = []
-    asking = True
-
-    def wait(first: Any) -> None:
-        if asking:
-            heard.append("answered before anyone waited")
-            return
-        second = k.admin.describe_topics(TopicCollection([topic]))[topic]
-        try:
-            heard.append(second.result(1).name)
-        except TimeoutError as e:
-            heard.append(type(e))
-        second.add_done_callback(lambda done: heard.append(done.result().name))
-
-    def held_up() -> bool:
-        nonlocal asking
-        heard.clear()
-        asking = True
-        k.admin.describe_topics(TopicCollection([topic]))[topic].add_done_callback(wait)
-        asking = False
-        k.until(lambda: len(heard) == 2 or "answered before anyone waited" in heard)
-        return len(heard) == 2
-
-    k.until(held_up)
-    assert heard == [TimeoutError, topic]
-
-
-@on_both
-def test_metadata_has_a_nul_that_the_other_admin_client_shows(k: Side) -> None:
-    topic, group = k.topic(), k.name("group")
-    onlooker, producer = k.consumer(group), k.transactional(k.name("id"))
-    other = k.KafkaAdminClient(bootstrap_servers=k.servers)
-    shown = lambda: [at.metadata for at in other.list_group_offsets(group)[group].values()]  # noqa: E731
-    onlooker.commit(offsets=[TopicPartition(topic, 0, 1, metadata="epoch=1")], asynchronous=False)
-    assert shown() == ["epoch=1\0"]
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 1, metadata="epoch=2")])
-    k.admin.alter_consumer_group_offsets([asked])[group].result(30)
-    assert shown() == ["epoch=2\0"]
-    producer.begin_transaction()
-    at = [TopicPartition(topic, 0, 1, metadata="epoch=3")]
-    producer.send_offsets_to_transaction(at, onlooker.consumer_group_metadata(), 30)
-    producer.commit_transaction(30)
-    assert onlooker.committed([TopicPartition(topic, 0)], timeout=30)[0].metadata == "epoch=3"
-    assert shown() == ["epoch=3\0"]
-    other.close()
-
-
-@on_both
-def test_topics_and_groups_as_the_other_admin_client_tells_them(k: Side) -> None:
-    topic, group = k.name("topic"), k.name("group")
-    admin = k.KafkaAdminClient(bootstrap_servers=k.servers)
-    wanted = {"num_partitions": 2, "replication_factor": -1, "configs": {"retention.ms": "3600000"}}
-    assert [a["error_code"] for a in admin.create_topics({topic: wanted}, raise_errors=False)["topics"]] == [0]
-    admin.wait_for_topics([topic])
-    assert [a["error_code"] for a in admin.create_topics({topic: wanted}, raise_errors=False)["topics"]] == [36]
-    found, missing = admin.describe_topics([topic]) + admin.describe_topics([k.name("nowhere")])
-    assert [(p["partition_index"], len(p["isr_nodes"])) for p in found["partitions"]] == [(0, 3), (1, 3)]
-    assert (missing["error_code"], missing["partitions"]) == (3, [])
-    settings = admin.describe_configs([PythonConfigResource("TOPIC", topic)])["topic"][topic]
-    assert {name: setting["value"] for name, setting in settings.items()} == {"retention.ms": "3600000"}
-    k.put(topic, "a", "b", "c")
-    places = [PythonTopicPartition(topic, 0), PythonTopicPartition(topic, 1)]
-    offsets = [
-        [one.offset for one in admin.list_partition_offsets(dict.fromkeys(places, spec)).values()]
-        for spec in (PythonOffsetSpec.EARLIEST, PythonOffsetSpec.LATEST, 5)
-    ]
-    assert offsets == [[0, 0], [3, 0], [0, -1]]
-    with pytest.raises(UnknownTopicOrPartitionError):
-        admin.list_partition_offsets({PythonTopicPartition(k.name("nowhere"), 0): PythonOffsetSpec.LATEST})
-
-    assert "GroupIdNotFound" in admin.describe_groups([group])[group]["error"]
-    assert admin.list_group_offsets(group) == {group: {}}
-    at = OffsetAndMetadata(2, "epoch=1", None)
-    answers = admin.alter_group_offsets(group, {places[0]: at, PythonTopicPartition(k.name("nowhere"), 0): at})
-    assert sorted(error.__name__ for error in answers.values()) == ["NoError", "UnknownTopicOrPartitionError"]
-    assert admin.list_group_offsets(group)[group] == {places[0]: OffsetAndMetadata(2, "epoch=1", -1)}
-    description = admin.describe_groups([group])[group]
-    assert (description["error"], description["group_state"], description["members"]) == (None, "Empty", [])
-
-    member = k.member(group, topic, group_instance_id="one", client_id="me")
-    member.until(lambda: member.owned == [0, 1])
-    (known,) = admin.describe_groups([group])[group]["members"]
-    assert (known["group_instance_id"], known["client_id"]) == ("one", "me")
-    assert known["member_assignment"]["assigned_partitions"] == [{"topic": topic, "partitions": [0, 1]}]
-    assert admin.alter_group_offsets(group, {places[0]: at})[places[0]] is UnknownMemberIdError
-    listed = {one["group_id"]: one["group_state"] for one in admin.list_groups()}
-    assert listed[group] == "Stable"
-    assert admin.delete_groups([group]) == {group: "NonEmptyGroupError"}
-    assert NoError is not None
-    gone = admin.delete_topics([topic, k.name("nowhere")], raise_errors=False)["topics"]
-    assert {answer["name"] == topic: answer["error_code"] for answer in gone} == {True: 0, False: 3}
-    assert len(admin.describe_cluster()["brokers"]) == 3
-    admin.close()
