@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from plugins.shared.offsets import OffsetMetadata
-from tests.simulator.faults import Kind
+from tests.simulator.faults import Fault, Kind
 from tests.simulator.kafka import Brokers
 from tests.simulator.outcomes import Failure, Feed
-from tests.simulator.plans import GROUP, OUT, SIMPLE, TOPIC, Plan
+from tests.simulator.plans import GROUP, OUT, SIMPLE, TOPIC, Plan, Step
 from tests.simulator.processes import Signal
-from tests.simulator.program import AgentProcess, command, in_process, logged, seeded
+from tests.simulator.program import AgentProcess, command, in_process, installed, logged, seeded
 from tests.simulator.steps import Steps, carry_out
 from tests.simulator.webhdfs import Hdfs
 from tests.simulator.world import simulation
@@ -349,3 +349,12 @@ def attempt(plan: Plan, *, verbose: bool = False) -> tuple[Any, BaseException | 
             if number == COLLECTED:
                 gc.freeze()  # what has been imported since, and is looked at no more
     return run, None
+
+
+def told(sink: str, *steps: Step, faults: tuple[Fault, ...] = (), seed: int = 1) -> Run:
+    """What came of it, which has to be well."""
+    with installed():
+        run, error = attempt(Plan(seed, sink, list(steps), faults=list(faults)))
+    if error is not None:
+        raise error
+    return run

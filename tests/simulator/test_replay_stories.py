@@ -6,8 +6,7 @@ import pytest
 
 from tests.simulator.faults import Fault, Kind
 from tests.simulator.plans import OLD_METADATA, Step
-from tests.simulator.stories import Run
-from tests.simulator.test_stories import told
+from tests.simulator.stories import Run, told
 
 BEGUN = (Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (4, 0)), Step(30, "put", (2, 0)))
 """An agent, and six events of two records that it has delivered by the time of the next step."""

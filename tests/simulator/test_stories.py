@@ -1,22 +1,12 @@
-"""Stories told on purpose: what once went wrong, or is too rare to wait for."""
+"""Stories told on purpose, too rare to wait for: records that are lost, brokers that are away, drains and letters."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.simulator.faults import Fault, Kind
-from tests.simulator.plans import OLD_METADATA, Plan, Step
-from tests.simulator.program import installed
-from tests.simulator.stories import UNDONE, Run, attempt
-
-
-def told(sink: str, *steps: Step, faults: tuple[Fault, ...] = (), seed: int = 1) -> Run:
-    """What came of it, which has to be well."""
-    with installed():
-        run, error = attempt(Plan(seed, sink, list(steps), faults=list(faults)))
-    if error is not None:
-        raise error
-    return run
+from tests.simulator.plans import OLD_METADATA, Step
+from tests.simulator.stories import told
 
 
 @pytest.mark.parametrize("in_flight", [1, 4])
@@ -132,22 +122,6 @@ def test_no_transaction_for_a_deleted_topic_leaves_an_offset_that_cannot_tell_wh
     )  # fmt: skip
 
 
-def test_a_late_commit_for_a_deleted_topic_holds_up_nobody_on_spark() -> None:
-    told(
-        "spark-hdfs", Step(0, "start", ("h1",)), Step(2, "put", (4, 0)), Step(2, "reset", ("earliest",)),
-        Step(2, "put", (2, 0)), Step(6, "kill", ("h2",)), Step(0, "put", (3, 0)), Step(6, "recreate", (1, 3)),
-        faults=(Fault("driver-1", "hdfs.rename", 16, Kind.LATE, 1.0),), seed=3100994,
-    )  # fmt: skip
-
-
-def test_a_driver_that_sleeps_while_it_commits_says_that_a_reset_may_be_undone() -> None:
-    run = told(
-        "spark-solr", Step(0, "start", ("h1",)), Step(6, "put", (3, 0)), Step(1, "put", (2, 0)),
-        Step(4, "reset", ("earliest",)), faults=(Fault("driver-1", "kafka.commit", 3, Kind.PAUSED, 70.0),), seed=5,
-    )  # fmt: skip
-    assert UNDONE in "\n".join(run.world.story)
-
-
 def test_brokers_that_were_away_are_waited_for() -> None:
     run = told(
         "kafka", Step(0, "start", ("h1",)), Step(2, "start", ("h2",)), Step(20, "put", (4, 0)),
@@ -172,51 +146,6 @@ def test_a_leader_that_lacks_records_loses_those_and_delivers_none_twice() -> No
     assert "t-0 ends at" in "\n".join(run.world.story)
 
 
-def test_a_commit_of_a_driver_before_a_reset_that_comes_late_does_not_undo_the_reset() -> None:
-    run = told(
-        "spark-solr", Step(0, "start", ("h1",)), Step(2, "put", (2, 0)), Step(0, "start", ("h2",)),
-        Step(20, "put", (6, 0)), Step(0.5, "recreate", (1, 7)), Step(6, "kill-driver", ("h1",)),
-        Step(2, "reset", ("earliest",)), faults=(Fault("driver-1", "kafka.commit", 4, Kind.LATE, 15.0),),
-        seed=3300048,
-    )  # fmt: skip
-    assert sum("reached the brokers late, and had undone it for t-0" in line for line in run.world.story) == 1
-
-
-def test_a_commit_for_a_deleted_topic_that_comes_late_does_not_undo_what_a_driver_has_committed_since() -> None:
-    run = told(
-        "spark-solr", Step(0, "start", ("h1",)), Step(2, "put", (4, 0)), Step(0, "start", ("h2",)),
-        Step(6, "put", (4, 0)), Step(1, "recreate", (1, 7)),
-        faults=(Fault("driver-1", "kafka.commit", 2, Kind.LATE, 15.0),), seed=3,
-    )  # fmt: skip
-    story = "\n".join(run.world.story)
-    assert "a commit from before the topic was made again reached the brokers late, and had undone it for t-" in story
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_driver_does_not_end_the_record_of_a_live_agent_on_threads_that_writes_elsewhere(seed: int) -> None:
-    run = told(
-        "spark-hdfs", Step(0, "switch", ("h1",)), Step(1, "root", ("h1",)), Step(20, "put", (4, 0)),
-        Step(5, "start", ("h2",)), Step(20, "put", (4, 0)), Step(60, "kill", ("h1",)), seed=seed,
-    )  # fmt: skip
-    story = "\n".join(run.world.story)
-    assert "with a record of commits in hdfs:/data-h1/.flafka, not hdfs:/data/.flafka: stop it" in story
-    assert not any("another owner has committed" in line for line in run.world.story)
-
-
-@pytest.mark.parametrize(("kind", "meanwhile"), [(Kind.PAUSED, "stop"), (Kind.LATE, "kill")])
-def test_a_commit_that_is_under_way_while_the_group_is_reset_does_not_undo_the_reset(
-    kind: Kind, meanwhile: str
-) -> None:
-    """Who asked for it sleeps too shortly to notice, or is gone."""
-    run = told(
-        "spark-hbase", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(6, "put", (4, 0)),
-        Step(10, "put", (4, 0)), Step(0.1, meanwhile, ("h1",)), Step(0.1, "reset", ("earliest",)),
-        faults=(Fault("driver-1", "kafka.commit", 3, kind, 1.0),),
-    )  # fmt: skip
-    assert run.world.faults
-    assert all(epoch > 0 for epoch in run._epochs().values())
-
-
 def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a_driver_looks_what_is_left() -> None:
     run = told(
         "spark-hbase", Step(0, "start", ("h1",)), Step(2, "put", (3, 0)), Step(20, "stream", (6, 0.7)),
@@ -232,36 +161,6 @@ def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a
     assert "To accept the loss" not in story
 
 
-def test_a_driver_whose_commit_was_not_answered_says_that_a_reset_may_be_undone() -> None:
-    run = told(
-        "spark-solr", Step(0, "start", ("h1",)), Step(6, "put", (3, 0)), Step(0.2, "put", (2, 0)),
-        Step(4, "reset", ("earliest",)), faults=(Fault("driver-1", "kafka.commit", 3, Kind.LATE, 15.0),), seed=5,
-    )  # fmt: skip
-    assert UNDONE in "\n".join(run.world.story)
-
-
-@pytest.mark.parametrize("last", ["kafka.flush", "kafka.send_offsets_to_transaction", "kafka.commit_transaction"])
-def test_a_transaction_of_an_agent_that_slept_does_not_undo_a_reset(last: str) -> None:
-    run = told(
-        "kafka", Step(0, "start", ("h1",)), Step(2, "put", (1, 0)), Step(20, "reset", ("same",)),
-        faults=(Fault("h1", last, 1, Kind.PAUSED, 30.0),),
-    )  # fmt: skip
-    assert run.world.faults
-
-
-@pytest.mark.parametrize("sink", ["hdfs", "kafka"])
-def test_letters_of_a_commit_are_kept_though_the_group_was_reset_before_its_owner_came_back(sink: str) -> None:
-    last = {"hdfs": "hdfs.rename", "kafka": "kafka.commit_transaction"}[sink]
-    run = told(
-        sink,
-        Step(0, "start", ("h1",)),
-        Step(0, "put", (2, 1)),
-        Step(20, "reset", ("same",)),
-        faults=(Fault("h1", last, 1, Kind.KILLED_AFTER, 0),),
-    )
-    assert run.world.faults
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_drain_does_not_give_up_a_partition_that_was_added_while_its_agent_was_away(seed: int) -> None:
     run = told(
@@ -272,35 +171,6 @@ def test_a_drain_does_not_give_up_a_partition_that_was_added_while_its_agent_was
     assert sum("the drain on h1 ended with 0: no complaint" in line for line in run.world.story) == 2
 
 
-@pytest.mark.parametrize("sink", ["hdfs", "kafka", "solr"])
-def test_an_event_that_is_rejected_again_after_a_reset_is_a_letter_of_its_own(sink: str) -> None:
-    run = told(
-        sink, Step(0, "start", ("h1",)), Step(5, "put", (1, 1)), Step(20, "stop", ("h1",)),
-        Step(30, "reset", ("earliest",)),
-    )  # fmt: skip
-    assert list(run.letters.values()) == [2]
-
-
-@pytest.mark.parametrize("rename", [1, 2])
-def test_a_later_epoch_is_gone_on_with_though_who_opened_it_was_killed_and_its_group_deleted(rename: int) -> None:
-    told(
-        "hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (3, 0)), Step(20, "stop", ("h1",)),
-        Step(30, "reset", ("same",)), Step(0, "start", ("h2",)), Step(30, "delete-group", ("h1",)),
-        Step(0, "start", ("h1",)), Step(5, "put", (2, 0)),
-        faults=(Fault("h2", "hdfs.rename", rename, Kind.KILLED, 0),),  # what begins it, or its first seal
-    )  # fmt: skip
-
-
-def test_a_commit_that_waits_for_the_brokers_does_not_set_back_what_another_member_has_delivered_since() -> None:
-    put = [Step(0, "put", (1, 0))] * 4
-    run = told(
-        "solr", Step(0, "start", ("h1",)), Step(5, "put", (1, 0)), *put[1:], Step(2, "start", ("h2",)),
-        Step(25, "put", (1, 0)), *put[1:], Step(8, "kill", ("h2",)), Step(60, "stop", ("h1",)),
-        faults=tuple(Fault("h1", "kafka.commit", number, Kind.LOST, 0) for number in range(2, 9)), seed=0,
-    )  # fmt: skip
-    assert len(run.world.faults) == 7
-
-
 def test_a_transaction_in_doubt_is_asked_about_at_once() -> None:
     run = told(
         "kafka", Step(0, "start", ("h1",)), Step(5, "put", (3, 0)), Step(50, "put", (2, 0)),
@@ -309,41 +179,6 @@ def test_a_transaction_in_doubt_is_asked_about_at_once() -> None:
     story = "\n".join(run.world.story)
     assert "it is not known whether a transaction was committed" in story
     assert "was thrown away" not in story  # as where it had been taken for aborted first
-
-
-def test_a_reset_that_a_late_commit_has_undone_before_anything_was_delivered_is_carried_out() -> None:
-    run = told(
-        "spark-hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(6, "put", (3, 0)),
-        Step(6, "put", (2, 0)), Step(6, "reset", ("earliest",)), Step(6, "kill-driver", ("h1",)),
-        Step(15, "put", (1, 0)),
-        faults=(
-            Fault("driver-1", "kafka.commit", 3, Kind.LATE, 15.0),
-            Fault("driver-2", "kafka.committed", 2, Kind.KILLED, 0),  # it has begun the epoch, and committed nothing
-        ),
-    )  # fmt: skip
-    assert sorted(run.delivered.values()) == [1, 2, 2, 2, 2, 2]
-
-
-@pytest.mark.parametrize(("sink", "first"), [("hdfs", "start"), ("spark-hdfs", "switch")])
-def test_an_owner_that_sleeps_while_its_group_is_reset_and_its_path_changed_commits_no_more(
-    sink: str, first: str
-) -> None:
-    run = told(
-        sink, Step(0, first, ("h1",)), Step(5, "put", (3, 0)), Step(0, "root", ("h2",)),
-        Step(35, "reset", ("earliest",)), Step(0, "start", ("h2",)), Step(60, "put", (1, 0)),
-        faults=(Fault("h1", "hdfs.upload", 3, Kind.PAUSED, 70.0),),
-    )  # fmt: skip
-    assert sorted(run.delivered.values()) == [1, 1, 1, 1]
-
-
-def test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_ask_again() -> None:
-    run = told(
-        "spark-hdfs", Step(0, "topic", (1,)), Step(0, "root", ("h2",)), Step(0, "start", ("h1",)),
-        Step(6, "put", (3, 0)), Step(15, "root", ("h1",)), Step(1, "start", ("h2",)), Step(15, "put", (2, 0)),
-        Step(40, "put", (1, 0)),
-        faults=(Fault("driver-2", "hdfs.read", 1, Kind.PAUSED_AFTER, 40.0),),  # it knows the record as it was before
-    )  # fmt: skip
-    assert "another sink of group g takes it over: asking again" in "\n".join(run.world.story)
 
 
 @pytest.mark.parametrize(("call", "number"), [("hdfs.upload", 2), ("hdfs.rename", 3)])
@@ -357,38 +192,6 @@ def test_what_arrives_between_a_failure_and_the_seek_is_not_delivered_before_wha
         faults=(Fault("h1", call, number, Kind.REFUSED, 0),), seed=15,
     )  # fmt: skip
     assert run.world.faults
-
-
-COMMIT = 4
-"""Which of an agent's renames makes its second commit, behind the beginning, the first one and its file."""
-
-
-def test_an_owner_that_sleeps_in_a_commit_while_its_group_is_reset_does_not_end_it() -> None:
-    run = told(
-        "hdfs", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (3, 0)), Step(10, "put", (2, 0)),
-        Step(40, "reset", ("earliest",)), Step(0, "start", ("h2",)), Step(120, "put", (1, 0)),
-        faults=(Fault("h1", "hdfs.rename", COMMIT, Kind.PAUSED, 120.0),),
-    )  # fmt: skip
-    assert run.world.faults
-
-
-def test_an_owner_that_sleeps_in_a_commit_while_its_path_is_changed_does_not_end_it() -> None:
-    run = told(
-        "hdfs", Step(0, "topic", (1,)), Step(0, "root", ("h2",)), Step(0, "start", ("h1",)), Step(5, "put", (3, 0)),
-        Step(10, "put", (2, 0)), Step(40, "start", ("h2",)), Step(120, "put", (1, 0)),
-        faults=(Fault("h1", "hdfs.rename", COMMIT, Kind.PAUSED, 120.0),),
-    )  # fmt: skip
-    assert sorted(run.delivered.values()) == [1] * 6
-
-
-def test_letters_of_a_commit_are_kept_though_its_owner_was_killed_and_its_path_changed() -> None:
-    run = told(
-        "hdfs", Step(0, "topic", (1,)), Step(0, "root", ("h2",)), Step(0, "start", ("h1",)), Step(5, "put", (3, 0)),
-        Step(10, "put", (2, 1)), Step(40, "start", ("h2",)),
-        faults=(Fault("h1", "hdfs.rename", COMMIT, Kind.KILLED_AFTER, 0),),
-    )  # fmt: skip
-    assert run.world.faults
-    assert sorted(run.letters.values()) == [1, 1]
 
 
 def test_what_an_open_transaction_hid_when_its_topic_was_deleted_had_been_in_the_channel() -> None:

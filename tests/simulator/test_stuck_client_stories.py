@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulator.faults import Fault, Kind
 from tests.simulator.plans import Step
-from tests.simulator.test_stories import told
+from tests.simulator.stories import told
 
 PUTS = (Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (4, 0)), Step(30, "put", (2, 1)))
 

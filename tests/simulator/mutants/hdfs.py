@@ -1,6 +1,6 @@
 """Mutants of the sink to HDFS: its record of commits, epochs, and records below other roots."""
 
-from tests.simulator.mutants.mutant import HDFS, ON_HDFS, Mutant
+from tests.simulator.mutants.mutant import HDFS, ON_HDFS, OVERTAKEN, Mutant
 
 CHAIN = "sinks/hdfs/chain.py"
 SINK = "sinks/hdfs/sink.py"
@@ -81,7 +81,7 @@ COMMIT_RECORD = (
         CHAIN,
         "end=end, note=note))",
         "end=end))",
-        "test_letters_of_a_commit_are_kept_though_its_owner_was_killed_and_its_path_changed",
+        f"{OVERTAKEN}::test_letters_of_a_commit_are_kept_though_its_owner_was_killed_and_its_path_changed",
     ),
     Mutant(
         "later-epoch",
@@ -90,7 +90,7 @@ COMMIT_RECORD = (
         CHAIN,
         "claim._replace(epoch=latest(hdfs, state, claim))",
         "claim._replace(epoch=claim.epoch)",
-        "test_a_later_epoch_is_gone_on_with_though_who_opened_it_was_killed_and_its_group_deleted",
+        f"{OVERTAKEN}::test_a_later_epoch_is_gone_on_with_though_who_opened_it_was_killed_and_its_group_deleted",
     ),
     Mutant(
         "seal-earlier",
@@ -99,7 +99,7 @@ COMMIT_RECORD = (
         SINK,
         "                earlier.seal(successor)\n",
         "                earlier.look()\n",
-        "test_an_owner_that_sleeps_in_a_commit_while_its_group_is_reset_does_not_end_it",
+        f"{OVERTAKEN}::test_an_owner_that_sleeps_in_a_commit_while_its_group_is_reset_does_not_end_it",
     ),
     Mutant(
         "other-epoch",
@@ -108,7 +108,7 @@ COMMIT_RECORD = (
         SINK,
         "            committed = None  # it belongs to another epoch, and says nothing about this one\n",
         "            pass\n",
-        "test_a_reset_that_a_late_commit_has_undone_before_anything_was_delivered_is_carried_out",
+        f"{OVERTAKEN}::test_a_reset_that_a_late_commit_has_undone_before_anything_was_delivered_is_carried_out",
     ),
     Mutant(
         "moved-root",
@@ -127,7 +127,7 @@ COMMIT_RECORD = (
         "                committed = max(committed or 0, end)\n"
         "            if before.successor() != chain.as_successor():\n",
         "            if False:\n",
-        "test_an_owner_that_sleeps_in_a_commit_while_its_path_is_changed_does_not_end_it",
+        f"{OVERTAKEN}::test_an_owner_that_sleeps_in_a_commit_while_its_path_is_changed_does_not_end_it",
     ),
     Mutant(
         "one-successor",
@@ -136,7 +136,7 @@ COMMIT_RECORD = (
         SINK,
         "if before.successor() != chain.as_successor():",
         "if False:",
-        "test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_ask_again",
+        f"{OVERTAKEN}::test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_ask_again",
     ),
     Mutant(
         "epoch-opened-meanwhile",

@@ -1,6 +1,6 @@
 """Mutants of the sink to Kafka: its transactions, and its record beside the group's offsets."""
 
-from tests.simulator.mutants.mutant import KAFKA, Mutant
+from tests.simulator.mutants.mutant import KAFKA, OVERTAKEN, Mutant
 
 SINK = "sinks/kafka/sink.py"
 
@@ -39,7 +39,7 @@ KAFKA_SINK = (
         SINK,
         "self.membership() or self._onlooker",
         "self._onlooker",
-        "test_a_transaction_of_an_agent_that_slept_does_not_undo_a_reset",
+        f"{OVERTAKEN}::test_a_transaction_of_an_agent_that_slept_does_not_undo_a_reset",
     ),
     Mutant(
         "kafka-resume-group",

@@ -19,6 +19,8 @@ class Mutant(NamedTuple):
     about by chance, or what schedules do not have: other sinks, another cluster, an owner that sleeps for days."""
 
 
+OVERTAKEN = "tests/simulator/test_overtaken_stories.py"
+"""The stories of commits that are overtaken."""
 HDFS, KAFKA, SOLR = ("hdfs",), ("kafka",), ("solr",)
 TAILDIR, OVERFLOWS = ("taildir",), ("overflow",)
 SOURCES = (*TAILDIR, *OVERFLOWS)

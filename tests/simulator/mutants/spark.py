@@ -1,6 +1,6 @@
 """Mutants of the driver on Spark: what it commits, and what it does about resets and lost records."""
 
-from tests.simulator.mutants.mutant import SPARK, Mutant
+from tests.simulator.mutants.mutant import OVERTAKEN, SPARK, Mutant
 
 OUTSIDE = "channels/kafka/outside.py"
 
@@ -29,7 +29,7 @@ DRIVER = (
         "agent/runner/spark/query.py",
         "            if found.epoch < ours.epoch or position is None:\n",
         "            if False:\n",
-        "test_a_commit_of_a_driver_before_a_reset_that_comes_late_does_not_undo_the_reset",
+        f"{OVERTAKEN}::test_a_commit_of_a_driver_before_a_reset_that_comes_late_does_not_undo_the_reset",
     ),
     Mutant(
         "loss-of-this-topic-on-spark",
