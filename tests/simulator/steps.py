@@ -5,19 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import confluent_kafka
-
-from plugins.shared.offsets import OffsetMetadata
 from tests.simulator.faults import Kind
+from tests.simulator.kafka_steps import GOOD, KafkaSteps
 from tests.simulator.outcomes import Failure
-from tests.simulator.plans import CALLS, GROUP, MENDED, OLD_METADATA, TOPIC, step_of
-from tests.simulator.program import AgentProcess, command, in_process
-from tests.simulator.replays import Replays
+from tests.simulator.plans import CALLS, GROUP, MENDED, TOPIC, step_of
+from tests.simulator.program import AgentProcess, in_process
 
 ASLEEP_SECONDS = 70.0
 """So long an agent sleeps that was caught."""
-GOOD = {"place": "x", "to": "0", "row": "r", "number": "1"}
-"""Headers of an event that can be delivered."""
 
 
 def carry_out(run: Any) -> None:
@@ -28,7 +23,7 @@ def carry_out(run: Any) -> None:
         getattr(run, f"do_{step.what.replace('-', '_')}")(*step.arguments)
 
 
-class Steps(Replays):
+class Steps(KafkaSteps):
     """What happens."""
 
     def do_start(self, host: str) -> None:
@@ -95,24 +90,8 @@ class Steps(Replays):
     def do_clock(self, seconds: float) -> None:
         self.world.skew += seconds
 
-    def do_topic(self, partitions: int) -> None:
-        self.brokers.create_topic(TOPIC, partitions)
-
     def do_in_flight(self, most: int) -> None:
         self.feed.in_flight = most
-
-    def do_inherit(self, metadata: int, position: int) -> None:
-        """The group has positions from before the first agent starts."""
-        if TOPIC not in self.brokers.topics:
-            self.brokers.create_topic(TOPIC, 2)
-        self.inherited = True
-        self.was_reset_before = OffsetMetadata.parse(OLD_METADATA[metadata]).epoch > 0
-        self._produced(4 * self.brokers.count(TOPIC))
-        self._read_log()
-        for partition in range(self.brokers.count(TOPIC)):
-            at = min(position, self.brokers.end_offset(TOPIC, partition))
-            self.brokers.commit_as_foreigner(GROUP, TOPIC, partition, at, OLD_METADATA[metadata])
-            self._delivered_by_others(partition, at)
 
     def do_swap(self, host: str, after: float) -> None:
         """One agent begins, and the other dies while the group is about to share its partitions anew."""
@@ -208,10 +187,6 @@ class Steps(Replays):
             if kept and self.bodies[body] and body not in self.foreign and had[body] < len(kept):
                 raise Failure(f"a drain ended with 0, and {body!r}, at {kept} since it began, was not delivered")
 
-    def do_partitions(self, total: int) -> None:
-        if self.brokers.count(TOPIC):
-            self.brokers.add_partitions(TOPIC, max(total, self.brokers.count(TOPIC)))
-
     def do_retention(self, partition: int, kept: int, readers: str) -> None:
         """All but the last records of a partition are removed, whoever has not read them."""
         if partition >= self.brokers.count(TOPIC):
@@ -232,19 +207,6 @@ class Steps(Replays):
         low = max(0, self.brokers.end_offset(TOPIC, partition) - kept)
         self.brokers.advance_low_watermark(TOPIC, partition, low)
         self._gone(self.removed, partition, 0, low)
-
-    def do_truncate(self, partition: int, lost: int) -> None:
-        """A replica that lacks the last records becomes leader."""
-        if partition >= self.brokers.count(TOPIC):
-            return
-        self._read_log()
-        end = self.brokers.end_offset(TOPIC, partition)
-        self.brokers.truncate(TOPIC, partition, max(0, end - lost))
-        self._gone(self.unclean, partition, max(0, end - lost), end)
-
-    def _gone(self, which: set[tuple[str, int, int]], partition: int, start: int, end: int) -> None:
-        topic = self._topic_id()
-        which |= {(topic, partition, offset) for offset in range(start, end)}
 
     def do_abandon(self, how: str, kept: int, overtaken: bool) -> None:
         """Nobody reads for long: the group's offsets expire, or somebody deletes it; retention may take records."""
@@ -279,101 +241,6 @@ class Steps(Replays):
             batch.append(Event(body, headers))
         self.feed.waiting.append(batch)
         self.feed.changed.fire()
-
-    def do_reset(self, to: str) -> None:
-        committed = {p: self.brokers.committed(GROUP, TOPIC, p) for p in range(self.brokers.count(TOPIC))}
-        positions = {  # as `agent group describe` shows them
-            p: at.offset
-            for p, at in committed.items()
-            if at is not None
-            and at.offset >= 0
-            and OffsetMetadata.parse(at.metadata).topic_id in ("", self._topic_id())
-        }
-        if not positions:
-            return
-        self._read_log()
-        where = {p: {"earliest": 0, "same": at, "middle": at // 2}[to] for p, at in positions.items()}
-        for partition, position in where.items():
-            try:
-                arguments = ("--topic", f"{TOPIC}:{partition}", "--to", str(position), "--yes")
-                in_process(
-                    self.world,
-                    "operator",
-                    lambda a=arguments: command("group", "reset", GROUP, *a, "--bootstrap-server", "sim:9092"),
-                )
-            except RuntimeError as e:
-                self.world.told(str(e.__cause__ or e).splitlines()[0])
-                return
-            self.resets.append((self._topic_id(), {partition: position}))
-        self.epochs = {self._topic_id(): self._epochs()}
-
-    def do_delete_group(self, host: str) -> None:
-        if self.moved:
-            return
-        try:
-            self.brokers.delete_group(GROUP)
-            self.lost_metadata = True
-            self.epochs.clear()  # nobody knows of a reset any more
-        except Exception as e:
-            self.world.told(f"the group stays: {e}")
-
-    def do_foreign(self, partition: int, ahead: int) -> None:
-        """Another program, such as a Flume, commits for the group."""
-        if partition >= self.brokers.count(TOPIC) or self.moved:
-            return
-        self.lost_metadata = True
-        at, end = self.brokers.committed(GROUP, TOPIC, partition), self.brokers.end_offset(TOPIC, partition)
-        position = max(0, min(end, (at.offset if at is not None and at.offset >= 0 else 0) + ahead))
-        self._read_log()
-        try:
-            self.brokers.commit_as_foreigner(GROUP, TOPIC, partition, position)
-        except Exception as e:
-            self.world.told(f"another program may not commit: {e}")
-            return
-        self.epochs.clear()  # its commit says nothing of a reset
-        self._delivered_by_others(partition, position)
-
-    def _delivered_by_others(self, partition: int, position: int) -> None:
-        log = self.logs[self._topic_id()]
-        self.foreign |= {
-            body for body, places in log.items() if any(p == partition and o < position for p, o in places)
-        }
-
-    def do_recreate(self, first: int, events: int) -> None:
-        """The topic is deleted and made again, and written to by another program's agent."""
-        if not self.brokers.count(TOPIC):
-            return
-        self._read_log(hidden=True)  # what was acknowledged goes with it, read or not
-        partitions = self.brokers.count(TOPIC)
-        self.brokers.delete_topic(TOPIC)
-        self.world.sleep(1.0)
-        if TOPIC in self.brokers.topics:  # an agent that was just starting has made it
-            return
-        self.brokers.create_topic(TOPIC, partitions)
-        self._produced(events)
-
-    def _produced(self, events: int) -> None:
-        """Agents elsewhere write so many records into the topic."""
-        from channels.kafka.records import ARROW, FORMAT, encode
-        from plugins import Batch, Event
-
-        if self.brokers.away_until > self.world.now:
-            return
-        values = []
-        for _ in range(events):
-            self.number += 1
-            body = b"event %d" % self.number
-            self.bodies[body] = True
-            values.append((self.number % self.brokers.count(TOPIC), encode(Batch.of([Event(body, GOOD)]))))
-
-        def produce() -> None:
-            producer = confluent_kafka.Producer({"bootstrap.servers": "sim:9092"})
-            for partition, value in values:
-                producer.produce(TOPIC, value, None, partition, headers=[(FORMAT, ARROW)])
-            producer.flush(10)
-
-        if values:
-            in_process(self.world, "another agent", produce)
 
     def do_obstacle(self, seconds: float) -> None:
         """A file lies where a directory belongs, for a while."""
