@@ -11,7 +11,7 @@ from confluent_kafka import (
 )
 
 from tests.simulator.contract.sides import NAMES, Side, on_both, refused
-from tests.simulator.kafka.records import murmur2
+from tests.simulator.kafka.sent import murmur2
 
 # --- records
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -20,7 +20,8 @@ from confluent_kafka import KafkaError, KafkaException
 from tests.simulator.faults import Kind
 from tests.simulator.kafka.admin import metadata_of
 from tests.simulator.kafka.brokers import Brokers, Coordinated, brokers, in_background
-from tests.simulator.kafka.messages import Entry, Headers, Message, Transaction, exception
+from tests.simulator.kafka.messages import Transaction, exception
+from tests.simulator.kafka.sent import Report, Sent, as_bytes, as_headers, murmur2, size_of
 from tests.simulator.processes import Signal
 
 ANSWER_SECONDS = 0.003
@@ -30,33 +31,6 @@ PROPAGATION_SECONDS = 30.0
 """A topic that never was there is given up after so long."""
 OUT_OF_ORDER = "ProduceRequest failed: Broker: Broker received an out of order sequence number"
 FENCED = "Local: This instance has been fenced by a newer instance"
-
-Report = Callable[[KafkaError | None, Message], Any]
-
-
-class _Sent:
-    """A record on its way."""
-
-    __slots__ = ("deadline", "headers", "key", "partition", "report", "since", "timestamp", "topic", "value")
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        timestamp: int,
-        report: Report | None,
-        since: float,
-        deadline: float,
-    ) -> None:
-        self.topic, self.partition, self.value, self.key, self.headers = topic, partition, value, key, headers
-        self.timestamp, self.report, self.since, self.deadline = timestamp, report, since, deadline
-
-    def message(self, offset: int | None = None, error: KafkaError | None = None) -> Message:
-        entry = Entry(-1 if offset is None else offset, self.timestamp, self.key, self.value, self.headers, None)
-        return Message(self.topic, self.partition, offset, entry, error)
 
 
 class RecordProducer:
@@ -73,10 +47,10 @@ class RecordProducer:
         self.largest = int(given.get("message.max.bytes", 1_000_000))
         self.most = int(given.get("queue.buffering.max.messages", 100_000)) or math.inf
         self._signal = Signal(self.world)
-        self._queue: list[_Sent] = []
-        self._in_flight: dict[_Sent, int] = {}
+        self._queue: list[Sent] = []
+        self._in_flight: dict[Sent, int] = {}
         """What is stored, and not answered yet, with its offset."""
-        self._reports: deque[tuple[_Sent, int | None, KafkaError | None]] = deque()
+        self._reports: deque[tuple[Sent, int | None, KafkaError | None]] = deque()
         self._held_until = self._quiet_until = 0.0
         self._due = False
         self._idle = 0.0
@@ -157,8 +131,8 @@ class RecordProducer:
     def _enqueue(
         self, topic: str, value: Any, key: Any, partition: int, report: Report | None, timestamp: int, headers: Any
     ) -> None:
-        value, key, pairs = _bytes(value), _bytes(key), _headers(headers)
-        if _size(value, key, pairs) > self.largest:
+        value, key, pairs = as_bytes(value), as_bytes(key), as_headers(headers)
+        if size_of(value, key, pairs) > self.largest:
             raise exception(
                 KafkaError.MSG_SIZE_TOO_LARGE, "Unable to produce message: Broker: Message size too large"
             )
@@ -168,7 +142,7 @@ class RecordProducer:
             raise exception(KafkaError._UNKNOWN_PARTITION, "Unable to produce message: Local: Unknown partition")
         now = self.world.now
         self._queue.append(
-            _Sent(
+            Sent(
                 topic,
                 partition,
                 value,
@@ -225,7 +199,7 @@ class RecordProducer:
         if self._reports or self._fatal is not None:
             self._signal.fire()
 
-    def _store(self, sent: _Sent) -> bool:
+    def _store(self, sent: Sent) -> bool:
         topic = self.cluster.topics.get(sent.topic)
         if topic is None:
             if sent.topic not in self._known and self.world.now - sent.since > PROPAGATION_SECONDS:
@@ -240,7 +214,7 @@ class RecordProducer:
             sent.partition = (murmur2(sent.key) & 0x7FFFFFFF) % count if sent.key is not None else chance
         if sent.partition >= count:
             self._failed(sent, KafkaError(KafkaError._UNKNOWN_PARTITION))
-        elif _size(sent.value, sent.key, sent.headers) > int(topic.configs["max.message.bytes"]):
+        elif size_of(sent.value, sent.key, sent.headers) > int(topic.configs["max.message.bytes"]):
             self._failed(sent, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         elif sent.key is None and "compact" in topic.configs["cleanup.policy"]:
             self._failed(sent, KafkaError(KafkaError.INVALID_RECORD))
@@ -263,7 +237,7 @@ class RecordProducer:
         self._in_flight.clear()
         self._signal.fire()
 
-    def _failed(self, sent: _Sent, error: KafkaError) -> None:
+    def _failed(self, sent: Sent, error: KafkaError) -> None:
         self._reports.append((sent, None, error))
         if self._at is not None and self._state == "in":
             self._state, self._failure = "abortable", abortable(error)
@@ -368,36 +342,3 @@ class RecordProducer:
 
 def abortable(error: KafkaError) -> KafkaError:
     return KafkaError(error.code(), error.str(), txn_requires_abort=True)
-
-
-def _bytes(data: Any) -> bytes | None:
-    return data.encode() if isinstance(data, str) else data
-
-
-def _headers(headers: Any) -> Headers | None:
-    if not headers:
-        return None
-    pairs: Iterable[tuple[str, Any]] = headers.items() if isinstance(headers, Mapping) else headers
-    return [(name, _bytes(value)) for name, value in pairs]
-
-
-def _size(value: bytes | None, key: bytes | None, headers: Headers | None) -> int:
-    size = len(value or b"") + len(key or b"")
-    for name, text in headers or ():
-        size += len(name) + len(text or b"")
-    return size
-
-
-def murmur2(data: bytes) -> int:
-    """The hash by which a key has its partition, in Java's client and here."""
-    length, mask, m = len(data), 0xFFFFFFFF, 0x5BD1E995
-    h = (0x9747B28C ^ length) & mask
-    whole = length - length % 4
-    for place in range(0, whole, 4):
-        k = int.from_bytes(data[place : place + 4], "little") * m & mask
-        k = (k ^ (k >> 24)) * m & mask
-        h = (h * m & mask) ^ k
-    if rest := data[whole:]:
-        h = (h ^ int.from_bytes(rest, "little")) * m & mask
-    h = (h ^ (h >> 13)) * m & mask
-    return h ^ (h >> 15)
