@@ -12,6 +12,7 @@ from sources.taildir.known import Known
 from sources.taildir.ledger import Ledger
 from sources.taildir.listing import key_of
 from sources.taildir.opened import Opened
+from sources.taildir.places import Places
 from sources.taildir.tail import ChangedError, Key, Tail
 from sources.troubles import Troubles
 
@@ -34,10 +35,11 @@ class Followed:
         self._groups = groups
         self._known = Known(saved, log)
         self._opened = Opened(self.forget, log)
-        self._by_path: dict[str, Tail] = {}
-        """What is there under each path; where nothing is, what was there."""
+        self._places = Places()
         self._away: list[Tail] = []
         """Files that were gone, and read to their end as far as known, at the latest look everywhere."""
+        self._written: set[Tail] = set()
+        """Closed files that were written to, as far as known."""
         self.unsaved: set[Tail] = set()
         """Those whose place or name on disk is not the present one."""
         self.ledger = Ledger()
@@ -79,7 +81,7 @@ class Followed:
         """The name for which the file of that path is followed; None where it is not. Any thread."""
         if self._groups.headers(path) is not None:
             return path
-        tail = self._by_path.get(path)
+        tail = self._places.get(path)
         if tail is None:
             return None
         return tail.path if path == tail.real else tail.name
@@ -136,9 +138,7 @@ class Followed:
         self.unsaved.add(tail)
         self._troubles.over(tail.path)
         self._known.drop(tail)
-        for path in (tail.path, tail.real):
-            if self._by_path.get(path) is tail:
-                del self._by_path[path]
+        self._places.drop(tail)
         if read or (found and tail.grown is False) or not (tail.inode or tail.grown):
             return
         if self._groups.headers(tail.name) is None:

@@ -20,7 +20,7 @@ from agent.services.running import until
 from sources.taildir import TaildirSource
 from sources.taildir.names import Names
 from tests.fixtures.processes import Forked
-from tests.sources.taildir_running import append, bodies, kill, start
+from tests.sources.taildir_running import append, bodies, kill, positions, start
 from tests.sources.test_taildir_busy import files_lost, lost, reading
 
 Begin = Callable[..., TaildirSource]
@@ -102,6 +102,47 @@ def test_a_file_that_was_gone_before_it_could_be_opened_is_counted_and_degrades_
     assert not source.metrics.degraded()
     monkeypatch.undo()
     source.close()
+
+
+def test_a_change_of_names_costs_no_look_at_the_other_files(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for number in range(300):
+        append(logs / f"log.{number}", b"old\n")
+    source = begin(tmp_path, backoffSleepIncrement="600000", maxBackoffSleep="600000")
+    assert len(bodies(source)) == 300
+    news(source)
+    calls: list[str] = []
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments, **options: calls.append(call.__name__) or call(*arguments, **options)
+
+    for name in ("lstat", "stat", "open", "listdir", "scandir"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+    append(logs / "log.new", b"new\n")
+    (logs / "log.0").rename(logs / "log.other")
+    (logs / "log.1").rename(logs / "1.kept")
+    append(logs / "1.kept", b"late\n")
+    (logs / "log.2").unlink()
+    append(logs / "log.2", b"second\n")
+    (logs / "log.3").unlink()
+    (logs / "log.4").rename(tmp_path / "away")
+    found: list[bytes] = []
+
+    def told() -> bool:
+        found.extend(bodies(source))
+        return len(found) == 3 and sum(tail.deleted for tail in source._files) == 4  # the probe is one
+
+    until(told)
+    monkeypatch.undo()
+    assert sorted(found) == [b"late", b"new", b"second"]
+    assert len(calls) < 100, calls
+    source.close()
+    saved = positions(tmp_path)
+    assert {"log.new": 4, "log.other": 4, "1.kept": 9, "log.2": 7}.items() <= saved.items()
+    assert len(saved) == 299, "the deleted one and the one that was moved away are left out"
 
 
 def test_it_is_started_again_and_what_came_meanwhile_is_found(

@@ -20,7 +20,7 @@ from tests.simulator.files.disk import Disk, System, files_of
 from tests.simulator.processes import Process, Signal
 from tests.simulator.world import world
 
-TAILDIR = "copies files followed groups listing opened positions reading source tail watch"
+TAILDIR = "copies files followed groups listing looking opened positions reading source tail watch"
 MODULES = ("plugins.shared.disk", *(f"sources.taildir.{name}" for name in TAILDIR.split()))
 MOST_QUEUED = 60
 OVERFLOW, IGNORED = 0x4000, 0x8000

@@ -10,9 +10,9 @@ FILES = (
         "taildir-present",
         "of several files that had a name, writes are those of the one that has it now",
         TAILDIR,
-        FILES_PY,
-        "for named in (False, True):",
-        "for named in (True, False):",
+        "sources/taildir/places.py",
+        "key=lambda tail: tail.named)",
+        "key=lambda tail: not tail.named)",
         f"{STORIES}::"
         "test_writes_to_a_file_are_heard_of_after_what_its_name_held_before_was_read_in_a_compressed_copy",
     ),

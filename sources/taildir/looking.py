@@ -1,0 +1,279 @@
+"""Looks for files: found by name, known by inode or by content, through renames, copies and deletions."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import NamedTuple
+
+from plugins import Metrics
+from sources.taildir.copies import Copies, Copy, may_be_copy
+from sources.taildir.followed import Followed
+from sources.taildir.groups import Groups
+from sources.taildir.listing import files, key_of, names, opened_as
+from sources.taildir.tail import ChangedError, Key, Mark, Tail
+from sources.troubles import Troubles
+
+Listing = Callable[[str], dict[Key, str]]
+
+
+class Found(NamedTuple):
+    """What a look at directories found."""
+
+    changed: set[Tail]
+    """Files that came, were renamed or went."""
+    statuses: dict[Tail, os.stat_result]
+    """Every file there, as it was just then."""
+
+
+class Unknown(NamedTuple):
+    """A file that nothing is known of yet."""
+
+    path: str
+    key: Key
+    link: bool
+    """Whether that name is a symbolic link to it."""
+
+
+class Looking(Followed):
+    """The files that are followed, and how they are found in their directories."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        saved: Iterable[Tail],
+        troubles: Troubles,
+        metrics: Metrics,
+        log: logging.Logger,
+        *,
+        file_header: str | None,
+        idle: float,
+        room: str,
+        stopping: threading.Event,
+    ) -> None:
+        """`room` is a directory for what compressed copies hold; unpacking ends when `stopping` is set."""
+        super().__init__(groups, saved, troubles, metrics, log, file_header=file_header, idle=idle)
+        self._copies = Copies(room, troubles, stopping)
+        self._hidden: set[str] = set()
+        """Names that could not be seen at the latest look at their directory."""
+        self._adopted: set[Tail] = set()
+        """Files that are followed since the latest look, without having been looked for."""
+
+    def _place(self, changed: Iterable[Tail]) -> None:
+        """Find these, and those that were adopted, by the paths that they have now."""
+        for tail in sorted({*changed, *self._adopted}, key=lambda tail: tail.id):
+            if self._known.is_found(tail):
+                self._places.put(tail)
+        self._adopted.clear()
+
+    def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> Found:
+        """Look at all directories, or at these."""
+        where = self._groups.directories
+        if directories is not None:
+            where &= directories
+        found = Found(set(), {})
+        unknown: list[Unknown] = []
+        hidden = {path for path in self._hidden if os.path.dirname(path) in where}
+        self._hidden -= hidden
+        for directory in sorted(where):
+            paths = self._groups.paths(directory)
+            if paths is None:
+                where.discard(directory)  # nothing can be concluded of what is there
+                continue
+            for path in paths:
+                self._find(path, found, unknown)
+        self._find_renamed(where, found)
+        self._find_all_new(unknown, found, skip_to_end=skip_to_end)
+        self._find_copies(where, found)
+        self._see_again(hidden)
+        self.unsaved |= found.changed
+        self._place(found.changed)
+        return found
+
+    def _find(self, path: str, found: Found, unknown: list[Unknown]) -> None:
+        try:
+            status = os.lstat(path)
+            if link := stat.S_ISLNK(status.st_mode):
+                status = os.stat(path)
+        except FileNotFoundError:
+            return  # gone again, or a link that leads nowhere yet
+        except OSError as e:
+            self._unseen(path, e)
+            return
+        if not stat.S_ISREG(status.st_mode):
+            return
+        key = (status.st_dev, status.st_ino)
+        tail = self._known.found.get(key)
+        try:
+            if tail is None:
+                tail = self._known.recall(key, path)
+                if tail is None:
+                    unknown.append(Unknown(path, key, link))
+                    return
+                self.ledger.opened(key)
+                self._follow(key, tail, found)
+            elif tail.path != path and tail not in found.statuses and key_of(tail.path) != key:
+                tail.move(path)
+                found.changed.add(tail)
+        except OSError as e:
+            self._unseen(path, e)
+            return
+        self._see(tail, path, status, found)
+
+    def _see_again(self, hidden: set[str]) -> None:
+        """These names could not be seen before; tell of those that can be now."""
+        for path in hidden - self._hidden:
+            self._troubles.over(path)
+
+    def _unseen(self, path: str, error: OSError) -> None:
+        """Nothing is concluded of that name at this look."""
+        self._hidden.add(path)
+        self._troubles.report(path, f"{path} cannot be read, it is tried again: {error.strerror}")
+
+    def _find_all_new(self, unknown: Sequence[Unknown], found: Found, *, skip_to_end: bool = False) -> None:
+        missing = self._known.missing() if unknown else []
+        for new in unknown:
+            self._find_new(new, found, missing, skip_to_end=skip_to_end)
+
+    def _find_new(self, new: Unknown, found: Found, missing: list[Tail], *, skip_to_end: bool) -> None:
+        """One that nothing is known of yet, unless it is the copy of one that is gone."""
+        path, key, link = new
+        there = opened_as(path, key)
+        if there is None:
+            return
+        fd, status = there
+        tail = self._known.found.get(key)
+        if tail is not None:  # by another of its names
+            if fd is not None:
+                os.close(fd)
+        else:
+            try:
+                tail = next((t for t in missing if may_be_copy(t, path) and t.is_at(path, fd)), None)
+            except OSError as e:
+                self._unseen(path, e)
+                if fd is not None:
+                    os.close(fd)
+                return
+            if tail is not None:
+                missing.remove(tail)
+                self._move_to(tail, key, path)
+            else:
+                tail = Tail(path, inode=key[1], device=key[0], mark=Mark())
+                if link:
+                    tail.move(path)
+                if skip_to_end and status.st_size:
+                    tail.position, tail.mark = status.st_size, None
+            self.ledger.opened(key)
+            self._follow(key, tail, found, fd)
+        self._see(tail, path, status, found)
+
+    def _see(self, tail: Tail, path: str, status: os.stat_result, found: Found) -> None:
+        if not tail.named:
+            found.changed.add(tail)
+        tail.named = tail.matched = True
+        tail.deleted = tail.replaced = False
+        found.statuses[tail] = status
+
+    def _follow(self, key: Key, tail: Tail, found: Found, fd: int | None = None) -> None:
+        self._known.found[key] = tail
+        self._label(tail)
+        found.changed.add(tail)
+        # At once: an open file can be read even when it is deleted. If it cannot be opened, reading it will say so.
+        if fd is not None:
+            try:
+                self._hold(tail, fd)
+            except OSError:
+                os.close(fd)
+        else:
+            try:
+                self.open(tail)
+            except ChangedError:
+                self.restart(tail)
+                with suppress(OSError):
+                    self.open(tail)
+            except OSError:
+                pass
+
+    def _find_renamed(self, where: set[str], found: Found) -> None:
+        """Those not found by a matching name: by any other name where they were, or by none."""
+        there = cache(names)
+        for key, tail in self._known.found.items():
+            if tail in found.statuses or not where & {os.path.dirname(tail.path), os.path.dirname(tail.name)}:
+                continue
+            try:
+                self._find_followed(key, tail, there, found)
+            except OSError as e:
+                self._unseen(tail.path, e)
+        for tail in self._known.not_found():
+            if self._asked(tail, where):
+                try:
+                    self._find_saved(tail, there, found)
+                except OSError as e:
+                    self._unseen(tail.path, e)
+
+    def _find_followed(self, key: Key, tail: Tail, there: Listing, found: Found) -> None:
+        """One that was found before; no pattern matches the name it had. Raises OSError where that cannot be seen."""
+        named = key_of(tail.path) == key
+        # Under a name that does not match, it must be proved: another file may have taken the inode.
+        sure = tail.fd is not None or tail.provable
+        for home in (os.path.dirname(tail.path), os.path.dirname(tail.real)):
+            if sure and not named and key in there(home):
+                tail.move(there(home)[key])
+                found.changed.add(tail)
+                named = True
+        tail.matched = False
+        deleted = not named and not self._may_return(tail)
+        if (named, deleted) != (tail.named, tail.deleted):
+            tail.named, tail.deleted = named, deleted
+            found.changed.add(tail)
+
+    def _find_saved(self, tail: Tail, there: Listing, found: Found) -> None:
+        """One that was not found since the start. Raises OSError where a file, or its directory, cannot be seen."""
+        homes = {os.path.dirname(tail.path), os.path.dirname(tail.real)} if tail.provable else set()
+        for key, path in (place for home in homes for place in there(home).items()):
+            if key[1] == tail.inode and key not in self._known.found and tail.is_at(path):
+                self._known.tell_unproved(tail, path)
+                self._move_to(tail, key, path)
+                self._follow(key, tail, found)
+                return
+        if not tail.deleted and not self._may_return(tail):
+            tail.deleted = True
+            found.changed.add(tail)
+
+    def _find_copies(self, where: set[str], found: Found) -> None:
+        """What the files held that are gone: in a copy under a rotated name, compressed or not."""
+        entries = cache(files)
+        for tail in self._known.missing():
+            home = os.path.dirname(tail.real)
+            if not where & {home, os.path.dirname(tail.name)}:
+                continue
+            with suppress(OSError):  # another look may see what is there
+                copy = self._copies.find(tail, entries(home), self._known.found.keys())
+                if copy is not None:
+                    self._continue(tail, copy, found)
+
+    def _continue(self, tail: Tail, copy: Copy, found: Found) -> None:
+        """Read on in that copy."""
+        if copy.unpacked is None:
+            self._move_to(tail, copy.key, copy.path)
+        else:
+            self._log.info("%s holds what %s held: it is read from byte %d on", copy.path, tail.path, tail.position)
+            tail.unpacked = True
+            self._move_to(tail, copy.key, tail.path)
+            tail.named, tail.deleted = False, True
+        self._follow(copy.key, tail, found, copy.unpacked)
+
+    def _move_to(self, tail: Tail, key: Key, path: str) -> None:
+        """It was found there."""
+        self._known.drop(tail)
+        tail.device, tail.inode = key
+        tail.seen = None
+        tail.named, tail.deleted = True, False
+        if path != tail.path:
+            self._log.info("reading of %s goes on from byte %d in %s", tail.path, tail.position, path)
+            tail.move(path)
