@@ -77,7 +77,8 @@ class Files(Looking):
         """Which closed files were written to: should they be gone before they are opened, that is lost."""
         self._written = {tail for tail in self._written if tail.grown and not tail.gone}
         known: dict[str, set[Tail]] = {}
-        for tail in (*self._away, *self._written):
+        copied, before = self._copied
+        for tail in (*self._away, *self._written, *copied, *before):
             for path in (tail.path, tail.real):
                 known.setdefault(path, set()).add(tail)
 

@@ -38,6 +38,8 @@ class Followed:
         self._places = Places()
         self._away: list[Tail] = []
         """Files that were gone, and read to their end as far as known, at the latest look everywhere."""
+        self._copied: list[dict[Tail, str]] = [{}, {}]
+        """What files were that went on in a copy since the latest look everywhere, and before it; and that copy."""
         self._written: set[Tail] = set()
         """Closed files that were written to, as far as known."""
         self.unsaved: set[Tail] = set()
@@ -129,6 +131,25 @@ class Followed:
             self.unsaved.add(self._known.keep_former(tail))
             tail.grown = False  # the former tells of what is lost
 
+    def _keep_copied(self, tail: Tail, copy: str) -> None:
+        """It goes on in that copy: what the kernel has to say of the file itself may come later."""
+        was = Tail(tail.path, inode=tail.inode, device=tail.device, position=tail.position, name=tail.name)
+        was.real, was.grown, was.replaced = tail.real, tail.grown, tail.replaced
+        self._copied[0][was] = copy
+
+    def _tell_copied(self) -> None:
+        """Which files were written to while they were closed, of which a copy is left: before it was made or after."""
+        copied, before = self._copied
+        for tail, copy in before.items():
+            if tail.grown:
+                self._log.warning(
+                    "%s was not found again, but its copy %s was: what was written to it after it was copied, if"
+                    " anything, is lost",
+                    tail.path,
+                    copy,
+                )
+        self._copied = [{}, copied]
+
     def forget(self, tail: Tail) -> None:
         """Follow it no longer."""
         read = tail.fd is not None
@@ -178,6 +199,7 @@ class Followed:
         self._away = away
         for tail in gone:
             self.forget(tail)
+        self._tell_copied()
 
     def idle(self, tail: Tail, now: float) -> bool:
         """Whether it has not grown for so long that it probably will not."""

@@ -161,6 +161,7 @@ class Looking(Followed):
                 return
             if tail is not None:
                 missing.remove(tail)
+                self._keep_copied(tail, path)
                 self._move_to(tail, key, path)
             else:
                 tail = Tail(path, inode=key[1], device=key[0], mark=Mark())
@@ -259,6 +260,7 @@ class Looking(Followed):
 
     def _continue(self, tail: Tail, copy: Copy, found: Found) -> None:
         """Read on in that copy."""
+        self._keep_copied(tail, copy.path)
         if copy.unpacked is None:
             self._move_to(tail, copy.key, copy.path)
         else:

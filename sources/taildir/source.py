@@ -41,9 +41,10 @@ class TaildirSource(Source[TaildirConfig]):
     so is one that was closed as idle, grew, and was gone before it was opened again.
     Where a file that was not open is gone, or holds something else, reading goes on in a rotated copy in its
     directory, plain or compressed with gzip, bzip2, xz or zstd, if that copy holds what was read; other compressed
-    files are not read. A copy that was found before its file was gone is a file of its own. What was not read of an
-    open file when `copytruncate` truncates it is lost. The NULs that such a file begins with when its writer does
-    not append are skipped and counted (`NulByteCount`).
+    files are not read. What was written to such a file after it was copied is lost, and the log says so. A copy that
+    was found before its file was gone is a file of its own. What was not read of an open file when `copytruncate`
+    truncates it is lost. The NULs that such a file begins with when its writer does not append are skipped and
+    counted (`NulByteCount`).
     """
 
     type_name = "taildir"

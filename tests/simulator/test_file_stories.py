@@ -106,6 +106,13 @@ def test_what_copytruncate_cut_off_a_closed_file_while_the_agent_slept_is_read_o
     assert set(run._arrived()) == {line for log in run.all for line in log.lines}
 
 
+def test_what_was_written_after_the_copy_that_is_read_on_is_said_to_be_lost_with_its_file() -> None:
+    cut = (Step(1, "write", (5,)), Step(1, "copytruncate"), Step(1, "write", (5,)))
+    run, said = told(*cut, Step(1, "rotate", (False,)), Step(0, "delete"))
+    assert {*run.all[0].lines[:8]} <= {*run._arrived()}
+    assert "was written to it after it was copied" in said
+
+
 @pytest.mark.parametrize("seed", [OPEN, CLOSED_SOON])
 def test_an_open_file_that_was_truncated_and_renamed_out_of_its_pattern_is_read(seed: int) -> None:
     """The channel takes 8 s for the batch before: for so long the file seems to be idle."""

@@ -7,16 +7,6 @@ STORIES = "tests/simulator/test_file_stories.py"
 
 FILES = (
     Mutant(
-        "taildir-present",
-        "of several files that had a name, writes are those of the one that has it now",
-        TAILDIR,
-        "sources/taildir/places.py",
-        "key=lambda tail: tail.named)",
-        "key=lambda tail: not tail.named)",
-        f"{STORIES}::"
-        "test_writes_to_a_file_are_heard_of_after_what_its_name_held_before_was_read_in_a_compressed_copy",
-    ),
-    Mutant(
         "taildir-replaced",
         "what is written under a name that another file had since may be that one's",
         TAILDIR,
@@ -34,6 +24,15 @@ FILES = (
         "            self.unsaved.add(self._known.keep_former(tail))",
         "            pass",
         f"{STORIES}::test_what_copytruncate_cut_off_a_closed_file_while_the_agent_slept_is_read_on_in_the_copy",
+    ),
+    Mutant(
+        "taildir-copied",
+        "what is written to a file that went on in a copy is heard of later",
+        TAILDIR,
+        FILES_PY,
+        "for tail in (*self._away, *self._written, *copied, *before):",
+        "for tail in (*self._away, *self._written):",
+        f"{STORIES}::test_what_was_written_after_the_copy_that_is_read_on_is_said_to_be_lost_with_its_file",
     ),
     Mutant(
         "taildir-truncated",

@@ -1,0 +1,38 @@
+"""Which file `taildir` takes to be under a path, whatever order files come, are renamed and go in."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sources.taildir.places import Places
+from sources.taildir.tail import Mark, Tail
+from tests.fixtures.examples import examples
+
+PATHS = ("a", "b", "c")
+CHANGES = st.tuples(
+    st.integers(0, 3), st.sampled_from(PATHS), st.sampled_from(PATHS), st.booleans(), st.sampled_from(["put", "drop"])
+)
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(CHANGES, max_size=30))
+def test_a_path_is_that_of_the_file_that_is_there_or_else_was_there_last(
+    changes: list[tuple[int, str, str, bool, str]],
+) -> None:
+    tails = [Tail("a", inode=number, device=1, mark=Mark()) for number in range(4)]
+    places, order = Places(), list[Tail]()
+    for number, path, real, named, what in changes:
+        tail = tails[number]
+        order = [other for other in order if other is not tail]
+        if what == "drop":
+            places.drop(tail)
+        else:
+            tail.path, tail.real, tail.named, tail.replaced = path, real, named, False
+            places.put(tail)
+            order.append(tail)
+        for one in PATHS:
+            there = [other for other in order if one in (other.path, other.real)]
+            present = max(there, key=lambda other: (other.named, order.index(other)), default=None)
+            assert places.get(one) is present
+            assert all(other.replaced for other in there if other is not present)
