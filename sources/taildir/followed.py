@@ -138,7 +138,7 @@ class Followed:
         self._copied[0][was] = copy
 
     def _tell_copied(self) -> None:
-        """Which files were written to while they were closed, of which a copy is left: before it was made or after."""
+        """Which files were written to while they were closed, and are read on in a copy: it may have that or not."""
         copied, before = self._copied
         for tail, copy in before.items():
             if tail.grown:
