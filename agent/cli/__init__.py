@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.metadata
 import importlib.util
@@ -58,13 +59,18 @@ class Root(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All there are, in the order a user meets them."""
-        return [name for name in COMMANDS if importlib.util.find_spec(f"{__name__}.{name}")]
+        return [name for name in COMMANDS if _installed(name)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now; None where there is none."""
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in COMMANDS or not _installed(cmd_name):
             return None
-        command: click.Command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        gc.disable()  # all that is imported stays: to look through it for garbage is a twentieth of a short command
+        try:
+            command: click.Command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        finally:
+            gc.freeze()
+            gc.enable()
         return command
 
     def resolve_command(
@@ -102,6 +108,10 @@ class Root(click.Group):
                 raise
             click.secho(f"error: {_sentence(e)}", fg="red", err=True)
             sys.exit(1)
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(f"{__name__}.{name}") is not None
 
 
 def _sentence(error: Exception) -> str:
