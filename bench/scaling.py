@@ -15,12 +15,14 @@ from bench.frame import CPU, Bench, Row, simply
 from bench.frame.kafka import Topic, bare_producer
 from bench.frame.peers import BARE
 from bench.frame.syslog import Lines, ours, taking
-from bench.taildir import compare, growing
+from bench.taildir import arriving, compare, growing
 
 SIZES = (100, 1_000, 10_000, 100_000)
 FILES = (1, 100, 10_000)
 GROWTH = 10_000
 """Lines a second, of all files together."""
+ARRIVALS, LENGTH = 20, 10
+"""New files a second, and how many lines each has."""
 MASKS = (1, 5, 20)
 PARTITIONS = (1, 6, 60)
 CODECS = {"zstd": (), "lz4": ("a.channels.kafka.kafka.producer.compression.type = lz4",)}
@@ -88,7 +90,7 @@ def slope(measured: Costs, whose: int) -> list[float]:
 
 def files(bench: Bench) -> None:
     """The same lines in so many files, which are all there when the program starts, beside rsyslog and Flume; then
-    files that grow while they are followed."""
+    files that grow while they are followed, and new ones beside those."""
     lines = Lines(bench, bench.events(1_000_000, 10_000))
     data, size = lines.path.read_bytes(), lines.bytes
     for count in FILES[:2] if bench.smoke else FILES:
@@ -100,6 +102,8 @@ def files(bench: Bench) -> None:
         compare(bench, f"{count:,} file{'s' * (count > 1)}", lines, directory)
     fewer, count = lines.fewer(10), 10 if bench.smoke else 1_000
     growing(bench, f"{count:,} files, a line at a time", fewer, count, GROWTH)
+    few, many = lines.fewer(500), 100 if bench.smoke else 5_000
+    arriving(bench, f"{many:,} files, new ones of {LENGTH} lines", few, many, ARRIVALS, LENGTH)
 
 
 def masks(bench: Bench) -> None:

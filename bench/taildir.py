@@ -137,8 +137,43 @@ def _measured(
     return {RATE: lines.events / seconds, CPU: cpu / lines.events * 1e6}
 
 
+Written = Callable[[Path, Lines], None]
+"""Writes these lines into files of a directory."""
+
+
 def growing(bench: Bench, measure: str, lines: Lines, files: int, rate: int) -> None:
     """So many files that are followed grow by these lines, a line at a time and so many lines a second."""
+
+    def write(directory: Path, lines: Lines) -> None:
+        began = time.perf_counter()
+        with contextlib.ExitStack() as stack:
+            logs = [stack.enter_context(path.open("ab", buffering=0)) for path in directory.iterdir()]
+            written = stack.enter_context(lines.path.open("rb"))
+            for number, (log, line) in enumerate(zip(itertools.cycle(logs), written, strict=False)):
+                log.write(line)
+                if not number % 100:
+                    time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+
+    _followed(bench, measure, lines, files, write)
+
+
+def arriving(bench: Bench, measure: str, lines: Lines, files: int, rate: int, length: int) -> None:
+    """Beside so many files that are followed come new ones, so many a second, with so many lines each."""
+
+    def write(directory: Path, lines: Lines) -> None:
+        began, there = time.perf_counter(), len(list(directory.iterdir()))
+        with lines.path.open("rb") as written:
+            for number in itertools.count():
+                if not (content := b"".join(itertools.islice(written, length))):
+                    return
+                (directory / f"{there + number}.log").write_bytes(content)
+                time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+
+    _followed(bench, measure, lines, files, write)
+
+
+def _followed(bench: Bench, measure: str, lines: Lines, files: int, write: Written) -> None:
+    """What a line costs that is written while so many files are followed, beside rsyslog."""
 
     @contextlib.contextmanager
     def by_agent() -> Iterator[Callable[[], Figures]]:
@@ -153,20 +188,14 @@ def growing(bench: Bench, measure: str, lines: Lines, files: int, rate: int) -> 
             yield lambda: once(directory, pid, topic.records_ever, topic.values)
 
     def empty(who: str) -> tuple[Path, Topic]:
-        directory = bench.directory(f"growing-{who}")
+        directory = bench.directory(f"followed-{who}")
         for number in range(files):
             (directory / f"{number}.log").touch()
         return directory, Topic(bench.kafka.bootstrap_servers, directory.name)
 
     def once(directory: Path, pid: int, arrived: Callable[[], int], read: Callable[[], pa.Array]) -> Figures:
-        before, cpu, began = arrived(), cpu_seconds(pid), time.perf_counter()
-        with contextlib.ExitStack() as stack:
-            logs = [stack.enter_context(path.open("ab", buffering=0)) for path in directory.iterdir()]
-            written = stack.enter_context(lines.path.open("rb"))
-            for number, (log, line) in enumerate(zip(itertools.cycle(logs), written, strict=False)):
-                log.write(line)
-                if not number % 100:
-                    time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+        before, cpu = arrived(), cpu_seconds(pid)
+        write(directory, lines)
         until(lambda: arrived() - before >= lines.events, f"all {lines.events:,} lines to arrive")
         cpu = cpu_seconds(pid) - cpu
         same(read(), lines.whole, measure)

@@ -15,11 +15,11 @@ from channels.kafka.differences import KAFKA
 from channels.kafka.looking import Looking
 from channels.kafka.onlooker import KafkaOnlooker
 from channels.kafka.outside import OutsideCommits
-from channels.kafka.positions import TopicIds, assigned, claims_of, reader_id
+from channels.kafka.positions import ANSWER_SECONDS, TopicIds, assigned, called, claims_of, reader_id
 from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode, encode_event, readdressed
-from channels.kafka.topic import CONNECT_SECONDS, Topic
+from channels.kafka.topic import Topic
 from plugins import (
     Batch,
     Caution,
@@ -41,7 +41,6 @@ from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, failure, reason, re
 from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.kafkaproperties import client_properties
 
-_UUID = re.compile("-[0-9a-f-]{36}$")
 """What brokers put behind the name of a member."""
 
 
@@ -89,7 +88,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         admin = AdminClient(client)
         self._topic_ids = TopicIds(admin, config.topic)
         try:
-            metadata = admin.list_topics(timeout=CONNECT_SECONDS)
+            metadata = admin.list_topics(timeout=ANSWER_SECONDS)
             if foreign := config.foreign(metadata.cluster_id):
                 raise Retry(f"channel {self.name}: {foreign}")
             there = config.topic in metadata.topics
@@ -98,7 +97,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                 topic.create()
             description = topic.description()
             limit = min(MAX_RECORD_BYTES, topic.largest_record())
-            self._cluster_id = admin.list_topics(config.topic, timeout=CONNECT_SECONDS).cluster_id or ""
+            self._cluster_id = admin.list_topics(config.topic, timeout=ANSWER_SECONDS).cluster_id or ""
             for warning in topic.weaknesses(description) if there else ():
                 self.log.warning("%s", warning)
         except (KafkaException, TimeoutError) as e:
@@ -124,7 +123,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             return
         admin = AdminClient(self._client(config.producer))
         try:
-            metadata = admin.list_topics(timeout=CONNECT_SECONDS)
+            metadata = admin.list_topics(timeout=ANSWER_SECONDS)
             yield from map(Caution, unanswered(config.bootstrap_servers))
             if foreign := config.foreign(metadata.cluster_id):
                 yield foreign
@@ -208,9 +207,9 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         claim = self._claim(group)._replace(topic_id=self._ids().get())
         consumer = self._onlooker(group)
         try:
-            partitions = consumer.list_topics(self.config.topic, timeout=CONNECT_SECONDS).topics[self.config.topic]
+            partitions = consumer.list_topics(self.config.topic, timeout=ANSWER_SECONDS).topics[self.config.topic]
             found = committed(
-                consumer, [TopicPartition(self.config.topic, p) for p in partitions.partitions], CONNECT_SECONDS
+                consumer, [TopicPartition(self.config.topic, p) for p in partitions.partitions], ANSWER_SECONDS
             )
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
@@ -230,8 +229,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     def _watermarks(self) -> dict[int, tuple[int, int]]:
         consumer, topic = self._onlooker(None), self.config.topic
         try:
-            partitions = consumer.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic].partitions
-            return {p: watermarks(consumer, TopicPartition(topic, p), CONNECT_SECONDS) for p in partitions}
+            partitions = consumer.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions
+            return {p: watermarks(consumer, TopicPartition(topic, p), ANSWER_SECONDS) for p in partitions}
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
         finally:
@@ -243,7 +242,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         try:
             at = OFFSET_BEGINNING if start is None else start
             consumer.assign([TopicPartition(self.config.topic, partition, at)])
-            message = consumer.poll(CONNECT_SECONDS)
+            message = consumer.poll(ANSWER_SECONDS)
         except KafkaException as e:
             raise Retry(self._unreachable(e)) from e
         finally:
@@ -280,12 +279,12 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         name = group or self.config.group_id
         try:
             groups: list[Any] = AdminClient(self._client(self.config.consumer)).list_groups(
-                name, timeout=CONNECT_SECONDS
+                name, timeout=ANSWER_SECONDS
             )
         except KafkaException as e:
             raise Retry(f"group {name} cannot be looked at: {reason(e)}") from e
         return {
-            partition: f"{_UUID.sub('', member.id)} on {member.client_host.lstrip('/')}"
+            partition: called(member)
             for one in groups
             for member in one.members
             for partition in assigned(member.assignment, self.config.topic)

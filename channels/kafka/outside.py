@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from channels.kafka.topic import CONNECT_SECONDS
+from channels.kafka.positions import ANSWER_SECONDS
 from plugins import Conflict, PartitionClaim, Retry
 from plugins.shared.kafkaoffsets import committed, metadata_of
 from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, overtaken, undone
@@ -70,7 +70,7 @@ class OutsideCommits:
                     )
                     for partition, claim in claims.items()
                 }
-                for at in committed(consumer, [*offsets.values()], CONNECT_SECONDS):
+                for at in committed(consumer, [*offsets.values()], ANSWER_SECONDS):
                     claim, said = claims[at.partition], OffsetMetadata.parse(metadata_of(at))
                     if said.topic_id != claim.topic_id:  # of another topic, or gone with that
                         self._confirm(claim)

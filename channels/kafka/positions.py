@@ -18,6 +18,7 @@ from plugins.shared.kafkaoffsets import metadata_of, watermarks
 from plugins.shared.offsets import OffsetMetadata, known_to_older
 
 ANSWER_SECONDS = 10.0
+"""So long brokers have to answer about a topic or a group."""
 LIST_SECONDS = 2.0
 """The reader does not poll meanwhile."""
 _OLDER = re.compile(r"flafka-[^.]*")
@@ -96,10 +97,7 @@ class TopicIds:
             return Members()
         known = [one for one in found if one.error is None]
         older = [
-            f"{_UNIQUE.sub('', member.id)} on {member.client_host.lstrip('/')}"
-            for one in known
-            for member in one.members
-            if _OLDER.fullmatch(member.client_id or "")
+            called(member) for one in known for member in one.members if _OLDER.fullmatch(member.client_id or "")
         ]
         settled = [member for one in known if one.state == "Stable" for member in one.members]
         owned = (partition for member in settled for partition in assigned(member.assignment, self._topic))
@@ -164,6 +162,11 @@ class Log:
         if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
             return None
         raise KafkaException(error)
+
+
+def called(member: Any) -> str:
+    """A member of a group, as an operator knows it: the name that lasts, where it has one, and its host."""
+    return f"{_UNIQUE.sub('', member.id)} on {member.client_host.lstrip('/')}"
 
 
 def assigned(assignment: bytes, topic: str) -> Iterator[int]:

@@ -11,11 +11,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from channels.kafka.config import KafkaChannelConfig
+from channels.kafka.positions import ANSWER_SECONDS
 from channels.kafka.producing import MAX_RECORD_BYTES
 from plugins import KafkaBackedChannel, Retry
 from plugins.shared.kafkaclient import answers, create_topic
 
-CONNECT_SECONDS = 10.0
 AT_ONCE = 8
 """Brokers that are asked by a client each."""
 _NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
@@ -37,7 +37,7 @@ class Topic:
         }
         made = config.topic, config.partitions, config.replication
         try:
-            if create_topic(self._admin, *made, settings, CONNECT_SECONDS):
+            if create_topic(self._admin, *made, settings, ANSWER_SECONDS):
                 channel.log.info("created topic %s: %d partitions, %d replicas", *made)
         except KafkaException as e:
             if e.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
@@ -58,10 +58,10 @@ class Topic:
 
     def _known(self, ask: Callable[[], Any]) -> Any:
         """The answer about the topic; the broker that answers may not have heard yet of one just created."""
-        deadline = time.monotonic() + CONNECT_SECONDS
+        deadline = time.monotonic() + ANSWER_SECONDS
         while True:
             try:
-                return ask().result(CONNECT_SECONDS)
+                return ask().result(ANSWER_SECONDS)
             except KafkaException as e:
                 unknown = e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
                 if not unknown or time.monotonic() > deadline or self._channel.stopping.wait(0.05):
@@ -87,8 +87,8 @@ class Topic:
         partitions = self.description().partitions
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client types its classes but not this
         ends = {TopicPartition(self._config.topic, one.id): latest for one in partitions}
-        for answer in self._admin.list_offsets(ends, request_timeout=CONNECT_SECONDS).values():
-            answer.result(CONNECT_SECONDS)
+        for answer in self._admin.list_offsets(ends, request_timeout=ANSWER_SECONDS).values():
+            answer.result(ANSWER_SECONDS)
         addresses = list({(node.host, node.port) for one in partitions for node in one.isr})
         with ThreadPoolExecutor(max(1, min(len(addresses), AT_ONCE))) as threads:
             answered = threads.map(lambda address: answers(client, address, self._config.topic), addresses)

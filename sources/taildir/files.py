@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -161,10 +162,8 @@ class Files(Looking):
         key = tail.device, tail.inode
         now = came.get(key)
         if now is not None and key_of(now) == key:
-            where = {os.path.dirname(now): {key: now}}
+            there = defaultdict(dict, {os.path.dirname(now): {key: now}}).__getitem__
         elif tail.path in deleted if tail.fd is None else not os.fstat(tail.fd).st_nlink:
-            where = {}
-        else:
-            self._find_followed(key, tail, there, found)
-            return
-        self._find_followed(key, tail, lambda directory: where.get(directory, {}), found)
+            there = defaultdict[str, dict[Key, str]](dict).__getitem__  # nothing of it is anywhere
+        self._find_followed(key, tail, there, found)
+        tail.matched = tail.named and self._groups.headers(tail.path) is not None

@@ -175,7 +175,7 @@ def test_a_default_partition_that_is_not_there_is_said_at_the_start():
 
 def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
     """They know no SASL, which is told in the way of a wrong password."""
-    monkeypatch.setattr("channels.kafka.channel.CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr("channels.kafka.channel.ANSWER_SECONDS", 2.0)
     secured = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -200,7 +200,7 @@ def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
 
 
 def test_brokers_that_do_not_answer_are_away(monkeypatch):
-    monkeypatch.setattr("channels.kafka.channel.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("channels.kafka.channel.ANSWER_SECONDS", 0.5)
     config, _ = KafkaChannel.config_class.parse({"kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"})
     with pytest.raises(Unreachable, match="no Kafka broker answers"):
         KafkaChannel(config, "c1").open()
