@@ -69,7 +69,8 @@ class Groups:
 
     def headers(self, path: str) -> Mapping[str, str] | None:
         """The headers of a file of that name; None where it belongs to no group."""
-        group = self._group(*os.path.split(path))
+        directory, _, name = path.rpartition("/")
+        group = self._group(directory or "/", name)
         return None if group is None else group.headers
 
     def _group(self, directory: str, name: str) -> Group | None:
@@ -90,7 +91,8 @@ class Groups:
             self._troubles.report(directory, f"directory {directory} cannot be read, it is tried again: {e.strerror}")
             return [] if nothing_there(e) else None
         self._troubles.over(directory)
-        paths = [os.path.join(directory, name) for name in names if self._group(directory, name) is not None]
+        within = directory.rstrip("/")
+        paths = [f"{within}/{name}" for name in names if self._group(directory, name) is not None]
         # Just after a change the directory may change again at what counts as the same time: then do not rely on it.
         if self._cache and time.time_ns() - modified > _SETTLED:
             self._listed[directory] = modified, paths

@@ -38,7 +38,8 @@ class Places:
         if not tails:
             del self._tails[path]
             return
-        tails.sort(key=lambda tail: tail.named)
-        for tail in tails[:-1]:
-            tail.replaced = True
+        if len(tails) > 1:
+            tails.sort(key=lambda tail: tail.named)
+            for tail in tails[:-1]:
+                tail.replaced = True
         self._tails[path] = tails
