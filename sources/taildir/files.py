@@ -61,6 +61,8 @@ class Files(Looking):
             tail = Tail(change.path, inode=inode, device=device, mark=Mark(), name=change.name)
             if os.path.realpath(change.name) == change.path != change.name:
                 tail.path = change.name  # a link leads there
+            elif os.path.islink(change.path):
+                tail.real = os.path.realpath(change.path)  # where its writes are told of
         self.ledger.opened(change.key)
         self._follow(change.key, tail, new, fd)
 

@@ -145,6 +145,20 @@ def test_a_change_of_names_costs_no_look_at_the_other_files(
     assert len(saved) == 299, "the deleted one and the one that was moved away are left out"
 
 
+def test_writes_are_told_of_behind_a_link_that_came_while_it_ran(begin: Begin, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    source = begin(tmp_path, backoffSleepIncrement="600000", maxBackoffSleep="600000")
+    assert bodies(source) == []
+    news(source)
+    append(logs / "behind", b"1\n")
+    (logs / "log.link").symlink_to(logs / "behind")
+    found: list[bytes] = []
+    until(lambda: found.extend(bodies(source)) or found == [b"1"])
+    append(logs / "behind", b"2\n")
+    until(lambda: found.extend(bodies(source)) or found == [b"1", b"2"], seconds=60)
+
+
 def test_it_is_started_again_and_what_came_meanwhile_is_found(
     begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
