@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 
@@ -61,8 +61,8 @@ class Files(Looking):
             tail = Tail(change.path, inode=inode, device=device, mark=Mark(), name=change.name)
             if os.path.realpath(change.name) == change.path != change.name:
                 tail.path = change.name  # a link leads there
-            elif os.path.islink(change.path):
-                tail.real = os.path.realpath(change.path)  # where its writes are told of
+            if os.path.islink(tail.path):
+                tail.real = os.path.realpath(tail.path)  # where its writes are told of
         self.ledger.opened(change.key)
         self._follow(change.key, tail, new, fd)
 
@@ -137,11 +137,10 @@ class Files(Looking):
             if self._groups.headers(path) is not None:
                 self._find(path, found, unknown)
         came = {change.key: change.path for change in changes if change.key is not None}
-        deleted = {change.path for change in changes if change.kind == DELETED}
         there = cache(names)
         for tail in sorted(concerned - found.statuses.keys(), key=lambda tail: tail.id):
             try:
-                self._find_told(tail, came, deleted, there, found)
+                self._find_told(tail, came, there, found)
             except OSError as e:
                 self._unseen(tail.path, e)
         self._find_all_new(unknown, found)
@@ -155,9 +154,7 @@ class Files(Looking):
         homes = {os.path.dirname(path) for tail in lost for path in (tail.path, tail.real, tail.name)}
         return found.changed | self.scan(homes).changed
 
-    def _find_told(
-        self, tail: Tail, came: Mapping[Key, str], deleted: Collection[str], there: Listing, found: Found
-    ) -> None:
+    def _find_told(self, tail: Tail, came: Mapping[Key, str], there: Listing, found: Found) -> None:
         """One that is not under a matching name of those that changed. Raises as `_find_followed` does."""
         if not self._known.is_found(tail) or tail.device is None:
             return
@@ -165,7 +162,7 @@ class Files(Looking):
         now = came.get(key)
         if now is not None and key_of(now) == key:
             there = defaultdict(dict, {os.path.dirname(now): {key: now}}).__getitem__
-        elif tail.path in deleted if tail.fd is None else not os.fstat(tail.fd).st_nlink:
+        elif tail.fd is not None and not os.fstat(tail.fd).st_nlink:
             there = defaultdict[str, dict[Key, str]](dict).__getitem__  # nothing of it is anywhere
         self._find_followed(key, tail, there, found)
         tail.matched = tail.named and self._groups.headers(tail.path) is not None

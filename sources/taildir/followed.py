@@ -133,6 +133,8 @@ class Followed:
 
     def _keep_copied(self, tail: Tail, copy: str) -> None:
         """It goes on in that copy: what the kernel has to say of the file itself may come later."""
+        if not self._known.is_found(tail):
+            return  # under its path is another one already, or nobody heard of it since the start
         was = Tail(tail.path, inode=tail.inode, device=tail.device, position=tail.position, name=tail.name)
         was.real, was.grown, was.replaced = tail.real, tail.grown, tail.replaced
         self._copied[0][was] = copy
@@ -141,6 +143,7 @@ class Followed:
         """Which files were written to while they were closed, and are read on in a copy: it may have that or not."""
         copied, before = self._copied
         for tail, copy in before.items():
+            tail.gone = True
             if tail.grown:
                 self._log.warning(
                     "%s was not found again, but its copy %s was: what was written to it after it was copied, if"

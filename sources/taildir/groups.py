@@ -69,8 +69,7 @@ class Groups:
 
     def headers(self, path: str) -> Mapping[str, str] | None:
         """The headers of a file of that name; None where it belongs to no group."""
-        directory, _, name = path.rpartition("/")
-        group = self._group(directory or "/", name)
+        group = self._group(*os.path.split(path))
         return None if group is None else group.headers
 
     def _group(self, directory: str, name: str) -> Group | None:

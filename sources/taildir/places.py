@@ -24,10 +24,12 @@ class Places:
 
     def put(self, tail: Tail) -> None:
         """It has come, or its paths, or whether a name leads to it, are others now."""
-        self.drop(tail)
-        self._paths[tail] = {tail.path, tail.real}
-        for path in self._paths[tail]:
-            self._set(path, [*self._tails.get(path, ()), tail])
+        before, now = self._paths.get(tail, set()), {tail.path, tail.real}
+        self._paths[tail] = now
+        for path in now:  # others may ask meanwhile: it is missing at no moment
+            self._set(path, [*(other for other in self._tails.get(path, ()) if other is not tail), tail])
+        for path in before - now:
+            self._set(path, [other for other in self._tails[path] if other is not tail])
 
     def drop(self, tail: Tail) -> None:
         """It is followed no longer."""

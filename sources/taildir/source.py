@@ -89,15 +89,12 @@ class TaildirSource(Source[TaildirConfig]):
         self._yielded: list[Events] = []
         self._reader = EventReader(config, self._files, self._troubles, self.metrics, self.log)
         self._pace = Pace()
-        self._pause = config.backoff_sleep_increment / 1000
-        self._next_glance = 0.0
+        self._pause = 0.0
+        self._next_look = self._next_glance = 0.0
         self._found = False
         self._watch_directories()  # before the first look, so that nothing comes between the two
         self._watch.settle()
         self._files.scan(skip_to_end=config.skip_to_end)
-        self._reader.behind = set(self._files.followed)
-        self._next_look = time.monotonic() + self._pause
-        self.metrics.set("FollowedFileCount", len(self._reader.behind))
         try:
             # Before anything is read: what skipToEnd skips now must not be skipped anew after a crash.
             self._positions.save(self._files, self._files)

@@ -36,3 +36,24 @@ def test_a_path_is_that_of_the_file_that_is_there_or_else_was_there_last(
             present = max(there, key=lambda other: (other.named, order.index(other)), default=None)
             assert places.get(one) is present
             assert all(other.replaced for other in there if other is not present)
+
+
+def test_a_file_that_is_put_anew_is_missing_at_no_moment() -> None:
+    """Other threads ask meanwhile."""
+    places, seen = Places(), list[Tail | None]()
+
+    class Watched(dict[str, list[Tail]]):
+        def __setitem__(self, path: str, tails: list[Tail]) -> None:
+            super().__setitem__(path, tails)
+            seen.append(places.get("a"))
+
+        def __delitem__(self, path: str) -> None:
+            super().__delitem__(path)
+            seen.append(places.get("a"))
+
+    places._tails = Watched()
+    tail = Tail("a", inode=1, device=1, mark=Mark())
+    for path in ("b", "c", "b"):
+        tail.real = path
+        places.put(tail)
+    assert {*seen[1:]} == {tail}

@@ -1,0 +1,118 @@
+"""What `taildir` makes of the names that the kernel tells of, without a look at everything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agent.services.running import until
+from sources.taildir import TaildirSource
+from tests.sources.taildir_running import append, bodies, positions
+from tests.sources.test_taildir_names import Begin, begin, news
+
+__all__ = ["begin"]
+
+
+def told(begin: Begin, tmp_path: Path, pattern: str = "log.*") -> TaildirSource:
+    """A source that looks everywhere when it is told to, which closes what is idle: all."""
+    (tmp_path / "logs").mkdir()
+    source = begin(
+        tmp_path,
+        f"{pattern}|log.probe",
+        backoffSleepIncrement="600000",
+        maxBackoffSleep="600000",
+        idleTimeout="0",
+    )
+    news(source)
+    assert bodies(source) == []
+    return source
+
+
+def read(source: TaildirSource, count: int) -> list[bytes]:
+    """The next so many lines."""
+    found: list[bytes] = []
+    until(lambda: found.extend(bodies(source)) or len(found) >= count, f"{count} lines", seconds=60)
+    return found
+
+
+def everywhere(source: TaildirSource) -> list[bytes]:
+    """What two looks everywhere find."""
+    found = []
+    for _ in range(2):
+        source._next_look = 0.0
+        found += bodies(source)
+    return found
+
+
+def closed(source: TaildirSource) -> None:
+    """Let all files be closed as idle."""
+
+    def look() -> bool:
+        assert everywhere(source) == []
+        return all(tail.fd is None for tail in source._files if not tail.deleted)
+
+    until(look)
+
+
+def heard(source: TaildirSource, path: Path) -> None:
+    """Wait until the kernel has told of that name, and look at what it told."""
+    until(lambda: any(change.path == str(path) for change in source._watch._changes))
+    assert bodies(source) == []
+
+
+@pytest.mark.parametrize("other", ["log.b", "kept"])
+def test_a_closed_file_that_has_another_name_is_followed_by_that(begin: Begin, tmp_path: Path, other: str) -> None:
+    """As a rotation by `ln` and `rm` leaves it."""
+    source, logs = told(begin, tmp_path, "log.a"), tmp_path / "logs"
+    append(logs / "log.a", b"1\n")
+    assert read(source, 1) == [b"1"]
+    closed(source)
+    os.link(logs / "log.a", logs / other)
+    (logs / "log.a").unlink()
+    heard(source, logs / "log.a")
+    append(logs / other, b"2\n")
+    assert read(source, 1) == [b"2"]
+    source.close()
+    assert positions(tmp_path) == {other: 4}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_comes_into_the_old_target_of_a_link_is_read(begin: Begin, tmp_path: Path, *, at_once: bool) -> None:
+    source, logs = told(begin, tmp_path, "log.a"), tmp_path / "logs"
+    for number in (1, 2):
+        append(logs / f"target.{number}", b"%d\n" % number)
+    (logs / "log.a").symlink_to(logs / "target.1")
+    assert read(source, 1) == [b"1"]
+    closed(source)
+    if at_once:
+        (logs / "new").symlink_to(logs / "target.2")
+        (logs / "new").rename(logs / "log.a")
+    else:
+        (logs / "log.a").unlink()
+        (logs / "log.a").symlink_to(logs / "target.2")
+    assert read(source, 1) == [b"2"]
+    append(logs / "target.1", b"late\n")
+    assert read(source, 1) == [b"late"]
+
+
+def test_nothing_is_said_to_be_lost_after_copytruncate_of_a_closed_file(
+    begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, log = told(begin, tmp_path, "app[.]log"), tmp_path / "logs" / "app.log"
+    for number in range(3):
+        append(log, b"first %d\n" % number)
+        assert read(source, 1) == [b"first %d" % number]
+        closed(source)
+        shutil.copy(log, log.with_name(f"app.log.{number}"))
+        os.truncate(log, 0)
+        for what in (b"second %d", b"third %d"):
+            append(log, what % number + b"\n")
+            assert read(source, 1) == [what % number]
+            source._next_look = 0.0
+            assert bodies(source) == []
+        assert everywhere(source) == []
+    assert "was not found again" not in caplog.text
+    assert len(source._files._written) <= 1
