@@ -138,8 +138,8 @@ class SpooldirSource(Source[SpooldirConfig]):
         begun = self._ended.get(self._tracker.target)
         if begun is not None and last is not self._current:
             # A loss of power may take its mark back: reading must not go on within it then.
-            self._unsaved = begun.position
-            self._save()
+            with suppress(OSError):  # what cannot be saved is told of when the next position is
+                self._tracker.save(begun.position)
         for file in list(self._ended.values()):
             self._retire(file)
         if last is not None and last is self._current:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterable, Iterator
 
 from plugins import Metrics
+from sources.taildir.copies import Copies
 from sources.taildir.groups import Groups
 from sources.taildir.known import Known
 from sources.taildir.ledger import Ledger
@@ -30,12 +32,22 @@ class Followed:
         *,
         file_header: str | None,
         idle: float,
+        room: str,
+        stopping: threading.Event,
     ) -> None:
-        """`saved` is what the position file names; a file is at rest that has not changed for `idle` seconds."""
+        """`saved` is what the position file names; a file is at rest that has not changed for `idle` seconds.
+
+        `room` is a directory for what compressed copies hold; unpacking ends when `stopping` is set.
+        """
         self._groups = groups
         self._known = Known(saved, log)
         self._opened = Opened(self.forget, log)
         self._places = Places()
+        self._copies = Copies(room, troubles, stopping)
+        self._hidden: set[str] = set()
+        """Names that could not be seen at the latest look at their directory."""
+        self._adopted: set[Tail] = set()
+        """Files that are followed since the latest look, without having been looked for."""
         self._away: list[Tail] = []
         """Files that were gone, and read to their end as far as known, at the latest look everywhere."""
         self._copied: list[dict[Tail, str]] = [{}, {}]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
-from plugins import Metrics
-from sources.taildir.copies import Copies, Copy, may_be_copy
+from sources.taildir.copies import Copy, may_be_copy
 from sources.taildir.followed import Followed
-from sources.taildir.groups import Groups
 from sources.taildir.listing import files, key_of, names, opened_as
 from sources.taildir.tail import ChangedError, Key, Mark, Tail
-from sources.troubles import Troubles
 
 Listing = Callable[[str], dict[Key, str]]
 
@@ -42,27 +37,6 @@ class Unknown(NamedTuple):
 
 class Looking(Followed):
     """The files that are followed, and how they are found in their directories."""
-
-    def __init__(
-        self,
-        groups: Groups,
-        saved: Iterable[Tail],
-        troubles: Troubles,
-        metrics: Metrics,
-        log: logging.Logger,
-        *,
-        file_header: str | None,
-        idle: float,
-        room: str,
-        stopping: threading.Event,
-    ) -> None:
-        """`room` is a directory for what compressed copies hold; unpacking ends when `stopping` is set."""
-        super().__init__(groups, saved, troubles, metrics, log, file_header=file_header, idle=idle)
-        self._copies = Copies(room, troubles, stopping)
-        self._hidden: set[str] = set()
-        """Names that could not be seen at the latest look at their directory."""
-        self._adopted: set[Tail] = set()
-        """Files that are followed since the latest look, without having been looked for."""
 
     def _place(self, changed: Iterable[Tail]) -> None:
         """Find these, and those that were adopted, by the paths that they have now."""

@@ -149,6 +149,20 @@ def test_a_file_is_marked_with_its_last_events_also_where_the_source_is_stopped_
     assert names(spool) == ["a.COMPLETED"]
 
 
+def test_the_end_of_a_file_that_cannot_be_saved_keeps_it_from_no_mark(
+    spool: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(spool / "a", b"1\n2\n3\n4")
+    source = start(spool, batchSize="2")
+    for batch in source.look():
+        if batch.bodies.to_pylist()[-1] == b"4":
+            monkeypatch.setattr(source._tracker, "save", lambda position: os.open("/nowhere/at/all", os.O_RDONLY))
+        source.stored(batch)
+    source.close()
+    assert names(spool) == ["a.COMPLETED"]
+    assert "written" not in caplog.text, "nothing that is to be known later was lost"
+
+
 def test_deletion_and_marks_in_the_tracker_directory(spool: Path, tmp_path: Path) -> None:
     put(spool / "a", b"1\n")
     assert read_anew(spool, deletePolicy="IMMEDIATE") == [b"1"]

@@ -140,7 +140,10 @@ def test_metadata_has_a_nul_that_the_other_admin_client_shows(k: Side) -> None:
     topic, group = k.topic(), k.name("group")
     onlooker, producer = k.consumer(group), k.transactional(k.name("id"))
     other = k.KafkaAdminClient(bootstrap_servers=k.servers)
-    shown = lambda: [at.metadata for at in other.list_group_offsets(group)[group].values()]  # noqa: E731
+
+    def shown() -> list[str]:
+        return [at.metadata for at in other.list_group_offsets(group)[group].values()]
+
     onlooker.commit(offsets=[TopicPartition(topic, 0, 1, metadata="epoch=1")], asynchronous=False)
     assert shown() == ["epoch=1\0"]
     asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 1, metadata="epoch=2")])
