@@ -59,6 +59,9 @@ class ExecConfig(Config):
         if self.shell and re.fullmatch(r"\S*\b(?:ba|da|k|z)?sh", self.shell.strip()):
             takes = f"{self.shell} takes the command for the name of a file, as in Flume; write {self.shell} -c"
             yield Problem("shell", takes, as_in_flume=True)
+        if not self.shell and (found := re.search(r"[*|<>;&`]|\$\w", self.command)):
+            alone = f"{found[0]} means nothing without a shell, as in Flume; write shell = /bin/sh -c"
+            yield Problem("command", alone, as_in_flume=True)
 
 
 class ExecSource(Source[ExecConfig]):

@@ -16,7 +16,7 @@ from plugins.options import ANY_CASE
 from plugins.problems import missing_library, suggestion
 from plugins.shared.charsets import text_codec
 from plugins.shared.javaclass import cannot_run, is_java_class
-from sources.filenames import name_pattern
+from sources.filenames import name_pattern, shell_directory, shell_pattern
 
 DESERIALIZERS = {
     "LINE": "org.apache.flume.serialization.LineDeserializer",
@@ -203,7 +203,14 @@ class SpooldirConfig(Config):
             raise ValueError("sets the header that basenameHeaderKey names: the two need different names")
 
     def cautions(self) -> Iterator[Problem]:
-        """Options of another deserializer, and a library that is not there."""
+        """Patterns in a shell's spelling, options of another deserializer, and a library that is not there."""
+        for option_name, text in {
+            "spoolDir": shell_directory(self.spool_dir, "write a source for each directory"),
+            "includePattern": shell_pattern(self.include_pattern),
+            "ignorePattern": shell_pattern(self.ignore_pattern),
+        }.items():
+            if text:
+                yield Problem(option_name, text, as_in_flume=True)
         if self.deserializer == "AVRO":
             yield from missing_library("deserializer", "fastavro", "avro")
         for field, owner in _APPLIES.items():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import pydantic
 
-from plugins import MAX_HEADER_COLUMNS, Config, agreement, option
+from plugins import MAX_HEADER_COLUMNS, Config, Problem, agreement, option
 from plugins.shared.javaregex import NotLinear
 from plugins.shared.regex import Regex
+from sources.filenames import shell_directory, shell_pattern
 from sources.taildir.groups import Group
 from sources.taildir.multiline import Multiline
 from sources.taildir.tail import MAX_LINE
@@ -169,6 +171,17 @@ class TaildirConfig(Config):
     @agreement("filegroups", "patterns", "headers")
     def _check_groups(self) -> None:
         self.groups()
+
+    def cautions(self) -> Iterator[Problem]:
+        """Paths that a shell would read otherwise."""
+        for name in self.filegroups:
+            directory, slash, pattern = self.patterns.get(name, "").rpartition("/")
+            for text in (
+                shell_directory(directory, "write a file group for each directory"),
+                shell_pattern(pattern, directory + slash),
+            ):
+                if text:
+                    yield Problem(f"filegroups.{name}", text, as_in_flume=True)
 
     @agreement("multiline_pattern")
     def _joins_lines(self) -> None:

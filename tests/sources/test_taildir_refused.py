@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from plugins import FlafkaError, Retry
 from sources.taildir import TaildirConfig
 from sources.taildir.groups import Group
 from tests.sources.taildir_running import (
+    append,
     bodies,
     make,
     positions,
@@ -88,6 +90,51 @@ def test_a_position_file_that_makes_no_sense_is_named(content: str, suffix: str,
     source.close()
     assert [str(path) in problem for problem in source.probe()] == [True]
     assert path.read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("path", "warning"),
+    [
+        (
+            "/var/log/app-*.log",
+            "has the regular expression 'app-*.log', in which * repeats the character before it: for any text there"
+            " write /var/log/app-.*[.]log",
+        ),
+        (
+            "/var/log/*/app.log",
+            "names one directory, '/var/log/*', and a directory takes no pattern:"
+            " write a file group for each directory",
+        ),
+        (r"/var/log/app-.*[.]log\d*", ""),
+        (r"/var/log/(app|web)*\*", ""),
+    ],
+)
+def test_a_shells_pattern_is_warned_of(path: str, warning: str) -> None:
+    config, problems = TaildirConfig.parse({"filegroups": "g", "filegroups.g": path})
+    assert config is not None, problems
+    assert [(found.option, found.message) for found in config.cautions()] == [("filegroups.g", warning)] * bool(
+        warning
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "limit"),
+    [(errno.ENOSPC, "fs.inotify.max_user_watches"), (errno.EMFILE, "fs.inotify.max_user_instances")],
+)
+def test_a_limit_of_the_kernels_reports_is_named(
+    number: int, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(
+        "sources.taildir.watch.Names" if number == errno.EMFILE else "sources.taildir.watch.Names.add", refuse
+    )
+    source = start(tmp_path)
+    append(tmp_path / "logs" / "log.a", b"1\n")
+    assert bodies(source) == [b"1"]
+    source.close()
+    assert limit in caplog.text
 
 
 def test_probe_leaves_nothing_behind(tmp_path: Path) -> None:
