@@ -34,6 +34,14 @@ TAILDIR = (
         here="they are skipped and counted (`NulByteCount`)",
     ),
     Difference(
+        flume="around a rotation, lines of the new file may overtake the last lines of the old one",
+        here="the old file is read to its end first, and a rotated log comes in the order of its lines",
+    ),
+    Difference(
+        flume="a line of any length is one event",
+        here="a line longer than 4 MiB becomes several events, which `LineSplitCount` counts",
+    ),
+    Difference(
         flume="every line is an event",
         here="`multiline.pattern` joins stack traces, with Filebeat's options",
     ),

@@ -31,6 +31,8 @@ class Files(Looking):
         self._note_growth(hints)
         for change in hints.changes:
             self.ledger.note(change, again=self._is_link(change))
+            if change.kind == ARRIVED and (tail := self._known.found.get(change.key or (0, 0))) is not None:
+                tail.has_left = change.path != tail.name
             self._adopt(change, new)
         self.unsaved |= new.changed
         self._adopted |= new.changed

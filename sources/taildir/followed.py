@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from weakref import WeakValueDictionary
 
 from plugins import Metrics
 from sources.taildir.copies import Copies
@@ -54,6 +55,8 @@ class Followed:
         """What files were that went on in a copy since the latest look everywhere, and before it; and that copy."""
         self._written: set[Tail] = set()
         """Closed files that were written to, as far as known."""
+        self._latest: WeakValueDictionary[str, Tail] = WeakValueDictionary()
+        """By name of a log, the file that took it over last."""
         self.unsaved: set[Tail] = set()
         """Those whose place or name on disk is not the present one."""
         self.ledger = Ledger()
@@ -111,6 +114,23 @@ class Followed:
             # While nobody looked: what it held may be in a copy.
             self._keep_former(tail)
             raise
+
+    def _put_in_order(self, tail: Tail) -> None:
+        """Set which file of the same log is read before this one: a rotation has them follow each other."""
+        if tail.has_left is not None:
+            return
+        tail.has_left = tail.unpacked or tail.path != tail.name
+        other = self._latest.get(tail.name)
+        if other is None or other.gone or other is tail:
+            self._latest[tail.name] = tail
+        elif tail.has_left and not other.has_left:
+            # Files that were opened before their predecessors were reported have not left yet.
+            while (earlier := other.predecessor) is not None and not earlier.has_left:
+                other = earlier
+            tail.predecessor, other.predecessor = earlier, tail
+        else:
+            tail.predecessor = other
+            self._latest[tail.name] = tail
 
     def _hold(self, tail: Tail, fd: int) -> None:
         """It is open already."""

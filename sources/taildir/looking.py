@@ -156,6 +156,7 @@ class Looking(Followed):
 
     def _follow(self, key: Key, tail: Tail, found: Found, fd: int | None = None) -> None:
         self._known.found[key] = tail
+        self._put_in_order(tail)
         self._label(tail)
         found.changed.add(tail)
         # At once: an open file can be read even when it is deleted. If it cannot be opened, reading it will say so.

@@ -23,6 +23,7 @@ from watchdog.observers.inotify_c import (
     inotify_rm_watch,
 )
 
+from plugins.errors import ANY_FAILURE
 from sources.taildir import opener
 from sources.taildir.tail import Key
 
@@ -30,7 +31,9 @@ _MASK = Mask(
     InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVE | InotifyConstants.IN_DELETE | InotifyConstants.IN_ONLYDIR
 )
 _RESTART_SECONDS = 1.0
-"""The process is not started more often than that."""
+"""Least time between two starts of the process. It doubles while the process ends again and again."""
+_MOST_RESTART_SECONDS = 60.0
+"""Longest time between two starts."""
 _START_SECONDS = 5.0
 """Longer than the process takes to start on a busy machine."""
 _TEXT_BYTES = 1 << 15
@@ -62,14 +65,15 @@ class Names:
         tell: Callable[[Named], None],
         overflow: Callable[[], None],
         ended: Callable[[str], None],
+        synced: Callable[[int], None],
     ) -> None:
         """Watch nothing yet. Raises OSError where there can be no instance.
 
-        `tell` is called in the order of the kernel's events, `overflow` where it dropped some, `ended` with the
-        reason where the process ended or could not be started, which may have cost some; it is started again. All
-        are called on a thread of this object.
+        `tell` is called in the order of the kernel's events, and `overflow` where the kernel dropped some. `ended` is
+        called with the reason where the process ended or could not be started. Events may be lost then; the process
+        is started again. `synced` answers `sync`. All are called on a thread of this object.
         """
-        self._tell, self._overflow, self._ended = tell, overflow, ended
+        self._tell, self._overflow, self._ended, self._synced = tell, overflow, ended, synced
         self._lock = threading.Lock()
         self._watched: dict[str, tuple[WatchDescriptor, list[str] | None]] = {}
         """By directory, its watch, and the patterns of new files' names."""
@@ -108,6 +112,20 @@ class Names:
             self._tell_watches()
         return new
 
+    def sync(self, number: int) -> bool:
+        """Request a call of `synced` with that number after all events that the kernel has queued by now.
+
+        False where the process cannot be asked at present.
+        """
+        with self._lock:
+            try:
+                if self._channel is not None:
+                    self._channel.send(json.dumps([[opener.SYNC, number]]).encode(), socket.MSG_DONTWAIT)
+                    return True
+            except OSError:
+                pass
+        return False
+
     def wait(self) -> None:
         """Wait until files are opened as they come, but not for long: the process may be unable to start."""
         self._ready.wait(_START_SECONDS)
@@ -141,17 +159,20 @@ class Names:
     # --- on the thread
 
     def _run(self) -> None:
+        pause = _RESTART_SECONDS
         while not self._closing.is_set():
             began = time.monotonic()
             try:
                 self._start()
                 ended = self._receive()
-            except OSError as e:
-                ended = str(e)
+            except ANY_FAILURE as e:
+                ended = f"{type(e).__name__}: {e}"
             if not self._closing.is_set():
                 self._ready.set()
                 self._ended(ended)
-            self._closing.wait(began + _RESTART_SECONDS - time.monotonic())
+            lived = time.monotonic() - began
+            self._closing.wait(pause - lived)
+            pause = _RESTART_SECONDS if lived > _MOST_RESTART_SECONDS else min(2 * pause, _MOST_RESTART_SECONDS)
 
     def _start(self) -> None:
         with self._lock:
@@ -165,6 +186,7 @@ class Names:
                         [sys.executable, "-I", "-S", opener.__file__, str(self._inotify), str(theirs.fileno())],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
+                        stderr=subprocess.PIPE,
                         cwd="/",
                         start_new_session=True,  # which Linux lets run sooner, where it groups sessions
                         pass_fds=(self._inotify, theirs.fileno()),
@@ -177,7 +199,7 @@ class Names:
             self._tell_watches()
 
     def _receive(self) -> str:
-        """Tell what the process says until it ends; how it ended."""
+        """Pass on the reports of the process until it ends; return how it ended."""
         channel, process = self._channel, self._process
         if channel is None or process is None:
             return ""
@@ -196,6 +218,8 @@ class Names:
                 for named in _decoded(data, iter(files)):
                     if named.kind == opener.OVERFLOW:
                         self._overflow()
+                    elif named.kind == opener.SYNC:
+                        self._synced(named.cookie)
                     else:
                         self._tell(named)
         except ConnectionError:
@@ -206,8 +230,9 @@ class Names:
             channel.close()
             with suppress(OSError):
                 process.kill()
-            process.wait()
-        return f"exit code {process.returncode}"
+            _, complaint = process.communicate()
+        reason = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+        return reason or f"exit code {process.returncode}"
 
 
 def _decoded(data: bytes, files: Iterator[int]) -> Iterator[Named]:

@@ -24,7 +24,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 CREATED, LEFT, ARRIVED, DELETED, OVERFLOW = "created", "left", "arrived", "deleted", "overflow"
-"""What can be told of a name. `left` and `arrived` are the two halves of a rename, with one cookie."""
+"""Kinds of reports about a name. `left` and `arrived` are the two halves of a rename, with one cookie."""
+SYNC = "sync"
+"""Kind of the report that all events are handled which the kernel had queued when it was requested."""
 MOST_FILES = 64
 """Open files in one message."""
 MESSAGE_BYTES = 1 << 17
@@ -57,7 +59,7 @@ class Opener:
     def __init__(self) -> None:
         self.waiting: deque[tuple[Told, int | None]] = deque()
         """What is to be told, with open files."""
-        self._watched: dict[int, dict[str, re.Pattern[str] | None]] = {}
+        self._watched: dict[int, dict[str, list[re.Pattern[str]] | None]] = {}
         """By watch, the directories that it is about: one, unless links lead to it; None where every name counts."""
         self._early: dict[int, list[Event]] = {}
         """Events of watches of which nothing was heard yet."""
@@ -65,7 +67,8 @@ class Opener:
     def watch(self, watch: int, directories: Mapping[str, Sequence[str] | None]) -> None:
         """That watch is about these directories; of each, the patterns of new files' names."""
         self._watched[watch] = {
-            directory: None if patterns is None else re.compile("|".join(f"(?:{p})" for p in patterns), re.ASCII)
+            # Not joined into one pattern: flags such as (?i) are legal only where a pattern begins.
+            directory: None if patterns is None else [re.compile(pattern, re.ASCII) for pattern in patterns]
             for directory, patterns in directories.items()
         }
         for event in self._early.pop(watch, ()):
@@ -81,7 +84,7 @@ class Opener:
             self._watched.pop(event.watch)
         elif event.name and not event.mask & _IN_ISDIR:
             name = os.fsdecode(event.name)
-            for directory, pattern in self._watched[event.watch].items():
+            for directory, patterns in self._watched[event.watch].items():
                 path = os.path.join(directory, name)
                 if event.mask & _IN_MOVED_FROM:
                     self.waiting.append(((LEFT, path, event.cookie, 0, 0, False), None))
@@ -89,8 +92,12 @@ class Opener:
                     self._came(ARRIVED, path, event.cookie)
                 elif event.mask & _IN_DELETE:
                     self.waiting.append(((DELETED, path, 0, 0, 0, False), None))
-                elif event.mask & _IN_CREATE and (pattern is None or pattern.fullmatch(name)):
+                elif event.mask & _IN_CREATE and (patterns is None or any(p.fullmatch(name) for p in patterns)):
                     self._came(CREATED, path, 0)
+
+    def sync(self, number: int) -> None:
+        """Report, behind everything that is queued already, that the request of that number is answered."""
+        self.waiting.append(((SYNC, "", number, 0, 0, False), None))
 
     def _came(self, kind: str, path: str, cookie: int) -> None:
         key, fd = (0, 0), None
@@ -179,7 +186,14 @@ def main(inotify: int, channel: socket.socket) -> None:
                 if not commands:
                     return
                 for watch, directories in json.loads(commands):
-                    opener.watch(watch, directories)
+                    if watch != SYNC:
+                        opener.watch(watch, directories)
+                        continue
+                    with contextlib.suppress(BlockingIOError):
+                        while True:
+                            for event in events(os.read(inotify, _READ_BYTES)):
+                                opener.handle(event)
+                    opener.sync(directories)
                 with contextlib.suppress(BlockingIOError):
                     channel.send(b"[]")  # there is room for more commands
 

@@ -33,6 +33,8 @@ class Due(NamedTuple):
     """Whether its last lines make an event, even if it might go on."""
     final: bool
     """Whether an unfinished last line counts as well."""
+    modified: int
+    """Modification time of the file, in nanoseconds since the epoch."""
 
 
 class EventReader:

@@ -28,8 +28,10 @@ STOPPING_SECONDS = 0.1
 _GLANCE_SECONDS = 0.01
 """While writes are not watched, all files are looked at after so long, or later where that would take more than a
 twentieth of the time."""
+_ORDER_SECONDS = 1.0
+"""Longest time that a new file waits until the kernel's reports about its predecessors are handled."""
 _MISSED_SECONDS = 600.0
-"""So long after a file was missed the agent's health shows it."""
+"""Time for which the agent's health shows that files were, or may have been, missed."""
 
 
 class TaildirSource(Source[TaildirConfig]):
@@ -92,6 +94,10 @@ class TaildirSource(Source[TaildirConfig]):
         self._pause = 0.0
         self._next_look = self._next_glance = 0.0
         self._found = False
+        self._shown: dict[str, tuple[str, float]] = {}
+        """By kind, what the agent's health shows, and until when on the monotonic clock."""
+        self._postponed: dict[Tail, float] = {}
+        """New files that are read once their predecessors are known, and when at the latest."""
         self._watch_directories()  # before the first look, so that nothing comes between the two
         self._watch.settle()
         self._files.scan(skip_to_end=config.skip_to_end)
@@ -159,18 +165,26 @@ class TaildirSource(Source[TaildirConfig]):
         cut_short = False
         pieces: list[Events] = []
         room, space = self.config.batch_size, BATCH_BYTES
-        for due in self._due():
+        dues = self._due()
+        unfinished = {*self._postponed}
+        for due in dues:
             tail = due.tail
             batches = 0
+            if tail.predecessor in unfinished:  # its lines would overtake those of the same log
+                unfinished.add(tail)
+                self._reader.go_on_with(tail)
+                continue
             while not self.stopping.is_set():
                 if batches == self.config.max_batch_count:
                     self._reader.go_on_with(tail)
+                    unfinished.add(tail)
                     cut_short = True
                     break
                 events = self._reader.read(due, room, space)
                 if events is None:
                     break
                 pieces.append(events)
+                tail.predecessor = None
                 more = tail.position + space < due.until
                 room -= events.number
                 space -= events.size
@@ -181,6 +195,7 @@ class TaildirSource(Source[TaildirConfig]):
                 batches += 1
             if due.more and not tail.blank:
                 self._reader.go_on_with(tail)
+                unfinished.add(tail)
         if pieces and not self.stopping.is_set():
             yield from self._offer(pieces)
         return cut_short
@@ -205,6 +220,12 @@ class TaildirSource(Source[TaildirConfig]):
                     " meanwhile may have been missed",
                     hints.ended,
                 )
+                self._show(
+                    "ended",
+                    "the process that opens new files ended"
+                    f" {self.metrics.get('WatchRestartCount'):.0f} times ({hints.ended}): files that came and went"
+                    " meanwhile may have been missed",
+                )
             if hints.overflow or hints.ended:
                 self._files.ledger.reset()
                 self._files.excuse(self._files.directories)
@@ -214,38 +235,92 @@ class TaildirSource(Source[TaildirConfig]):
             quiet = {tail for tail in self._reader.holding if self._quiet(tail, now)}
             if hints.busy and now >= self._next_glance:
                 grown.update(self._files.followed)
-            tails = dict.fromkeys(grown | changed | self._reader.behind | quiet)
+            tails = dict.fromkeys(grown | changed | self._reader.behind | quiet | self._postponed.keys())
         self._tell_missed()
         self._reader.behind = set()
-        found = []
+        found: list[tuple[int, str, Due]] = []
         for tail, status in tails.items():
-            try:
-                status = status or tail.status()
-            except OSError as e:
-                self._reader.unreadable(tail, e)
-                continue
-            if status is None:
-                continue  # the next look everywhere finds what became of it
-            if status.st_size <= tail.position:
-                tail.grown = False
-            state = (status.st_size, status.st_mtime_ns)
-            still = state == tail.seen
-            final = still and tail.rotated and self._files.idle(tail, now)
-            complete = final or (still and bool(tail.held) and self._quiet(tail, now))
-            if not still:
-                tail.changed_at = now
-            elif not complete or status.st_size <= tail.position:
-                continue
-            tail.seen = state
-            until = min(status.st_size, tail.position + TURN_BYTES)
-            due = Due(tail, until, until < status.st_size, complete, final)
-            found.append((status.st_mtime_ns, tail.path, due))
+            if due := self._due_of(tail, status, now):
+                found.append((due.modified, tail.path, due))
         if hints.busy and now >= self._next_glance:
             looked = time.monotonic()
             self._next_glance = looked + max(_GLANCE_SECONDS, 19 * (looked - now))
         found.sort(key=lambda entry: entry[:2])
         self._found = self._found or bool(found)
-        return [due for _, _, due in found]
+        return self._in_order([due for _, _, due in found], now, hints.synced)
+
+    def _due_of(
+        self, tail: Tail, status: os.stat_result | None, now: float, *, succeeded: bool = False
+    ) -> Due | None:
+        """Return what is to be read of a file now; None where there is nothing.
+
+        `succeeded` says that the lines of a successor wait, so that the last event of this file does not go on.
+        """
+        try:
+            status = status or tail.status()
+        except OSError as e:
+            self._reader.unreadable(tail, e)
+            return None
+        if status is None:
+            return None  # the next look everywhere finds what became of it
+        if status.st_size <= tail.position:
+            tail.grown = False
+        state = (status.st_size, status.st_mtime_ns)
+        still = state == tail.seen
+        final = still and tail.rotated and self._files.idle(tail, now)
+        complete = final or (still and bool(tail.held) and (succeeded or self._quiet(tail, now)))
+        if not still:
+            tail.changed_at = now
+        elif not complete or status.st_size <= tail.position:
+            return None
+        tail.seen = state
+        until = min(status.st_size, tail.position + TURN_BYTES)
+        return Due(tail, until, until < status.st_size, complete, final, status.st_mtime_ns)
+
+    def _in_order(self, found: list[Due], now: float, synced: int) -> list[Due]:
+        """Put what is left of a rotated file before its successor.
+
+        The predecessor's size is read after the successor's: what the writer wrote before it turned to the new file
+        is there by then. Modification times do not tell the order, because the kernel's clock for them ticks every
+        few milliseconds.
+        """
+        waited, self._postponed = self._postponed, {}
+        if all(due.tail.predecessor is None for due in found):
+            return found
+        dues = {due.tail: due for due in found}
+        chains: dict[Tail, list[Tail]] = {}
+        for due in found:
+            chain = chains[due.tail] = [due.tail]
+            while due.until > due.tail.position and (earlier := chain[-1].predecessor) is not None:
+                if earlier.gone or earlier in chain:
+                    break
+                chain.append(earlier)
+        succeeded = {tail for chain in chains.values() for tail in chain[1:]}
+        ordered: list[Due] = []
+        for newest in [due.tail for due in found if due.tail not in succeeded]:
+            for tail in reversed(chains[newest]):
+                mine = dues.get(tail)
+                if tail in succeeded:
+                    mine = self._due_of(tail, None, now, succeeded=True) or mine
+                if mine is None:
+                    continue
+                if self._waits(mine, now, synced, waited.get(tail, now + _ORDER_SECONDS)):
+                    tail.seen = None
+                else:
+                    ordered.append(mine._replace(complete=mine.complete or (tail in succeeded and not mine.more)))
+        return ordered
+
+    def _waits(self, due: Due, now: float, synced: int, until: float) -> bool:
+        """Postpone a new file while files may be unreported that came between its predecessor and it."""
+        tail, earlier = due.tail, due.tail.predecessor
+        if earlier is None or earlier.gone or due.until <= tail.position:
+            return False
+        if not tail.sync:
+            tail.sync = self._watch.sync()
+        if now >= until or (tail.sync <= synced and earlier not in self._postponed):
+            return False
+        self._postponed[tail] = until
+        return True
 
     def _look_everywhere(self, now: float) -> dict[Tail, os.stat_result | None]:
         least = self.config.backoff_sleep_increment / 1000
@@ -276,9 +351,14 @@ class TaildirSource(Source[TaildirConfig]):
                 f" {self.metrics.get('FileMissedCount'):.0f} so far, the latest {missed[-1]}"
             )
             self.complain("missed", "%s", text)
-            until = time.monotonic() + _MISSED_SECONDS
-            self.metrics.degraded = lambda: text if time.monotonic() < until else ""
+            self._show("missed", text)
             missed.clear()
+
+    def _show(self, kind: str, text: str) -> None:
+        """Show that text in the agent's health for a while, in place of an earlier one of its kind."""
+        shown = {**self._shown, kind: (text, time.monotonic() + _MISSED_SECONDS)}
+        self._shown = shown
+        self.metrics.degraded = lambda: "; ".join(text for text, until in shown.values() if time.monotonic() < until)
 
     def _quiet(self, tail: Tail, now: float) -> bool:
         """Whether it has not grown for so long that its last event will not go on."""
@@ -289,6 +369,7 @@ class TaildirSource(Source[TaildirConfig]):
         if self._reader.holding:
             quiet = min(tail.changed_at for tail in self._reader.holding) + self.config.multiline_timeout / 1000
             until = min(until, quiet)
+        until = min(until, *self._postponed.values(), until)
         while not self.stopping.is_set() and (left := until - time.monotonic()) > 0:
             if self._watch.wait(min(left, STOPPING_SECONDS)):
                 # Lines that come one by one shall not become batches of one each.

@@ -123,6 +123,15 @@ class Tail:
         """Whether a name is known that leads to it."""
         self.matched = False
         """Whether that name matches a file group."""
+        self.has_left: bool | None = None
+        """Whether it was renamed away from the name of its log, as far as that was reported in the kernel's order.
+
+        None until its place among the files of its log is known.
+        """
+        self.sync = 0
+        """Number of the request that reports all files which came between `predecessor` and this one; 0: not made."""
+        self.predecessor: Tail | None = None
+        """The file whose name this one took over in a rotation. Its lines come first; None once that is ensured."""
         self.seen: tuple[int, int] | None = None
         """Size and modification time when all its whole lines had been read."""
         self.changed_at = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -73,8 +74,22 @@ class Hints(NamedTuple):
     """Whether writes are not watched now, so that any file may have grown."""
     overflow: bool
     """Whether changes of names were dropped."""
+    synced: int
+    """Number of the latest `Watch.sync` that is answered: the changes before it are among those taken."""
     ended: str
     """Why the process that opens files had to be started again, which may have cost some; empty where it had not."""
+
+
+def _explained(error: OSError) -> str:
+    """Return the text of an error of inotify, with the limit of the kernel that it names in other words."""
+    if error.errno == errno.ENOSPC:
+        return "too many directories are watched on this host: raise fs.inotify.max_user_watches with sysctl"
+    if error.errno == errno.EMFILE:
+        return (
+            "this user has too many inotify instances, or this process too many open files: raise "
+            "fs.inotify.max_user_instances with sysctl, or LimitNOFILE of the service (ulimit -n)"
+        )
+    return error.strerror or str(error)
 
 
 @dataclass(eq=False)
@@ -172,6 +187,8 @@ class Watch:
         self._opened: dict[Key, Opened] = {}
         self._overflow = False
         self._ended = ""
+        self._requested = self._synced = 0
+        """Numbers of the latest request of `sync`, and of the latest that is answered."""
         self._leaving: dict[int, str] = {}
         """By cookie, names of files whose rename is half told."""
         self._moved: dict[str, str] = {}
@@ -185,11 +202,15 @@ class Watch:
         if not inotify:
             return
         try:
-            self._names = Names(tell=self._on_name, overflow=self._on_overflow, ended=self._on_end)
+            self._names = Names(
+                tell=self._on_name, overflow=self._on_overflow, ended=self._on_end, synced=self._on_sync
+            )
             self._writes = _Writes(self._on_write, self._hinted.set)
         except OSError as e:
             self.close()
-            log.warning("the kernel cannot report changes (%s): files are checked periodically instead", e)
+            log.warning(
+                "the kernel cannot report changes (%s): files are checked periodically instead", _explained(e)
+            )
 
     def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
         """Watch that directory, if it is there; doing so again costs two calls of the system.
@@ -211,7 +232,7 @@ class Watch:
             if not self._told:
                 self._told = True
                 self._log.warning(
-                    "%s cannot be watched (%s): its files are checked periodically instead", directory, e
+                    "%s cannot be watched (%s): its files are checked periodically instead", directory, _explained(e)
                 )
         return new
 
@@ -219,6 +240,18 @@ class Watch:
         """Wait until files are opened as they come, but not for long."""
         if self._names is not None:
             self._names.wait()
+
+    def sync(self) -> int:
+        """Ask for all changes that the kernel knows of by now; return the number that `Hints.synced` will have.
+
+        Where nothing watches, the request counts as answered.
+        """
+        with self._lock:
+            self._requested += 1
+            number = self._requested
+        if self._names is None or not self._names.sync(number):
+            self._on_sync(number)
+        return number
 
     @property
     def busy(self) -> bool:
@@ -238,13 +271,14 @@ class Watch:
             self._opened = {}
             overflow, self._overflow = self._overflow, False
             ended, self._ended = self._ended, ""
+            synced = self._synced
             self._count = 0
             everywhere = overflow or bool(ended)
             if self.busy and time.monotonic() >= self._busy_until:
                 self._busy_until = 0.0
                 everywhere = True
             busy = self.busy
-        return Hints(grown, changes, everywhere, busy, overflow, ended)
+        return Hints(grown, changes, everywhere, busy, overflow, synced, ended)
 
     def close(self) -> None:
         """Stop watching, and let go of what was not taken; its threads have ended on return."""
@@ -275,7 +309,13 @@ class Watch:
     def _on_end(self, reason: str) -> None:
         with self._lock:
             self._ended = reason
+            self._synced = self._requested
         self._forget_moves()
+
+    def _on_sync(self, number: int) -> None:
+        with self._lock:
+            self._synced = max(self._synced, number)
+        self._hinted.set()
 
     def _forget_moves(self) -> None:
         self._leaving.clear()

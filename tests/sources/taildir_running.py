@@ -47,6 +47,8 @@ def process(source: TaildirSource) -> Lines:
             found += [(event.body, event.headers) for event in batch]
             source.stored(batch)
             quiet = 0
+        if source._postponed:
+            quiet = 0  # a new file waits for reports about its predecessors
         time.sleep(0.0015)  # past the time of the next look everywhere
     return found
 

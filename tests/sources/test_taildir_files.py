@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.services.running import until
 from tests.sources.descriptors import open_files
 from tests.sources.taildir_running import (
     append,
@@ -63,6 +64,27 @@ def test_rotation_out_of_the_pattern(down: bool, logs: Path, tmp_path: Path) -> 
     (logs / "old").rename(logs / "log.again")
     assert bodies(source) == [], "not even when it matches again"
     source.close()
+
+
+@pytest.mark.parametrize("multiline", [False, True])
+def test_a_rotated_file_is_read_to_its_end_before_its_successor(multiline: bool, logs: Path, tmp_path: Path) -> None:
+    options = {"multiline.pattern": "^ ", "multiline.timeout": "600000"} if multiline else {}
+    source = start(tmp_path, "app[.]log", **options)
+    log = logs / "app.log"
+    written = [b"%06d %s" % (number, b"x" * 100) for number in range(100_000)]  # more than one turn reads of a file
+    append(log, written[0] + b"\n")
+    found = bodies(source)
+    append(log, b"".join(line + b"\n" for line in written[1:]))
+    for number, lines in enumerate(([b"a", b"b"], [b"c", b"d"]), 1):
+        log.rename(logs / f"app.log.{number}")
+        append(log, b"".join(line + b"\n" for line in lines))
+        written += lines
+    for path in logs.iterdir():
+        os.utime(path, ns=(1, 1))  # as where all were written within one tick of the kernel's clock
+    written = written[:-1] if multiline else written  # the last one may go on
+    until(lambda: found.extend(bodies(source)) or len(found) == len(written), seconds=60)
+    source.close()
+    assert found == written
 
 
 def test_a_closed_file_is_found_under_a_name_that_does_not_match(logs: Path, tmp_path: Path) -> None:

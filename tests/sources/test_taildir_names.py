@@ -182,6 +182,25 @@ def test_it_is_started_again_and_what_came_meanwhile_is_found(
     source.close()
 
 
+def test_a_process_that_ends_at_once_degrades_health_and_is_started_less_and_less_often(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "opener.py"
+    broken.write_text("raise ValueError('it cannot')")
+    monkeypatch.setattr("sources.taildir.names.opener.__file__", str(broken))
+    monkeypatch.setattr("sources.taildir.names._RESTART_SECONDS", 0.01)
+    (tmp_path / "logs").mkdir()
+    source = begin(tmp_path)
+    append(tmp_path / "logs" / "log.a", b"1\n")
+    assert bodies(source) == [b"1"], "files are looked for all the same"
+    began = time.monotonic()
+    until(lambda: bodies(source) or source.metrics.get("WatchRestartCount") >= 5)
+    assert time.monotonic() - began > 0.01 * (1 + 2 + 4) * 0.9
+    assert "times (ValueError: it cannot): files that came and went" in source.metrics.degraded()
+    source.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_what_the_kernels_queue_does_not_hold_is_told_and_all_is_looked_at(
     begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,7 +231,7 @@ def test_what_the_kernels_queue_does_not_hold_is_told_and_all_is_looked_at(
 
 def watch_names(pid: Connection) -> None:
     """Until it is ended; tells which process it has started."""
-    names = Names(tell=print, overflow=print, ended=print)
+    names = Names(tell=print, overflow=print, ended=print, synced=lambda _: None)
     until(lambda: names._process is not None)
     assert names._process is not None
     pid.send(names._process.pid)

@@ -16,3 +16,11 @@ def test_events_of_a_directory_that_was_gone_before_it_was_heard_of_are_told() -
     assert [told[:2] for told, _ in opener.waiting] == [("created", "/gone/a"), ("deleted", "/gone/a")]
     opener.watch(1, {})
     assert len(opener.waiting) == 2
+
+
+def test_patterns_of_one_directory_keep_their_own_flags() -> None:
+    opener = Opener()
+    opener.watch(1, {"/gone": [r"(?i).*\.log", r"(?s)b.*"]})
+    for name in (b"A.LOG", b"b", b"B", b"c"):
+        opener.handle(Event(1, CREATE, 0, name))
+    assert [told[1] for told, _ in opener.waiting] == ["/gone/A.LOG", "/gone/b"]

@@ -24,15 +24,22 @@ TAILDIR = "copies files followed groups listing looking opened positions reading
 MODULES = ("plugins.shared.disk", *(f"sources.taildir.{name}" for name in TAILDIR.split()))
 MOST_QUEUED = 60
 OVERFLOW, IGNORED = 0x4000, 0x8000
+SYNC = -2
+"""In place of a watch: a request of `NamesModel.sync`."""
 
 
 class NamesModel:
     """`Names`: the kernel's queue, and the process that reads it, which runs the real code of it."""
 
     def __init__(
-        self, *, tell: Callable[[Any], None], overflow: Callable[[], None], ended: Callable[[str], None]
+        self,
+        *,
+        tell: Callable[[Any], None],
+        overflow: Callable[[], None],
+        ended: Callable[[str], None],
+        synced: Callable[[int], None],
     ) -> None:
-        self._tell, self._overflow, self._ended = tell, overflow, ended
+        self._tell, self._overflow, self._ended, self._synced = tell, overflow, ended, synced
         here = world()
         self.world, self.agent = here, here.process
         self.disk: Disk = here.models["disk"]
@@ -78,6 +85,11 @@ class NamesModel:
         """That directory is deleted, or watched no more."""
         if (watch := self.watches.pop(key, None) if key is not None else None) is not None:
             self._queue((watch, IGNORED, 0, b""))
+
+    def sync(self, number: int) -> bool:
+        self.events.append((SYNC, 0, number, b""))
+        self.news.fire()
+        return not self.closed
 
     def wait(self) -> None:
         """It has started."""
@@ -130,7 +142,11 @@ class NamesModel:
                 continue
             self.world.sleep(self.world.random.choice([0.0005, 0.002, 0.01]))
             for _ in range(min(len(self.events), self.world.random.randint(1, 8))):
-                self.opener.handle(Event(*self.events.popleft()))
+                watch, mask, cookie, name = self.events.popleft()
+                if watch == SYNC:
+                    self.opener.sync(cookie)
+                else:
+                    self.opener.handle(Event(watch, mask, cookie, name))
             if self.world.random.random() < 0.5:
                 self.world.sleep(0.001)
             if self.closed or self.process is not me:
@@ -151,6 +167,8 @@ class NamesModel:
                     files_of(self.agent).add(fd)
                 if kind == "overflow":
                     self._overflow()
+                elif kind == "sync":
+                    self._synced(cookie)
                 else:
                     self._tell(Named(kind, path, cookie, (device, inode) if inode else None, fd))
 
