@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -155,6 +155,24 @@ class KafkaBackedChannel(Channel[C]):
     @abstractmethod
     def holders(self, group: str | None) -> Mapping[int, str]:
         """Who reads each partition in that group at present, in words; those that nobody reads are left out."""
+
+    def refusals(
+        self, group: str | None, positions: Mapping[PartitionClaim, int | None] | None = None
+    ) -> Sequence[FlafkaError]:
+        """Return, for each partition that the group cannot go on with before a person decides, the error with the
+        command that resolves it: records that brokers have lost, or that retention removed unread.
+
+        `positions` are those of a sink's own commit log. If unset, the group's count. What was kept with the group's
+        offsets, by `refuse` or a reader, is returned in any case.
+        """
+        return ()
+
+    def refuse(self, error: FlafkaError) -> None:
+        """Keep that error with the offset of a group that no reader is a member of, if a person has to decide.
+
+        It is one of `refusals` from then on, until the group is reset, whatever comes into the channel. Raises as
+        `record` does.
+        """
 
     @abstractmethod
     def confirm(self, claim: PartitionClaim) -> None:

@@ -24,7 +24,7 @@ from agent.config.diagnostics import Severity
 from agent.graph import graph_of, ways
 from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
-from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
+from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, Retry, StreamingSink
 from plugins.errors import ANY_FAILURE
 from plugins.shared.kafkaclient import stream_client
 
@@ -123,6 +123,17 @@ def _probe_outputs(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
                 )
 
 
+def _refusals(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
+    """Yield why the sink cannot go on in its consumer group before a person decides, with the command for that.
+
+    Nothing where no broker answers: the channel says so.
+    """
+    made = channel.make()
+    if isinstance(made, KafkaBackedChannel):
+        with contextlib.suppress(Retry):
+            yield from map(str, made.refusals(sink.group))
+
+
 def _probe_monitoring(spec: AgentSpec, running: Sequence[int]) -> list[Diagnostic]:
     """Whether the metrics can be served."""
     from agent.monitoring.server import listen
@@ -160,6 +171,8 @@ def _ask(component: ComponentSpec, spec: AgentSpec) -> list[str]:
         found = list(component.make().probe())
         if isinstance(component, SinkSpec) and issubclass(component.cls, StreamingSink):
             found += _probe_outputs(component, spec.channel(component.channel))
+        if isinstance(component, SinkSpec):
+            found += _refusals(component, spec.channel(component.channel))
         return found
     except ANY_FAILURE as e:  # whatever a component's probe raises is an answer too
         return [str(e) or type(e).__name__]

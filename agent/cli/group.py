@@ -229,7 +229,7 @@ def _commit(
             # A sink's own record stays where it is; events get new ids, unless they have had them before.
             said = _said(committed.get(key))
             named = move.epoch if new_ids else max(said.ids, 2)
-            said = said._replace(epoch=move.epoch, topic_id=ids[move.topic], ids=named)
+            said = said._replace(epoch=move.epoch, topic_id=ids[move.topic], ids=named, lost="")
         offsets[key] = OffsetAndMetadata(move.new_offset, said.text() + NUL, None)
     for _ in range(TRIES):
         _write(admin, name, offsets)

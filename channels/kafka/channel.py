@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -15,7 +16,16 @@ from channels.kafka.differences import KAFKA
 from channels.kafka.looking import Looking
 from channels.kafka.onlooker import KafkaOnlooker
 from channels.kafka.outside import OutsideCommits
-from channels.kafka.positions import ANSWER_SECONDS, TopicIds, assigned, called, claims_of, reader_id
+from channels.kafka.positions import (
+    ANSWER_SECONDS,
+    TopicIds,
+    assigned,
+    called,
+    claims_of,
+    kept_refusals,
+    reader_id,
+    refusals_of,
+)
 from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode, encode_event, readdressed
@@ -40,6 +50,7 @@ from plugins import (
 from plugins.shared.kafkaclient import CONSUMER, NO_BROKERS, failure, reason, refusing, unanswered
 from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.kafkaproperties import client_properties
+from plugins.shared.offsets import RecordsLost
 
 """What brokers put behind the name of a member."""
 
@@ -204,6 +215,22 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     def positions(self, group: str | None) -> Mapping[PartitionClaim, int | None]:
         """The group's committed offsets, with what their metadata says."""
+        return self._committed(group)[0]
+
+    def refusals(
+        self, group: str | None, positions: Mapping[PartitionClaim, int | None] | None = None
+    ) -> Sequence[FlafkaError]:
+        """By the group's committed offsets, the positions, and the watermarks."""
+        claims, committed = self._committed(group)
+        positions = claims if positions is None else positions
+        found = refusals_of(positions, self._watermarks({"isolation.level": "read_uncommitted"})) if positions else {}
+        found |= {one.claim.partition: one for one in kept_refusals(claims, committed)}
+        if found:
+            self.confirm(next(iter(claims)))  # a topic made again meanwhile has lost nothing
+        return [error for _, error in sorted(found.items())]
+
+    def _committed(self, group: str | None) -> tuple[dict[PartitionClaim, int | None], list[TopicPartition]]:
+        """The claim and the offset of each partition, and the committed offsets that these were made of."""
         claim = self._claim(group)._replace(topic_id=self._ids().get())
         consumer = self._onlooker(group)
         try:
@@ -216,7 +243,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         finally:
             consumer.close()
         mixed = bool(self._ids().members(claim.group).older)
-        return claims_of(claim, found, self.log, self._told, mixed=mixed)
+        return claims_of(claim, found, self.log, self._told, mixed=mixed), found
 
     def ends(self) -> Mapping[int, int]:
         """The high watermarks."""
@@ -226,8 +253,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """The low watermarks."""
         return {partition: low for partition, (low, _) in self._watermarks().items()}
 
-    def _watermarks(self) -> dict[int, tuple[int, int]]:
-        consumer, topic = self._onlooker(None), self.config.topic
+    def _watermarks(self, properties: Mapping[str, str] = MappingProxyType({})) -> dict[int, tuple[int, int]]:
+        consumer, topic = self._onlooker(None, properties), self.config.topic
         try:
             partitions = consumer.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions
             return {p: watermarks(consumer, TopicPartition(topic, p), ANSWER_SECONDS) for p in partitions}
@@ -294,6 +321,11 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """See `OutsideCommits.record`."""
         self._outside().record(positions)
 
+    def refuse(self, error: FlafkaError) -> None:
+        """See `OutsideCommits.refuse`."""
+        if isinstance(error, RecordsLost):
+            self._outside().refuse(error)
+
     def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
         """See `OutsideCommits.restore`."""
         self._outside().restore(positions)
@@ -326,9 +358,9 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             self._topic_ids = TopicIds(AdminClient(self._client(self.config.consumer)), self.config.topic)
         return self._topic_ids
 
-    def _onlooker(self, group: str | None) -> Consumer:
+    def _onlooker(self, group: str | None, properties: Mapping[str, str] = MappingProxyType({})) -> Consumer:
         group = group or self.config.group_id
-        return Consumer({**CONSUMER, **self._client(self.config.consumer), "group.id": group})
+        return Consumer({**CONSUMER, **self._client(self.config.consumer), "group.id": group, **properties})
 
     def _outside(self) -> OutsideCommits:
         return OutsideCommits(self._onlooker, self.confirm, self.log)

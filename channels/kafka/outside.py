@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from channels.kafka.positions import ANSWER_SECONDS
 from plugins import Conflict, PartitionClaim, Retry
 from plugins.shared.kafkaoffsets import committed, metadata_of
-from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, overtaken, undone
+from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, RecordsLost, overtaken, undone
 
 UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
 """It is not known whether brokers did what they were asked for."""
@@ -37,6 +37,10 @@ class OutsideCommits:
         """
         self._commit_where(positions, lambda claim, said: True)
 
+    def refuse(self, error: RecordsLost) -> None:
+        """Commit with the group's offset that brokers have lost records before it. Conflict as for `record`."""
+        self._commit_where({error.claim: error.offset}, lambda claim, said: True, error.lost)
+
     def restore(self, positions: Mapping[PartitionClaim, int]) -> None:
         """Commit again what a late commit has undone, one from before a reset or for a topic that was deleted."""
 
@@ -54,7 +58,10 @@ class OutsideCommits:
         self._commit_where(positions, late)
 
     def _commit_where(
-        self, positions: Mapping[PartitionClaim, int], wanted: Callable[[PartitionClaim, OffsetMetadata], bool]
+        self,
+        positions: Mapping[PartitionClaim, int],
+        wanted: Callable[[PartitionClaim, OffsetMetadata], bool],
+        lost: str = "",
     ) -> None:
         for group in {claim.group for claim in positions}:
             claims = {claim.partition: claim for claim in positions if claim.group == group}
@@ -66,7 +73,7 @@ class OutsideCommits:
                         claim.topic,
                         partition,
                         positions[claim],
-                        metadata=OffsetMetadata.of(claim._replace(shared_epoch=0)).text(),
+                        metadata=OffsetMetadata.of(claim._replace(shared_epoch=0))._replace(lost=lost).text(),
                     )
                     for partition, claim in claims.items()
                 }

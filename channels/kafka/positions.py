@@ -6,16 +6,16 @@ import contextlib
 import logging
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from plugins import PartitionClaim, Retry
+from plugins import FlafkaError, PartitionClaim, Retry
 from plugins.shared.kafkaclient import reason
 from plugins.shared.kafkaoffsets import metadata_of, watermarks
-from plugins.shared.offsets import OffsetMetadata, known_to_older
+from plugins.shared.offsets import OffsetMetadata, RecordsLost, known_to_older, out_of_range
 
 ANSWER_SECONDS = 10.0
 """So long brokers have to answer about a topic or a group."""
@@ -225,3 +225,30 @@ def claims_of(
             found[one] = tp.offset
             older |= said.ids == 1
     return found | {one._replace(ids=1 if older else 2): offset for one, offset in silent.items()}
+
+
+def kept_refusals(
+    claims: Mapping[PartitionClaim, int | None], committed: Iterable[TopicPartition]
+) -> Iterator[RecordsLost]:
+    """Yield the losses of records that are kept with these offsets, of which `claims_of` has made the claims."""
+    by_partition = {claim.partition: (claim, offset) for claim, offset in claims.items()}
+    for tp in committed:
+        claim, offset = by_partition[tp.partition]
+        if offset is not None and (lost := OffsetMetadata.parse(metadata_of(tp)).lost):
+            yield RecordsLost(claim, offset, lost)
+
+
+def refusals_of(
+    positions: Mapping[PartitionClaim, int | None], watermarks: Mapping[int, tuple[int, int]]
+) -> dict[int, FlafkaError]:
+    """Return, by partition, why its group cannot go on from that position before a person decides.
+
+    The upper watermarks are those of all records, in open transactions, too: `agent group reset --to latest` moves a
+    group behind these.
+    """
+    found = {
+        claim.partition: out_of_range(claim, offset, *watermarks[claim.partition])
+        for claim, offset in positions.items()
+        if offset is not None and claim.partition in watermarks and not claim.replay
+    }
+    return {partition: error for partition, error in found.items() if error is not None}

@@ -13,11 +13,19 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from channels.kafka.calls import Calls
 from channels.kafka.fetched import Fetched, Start
 from channels.kafka.others import Others
-from channels.kafka.positions import Log, TopicIds, claims_of
+from channels.kafka.positions import Log, TopicIds, claims_of, kept_refusals
 from plugins import FlafkaError, Metrics, PartitionClaim, Reader, RebalanceListener, Record, Retry, Taken
 from plugins.shared.kafkaclient import CONSUMER
 from plugins.shared.kafkaoffsets import committed, watermarks
-from plugins.shared.offsets import OffsetMetadata, begins_late, made_again, names_topic, out_of_range, truncated
+from plugins.shared.offsets import (
+    OffsetMetadata,
+    RecordsLost,
+    begins_late,
+    made_again,
+    names_topic,
+    out_of_range,
+    truncated,
+)
 from plugins.shared.polling import Poller
 
 COMMITTED_SECONDS = 10.0
@@ -265,7 +273,7 @@ class KafkaReader(Poller, Reader):
             marks = watermarks(self.consumer, at, COMMITTED_SECONDS)
             claim = self._fetched.claims.get(partition, claim._replace(partition=partition))
             self._refuse_truncated({claim: (offset, self._fetched.leader_epoch(partition, offset))})
-            raise self._of_this_topic(out_of_range(claim, offset, *marks) or Retry(error.str()))
+            raise self._lasting(self._of_this_topic(out_of_range(claim, offset, *marks) or Retry(error.str())))
         self.refuse_fenced(error)
         self._log.warning("group %s: %s", claim.group, error.str())
 
@@ -274,6 +282,19 @@ class KafkaReader(Poller, Reader):
         in one made again, of which no record is to be given up.
         """
         return error if self._topic_ids.get() == self._claim.topic_id else self._made_again()
+
+    def _lasting(self, error: FlafkaError) -> FlafkaError:
+        """Return that error, which is committed with the offset where a person has to decide.
+
+        Otherwise the sink would go on by itself, past records, once new ones have taken the lost offsets. A commit
+        that fails is made at the next attempt, which finds the loss again.
+        """
+        if isinstance(error, RecordsLost):
+            claim, said = error.claim, OffsetMetadata.of(error.claim)._replace(lost=error.lost)
+            at = TopicPartition(claim.topic, claim.partition, error.offset, metadata=said.text())
+            with suppress(KafkaException):
+                self.consumer.commit(offsets=[at], asynchronous=False)
+        return error
 
     def _apply_seeks(self) -> None:
         seeks = self._fetched.seeks()
@@ -306,6 +327,8 @@ class KafkaReader(Poller, Reader):
         everything = [TopicPartition(self._claim.topic, partition) for partition in range(count)]
         at = committed(self.consumer, everything, COMMITTED_SECONDS)
         found = claims_of(self._claim, at, self._log, mixed=bool(older))
+        for refusal in kept_refusals(found, [one for one in at if one.partition in numbers]):
+            raise refusal
         claims = {claim: offset for claim, offset in found.items() if claim.partition in numbers}
         starts: dict[PartitionClaim, int | None] = {}
         if not self._tell_and_wait(lambda: starts.update(self._owner.assigned(claims))):
@@ -344,9 +367,9 @@ class KafkaReader(Poller, Reader):
         onlooker = Consumer({**CONSUMER, **self._properties, **ONE_RECORD})
         try:
             for claim, (end, epoch) in read.items():
-                start, high = Log(onlooker, claim).truncated(end, epoch)
+                start, _ = Log(onlooker, claim).truncated(end, epoch)
                 if start is not None:
-                    raise self._of_this_topic(truncated(claim, end, start, high))
+                    raise self._lasting(self._of_this_topic(truncated(claim, end, start)))
         finally:
             onlooker.close()
 

@@ -12,6 +12,7 @@ from plugins.errors import FlafkaError, Retry
 
 _OLDER = re.compile(r"epoch=\d+", re.ASCII)
 _UNREAD = re.compile(r"epoch=0[1-9]\d*", re.ASCII)
+_LOST = re.compile(r"\d+\??", re.ASCII)
 
 
 NUL = "\0"
@@ -42,6 +43,8 @@ class OffsetMetadata(NamedTuple):
     """Where the sink that committed it keeps a commit record of its own; empty where it keeps none."""
     shared_epoch: int = 0
     """See `PartitionClaim.shared_epoch`; never read from a text."""
+    lost: str = ""
+    """See `RecordsLost.lost`; empty where brokers have lost nothing. A reset of the group removes it."""
 
     @classmethod
     def parse(cls, text: str | None) -> OffsetMetadata:
@@ -49,11 +52,13 @@ class OffsetMetadata(NamedTuple):
         text = _written(text)
         found = dict(parse_qsl(text))
         epoch, ids = found.get("epoch", ""), found.get("ids", "0" if _UNREAD.fullmatch(text) else "")
+        lost = found.get("lost", "")
         return cls(
             int(epoch) if epoch.isdecimal() else 0,
             found.get("topic", ""),
             int(ids) if ids.isdecimal() else 1,
             found.get("record", ""),
+            lost=lost if _LOST.fullmatch(lost) else "",
         )
 
     @classmethod
@@ -67,7 +72,13 @@ class OffsetMetadata(NamedTuple):
             return f"epoch=0{self.epoch}"
         if self.epoch and self.epoch == self.shared_epoch:
             return f"epoch={self.epoch}"
-        fields = {"epoch": self.epoch or "", "topic": self.topic_id, "ids": self.ids, "record": self.record}
+        fields = {
+            "epoch": self.epoch or "",
+            "topic": self.topic_id,
+            "ids": self.ids,
+            "record": self.record,
+            "lost": self.lost,
+        }
         return urlencode({name: value for name, value in fields.items() if value and (name, value) != ("ids", 1)})
 
 
@@ -89,6 +100,8 @@ def overtaken(claim: PartitionClaim, said: OffsetMetadata) -> str:
     """
     if said.epoch > claim.epoch:
         return f"group {claim.group} was reset, or another agent has taken {claim.topic}-{claim.partition} over"
+    if said.lost:
+        return f"brokers have lost records of {claim.topic}-{claim.partition}, and group {claim.group} was not reset"
     if said.epoch == claim.epoch and said.record and claim.record not in ("", said.record):
         return f"another sink of group {claim.group} commits {claim.topic}-{claim.partition}, below {said.record}"
     return ""
@@ -112,8 +125,39 @@ def names_topic(claim: PartitionClaim) -> bool:
     return bool(OffsetMetadata.parse(OffsetMetadata.of(claim).text()).topic_id)
 
 
+class RecordsLost(FlafkaError):
+    """Loss of records by brokers before the offset of a group: a person has to reset the group.
+
+    The error lasts: `lost` is committed with the offset (`OffsetMetadata.lost`), and whoever gets the partition next
+    raises it again, although new records may lie at the offset by then.
+    """
+
+    def __init__(self, claim: PartitionClaim, offset: int, lost: str) -> None:
+        """`lost` is the first offset of the lost records. A `?` behind it stands for an upper bound."""
+        self.claim, self.offset, self.lost = claim, offset, lost
+        start, known, place = lost.rstrip("?"), not lost.endswith("?"), f"{claim.topic}-{claim.partition}"
+        what = f"group {claim.group} stands at offset {offset} of {place}, "
+        cause = "as when a replica that was behind becomes leader, or brokers are restored from a backup"
+        way_out = _reset(claim, f"{start}{_new_ids(claim)}")
+        if known:
+            super().__init__(
+                f"{what}and has read records {start} to {offset - 1}, {offset - int(start):,} in all, which the "
+                f"brokers have lost since, {cause}; new records get offsets from {start} on. To go on with those: "
+                f"{way_out}"
+            )
+        else:
+            super().__init__(
+                f"{what}which the brokers did not have: {place} ended at {start}: the brokers lost records, {cause}; "
+                f"records that were put since then, below offset {start}, would be skipped. To accept the loss: "
+                f"{way_out}"
+            )
+
+
 def out_of_range(claim: PartitionClaim, offset: int, low: int, high: int) -> FlafkaError | None:
-    """What to say, with the way out, where the brokers do not have the offset a group stands at; None if they do."""
+    """Return the error, with the way out, where the brokers do not have the offset of a group; None if they do.
+
+    The partition has records `low` up to, not including, `high`.
+    """
     place = f"{claim.topic}-{claim.partition}"
     if offset < low and claim.replay:
         return Retry(
@@ -121,36 +165,28 @@ def out_of_range(claim: PartitionClaim, offset: int, low: int, high: int) -> Fla
         )
     if offset > high and claim.replay:
         return Retry(f"the brokers have lost records from {high} on of {place}: the replay looks at what is left")
+    if offset > high:
+        return RecordsLost(claim, offset, f"{high}?")
     if offset < low:
-        to = "earliest"
-        why = f"records {offset} to {low - 1}, {low - offset:,} in all, were removed by retention unread"
-    elif offset > high:
-        to = f"{high}{_new_ids(claim)}"
-        why = (
-            f"{place} ends at {high}: the brokers lost records, as when a replica that was behind becomes leader; "
-            f"records that were put since then, below offset {high}, would be skipped"
+        return FlafkaError(
+            f"group {claim.group} stands at offset {offset} of {place}, which the brokers do not have: records "
+            f"{offset} to {low - 1}, {low - offset:,} in all, were removed by retention unread. "
+            f"To accept the loss: {_reset(claim, 'earliest')}"
         )
-    else:
-        return None
-    return FlafkaError(
-        f"group {claim.group} stands at offset {offset} of {place}, which the brokers do not have: {why}. "
-        f"To accept the loss: {_reset(claim, to)}"
-    )
+    return None
 
 
-def truncated(claim: PartitionClaim, offset: int, start: int, high: int) -> FlafkaError:
-    """What to say, with the way out, where a group stands at `offset`, has read from `start` on what the brokers have
-    lost since, and they perhaps hold other records there, up to `high`.
+def truncated(claim: PartitionClaim, offset: int, start: int) -> FlafkaError:
+    """Return the error, with the way out, where a group stands at `offset` and has read from `start` on what the
+    brokers have lost since.
     """
-    others = f", and hold others from {start} to {high - 1} now" if high > start else ""
-    if claim.replay:
-        way_out = "Run the replay again; where that says so once more, --again delivers all that the span has now"
-    else:
-        way_out = f"To go on with what takes their place: {_reset(claim, f'{start}{_new_ids(claim)}')}"
+    if not claim.replay:
+        return RecordsLost(claim, offset, f"{start}")
     return FlafkaError(
         f"group {claim.group} stands at offset {offset} of {claim.topic}-{claim.partition}, and has read records "
         f"{start} to {offset - 1}, {offset - start:,} in all, which the brokers have lost since, as when a replica "
-        f"that was behind becomes leader{others}. {way_out}"
+        "that was behind becomes leader. Run the replay again; where that says so once more, --again delivers all "
+        "that the span has now"
     )
 
 

@@ -12,7 +12,7 @@ from channels.kafka import others, reader
 from channels.kafka.positions import Members
 from channels.kafka.reader import KafkaReader
 from channels.kafka.records import decode
-from plugins import Metrics, PartitionClaim, Retry
+from plugins import FlafkaError, Metrics, PartitionClaim, Retry
 from plugins.shared import polling
 from plugins.shared.offsets import OffsetMetadata
 
@@ -325,3 +325,23 @@ def test_a_callback_that_fails_while_the_reader_closes_is_no_failure_of_its_thre
     monkeypatch.setattr(threading, "excepthook", failures.append)
     reading("nobody:1", "closing", RebalanceListener(start=None)).close()
     assert failures == []
+
+
+def test_records_that_brokers_have_lost_stop_a_group_until_it_is_reset(brokers):
+    """As after a restore of the brokers from a backup: the group is at 40, and the topic ends at 30."""
+    numbered(brokers, "restored", range(30))
+    commit_to(brokers, "restored", "restored", 40, OffsetMetadata(topic_id="first", ids=2).text())
+
+    def refused():
+        consumer = reading(brokers, "restored", RebalanceListener(start=40))
+        try:
+            with pytest.raises(FlafkaError, match=r"read records 30 to 39, 10 in all, .* --to 30 --new-ids$"):
+                until(lambda: consumer.take(0.1) is not None)
+        finally:
+            consumer.close()
+
+    refused()
+    numbered(brokers, "restored", range(30, 50))
+    refused()
+    offset, said = offsets_of(brokers, "restored", "restored")
+    assert (offset, said.lost) == (40, "30")

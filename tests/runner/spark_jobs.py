@@ -14,7 +14,7 @@ from agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from agent.runner.spark.query import Query
 from agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
 from channels.kafka import KafkaChannel, KafkaChannelConfig
-from plugins import Batch, Config, PartitionClaim, Rejected, Sink
+from plugins import Batch, Config, FlafkaError, PartitionClaim, Rejected, Sink
 
 PLACE = Place("test.conf", 1)
 CLAIM = PartitionClaim("c", "t", "i", "g", 0, 0)
@@ -44,6 +44,14 @@ class Recording(KafkaChannel):
 
     def starts(self) -> Mapping[int, int]:
         return {}
+
+    def refusals(self, group: str | None, positions: Mapping[PartitionClaim, int | None] | None = None) -> Any:
+        return []
+
+    def refuse(self, error: FlafkaError) -> None:
+        pass
+
+    restore = record
 
 
 def jobs(tolerance: Tolerance) -> tuple[Job, SinkJob]:

@@ -15,6 +15,7 @@ from agent.runner.deadletters.rejections import Rejections
 from agent.runner.spark import query as query_module
 from agent.runner.spark.query import Clock, Query
 from agent.topology import Tolerance
+from channels.kafka.positions import refusals_of
 from plugins import Conflict, FlafkaError, PartitionClaim, Retry
 from tests.runner.spark_jobs import CLAIM, Recording, jobs, one_batch
 from tests.runner.test_rejections import Letters
@@ -76,8 +77,8 @@ class Overtaken(Recording):
     def starts(self) -> Mapping[int, int]:
         return {0: self.ranges[0]}
 
-    def ends(self) -> Mapping[int, int]:
-        return {0: self.ranges[1]}
+    def refusals(self, group: str | None, positions: Mapping[PartitionClaim, int | None] | None = None) -> Any:
+        return [*refusals_of(positions or {}, {0: self.ranges}).values()]
 
 
 def overtaken(**claim: Any) -> tuple[Query, Overtaken]:
@@ -177,7 +178,7 @@ def test_a_query_that_spark_ends_says_what_was_behind_it(
             (5, 9),
             r"at offset 3 of t-0, .* records 3 to 4, 2 in all, were removed by retention .*--topic t:0 --to earliest",
         ),
-        ((0, 2), r"at offset 3 of t-0, .* t-0 ends at 2: the brokers lost records, .* --topic t:0 --to 2 --new-ids"),
+        ((0, 2), r"at offset 3 of t-0, .* t-0 ended at 2: the brokers lost records, .* --topic t:0 --to 2 --new-ids"),
     ],
 )
 def test_records_that_the_brokers_do_not_have_are_named_with_the_way_out(

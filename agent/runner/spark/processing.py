@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from plugins import (
 )
 from plugins.shared.frames import EVENTS
 from plugins.shared.kafkaclient import create_topic, reason, stream_client
-from plugins.shared.offsets import begins_late
+from plugins.shared.offsets import RecordsLost, begins_late
 
 log = logging.getLogger("spark")
 
@@ -73,6 +74,7 @@ class Processing:
             directory = self._checkpoint(spark)
             self._check_files(spark, directory, frames)
             self._ends = {name: done(spark, f"{directory}/{name}") for name in frames}
+            self._refuse_lost()
             self._tell_late()
             self._gauges = {name: {} for name in frames}
             interval = self.options.spark_trigger_interval
@@ -136,6 +138,16 @@ class Processing:
         )
         most = most_records(self.channel, self.options)
         return read_topic(spark, stream, starts, most).mapInArrow(task, EVENTS), stream
+
+    def _refuse_lost(self) -> None:
+        """Raise FlafkaError where brokers have lost records that a checkpoint or the group is past."""
+        ends = [{self.claims[p]: end for p, end in ends.items() if p in self.claims} for ends in self._ends.values()]
+        for positions in ends or [{}]:
+            for error in self.channel.refusals(self.job.sink.group, positions):
+                if isinstance(error, RecordsLost):  # Spark itself stops at what retention removed
+                    with suppress(Retry, Conflict):  # the next attempt finds it again
+                        self.channel.refuse(error)
+                    raise FlafkaError(f"{error}, and name another {self.job.sink.path}.checkpoint")
 
     def _tell_late(self) -> None:
         """Say where neither the group nor a checkpoint has a position, and what was the first is gone."""

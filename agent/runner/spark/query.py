@@ -33,7 +33,7 @@ from plugins import (
     Sink,
 )
 from plugins.shared.kafkaproperties import java_properties
-from plugins.shared.offsets import OffsetMetadata, begins_late, made_again, out_of_range, overtaken
+from plugins.shared.offsets import OffsetMetadata, begins_late, made_again, overtaken
 
 log = logging.getLogger("spark")
 
@@ -102,6 +102,8 @@ class Query:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _resume(self) -> None:
+        for refusal in self.channel.refusals(self.job.sink.group, {}):
+            raise refusal
         positions = self.channel.positions(self.job.sink.group)
         self._refuse_members(positions)
         begun: dict[PartitionClaim, int] = {}
@@ -131,6 +133,7 @@ class Query:
         if begun:  # whoever has a partition next has to know of this sink's record
             self.channel.record(begun)
         self._record({})
+        self._look_for_records()
 
     def _refuse_members(self, claims: Iterable[PartitionClaim]) -> None:
         """Raises Retry where members of the group, on threads, keep a sink's record in another place.
@@ -195,16 +198,17 @@ class Query:
     def _look_for_records(self) -> None:
         """Raises FlafkaError, with the way out, where the brokers do not have the records that come next.
 
-        Raises what `_look` raises where that is no business of this query's any more: no record of a topic made again
-        is to be given up.
+        A loss by brokers is kept with the group's offset: Spark would go on by itself, past records, once new ones
+        have taken the lost offsets. Raises what `_look` raises where that is no business of this query's any more: no
+        record of a topic made again is to be given up.
         """
-        starts, ends = self.channel.starts(), self.channel.ends()
+        positions = {self.claims[partition]: offset for partition, offset in self.expected.items()}
+        refusals = self.channel.refusals(self.job.sink.group, positions)
         self._look()
-        for partition, offset in self.expected.items():
-            if partition in ends:
-                error = out_of_range(self.claims[partition], offset, starts[partition], ends[partition])
-                if error is not None:
-                    raise error
+        for error in refusals:
+            with suppress(Retry, Conflict):  # the next attempt finds it again
+                self.channel.refuse(error)
+            raise error
 
     def _made_again(self, claim: PartitionClaim) -> str:
         """What to say where another topic has the claim's name now; and it is counted."""
