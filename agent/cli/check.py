@@ -24,7 +24,7 @@ from agent.config.diagnostics import Severity
 from agent.graph import graph_of, ways
 from agent.own_cluster import with_own_cluster
 from agent.topology import AgentSpec, ChannelSpec, ComponentSpec, Place, SinkSpec, SourceSpec
-from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, Retry, StreamingSink
+from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, StreamingSink
 from plugins.errors import ANY_FAILURE
 from plugins.shared.kafkaclient import stream_client
 
@@ -126,11 +126,11 @@ def _probe_outputs(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
 def _refusals(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
     """Yield why the sink cannot go on in its consumer group before a person decides, with the command for that.
 
-    Nothing where no broker answers: the channel says so.
+    Nothing where brokers do not answer, or are too old: the channel says so.
     """
     made = channel.make()
     if isinstance(made, KafkaBackedChannel):
-        with contextlib.suppress(Retry):
+        with contextlib.suppress(FlafkaError):
             yield from map(str, made.refusals(sink.group))
 
 

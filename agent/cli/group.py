@@ -276,8 +276,10 @@ def _topic_ids(admin: Any, keys: "Iterable[TopicPartition]") -> dict[str, str]:
     """By topic, as librdkafka writes them."""
     found = admin.describe_topics(sorted({key.topic for key in keys}))
     refuse_errors(found)
+    ids = {one["name"]: one.get("topic_id") for one in found}  # brokers before Kafka 2.8 have none
     return {
-        one["name"]: base64.b64encode(uuid.UUID(str(one["topic_id"])).bytes).decode().rstrip("=") for one in found
+        name: base64.b64encode(uuid.UUID(str(id)).bytes).decode().rstrip("=") if id else ""
+        for name, id in ids.items()
     }
 
 

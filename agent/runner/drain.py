@@ -195,7 +195,7 @@ class Goal:
             self.moved = now
         if now - self.moved >= REST_SECONDS:
             self._pass_over_nothing(channel)
-        if not self._ends and (refusals := channel.refusals(self._group)):
+        if not self._ends and self._until is None and (refusals := channel.refusals(self._group)):
             self._asked = False  # an offset behind the end of the log is not the end of the work
             raise refusals[0]
         self._over = not self._ends

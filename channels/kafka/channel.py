@@ -25,6 +25,7 @@ from channels.kafka.positions import (
     kept_refusals,
     reader_id,
     refusals_of,
+    topic_id_of,
 )
 from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
 from channels.kafka.reader import KafkaReader
@@ -105,8 +106,10 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             there = config.topic in metadata.topics
             topic = Topic(admin, self)
             if not there:
+                topic.refuse_old(metadata.topics)
                 topic.create()
             description = topic.description()
+            topic_id_of(description)
             limit = min(MAX_RECORD_BYTES, topic.largest_record())
             self._cluster_id = admin.list_topics(config.topic, timeout=ANSWER_SECONDS).cluster_id or ""
             for warning in topic.weaknesses(description) if there else ():
@@ -136,10 +139,12 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         try:
             metadata = admin.list_topics(timeout=ANSWER_SECONDS)
             yield from map(Caution, unanswered(config.bootstrap_servers))
+            topic = Topic(admin, self)
             if foreign := config.foreign(metadata.cluster_id):
                 yield foreign
-            elif config.topic in metadata.topics:
-                topic = Topic(admin, self)
+                return
+            topic.refuse_old(metadata.topics)
+            if config.topic in metadata.topics:
                 yield from map(Caution, topic.weaknesses(topic.description()))
             elif len(metadata.brokers) < config.replication:
                 yield (

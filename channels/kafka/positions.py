@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from plugins import FlafkaError, PartitionClaim, Retry
 from plugins.shared.kafkaclient import reason
 from plugins.shared.kafkaoffsets import metadata_of, watermarks
-from plugins.shared.offsets import OffsetMetadata, RecordsLost, known_to_older, out_of_range
+from plugins.shared.offsets import NO_TOPIC_ID, OffsetMetadata, RecordsLost, known_to_older, out_of_range
 
 ANSWER_SECONDS = 10.0
 """So long brokers have to answer about a topic or a group."""
@@ -39,6 +39,18 @@ def reader_id(channel: str) -> str:
     return f"flafka-{channel}.2"
 
 
+def topic_id_of(description: Any) -> str:
+    """Return the id of the topic that librdkafka describes so. Raises FlafkaError where brokers are too old."""
+    id = str(description.topic_id)
+    if id == NO_TOPIC_ID:
+        raise FlafkaError(
+            "the brokers are older than Apache Kafka 2.8, the oldest that the channel kafka can use: without topic "
+            "ids it would take a topic that was created again for the deleted one, and lose its first events. "
+            "Upgrade the brokers or use a channel of type file"
+        )
+    return id
+
+
 class TopicIds:
     """Asks the brokers which topic has a name now."""
 
@@ -52,14 +64,16 @@ class TopicIds:
         return self.look()[0]
 
     def look(self) -> tuple[str, int]:
-        """Its id, and how many partitions it has. Retry where there is none, or no answer."""
+        """Its id, and how many partitions it has. Retry where there is none, or no answer. FlafkaError where brokers
+        are too old.
+        """
         try:
             found = self._request().result(ANSWER_SECONDS)
         except (KafkaException, TimeoutError) as e:
             self._unanswered = True
             raise Retry(f"topic {self._topic} cannot be looked at: {reason(e)}") from e
         self._partitions = len(found.partitions)
-        return str(found.topic_id), self._partitions
+        return topic_id_of(found), self._partitions
 
     def ask(self, answer: Callable[[str | None], None]) -> None:
         """Have it called, on a thread of the client's, with the id; with none where there is no answer.

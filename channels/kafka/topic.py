@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from channels.kafka.config import KafkaChannelConfig
-from channels.kafka.positions import ANSWER_SECONDS
+from channels.kafka.positions import ANSWER_SECONDS, topic_id_of
 from channels.kafka.producing import MAX_RECORD_BYTES
 from plugins import KafkaBackedChannel, Retry
 from plugins.shared.kafkaclient import answers, create_topic
@@ -51,6 +51,12 @@ class Topic:
         """Its partitions and their replicas."""
         topic = self._config.topic
         return self._known(lambda: self._admin.describe_topics(TopicCollection([topic]))[topic])
+
+    def refuse_old(self, topics: Iterable[str]) -> None:
+        """Raise FlafkaError where the brokers, which have these topics, are too old for the channel."""
+        names = sorted(topics, key=lambda name: name != self._config.topic)  # another one, before it is created
+        if names:
+            topic_id_of(self._admin.describe_topics(TopicCollection(names[:1]))[names[0]].result(ANSWER_SECONDS))
 
     def _settings(self) -> Any:
         resource = ConfigResource(ResourceType.TOPIC, self._config.topic)

@@ -17,6 +17,8 @@ _LOST = re.compile(r"\d+\??", re.ASCII)
 
 NUL = "\0"
 """The end of what was written."""
+NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""Topic id, as librdkafka writes it, of all topics of brokers that are older than Apache Kafka 2.8 (KIP-516)."""
 OUTSIDE_SECONDS = 2.0
 """Who commits for a group from outside looks at it before, and nothing keeps others from committing in between. An
 owner that took longer from its look to the answer says so; `agent group reset` looks again after so long. So one of
@@ -55,7 +57,7 @@ class OffsetMetadata(NamedTuple):
         lost = found.get("lost", "")
         return cls(
             int(epoch) if epoch.isdecimal() else 0,
-            found.get("topic", ""),
+            topic if (topic := found.get("topic", "")) != NO_TOPIC_ID else "",
             int(ids) if ids.isdecimal() else 1,
             found.get("record", ""),
             lost=lost if _LOST.fullmatch(lost) else "",

@@ -43,7 +43,32 @@ class KafkaSteps(Replays):
         self._read_log()
         end = self.brokers.end_offset(TOPIC, partition)
         self.brokers.truncate(TOPIC, partition, max(0, end - lost))
-        self._gone(self.unclean, partition, max(0, end - lost), end)
+        self._lost(partition, max(0, end - lost))
+
+    def do_backup(self) -> None:
+        """The operator keeps a copy of the brokers' disks."""
+        if self.brokers.count(TOPIC):
+            self.backup = self._topic_id(), self.brokers.snapshot(TOPIC)
+
+    def do_set_back(self) -> None:
+        """The brokers' disks are lost: while no agent runs they are replaced by the copy."""
+        self._ended(*self.agents)
+        if self.backup is None or self.backup[0] != self._topic_id():
+            return
+        self._read_log()
+        for partition, end in enumerate(self.backup[1][0]):
+            self._lost(partition, end)
+        self.brokers.restore(TOPIC, self.backup[1])
+
+    def _lost(self, partition: int, start: int) -> None:
+        """Brokers lose what a partition holds from there on."""
+        topic = self._topic_id()
+        self.unclean |= {
+            (topic, number, offset, body)
+            for body, places in self.logs[topic].items()
+            for number, offset in places
+            if number == partition and offset >= start
+        }
 
     def _gone(self, which: set[tuple[str, int, int]], partition: int, start: int, end: int) -> None:
         topic = self._topic_id()

@@ -82,8 +82,10 @@ class Outcomes:
         """The same of records that replay a dead letter: a reset to before them has them delivered again, too."""
         self.removed: set[tuple[str, int, int]] = set()
         """Topic id, partition and offset of what retention took, delivered or not."""
-        self.unclean: set[tuple[str, int, int]] = set()
-        """The same of what a leader lacked that took over."""
+        self.unclean: set[tuple[str, int, int, bytes]] = set()
+        """The same, with the body, of what a leader lacked that took over: another record may get the offset."""
+        self.backup: Any = None
+        """What brokers are set back to."""
         self.skipped: set[tuple[str, int, int]] = set()
         """The same of what the operator, who was told of it, has accepted to skip."""
         self.watching = 0
@@ -124,10 +126,17 @@ class Outcomes:
         self.advised = 0
         """Lines of the story that were searched for advice."""
 
+    def _excused(self, topic: str, body: bytes, place: tuple[int, int]) -> bool:
+        """Whether that record of a topic need not be delivered: it is lost, or an operator gave it up."""
+        return (topic, *place) in self.removed | self.skipped or self._is_unclean(topic, body, place)
+
     @property
-    def _excused(self) -> set[tuple[str, int, int]]:
-        """Topic id, partition and offset of what need not be delivered: it is lost, or an operator gave it up."""
-        return self.removed | self.unclean | self.skipped
+    def _cut(self) -> set[tuple[str, int, int]]:
+        """Topic id, partition and offset of all that leaders lacked: of a replay, others there count as delivered."""
+        return {(topic, partition, offset) for topic, partition, offset, _ in self.unclean}
+
+    def _is_unclean(self, topic: str, body: bytes, place: tuple[int, int]) -> bool:
+        return (topic, *place, body) in self.unclean
 
     def text(self, host: str) -> str:
         """What its configuration says of the sink."""

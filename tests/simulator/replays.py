@@ -213,7 +213,7 @@ class Replays(Outcomes):
                     within = span.of(topic, places)
                     most[body] += len(within) * (1 + span.anew)
                     if topic == span.complete:
-                        gone = [at for at in within if (topic, *at) in self.removed | self.unclean]
+                        gone = [at for at in within if (topic, *at) in self.removed | self._cut]
                         least[body] += len(within) - len(gone)
                         self._check_told(body, topic, gone, len(within) - had[body])
         for body, times in had.items():
@@ -230,7 +230,7 @@ class Replays(Outcomes):
         if self.sink in SIMPLE:
             short = 0 if short <= 0 or self.delivered[body] + self.letters[body] else 1
         for partition, offset in gone if short > 0 else ():
-            if (topic, partition, offset) not in self.unclean and not self._replay_told(partition, offset):
+            if (topic, partition, offset) not in self._cut and not self._replay_told(partition, offset):
                 raise Failure(f"{body!r} was removed before it was replayed, and nobody says so")
 
     def _replay_told(self, partition: int, offset: int) -> bool:

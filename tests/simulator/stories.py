@@ -28,7 +28,8 @@ from tests.simulator.world import simulation
 COLLECTED = 20
 """After so many runs the garbage is collected."""
 ADVICE = re.compile(
-    r"(would be skipped\. )?To accept the loss: agent (group reset \S+ --topic \S+:(\d+) --to (\S+)(?: --new-ids)?)"
+    r"(would be skipped\. )?To (?:accept the loss|go on with those): "
+    r"agent (group reset \S+ --topic \S+:(\d+) --to (\S+)(?: --new-ids)?)"
 )
 REMOVED = re.compile(r"stands at offset \d+ of \S+-(\d+), .* records (\d+) to (\d+), .* were removed")
 UNKNOWN = re.compile(r"has no position in \S+-(\d+), and begins with record (\d+), the first that is left")
@@ -194,11 +195,11 @@ class Run(Steps):
             return True
         # The group may lag behind a sink's own record, or behind what was delivered, where a commit comes late.
         self._read_log()
-        topic, had, gone = self._topic_id(), self._outcome() + self._letters(), self._excused
+        topic, had = self._topic_id(), self._outcome() + self._letters()
         return all(
             had[body]
             for body, places in self.logs[topic].items()
-            if body not in self.foreign and any((topic, *place) not in gone for place in places)
+            if body not in self.foreign and not all(self._excused(topic, body, place) for place in places)
         )
 
     def _read(self) -> bool:
@@ -236,10 +237,10 @@ class Run(Steps):
                     continue
                 records = [*places, *self.replays[topic].get(body, ())]  # of a letter that was replayed, the new one
                 gone = [place for place in records if (topic, *place) in self.removed]
-                excused = self.unclean | self.skipped
-                if had < len(places) - len(gone) - sum((topic, *place) in excused for place in records):
+                lost = [p for p in records if (topic, *p) in self.skipped or self._is_unclean(topic, body, p)]
+                if had < len(places) - len({*gone, *lost}):
                     raise Failure(f"{body!r} is lost: in the channel at {list(places)}, delivered {had} times")
-                cut = {(t, p) for t, p, _ in self.unclean}  # positions mean other records there
+                cut = {(t, p) for t, p, _, _ in self.unclean}  # positions mean other records there
                 if untold := [at for at in gone if (topic, at[0]) not in cut and not self._told(*at)]:
                     raise Failure(f"{body!r} was removed before it was delivered, at {untold}, and nobody says so")
         if strange := [body for body in delivered if not self.bodies.get(body, False) | self.was_mended]:

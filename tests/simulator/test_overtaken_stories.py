@@ -136,7 +136,7 @@ def test_a_reset_that_a_late_commit_has_undone_before_anything_was_delivered_is_
         Step(15, "put", (1, 0)),
         faults=(
             Fault("driver-1", "kafka.commit", 3, Kind.LATE, 15.0),
-            Fault("driver-2", "kafka.committed", 2, Kind.KILLED, 0),  # it has begun the epoch, and committed nothing
+            Fault("driver-2", "kafka.committed", 3, Kind.KILLED, 0),  # it has begun the epoch, and committed nothing
         ),
     )  # fmt: skip
     assert sorted(run.delivered.values()) == [1, 2, 2, 2, 2, 2]

@@ -143,7 +143,32 @@ def test_a_leader_that_lacks_records_loses_those_and_delivers_none_twice() -> No
         "solr", Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(10, "put", (1, 0)), Step(0, "put", (1, 0)),
         Step(10, "truncate", (0, 2)),
     )  # fmt: skip
-    assert "t-0 ends at" in "\n".join(run.world.story)
+    assert "has read records 0 to 1, 2 in all, which the brokers have lost" in "\n".join(run.world.story)
+
+
+@pytest.mark.parametrize("sink", ["hdfs", "kafka", "spark-hdfs"])
+def test_a_sink_that_is_ahead_of_brokers_set_back_stops_until_its_group_is_reset(sink: str) -> None:
+    """Neither new records, which take the lost offsets, nor restarts have it go on by itself."""
+    run = told(
+        sink, Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (1, 0)), Step(20, "backup"),
+        Step(0, "put", (1, 0)), Step(1, "put", (1, 0)), Step(1, "put", (1, 0)), Step(30, "set-back"),
+        Step(1, "start", ("h1",)), Step(30, "stream", (6, 0.7)), Step(60, "stop", ("h1",)),
+        Step(20, "start", ("h1",)), Step(60, "put", (1, 0)),
+    )  # fmt: skip
+    story = "\n".join(run.world.story)
+    if sink != "kafka":  # its record was set back with the brokers
+        assert "the operator: agent group reset g --topic t:0 --to 1 --new-ids" in story
+    assert sorted(run.feed.stored) == sorted(run.bodies)
+
+
+@pytest.mark.parametrize("sink", ["solr", "spark-solr", "spark-kafka"])
+def test_a_group_that_is_ahead_of_its_topic_stops_until_it_is_reset(sink: str) -> None:
+    run = told(
+        sink, Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (1, 0)), Step(1, "put", (1, 0)),
+        Step(1, "put", (1, 0)), Step(30, "stop", ("h1",)), Step(20, "truncate", (0, 2)), Step(1, "start", ("h1",)),
+        Step(30, "stream", (6, 0.7)), Step(60, "stop", ("h1",)), Step(20, "start", ("h1",)), Step(60, "put", (1, 0)),
+    )  # fmt: skip
+    assert "the operator: agent group reset g --topic t:0 --to 1 --new-ids" in "\n".join(run.world.story)
 
 
 def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a_driver_looks_what_is_left() -> None:
@@ -151,7 +176,7 @@ def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a
         "spark-hbase", Step(0, "start", ("h1",)), Step(2, "put", (3, 0)), Step(20, "stream", (6, 0.7)),
         Step(6, "recreate", (1, 1)), Step(3, "put", (2, 0)), Step(0.5, "kill", ("h1",)),
         faults=(
-            Fault("driver-1", "kafka.describe_topic", 8, Kind.KILLED_AFTER, 0),
+            Fault("driver-1", "kafka.describe_topic", 11, Kind.KILLED_AFTER, 0),
             Fault("executor-4", "hbase.put", 1, Kind.KILLED, 0),  # the query fails
             Fault("driver-2", "kafka.committed", 2, Kind.PAUSED_AFTER, 2.0),
         ), seed=63001581,

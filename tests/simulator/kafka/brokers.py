@@ -238,6 +238,7 @@ class Brokers:
         """A replica becomes leader that lacks what comes at that offset and after it, acknowledged or not."""
         found = self.partition(topic, partition)
         assert found is not None, f"there is no {topic}-{partition}"
+        found.leader_epoch += 1
         for transaction in [one for one, first in found.open.items() if first >= offset]:
             del found.open[transaction]
             transaction.parts.pop(found, None)
@@ -248,6 +249,19 @@ class Brokers:
             found.kept = min(found.kept, offset)
             for fetch in found.watchers:
                 fetch.arrived()
+
+    def snapshot(self, topic: str) -> tuple[list[int], dict[str, dict[tuple[str, int], Committed]]]:
+        """The state of the topic and of all groups, for `restore`: the ends of its partitions, and the offsets."""
+        ends = [partition.high for partition in self.topics[topic].partitions]
+        return ends, {name: dict(group.offsets) for name, group in self.groups.items()}
+
+    def restore(self, topic: str, snapshot: tuple[list[int], dict[str, dict[tuple[str, int], Committed]]]) -> None:
+        """Set the brokers back to a backup, as an operator does while no client runs; leaders begin new epochs."""
+        ends, groups = snapshot
+        for partition, end in enumerate(ends):
+            self.truncate(topic, partition, end)
+        for name, group in self.groups.items():
+            group.offsets = dict(groups.get(name, {}))
 
     def create_topic(
         self, name: str, partitions: int = 1, configs: dict[str, str] | None = None, replicas: int = 3

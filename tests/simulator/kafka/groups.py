@@ -5,7 +5,8 @@ static ones too, the shares of the cooperative-sticky assignor, and offsets, com
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import KafkaError
@@ -25,6 +26,8 @@ class Committed(NamedTuple):
     metadata: str | None
     order: int
     """Greater than that of each one that was written before."""
+    leader_epoch: int = -1
+    """Of the record before the offset; negative where the client did not say."""
 
 
 class Member:
@@ -248,6 +251,7 @@ class Group:
         member: str = "",
         generation: int = -1,
         instance: str | None = None,
+        leader_epochs: Mapping[tuple[str, int], int] = MappingProxyType({}),
     ) -> dict[tuple[str, int], int | None]:
         """The code of an error by partition."""
         offsets = list(offsets)
@@ -260,7 +264,10 @@ class Group:
                 before = self.offsets.get((topic, partition))
                 if before and before.metadata == metadata and offset < min(before.offset, found.kept) and member:
                     self.set_back.append(f"{topic}-{partition} from {before.offset} to {offset}")
-                self.offsets[topic, partition] = self.written(offset, metadata)
+                written = self.written(offset, metadata)
+                self.offsets[topic, partition] = written._replace(
+                    leader_epoch=leader_epochs.get((topic, partition), -1)
+                )
         return answers
 
     def _refuses(self, member: str, generation: int, instance: str | None) -> int | None:

@@ -37,6 +37,7 @@ class Entry(NamedTuple):
     headers: Headers | None
     transaction: Transaction | None
     control: bool = False
+    leader_epoch: int = 0
 
 
 class Message:
@@ -82,7 +83,7 @@ class Message:
         return (TIMESTAMP_CREATE_TIME, self._entry.timestamp) if self._entry is not None else (0, 0)
 
     def leader_epoch(self) -> int | None:
-        return 0 if self._entry is not None else None
+        return self._entry.leader_epoch if self._entry is not None else None
 
     def latency(self) -> float | None:
         return None
@@ -98,7 +99,12 @@ class TopicPartition(RealTopicPartition):
 
 
 def answer(
-    topic: str, partition: int, offset: int, metadata: str | None = None, error: KafkaError | None = None
+    topic: str,
+    partition: int,
+    offset: int,
+    metadata: str | None = None,
+    error: KafkaError | None = None,
+    leader_epoch: int = -1,
 ) -> RealTopicPartition:
     """A partition as a client hands it out. Metadata is read up to a NUL, and past its end where there is none."""
     if metadata and not metadata.endswith("\0"):
@@ -107,7 +113,7 @@ def answer(
     if error is None:
         if metadata is None:
             return RealTopicPartition(topic, partition, offset)
-        return RealTopicPartition(topic, partition, offset, metadata=metadata)
+        return RealTopicPartition(topic, partition, offset, metadata=metadata, leader_epoch=leader_epoch)
     found = TopicPartition(topic, partition, offset)
     found.error = error
     return found

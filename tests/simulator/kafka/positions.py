@@ -126,12 +126,13 @@ class Positions(Membership):
         if self._fatal is not None:
             raise exception(KafkaError._FATAL, "Commit failed: Local: Fatal error")
         asked = to_commit(offsets)
+        epochs = {(tp.topic, tp.partition): tp.leader_epoch for tp in offsets if tp.leader_epoch is not None}
         member, generation, instance = self.member_id, self.generation, self.instance
         if not self.topics:
             member, generation, instance = "", -1, None
         errors = self.cluster.ask(
             "kafka.commit",
-            lambda: self.group.commit(asked, member, generation, instance),
+            lambda: self.group.commit(asked, member, generation, instance, epochs),
             math.inf,
             *CHANGING,
         )
@@ -172,7 +173,7 @@ class Positions(Membership):
             if at is None:
                 found.append(answer(tp.topic, tp.partition, OFFSET_INVALID))
             else:
-                found.append(answer(tp.topic, tp.partition, at.offset, at.metadata))
+                found.append(answer(tp.topic, tp.partition, at.offset, at.metadata, leader_epoch=at.leader_epoch))
         return found
 
     def get_watermark_offsets(

@@ -30,13 +30,13 @@ TOPIC_DEFAULTS = {
 class Partition:
     """One log. The entry at place n has offset n."""
 
-    __slots__ = ("entries", "kept", "low", "number", "open", "topic", "watchers")
+    __slots__ = ("entries", "kept", "leader_epoch", "low", "number", "open", "topic", "watchers")
 
     def __init__(self, topic: Topic, number: int) -> None:
         self.topic, self.number = topic, number
         self.entries: list[Entry | None] = []
         """None where compaction removed one."""
-        self.low = 0
+        self.low = self.leader_epoch = 0
         self.kept = math.inf
         """Entries from there on were lost once."""
         self.open: dict[Transaction, int] = {}
@@ -64,7 +64,8 @@ class Partition:
         control: bool = False,
     ) -> int:
         offset = len(self.entries)
-        self.entries.append(Entry(offset, timestamp, key, value, headers, transaction, control))
+        entry = Entry(offset, timestamp, key, value, headers, transaction, control, self.leader_epoch)
+        self.entries.append(entry)
         if transaction is not None and not control and transaction not in self.open:
             self.open[transaction] = offset
             transaction.parts[self] = None

@@ -69,6 +69,15 @@ READER = (
         "test_what_retention_takes_between_the_begin_of_a_group_and_its_first_record_is_said",
     ),
     Mutant(
+        "loss-lasts",
+        "a loss of records by brokers is kept with the group's offset",
+        ALL,
+        "channels/kafka/positions.py",
+        "(lost := OffsetMetadata.parse(metadata_of(tp)).lost)",
+        '(lost := "")',
+        "test_a_sink_that_is_ahead_of_brokers_set_back_stops_until_its_group_is_reset",
+    ),
+    Mutant(
         "partition-unread",
         "a partition that nobody reads makes a member join anew",
         ALL,

@@ -6,6 +6,15 @@ OUTSIDE = "channels/kafka/outside.py"
 
 DRIVER = (
     Mutant(
+        "loss-kept-by-driver",
+        "a driver keeps a loss of records by brokers with the group's offset",
+        SPARK,
+        "agent/runner/spark/query.py",
+        "                self.channel.refuse(error)\n",
+        "                pass\n",
+        "test_a_group_that_is_ahead_of_its_topic_stops_until_it_is_reset",
+    ),
+    Mutant(
         "driver-overtaken",
         "a driver that was overtaken commits no offset",
         SPARK,
