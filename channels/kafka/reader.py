@@ -26,7 +26,7 @@ from plugins.shared.offsets import (
     out_of_range,
     truncated,
 )
-from plugins.shared.polling import Poller
+from plugins.shared.polling import Fenced, Poller
 
 COMMITTED_SECONDS = 10.0
 ONE_RECORD = {"isolation.level": "read_uncommitted", "fetch.message.max.bytes": 4096, "fetch.wait.max.ms": 10}
@@ -274,7 +274,11 @@ class KafkaReader(Poller, Reader):
             claim = self._fetched.claims.get(partition, claim._replace(partition=partition))
             self._refuse_truncated({claim: (offset, self._fetched.leader_epoch(partition, offset))})
             raise self._lasting(self._of_this_topic(out_of_range(claim, offset, *marks) or Retry(error.str())))
-        self.refuse_fenced(error)
+        try:
+            self.refuse_fenced(error)
+        except Fenced:
+            self._join_anew()  # under the same name the two would fence each other for ever
+            raise
         self._log.warning("group %s: %s", claim.group, error.str())
 
     def _of_this_topic(self, error: FlafkaError) -> FlafkaError:

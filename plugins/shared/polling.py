@@ -33,6 +33,10 @@ nothing comes, a poll ends once it is there again (its issue 2145)."""
 _FENCED = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})
 
 
+class Fenced(Retry):
+    """Another process has joined the group under the name of this static member, which joins under another one."""
+
+
 class Poller(ABC):
     """Polls, and tells subclasses what comes, all on one thread; what others read of it is guarded by `changed`.
 
@@ -125,9 +129,12 @@ class Poller(ABC):
         )
 
     def refuse_fenced(self, error: KafkaError) -> None:
-        """Raise Retry where another member has this one's name, or the client cannot go on."""
+        """Raise Fenced where another member has this one's name, or the client cannot go on."""
         if error.fatal() or error.code() in _FENCED:
-            raise Retry(f"group {self.group}: {error.str()}; does another agent run with this name on this host?", 5)
+            raise Fenced(
+                f"group {self.group}: another agent of this name has joined it from this host: joining again under "
+                "another name, to share its partitions"
+            )
 
     def _run(self) -> None:
         try:

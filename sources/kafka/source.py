@@ -17,6 +17,7 @@ from plugins import Batch, Event, FlafkaError, Retry, Source
 from plugins.shared import flumeevent
 from plugins.shared.kafkaclient import NO_BROKERS, missing, probed
 from plugins.shared.kafkaproperties import client_properties
+from plugins.shared.polling import Fenced
 from sources.kafka.config import KafkaSourceConfig
 from sources.kafka.consumer import Place, Position, TopicConsumer
 from sources.kafka.differences import KAFKA
@@ -44,6 +45,8 @@ class KafkaSource(Source[KafkaSourceConfig]):
         super().__init__(config, name)
         self._consumer: TopicConsumer | None = None
         self._yielded: deque[dict[Place, Position]] = deque()
+        self._fenced = 0
+        """Number of times that another agent has joined the group under this one's name."""
 
     def open(self) -> None:
         """Join the group. Raises Retry while brokers are away."""
@@ -53,7 +56,8 @@ class KafkaSource(Source[KafkaSourceConfig]):
         for trouble in missing(self._client, config, self._names()):
             raise Retry(trouble)
         self._yielded.clear()
-        member = f"{socket.gethostname()}.{self.member}.{config.topics_regex or '.'.join(config.names)}"
+        member = f"{socket.gethostname()}.{self.member}.{config.topics_regex or '.'.join(config.names)}"[:230]
+        member += f".{self._fenced}" if self._fenced else ""
         properties = {
             "topic.metadata.refresh.interval.ms": 30_000,  # partitions that are added later are found by then
             **self._client(),
@@ -81,9 +85,13 @@ class KafkaSource(Source[KafkaSourceConfig]):
         consumer, config = self._consumer, self.config
         assert consumer is not None
         while not self.stopping.is_set():
-            messages, positions = consumer.take(
-                config.batch_size, MAX_BYTES, config.batch_duration / 1000, IDLE_SECONDS
-            )
+            try:
+                messages, positions = consumer.take(
+                    config.batch_size, MAX_BYTES, config.batch_duration / 1000, IDLE_SECONDS
+                )
+            except Fenced:
+                self._fenced += 1
+                raise
             if not messages:
                 self.metrics.add("KafkaEmptyCount")
             else:

@@ -26,6 +26,7 @@ log.dirs={directory}/kafka
 auto.create.topics.enable=false
 group.initial.rebalance.delay.ms=0
 offsets.topic.num.partitions=1
+log.cleaner.dedupe.buffer.size=4194304
 offsets.topic.replication.factor=1
 """
 
@@ -46,7 +47,7 @@ def old_brokers(tmp_path: Path) -> Iterator[str]:
             command = java_command(find_java(), [ensure("flume") / "*"], main, heap_mb=192, options=[])
             processes.append(ServerProcess(name, tmp_path))
             processes[-1].start([*command, str(tmp_path / f"{name}.properties")])
-            until(lambda at=zookeeper if name == "zookeeper" else port: _listens(at), f"{name} to listen")
+            until(lambda at=zookeeper if name == "zookeeper" else port: _listens(at), f"{name} to listen", 60)
         yield f"127.0.0.1:{port}"
     finally:
         for process in reversed(processes):

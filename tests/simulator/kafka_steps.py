@@ -5,6 +5,7 @@ from __future__ import annotations
 import confluent_kafka
 
 from plugins.shared.offsets import OffsetMetadata
+from tests.simulator.outcomes import Failure
 from tests.simulator.plans import GROUP, OLD_METADATA, TOPIC
 from tests.simulator.program import command, in_process
 from tests.simulator.replays import Replays
@@ -59,6 +60,12 @@ class KafkaSteps(Replays):
         for partition, end in enumerate(self.backup[1][0]):
             self._lost(partition, end)
         self.brokers.restore(TOPIC, self.backup[1])
+
+    def do_refused(self, partition: int) -> None:
+        """The group waits for a person, whatever has come into the topic since."""
+        at = self.brokers.committed(GROUP, TOPIC, partition)
+        if at is None or not OffsetMetadata.parse(at.metadata).lost:
+            raise Failure(f"nobody has decided, and partition {partition} goes on: {at}")
 
     def _lost(self, partition: int, start: int) -> None:
         """Brokers lose what a partition holds from there on."""
