@@ -156,6 +156,15 @@ class Reader(ABC):
         """
         return False
 
+    def leader_epoch(self, partition: int, end: int) -> int:
+        """Return the leader epoch of Kafka in which the record before `end` was read; -1 where unknown."""
+        return -1
+
+    def read_before(self, partition: int, position: int, leader_epoch: int) -> None:  # noqa: B027  # may be left out
+        """Tell, amid `assigned`, in which leader epoch a sink's commit log says that the record before a position was
+        read. The reader may look whether that record is still there.
+        """
+
     def membership(self) -> Any:
         """What has Kafka take offsets into a transaction only while this is a member of its group, as the client's
         `consumer_group_metadata` does; None where there is no such group.

@@ -78,6 +78,9 @@ class Receipt:
     events: int
     staged: Any
     """The sink's own: what to make visible."""
+    leader_epoch: int = -1
+    """Leader epoch of Kafka in which the record before `end` was read, -1 where unknown. The runner sets it before
+    `commit`, and the sink keeps it with its commit record: see `Resumed.leader_epoch`."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,9 @@ class Resumed:
     """The next record to deliver; None: the earliest."""
     notes: tuple[bytes, ...] = ()
     """What came with the newest commits and was not `noted` yet."""
+    leader_epoch: int = -1
+    """That of the newest commit's receipt, if `position` is its end. By it the runner notices that brokers have lost
+    the record before `position`, although another record has taken its offset."""
 
 
 class CommittingSink(Sink[C]):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.differences import KAFKA
@@ -26,6 +26,7 @@ from channels.kafka.positions import (
     reader_id,
     refusals_of,
     topic_id_of,
+    truncations,
 )
 from channels.kafka.producing import MAX_RECORD_BYTES, ChannelProducer
 from channels.kafka.reader import KafkaReader
@@ -223,13 +224,27 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return self._committed(group)[0]
 
     def refusals(
-        self, group: str | None, positions: Mapping[PartitionClaim, int | None] | None = None
+        self,
+        group: str | None,
+        positions: Mapping[PartitionClaim, int | None] | None = None,
+        leader_epochs: Mapping[int, int] = MappingProxyType({}),
     ) -> Sequence[FlafkaError]:
-        """By the group's committed offsets, the positions, and the watermarks."""
+        """By the group's committed offsets, the positions, the watermarks, and the records before the positions."""
         claims, committed = self._committed(group)
         positions = claims if positions is None else positions
         found = refusals_of(positions, self._watermarks({"isolation.level": "read_uncommitted"})) if positions else {}
-        found |= {one.claim.partition: one for one in kept_refusals(claims, committed)}
+        epochs = {(at.partition, at.offset): at.leader_epoch for at in committed if at.leader_epoch is not None}
+        read = {
+            claim: (offset, leader_epochs.get(claim.partition, epochs.get((claim.partition, offset), -1)))
+            for claim, offset in positions.items()
+            if offset is not None and not claim.replay
+        }
+        client = {**self._client(self.config.consumer), "group.id": group or self.config.group_id}
+        try:
+            known = [one for one in truncations(client, read) if isinstance(one, RecordsLost)]
+        except KafkaException as e:
+            raise Retry(self._unreachable(e)) from e
+        found |= {one.claim.partition: one for one in (*known, *kept_refusals(claims, committed))}
         if found:
             self.confirm(next(iter(claims)))  # a topic made again meanwhile has lost nothing
         return [error for _, error in sorted(found.items())]
@@ -325,6 +340,19 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
     def record(self, positions: Mapping[PartitionClaim, int]) -> None:
         """See `OutsideCommits.record`."""
         self._outside().record(positions)
+
+    def leader_epochs(self) -> Mapping[int, int]:
+        """By a question for the ends of the partitions."""
+        topic, admin = self.config.topic, AdminClient(self._client(self.config.consumer))
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client types its classes but not this
+        try:
+            partitions = admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions
+            asked = {TopicPartition(topic, partition): latest for partition in partitions}
+            answers = admin.list_offsets(asked, request_timeout=ANSWER_SECONDS)
+            found = {at.partition: answer.result(ANSWER_SECONDS).leader_epoch for at, answer in answers.items()}
+        except (KafkaException, TimeoutError) as e:
+            raise Retry(self._unreachable(e)) from e
+        return {partition: epoch for partition, epoch in found.items() if epoch is not None}
 
     def refuse(self, error: FlafkaError) -> None:
         """See `OutsideCommits.refuse`."""

@@ -13,14 +13,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka.admin import AdminClient
 
 from plugins import FlafkaError, PartitionClaim, Retry
-from plugins.shared.kafkaclient import reason
+from plugins.shared.kafkaclient import CONSUMER, reason
 from plugins.shared.kafkaoffsets import metadata_of, watermarks
-from plugins.shared.offsets import NO_TOPIC_ID, OffsetMetadata, RecordsLost, known_to_older, out_of_range
+from plugins.shared.offsets import NO_TOPIC_ID, OffsetMetadata, RecordsLost, known_to_older, out_of_range, truncated
 
 ANSWER_SECONDS = 10.0
 """So long brokers have to answer about a topic or a group."""
 LIST_SECONDS = 2.0
 """The reader does not poll meanwhile."""
+ONE_RECORD = {"isolation.level": "read_uncommitted", "fetch.message.max.bytes": 4096, "fetch.wait.max.ms": 10}
+"""For a look at single records: the brokers send at least one, whatever its size."""
 _OLDER = re.compile(r"flafka-[^.]*")
 _UNIQUE = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
@@ -176,6 +178,27 @@ class Log:
         if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
             return None
         raise KafkaException(error)
+
+
+def truncations(
+    properties: Mapping[str, Any], read: Mapping[PartitionClaim, tuple[int, int]]
+) -> Iterator[FlafkaError]:
+    """Yield an error for each claim before whose offset brokers have lost a record; others may lie there now.
+
+    Given the offset, and the leader epoch of the record before it, negative where that is not known. Raises as
+    `Log.truncated` does.
+    """
+    known = {claim: at for claim, at in read.items() if at[1] >= 0}
+    if not known:
+        return
+    consumer = Consumer({**CONSUMER, **properties, **ONE_RECORD})
+    try:
+        for claim, (end, epoch) in known.items():
+            start, _ = Log(consumer, claim).truncated(end, epoch)
+            if start is not None:
+                yield truncated(claim, end, start)
+    finally:
+        consumer.close()
 
 
 def called(member: Any) -> str:

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from channels.kafka.calls import Calls
 from channels.kafka.fetched import Fetched, Start
 from channels.kafka.others import Others
-from channels.kafka.positions import Log, TopicIds, claims_of, kept_refusals
+from channels.kafka.positions import TopicIds, claims_of, kept_refusals, truncations
 from plugins import FlafkaError, Metrics, PartitionClaim, Reader, RebalanceListener, Record, Retry, Taken
-from plugins.shared.kafkaclient import CONSUMER
 from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.offsets import (
     OffsetMetadata,
@@ -24,13 +23,10 @@ from plugins.shared.offsets import (
     made_again,
     names_topic,
     out_of_range,
-    truncated,
 )
 from plugins.shared.polling import Fenced, Poller
 
 COMMITTED_SECONDS = 10.0
-ONE_RECORD = {"isolation.level": "read_uncommitted", "fetch.message.max.bytes": 4096, "fetch.wait.max.ms": 10}
-"""For a look at single records: the brokers send at least one, whatever its size."""
 POLL_SECONDS = 0.02
 CONFIRM_SECONDS = 0.01
 """The brokers are asked for the topic's id at most once in so long,"""
@@ -80,6 +76,8 @@ class KafkaReader(Poller, Reader):
         """and those that the owner's has the polling thread make."""
         self._fresh = set[int]()
         """Partitions that became ours since the last turn."""
+        self._read_before: dict[tuple[int, int], int] = {}
+        """By partition and position: the leader epoch of the record before it, by the commit log of the sink."""
         self._assigning = False
         self._member: str | None = None
         """The group's name for this member when it got partitions last."""
@@ -164,6 +162,14 @@ class KafkaReader(Poller, Reader):
             self._ends[partition] = high
             total += max(0, high - position)
         return total + self._fetched.waiting()
+
+    def leader_epoch(self, partition: int, end: int) -> int:
+        """By what was received."""
+        return self._fetched.leader_epoch(partition, end)
+
+    def read_before(self, partition: int, position: int, leader_epoch: int) -> None:
+        """Looked at before the partition is read."""
+        self._read_before[partition, position] = leader_epoch
 
     def membership(self) -> Any:
         """For a transaction: the brokers refuse its offsets once this is no member any more. Raises Retry then."""
@@ -346,6 +352,8 @@ class KafkaReader(Poller, Reader):
                 OLDER_SECONDS,
             )
         epochs = {(tp.partition, tp.offset): tp.leader_epoch for tp in at if tp.leader_epoch is not None}
+        epochs |= self._read_before
+        self._read_before.clear()
         read = {
             c: (end, epochs[c.partition, end]) for c, end in starts.items() if end and (c.partition, end) in epochs
         }
@@ -365,17 +373,8 @@ class KafkaReader(Poller, Reader):
 
         Given that position and the leader epoch of the record before it, negative where that is not known.
         """
-        read = {claim: at for claim, at in read.items() if at[1] >= 0}
-        if not read:
-            return
-        onlooker = Consumer({**CONSUMER, **self._properties, **ONE_RECORD})
-        try:
-            for claim, (end, epoch) in read.items():
-                start, _ = Log(onlooker, claim).truncated(end, epoch)
-                if start is not None:
-                    raise self._lasting(self._of_this_topic(truncated(claim, end, start)))
-        finally:
-            onlooker.close()
+        for error in truncations(self._properties, read):
+            raise self._lasting(self._of_this_topic(error))
 
     def _oldest(self, claim: PartitionClaim) -> int:
         """The first record of a partition in which the group has no position. From there on, and not from whatever is

@@ -34,6 +34,8 @@ class Manifest(msgspec.Struct, frozen=True):
     version: int = 1
     note: str = ""
     """The file with what the runner wants to be kept with the commit, until it is deleted."""
+    leader_epoch: int = -1
+    """See `Receipt.leader_epoch`."""
     successor: Successor | None = None
     """Of a seal: where the record goes on. Nothing can be committed behind it."""
 

@@ -314,7 +314,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._chains[claim] = chain
         found = [(one, note) for one in (*sealed, chain) if (note := one.note())]
         self._noting[claim] = [one for one, _ in found]
-        return Resumed(claim, position, tuple(note for _, note in found))
+        last = chain.last if chain.last is not None and chain.last.end == position else None
+        epoch = last.leader_epoch if last is not None else -1
+        return Resumed(claim, position, tuple(note for _, note in found), epoch)
 
     def _seal_earlier(self, than: Chain, successor: Chain) -> list[Chain]:
         """The chains of earlier epochs in the same place: nothing can be committed to them any more."""
@@ -343,7 +345,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         chain = self._chains.get(receipt.claim)
         if chain is None:
             chain = self._chains[receipt.claim] = self._chain(receipt.claim)
-        manifest: Manifest = receipt.staged
+        manifest: Manifest = msgspec.structs.replace(receipt.staged, leader_epoch=receipt.leader_epoch)
         try:
             chain.commit(manifest)
         except Retry:

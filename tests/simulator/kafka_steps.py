@@ -61,6 +61,10 @@ class KafkaSteps(Replays):
             self._lost(partition, end)
         self.brokers.restore(TOPIC, self.backup[1])
 
+    def do_elsewhere(self, events: int) -> None:
+        """Agents on other hosts put so many events."""
+        self._produced(events)
+
     def do_refused(self, partition: int) -> None:
         """The group waits for a person, whatever has come into the topic since."""
         at = self.brokers.committed(GROUP, TOPIC, partition)

@@ -94,7 +94,7 @@ class Positions(KafkaChannel):
         log = world().models["log"]
         return {partition: log.low_watermark("t", partition) for partition in log.partitions("t")}
 
-    def refusals(self, group: str | None, positions: Mapping[PartitionClaim, int | None] | None = None) -> Any:
+    def refusals(self, group: str | None, positions: Any = None, _: Any = None) -> Any:
         return []
 
     def record(self, positions: Mapping[PartitionClaim, int]) -> None:

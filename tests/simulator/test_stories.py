@@ -159,6 +159,16 @@ def test_a_sink_that_is_ahead_of_brokers_set_back_stops_until_its_group_is_reset
     assert sorted(run.feed.stored) == sorted(run.bodies)
 
 
+@pytest.mark.parametrize("sink", ["hdfs", "spark-hdfs"])
+def test_a_sink_whose_position_new_records_have_passed_on_brokers_set_back_skips_none_of_them(sink: str) -> None:
+    run = told(
+        sink, Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (1, 0)), Step(20, "backup"),
+        Step(0, "put", (1, 0)), Step(1, "put", (1, 0)), Step(1, "put", (1, 0)), Step(30, "set-back"),
+        Step(1, "elsewhere", (6,)), Step(1, "start", ("h1",)), Step(60, "refused", (0,)),
+    )  # fmt: skip
+    assert "has read records 1 to 3, 3 in all, which the brokers have lost" in "\n".join(run.world.story)
+
+
 @pytest.mark.parametrize("sink", ["solr", "spark-solr", "spark-kafka"])
 def test_a_group_that_is_ahead_of_its_topic_stops_until_it_is_reset(sink: str) -> None:
     run = told(

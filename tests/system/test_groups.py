@@ -206,22 +206,20 @@ def test_an_agent_that_sleeps_delivers_nothing_of_what_it_held(
 
 def test_two_agents_of_one_name_on_one_host_share_the_partitions(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
     """Both join as the same static member at first: they would fence each other for ever."""
-    name, outs = unique("twins"), [tmp_path / "out-1", tmp_path / "out-2"]
-    sinks = [
-        f"a1.sinks.k1.type = file_roll\na1.sinks.k1.channel = c1\na1.sinks.k1.sink.directory = {o}" for o in outs
-    ]
-    first, second = (Group(tmp_path, kafka_cluster, f"{name}{n}", sink) for n, sink in enumerate(sinks))
+    outs = [tmp_path / "out-1", tmp_path / "out-2"]
+    sink = f"a1.sinks.k1.type = file_roll\na1.sinks.k1.channel = c1\na1.sinks.k1.sink.directory = {outs[0]}"
+    group = Group(tmp_path, kafka_cluster, unique("twins"), sink)
+    text = group.configuration.replace(str(outs[0]), str(outs[1]))
     for out in outs:
         out.mkdir()
 
     def delivered() -> list[set[bytes]]:
         return [{line for file in out.iterdir() for line in file.read_bytes().split()} for out in outs]
 
-    text = second.configuration.replace(second.name, first.name)
-    with first.agent() as one, RunningAgent(tmp_path / "a2", text) as other:
+    with group.agent() as one, RunningAgent(tmp_path / "a2", text) as other:
         one.until(lambda: {*_claims(one)[-1:], *_claims(other)[-1:]} & {"[0, 1]", "[0, 2]", "[1, 2]"}, "two shares")
-        first.put(600)
-        one.until(lambda: set.union(*delivered()) == {*first.bodies} and all(delivered()), "both to deliver")
+        group.put(600)
+        one.until(lambda: set.union(*delivered()) == {*group.bodies} and all(delivered()), "both to deliver")
         assert one.stop() == other.stop() == 0
         assert (one.log + other.log).count("joining again under another name") <= 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from agent.audit.publishing import Tallies
 from agent.runner.deadletters.letters import DeadLetter, of_notes
@@ -44,9 +45,11 @@ class Commits:
             self._delivered(reader, delivery, flushed)
         return True
 
-    def resume(self, claim: PartitionClaim, position: int | None) -> tuple[PartitionClaim, int | None]:
+    def resume(
+        self, claim: PartitionClaim, position: int | None, reader: Reader | None = None
+    ) -> tuple[PartitionClaim, int | None]:
         """Where a partition goes on, given the channel's position: by the sink's own record where it keeps one, with
-        the dead letters that its newest commit has.
+        the dead letters that its newest commit has. A `reader` that has just got the partition is told of its epoch.
         """
         partition = claim.partition
         if self._committing is None:
@@ -58,6 +61,8 @@ class Commits:
         found = self._committing.resume(claim, position)
         self._ranges[partition] = Range(found.claim, found.position)
         self.notes[partition] = (found.claim, of_notes(found.notes))
+        if reader is not None and found.position is not None and found.leader_epoch >= 0:
+            reader.read_before(partition, found.position, found.leader_epoch)
         return found.claim, found.position
 
     def keep_notes(self) -> None:
@@ -111,7 +116,7 @@ class Commits:
         try:
             receipt, letters = self._first.stage(pending.claim, pending.start, pending.end)
             self._report([pending])
-            self._committing.commit(receipt)
+            self._committing.commit(replace(receipt, leader_epoch=reader.leader_epoch(partition, pending.end)))
         except Conflict as e:
             self._log.warning("%s", e)
             claim, position = self.resume(pending.claim, pending.start)

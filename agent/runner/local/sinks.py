@@ -275,7 +275,7 @@ class SinkRunner:
         """Take partitions over, from the sink's own record where it keeps one."""
         starts: dict[PartitionClaim, int | None] = {}
         for claim, position in committed.items():
-            claim, position = self.commits.resume(claim, position)
+            claim, position = self.commits.resume(claim, position, self.reader)
             starts[claim] = position
         self.commits.keep_notes()
         self._assigned_time = time.time()

@@ -183,7 +183,7 @@ class AdminClient:
             else:
                 entry = next((e for e in at.visible(0, read_committed=False) if e.timestamp >= value), None)
                 offset, timestamp = (entry.offset, entry.timestamp) if entry is not None else (-1, -1)
-            return SimpleNamespace(offset=offset, timestamp=timestamp, leader_epoch=0)
+            return SimpleNamespace(offset=offset, timestamp=timestamp, leader_epoch=at.leader_epoch)
 
         return {
             tp: self._ask("list_offsets", lambda tp=tp, spec=spec: find(tp, spec), *ASKING)

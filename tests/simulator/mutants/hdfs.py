@@ -7,6 +7,15 @@ SINK = "sinks/hdfs/sink.py"
 
 COMMIT_RECORD = (
     Mutant(
+        "commit-leader-epoch",
+        "a manifest says in which leader epoch its last record was read",
+        ON_HDFS,
+        "sinks/hdfs/sink.py",
+        "msgspec.structs.replace(receipt.staged, leader_epoch=receipt.leader_epoch)",
+        "receipt.staged",
+        "test_a_sink_whose_position_new_records_have_passed_on_brokers_set_back_skips_none_of_them",
+    ),
+    Mutant(
         "commit-swap",
         "a manifest whose place is taken is a conflict",
         HDFS,
