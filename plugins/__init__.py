@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from plugins.batch import Batch
 from plugins.channel import (
     Channel,
+    LastRecord,
     PartitionClaim,
     Reader,
     RebalanceListener,
@@ -72,6 +73,7 @@ __all__ = [
     "Interceptor",
     "KafkaBackedChannel",
     "KafkaStream",
+    "LastRecord",
     "Metrics",
     "MissingExtra",
     "Onlooker",

@@ -59,6 +59,14 @@ class PartitionClaim(NamedTuple):
         return f"{self.topic}~{hashlib.sha256(f'{self.cluster_id} {self.topic_id}{since}'.encode()).hexdigest()[:10]}"
 
 
+class LastRecord(NamedTuple):
+    """Marks of the record before an offset: another record there has others. -1 stands for unknown."""
+
+    timestamp: int = -1
+    """Milliseconds since the epoch."""
+    leader_epoch: int = -1
+
+
 class Record(NamedTuple):
     """One Kafka record of a channel's topic."""
 
@@ -90,6 +98,8 @@ class Taken:
     undecodable: tuple[Undecodable, ...] = ()
     replays: Mapping[EventId, int] = field(default_factory=dict)
     """The offset of the record that replays it, of each event in it that is replayed."""
+    last_timestamp: int = -1
+    """Timestamp of the record before `end`, in milliseconds since the epoch; -1 where a channel has none."""
 
     def fresh(self) -> Batch:
         """Its events without those that are replayed, whose ids say that they lay before it."""
@@ -160,9 +170,9 @@ class Reader(ABC):
         """Return the leader epoch of Kafka in which the record before `end` was read; -1 where unknown."""
         return -1
 
-    def read_before(self, partition: int, position: int, leader_epoch: int) -> None:  # noqa: B027  # may be left out
-        """Tell, amid `assigned`, in which leader epoch a sink's commit log says that the record before a position was
-        read. The reader may look whether that record is still there.
+    def read_before(self, partition: int, position: int, last: LastRecord) -> None:  # noqa: B027  # may be left out
+        """Tell, amid `assigned`, which record before that position was read last, by the commit log of a sink. The
+        reader may look whether it is still there.
         """
 
     def membership(self) -> Any:

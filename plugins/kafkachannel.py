@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
-from plugins.channel import Channel, PartitionClaim, Record, Taken
+from plugins.channel import Channel, LastRecord, PartitionClaim, Record, Taken
 from plugins.component import C
 from plugins.errors import FlafkaError
 from plugins.event import Event, EventId
@@ -161,13 +161,13 @@ class KafkaBackedChannel(Channel[C]):
         self,
         group: str | None,
         positions: Mapping[PartitionClaim, int | None] | None = None,
-        leader_epochs: Mapping[int, int] = MappingProxyType({}),
+        last: Mapping[int, LastRecord] = MappingProxyType({}),
     ) -> Sequence[FlafkaError]:
         """Return, for each partition that the group cannot go on with before a person decides, the error with the
         command that resolves it: records that brokers have lost, or that retention removed unread.
 
-        `positions` are those of a sink's own commit log, and `leader_epochs`, by partition, those in which the record
-        before each was read. If unset, the group's count. What was kept with the group's
+        `positions` are those of a sink's own commit log, and `last`, by partition, the record before each. If unset,
+        the group's count. What was kept with the group's
         offsets, by `refuse` or a reader, is returned in any case.
         """
         return ()
@@ -178,10 +178,6 @@ class KafkaBackedChannel(Channel[C]):
         It is one of `refusals` from then on, until the group is reset, whatever comes into the channel. Raises as
         `record` does.
         """
-
-    def leader_epochs(self) -> Mapping[int, int]:
-        """Return the present leader epoch of each partition, none of those that are not known."""
-        return {}
 
     @abstractmethod
     def confirm(self, claim: PartitionClaim) -> None:

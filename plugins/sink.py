@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from plugins.batch import Batch
-from plugins.channel import PartitionClaim
+from plugins.channel import LastRecord, PartitionClaim
 from plugins.component import C, Component
 from plugins.event import EventId
+
+UNKNOWN_RECORD = LastRecord()
 
 
 class Sink(Component[C]):
@@ -78,9 +80,9 @@ class Receipt:
     events: int
     staged: Any
     """The sink's own: what to make visible."""
-    leader_epoch: int = -1
-    """Leader epoch of Kafka in which the record before `end` was read, -1 where unknown. The runner sets it before
-    `commit`, and the sink keeps it with its commit record: see `Resumed.leader_epoch`."""
+    last: LastRecord = UNKNOWN_RECORD
+    """The record before `end`. The runner sets it, and a sink may keep it with its commit record: see `Resumed.last`.
+    """
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Resumed:
     """The next record to deliver; None: the earliest."""
     notes: tuple[bytes, ...] = ()
     """What came with the newest commits and was not `noted` yet."""
-    leader_epoch: int = -1
+    last: LastRecord = UNKNOWN_RECORD
     """That of the newest commit's receipt, if `position` is its end. By it the runner notices that brokers have lost
     the record before `position`, although another record has taken its offset."""
 

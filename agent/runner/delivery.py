@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records, to_note
@@ -27,6 +27,7 @@ from plugins import (
     EventId,
     FlafkaError,
     Interceptor,
+    LastRecord,
     PartitionClaim,
     Receipt,
     Rejected,
@@ -56,6 +57,8 @@ class Range:
     """How many of them the sink is to deliver."""
     since: float = 0.0
     """When the first was taken, of `time.monotonic`."""
+    last_timestamp: int = -1
+    """See `Taken.last_timestamp`."""
 
     def extend(self, taken: Taken) -> None:
         """Some more were taken."""
@@ -63,7 +66,7 @@ class Range:
             self.since = time.monotonic()
         if self.start is None:
             self.start = taken.start
-        self.end = taken.end
+        self.end, self.last_timestamp = taken.end, taken.last_timestamp
 
     def committed(self) -> None:
         """What comes next begins where it ends."""
@@ -238,7 +241,8 @@ class Delivery:
         of them."""
         assert self.committing is not None
         letters = self.rejections.of(claim.partition)
-        return self.committing.stage(claim, start, end, to_note(letters)), letters
+        receipt = self.committing.stage(claim, start, end, to_note(letters))
+        return replace(receipt, last=LastRecord(self.ranges[claim.partition].last_timestamp)), letters
 
     def committed(self, ranges: Iterable[Range]) -> None:
         """These are durable and visible."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient
 
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.differences import KAFKA
@@ -23,6 +23,7 @@ from channels.kafka.positions import (
     called,
     claims_of,
     kept_refusals,
+    read_before,
     reader_id,
     refusals_of,
     topic_id_of,
@@ -40,6 +41,7 @@ from plugins import (
     FlafkaError,
     KafkaBackedChannel,
     KafkaStream,
+    LastRecord,
     Onlooker,
     PartitionClaim,
     Reader,
@@ -111,6 +113,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                 topic.create()
             description = topic.description()
             topic_id_of(description)
+            if there:
+                topic.refuse_compacted()
             limit = min(MAX_RECORD_BYTES, topic.largest_record())
             self._cluster_id = admin.list_topics(config.topic, timeout=ANSWER_SECONDS).cluster_id or ""
             for warning in topic.weaknesses(description) if there else ():
@@ -147,6 +151,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             topic.refuse_old(metadata.topics)
             if config.topic in metadata.topics:
                 yield from map(Caution, topic.weaknesses(topic.description()))
+                topic.refuse_compacted()
             elif len(metadata.brokers) < config.replication:
                 yield (
                     f"replication = {config.replication}, but only {len(metadata.brokers)} brokers are up at "
@@ -227,18 +232,13 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         self,
         group: str | None,
         positions: Mapping[PartitionClaim, int | None] | None = None,
-        leader_epochs: Mapping[int, int] = MappingProxyType({}),
+        last: Mapping[int, LastRecord] = MappingProxyType({}),
     ) -> Sequence[FlafkaError]:
         """By the group's committed offsets, the positions, the watermarks, and the records before the positions."""
         claims, committed = self._committed(group)
         positions = claims if positions is None else positions
         found = refusals_of(positions, self._watermarks({"isolation.level": "read_uncommitted"})) if positions else {}
-        epochs = {(at.partition, at.offset): at.leader_epoch for at in committed if at.leader_epoch is not None}
-        read = {
-            claim: (offset, leader_epochs.get(claim.partition, epochs.get((claim.partition, offset), -1)))
-            for claim, offset in positions.items()
-            if offset is not None and not claim.replay
-        }
+        read = read_before(positions, committed, last)
         client = {**self._client(self.config.consumer), "group.id": group or self.config.group_id}
         try:
             known = [one for one in truncations(client, read) if isinstance(one, RecordsLost)]
@@ -341,19 +341,6 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         """See `OutsideCommits.record`."""
         self._outside().record(positions)
 
-    def leader_epochs(self) -> Mapping[int, int]:
-        """By a question for the ends of the partitions."""
-        topic, admin = self.config.topic, AdminClient(self._client(self.config.consumer))
-        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client types its classes but not this
-        try:
-            partitions = admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions
-            asked = {TopicPartition(topic, partition): latest for partition in partitions}
-            answers = admin.list_offsets(asked, request_timeout=ANSWER_SECONDS)
-            found = {at.partition: answer.result(ANSWER_SECONDS).leader_epoch for at, answer in answers.items()}
-        except (KafkaException, TimeoutError) as e:
-            raise Retry(self._unreachable(e)) from e
-        return {partition: epoch for partition, epoch in found.items() if epoch is not None}
-
     def refuse(self, error: FlafkaError) -> None:
         """See `OutsideCommits.refuse`."""
         if isinstance(error, RecordsLost):
@@ -399,7 +386,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return OutsideCommits(self._onlooker, self.confirm, self.log)
 
     def _looking(self) -> Looking:
-        return Looking(self._client(self.config.consumer), self.config.topic, self.decode)
+        config = self.config
+        return Looking(self._client(config.consumer), config.topic, config.group_id, self.decode)
 
     def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
         return {**self.config.client(self.name), **client_properties(properties)}

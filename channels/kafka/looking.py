@@ -20,8 +20,9 @@ Positions = Mapping[str | None, Mapping[PartitionClaim, int | None]]
 class Looking:
     """A topic, to be looked into. Raises Retry where its brokers do not answer."""
 
-    def __init__(self, properties: Mapping[str, Any], topic: str, decode: Decode) -> None:
-        self._properties = {**CONSUMER, **properties, "group.id": "flafka-reader"}
+    def __init__(self, properties: Mapping[str, Any], topic: str, group: str, decode: Decode) -> None:
+        """`group` is neither joined nor committed to: the name of one that the client's ACLs allow."""
+        self._properties = {**CONSUMER, **properties, "group.id": group}
         self._topic, self._decode = topic, decode
 
     def cluster(self) -> str:

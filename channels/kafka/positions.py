@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from plugins import FlafkaError, PartitionClaim, Retry
+from plugins import FlafkaError, LastRecord, PartitionClaim, Retry
 from plugins.shared.kafkaclient import CONSUMER, reason
 from plugins.shared.kafkaoffsets import metadata_of, watermarks
 from plugins.shared.offsets import NO_TOPIC_ID, OffsetMetadata, RecordsLost, known_to_older, out_of_range, truncated
@@ -161,6 +161,15 @@ class Log:
         lost = high < position or (found is not None and found.offset() < position)
         return (after if lost else None), high
 
+    def is_other(self, offset: int, timestamp: int) -> bool:
+        """Return True if a record with another timestamp has that offset now. Raises as `truncated`."""
+        found = self._first(offset)
+        return found is not None and found.offset() == offset and found.timestamp()[1] != timestamp
+
+    def low(self) -> int:
+        """Return the offset of the oldest record. Raises as `truncated`."""
+        return watermarks(self._consumer, TopicPartition(self._topic, self._partition), ANSWER_SECONDS)[0]
+
     def _is_later(self, offset: int, position: int, leader_epoch: int) -> bool:
         """Whether the next record from there on is of a later epoch, or not before the position."""
         found = self._first(offset)
@@ -180,23 +189,55 @@ class Log:
         raise KafkaException(error)
 
 
-def truncations(
-    properties: Mapping[str, Any], read: Mapping[PartitionClaim, tuple[int, int]]
-) -> Iterator[FlafkaError]:
+class Before(NamedTuple):
+    """The record before an offset of a partition, as it was read."""
+
+    offset: int
+    last: LastRecord
+    committed: int
+    """Committed offset of the group, which is set back with the brokers; negative where it has none."""
+
+
+def read_before(
+    positions: Mapping[PartitionClaim, int | None],
+    committed: Iterable[TopicPartition],
+    last: Mapping[int, LastRecord],
+) -> dict[PartitionClaim, Before]:
+    """Return what is known of the record before each position: by the sink's commit log (`last`, by partition), or by
+    the leader epoch that was committed with the same offset. A replay is left out.
+    """
+    group = {at.partition: at for at in committed}
+    found: dict[PartitionClaim, Before] = {}
+    for claim, offset in positions.items():
+        at = group.get(claim.partition)
+        if not offset or at is None or claim.replay:
+            continue
+        known = last.get(claim.partition, LastRecord())
+        if at.offset == offset and at.leader_epoch is not None:
+            known = known._replace(leader_epoch=at.leader_epoch)
+        found[claim] = Before(offset, known, at.offset)
+    return found
+
+
+def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Before]) -> Iterator[FlafkaError]:
     """Yield an error for each claim before whose offset brokers have lost a record; others may lie there now.
 
-    Given the offset, and the leader epoch of the record before it, negative where that is not known. Raises as
-    `Log.truncated` does.
+    Raises as `Log.truncated` does.
     """
-    known = {claim: at for claim, at in read.items() if at[1] >= 0}
+    known = {claim: before for claim, before in read.items() if before.last != LastRecord()}
     if not known:
         return
     consumer = Consumer({**CONSUMER, **properties, **ONE_RECORD})
     try:
-        for claim, (end, epoch) in known.items():
-            start, _ = Log(consumer, claim).truncated(end, epoch)
+        for claim, (offset, last, committed) in known.items():
+            log, start = Log(consumer, claim), None
+            if last.leader_epoch >= 0:
+                start, _ = log.truncated(offset, last.leader_epoch)
             if start is not None:
-                yield truncated(claim, end, start)
+                yield truncated(claim, offset, start)
+            elif last.timestamp >= 0 and log.is_other(offset - 1, last.timestamp):
+                # Brokers that were stopped for a backup begin the same leader epoch twice.
+                yield RecordsLost(claim, offset, f"{committed if 0 <= committed < offset else log.low()}+")
     finally:
         consumer.close()
 

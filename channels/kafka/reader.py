@@ -13,8 +13,18 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from channels.kafka.calls import Calls
 from channels.kafka.fetched import Fetched, Start
 from channels.kafka.others import Others
-from channels.kafka.positions import TopicIds, claims_of, kept_refusals, truncations
-from plugins import FlafkaError, Metrics, PartitionClaim, Reader, RebalanceListener, Record, Retry, Taken
+from channels.kafka.positions import Before, TopicIds, claims_of, kept_refusals, read_before, truncations
+from plugins import (
+    FlafkaError,
+    LastRecord,
+    Metrics,
+    PartitionClaim,
+    Reader,
+    RebalanceListener,
+    Record,
+    Retry,
+    Taken,
+)
 from plugins.shared.kafkaoffsets import committed, watermarks
 from plugins.shared.offsets import (
     OffsetMetadata,
@@ -76,8 +86,8 @@ class KafkaReader(Poller, Reader):
         """and those that the owner's has the polling thread make."""
         self._fresh = set[int]()
         """Partitions that became ours since the last turn."""
-        self._read_before: dict[tuple[int, int], int] = {}
-        """By partition and position: the leader epoch of the record before it, by the commit log of the sink."""
+        self._last: dict[int, LastRecord] = {}
+        """By partition: the record before the position at which it begins, by the commit log of the sink."""
         self._assigning = False
         self._member: str | None = None
         """The group's name for this member when it got partitions last."""
@@ -167,9 +177,9 @@ class KafkaReader(Poller, Reader):
         """By what was received."""
         return self._fetched.leader_epoch(partition, end)
 
-    def read_before(self, partition: int, position: int, leader_epoch: int) -> None:
+    def read_before(self, partition: int, position: int, last: LastRecord) -> None:
         """Looked at before the partition is read."""
-        self._read_before[partition, position] = leader_epoch
+        self._last[partition] = last
 
     def membership(self) -> Any:
         """For a transaction: the brokers refuse its offsets once this is no member any more. Raises Retry then."""
@@ -278,7 +288,8 @@ class KafkaReader(Poller, Reader):
             at = TopicPartition(claim.topic, partition)
             marks = watermarks(self.consumer, at, COMMITTED_SECONDS)
             claim = self._fetched.claims.get(partition, claim._replace(partition=partition))
-            self._refuse_truncated({claim: (offset, self._fetched.leader_epoch(partition, offset))})
+            last = LastRecord(leader_epoch=self._fetched.leader_epoch(partition, offset))
+            self._refuse_truncated({claim: Before(offset, last, -1)})
             raise self._lasting(self._of_this_topic(out_of_range(claim, offset, *marks) or Retry(error.str())))
         try:
             self.refuse_fenced(error)
@@ -351,28 +362,19 @@ class KafkaReader(Poller, Reader):
                 "version 0.1, which would deliver some again under other ids: upgrade or stop it",
                 OLDER_SECONDS,
             )
-        epochs = {(tp.partition, tp.offset): tp.leader_epoch for tp in at if tp.leader_epoch is not None}
-        epochs |= self._read_before
-        self._read_before.clear()
-        read = {
-            c: (end, epochs[c.partition, end]) for c, end in starts.items() if end and (c.partition, end) in epochs
-        }
+        read = read_before(starts, at, self._last)
+        self._last.clear()
         self._refuse_truncated(read)
         begun = {claim: self._oldest(claim) if at is None else at for claim, at in starts.items()}
         positions = {claim.partition: at for claim, at in begun.items()}
-        self._fetched.add(
-            {claim: Start(at, read[claim][1] if claim in read else None) for claim, at in begun.items()}
-        )
+        self._fetched.add({claim: Start(at, _leader_epoch(read.get(claim))) for claim, at in begun.items()})
         self._fresh |= positions.keys()
         if fresh := {claim: at for claim, at in begun.items() if claims.get(claim) != at}:
             self._commit(fresh)  # where each begins, and under which claim, before anything is taken
         return [TopicPartition(self._claim.topic, *at) for at in positions.items()]
 
-    def _refuse_truncated(self, read: Mapping[PartitionClaim, tuple[int, int]]) -> None:
-        """Raise FlafkaError, with the way out, where the brokers have lost what was read before a position.
-
-        Given that position and the leader epoch of the record before it, negative where that is not known.
-        """
+    def _refuse_truncated(self, read: Mapping[PartitionClaim, Before]) -> None:
+        """Raise FlafkaError, with the way out, where the brokers have lost what was read before a position."""
         for error in truncations(self._properties, read):
             raise self._lasting(self._of_this_topic(error))
 
@@ -411,3 +413,7 @@ class KafkaReader(Poller, Reader):
         if told.done():
             told.result()
         return told.done() or self.closing
+
+
+def _leader_epoch(before: Before | None) -> int | None:
+    return before.last.leader_epoch if before is not None and before.last.leader_epoch >= 0 else None

@@ -142,7 +142,7 @@ class _Gathered:
     def __init__(self, claim: PartitionClaim, unnamed: bytes) -> None:
         self.claim, self.unnamed = claim, unnamed
         self.events = self.size = 0
-        self._start, self._end = -1, -1
+        self._start = self._end = self._timestamp = -1
         self._parts: list[Batch] = []
         self._undecodable: list[Undecodable] = []
         self._replays: dict[EventId, int] = {}
@@ -153,7 +153,7 @@ class _Gathered:
         written = format_of(record) or self.unnamed
         if self._start < 0:
             self._start = record.offset
-        self._end = record.offset + 1
+        self._end, self._timestamp = record.offset + 1, record.timestamp
         if written != self._run_format:
             self._end_run()
             self._run_format = written
@@ -171,7 +171,8 @@ class _Gathered:
         if not self._parts:
             self._single_events(Batch.of([]), [])
         batch = Batch.concat(self._parts)
-        return Taken(self.claim.partition, self._start, self._end, batch, tuple(self._undecodable), self._replays)
+        undecodable = tuple(self._undecodable)
+        return Taken(self.claim.partition, self._start, self._end, batch, undecodable, self._replays, self._timestamp)
 
     def _batch(self, record: Record, written: bytes) -> None:
         if written.endswith(REPLAYED):

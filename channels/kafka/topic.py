@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 from channels.kafka.config import KafkaChannelConfig
 from channels.kafka.positions import ANSWER_SECONDS, topic_id_of
 from channels.kafka.producing import MAX_RECORD_BYTES
-from plugins import KafkaBackedChannel, Retry
+from plugins import FlafkaError, KafkaBackedChannel, Retry
 from plugins.shared.kafkaclient import answers, create_topic
 
 AT_ONCE = 8
@@ -107,6 +107,23 @@ class Topic:
             least = max(len(one.replicas) for one in partitions)
         return all(sum(up[node.host, node.port] for node in one.isr) >= least for one in partitions)
 
+    def refuse_compacted(self) -> None:
+        """Raise FlafkaError where the topic is compacted: brokers would drop events, and take none without a key."""
+        topic = self._config.topic
+        try:
+            policy = str(self._settings()["cleanup.policy"].value)
+        except KafkaException as e:
+            if e.args[0].code() not in _NOT_ALLOWED:
+                raise
+            return
+        if "compact" in policy:
+            raise FlafkaError(
+                f"topic {topic} has cleanup.policy={policy}, so that brokers drop events that nobody has read, and "
+                "take none without a key. Name a topic of the channel's own, or set cleanup.policy=delete: "
+                f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config "
+                f"cleanup.policy=delete --bootstrap-server {self._config.bootstrap_servers}"
+            )
+
     def weaknesses(self, description: Any) -> Iterator[str]:
         """Sentences about how it may lose events or pause."""
         topic = self._config.topic
@@ -120,5 +137,3 @@ class Topic:
                 f"topic {topic} has min.insync.replicas={in_sync}: the loss of one broker may lose events; set it "
                 "to 2"
             )
-        if settings["cleanup.policy"].value != "delete":
-            yield f"topic {topic} is compacted: it would drop events; set cleanup.policy=delete"

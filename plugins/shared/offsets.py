@@ -12,7 +12,7 @@ from plugins.errors import FlafkaError, Retry
 
 _OLDER = re.compile(r"epoch=\d+", re.ASCII)
 _UNREAD = re.compile(r"epoch=0[1-9]\d*", re.ASCII)
-_LOST = re.compile(r"\d+\??", re.ASCII)
+_LOST = re.compile(r"\d+[?+]?", re.ASCII)
 
 
 NUL = "\0"
@@ -135,13 +135,19 @@ class RecordsLost(FlafkaError):
     """
 
     def __init__(self, claim: PartitionClaim, offset: int, lost: str) -> None:
-        """`lost` is the first offset of the lost records. A `?` behind it stands for an upper bound."""
+        """`lost` is the first offset of the lost records: with a `?` an upper bound, with a `+` a lower one."""
         self.claim, self.offset, self.lost = claim, offset, lost
-        start, known, place = lost.rstrip("?"), not lost.endswith("?"), f"{claim.topic}-{claim.partition}"
+        start, place = lost.rstrip("?+"), f"{claim.topic}-{claim.partition}"
         what = f"group {claim.group} stands at offset {offset} of {place}, "
         cause = "as when a replica that was behind becomes leader, or brokers are restored from a backup"
         way_out = _reset(claim, f"{start}{_new_ids(claim)}")
-        if known:
+        if lost.endswith("+"):
+            super().__init__(
+                f"{what}and the record before that is not the one that was read: the brokers have lost records "
+                f"since, {cause}, and others have taken their offsets, somewhere from {start} on. Some may be "
+                f"delivered twice. To go on with those: {way_out}"
+            )
+        elif not lost.endswith("?"):
             super().__init__(
                 f"{what}and has read records {start} to {offset - 1}, {offset - int(start):,} in all, which the "
                 f"brokers have lost since, {cause}; new records get offsets from {start} on. To go on with those: "

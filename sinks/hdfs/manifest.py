@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from plugins import FlafkaError, Retry
+from plugins import FlafkaError, LastRecord, Retry
 
 VERSION = 2
 """Of manifests with a note or a successor; others are of version 1, which every version of this sink reads."""
@@ -34,8 +34,8 @@ class Manifest(msgspec.Struct, frozen=True):
     version: int = 1
     note: str = ""
     """The file with what the runner wants to be kept with the commit, until it is deleted."""
-    leader_epoch: int = -1
-    """See `Receipt.leader_epoch`."""
+    last: LastRecord = LastRecord()
+    """See `Receipt.last`."""
     successor: Successor | None = None
     """Of a seal: where the record goes on. Nothing can be committed behind it."""
 

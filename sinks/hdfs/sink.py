@@ -15,7 +15,18 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from plugins import Batch, CommittingSink, EventId, FlafkaError, PartitionClaim, Receipt, Rejected, Resumed, Retry
+from plugins import (
+    Batch,
+    CommittingSink,
+    EventId,
+    FlafkaError,
+    LastRecord,
+    PartitionClaim,
+    Receipt,
+    Rejected,
+    Resumed,
+    Retry,
+)
 from plugins.shared.disk import writable
 from plugins.shared.offsets import next_epoch
 from sinks import serializers
@@ -314,9 +325,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._chains[claim] = chain
         found = [(one, note) for one in (*sealed, chain) if (note := one.note())]
         self._noting[claim] = [one for one, _ in found]
-        last = chain.last if chain.last is not None and chain.last.end == position else None
-        epoch = last.leader_epoch if last is not None else -1
-        return Resumed(claim, position, tuple(note for _, note in found), epoch)
+        known = chain.last is not None and chain.last.end == position
+        last = chain.last.last if chain.last is not None and known else LastRecord()
+        return Resumed(claim, position, tuple(note for _, note in found), last)
 
     def _seal_earlier(self, than: Chain, successor: Chain) -> list[Chain]:
         """The chains of earlier epochs in the same place: nothing can be committed to them any more."""
@@ -345,7 +356,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         chain = self._chains.get(receipt.claim)
         if chain is None:
             chain = self._chains[receipt.claim] = self._chain(receipt.claim)
-        manifest: Manifest = msgspec.structs.replace(receipt.staged, leader_epoch=receipt.leader_epoch)
+        manifest: Manifest = msgspec.structs.replace(receipt.staged, last=receipt.last)
         try:
             chain.commit(manifest)
         except Retry:

@@ -59,7 +59,7 @@ class Positions:
     def read(self, claim: PartitionClaim) -> Position | None:
         """The newest entry up to now, but for transactions that did not come about. Retry where it is not reached."""
         key, found = _key(claim), dict[str, Any]()
-        for name, value in self._records(self._partition(claim)):
+        for name, value in self._records(self._partition(claim), claim.group):
             if name == key or name.startswith(f"{key}/"):
                 found[name] = value
         if key not in found:
@@ -67,11 +67,11 @@ class Positions:
         epoch, offset, pieces = found[key]
         return Position(epoch, offset, b"".join(base64.b64decode(found[f"{key}/{n}"]) for n in range(pieces)))
 
-    def _records(self, partition: int) -> Iterator[tuple[str, Any]]:
-        consumer = self._consumer()
+    def _records(self, partition: int, group: str) -> Iterator[tuple[str, Any]]:
+        consumer = self._consumer(group)
         at = TopicPartition(self.name, partition, OFFSET_BEGINNING)
         try:
-            high = self._high_watermark(at)
+            high = self._high_watermark(at, group)
             for message in read_up_to(consumer, at, high, READ_SECONDS, wait=True):
                 yield (message.key() or b"").decode(errors="replace"), json.loads(message.value() or b"null")
         except KafkaException as e:
@@ -79,17 +79,18 @@ class Positions:
         finally:
             consumer.close()
 
-    def _high_watermark(self, at: TopicPartition) -> int:
+    def _high_watermark(self, at: TopicPartition, group: str) -> int:
         """The end of all that is there, in open transactions, too: who reads what is committed sees none of those."""
-        consumer = self._consumer(isolation="read_uncommitted")
+        consumer = self._consumer(group, isolation="read_uncommitted")
         try:
             _, high = watermarks(consumer, at, CONNECT_SECONDS)
             return int(high)
         finally:
             consumer.close()
 
-    def _consumer(self, isolation: str = "read_committed") -> Consumer:
-        properties = {"group.id": "flafka-positions", "isolation.level": isolation}
+    def _consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
+        # The channel's group, which it neither joins nor commits to: clients with ACLs may use no other.
+        properties = {"group.id": group, "isolation.level": isolation}
         return Consumer({**CONSUMER, **self._client, **properties})
 
     def _partition(self, claim: PartitionClaim) -> int:

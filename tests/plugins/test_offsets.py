@@ -18,7 +18,7 @@ SAID = st.builds(
     st.sampled_from([1, 2]),
     st.text(),
     st.just(0),
-    st.sampled_from(["", "30", "7?"]),
+    st.sampled_from(["", "30", "7?", "7+"]),
 )
 
 

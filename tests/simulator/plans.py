@@ -82,6 +82,8 @@ KINDS = {
     "caught": 3,
     "mend": 1,
     "stream": 2,
+    "backup": 1,
+    "set-back": 1,
 }
 """What happens, by how often."""
 THEMES = (
@@ -221,8 +223,11 @@ def step_of(what: str, chance: random.Random) -> Step:
         ),
         "partitions": (chance.choice([3, 3, 5]),),
         "caught": (host, chance.randint(0, 3), chance.choice(["asleep", "asleep", "gone"]), chance.choice(MEANWHILE)),
+        "set-back": (chance.random() < 0.5,),
         "stream": (chance.randint(4, 10), chance.choice([0.2, 0.7, 2.0])),
     }.get(what, (host,))
+    if what == "backup":
+        arguments = ()
     if what.startswith("pause-"):
         arguments = (host, chance.choice([5.0, 30.0, 80.0]))
     return Step(after, "put" if what == "bad" else what, arguments)

@@ -120,7 +120,8 @@ def records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[i
 
     Raises Retry while brokers are away.
     """
-    consumer = Consumer({**CONSUMER, **stream_client(stream), "group.id": "flafka-reader"})
+    # The channel's own group, which it neither joins nor commits to: clients with ACLs may use no other.
+    consumer = Consumer({**CONSUMER, **stream_client(stream), "group.id": stream.group})
     try:
         found = consumer.list_topics(timeout=ANSWER_SECONDS).topics.get(topic)
         for partition in found.partitions if found is not None else ():

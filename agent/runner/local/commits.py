@@ -49,7 +49,7 @@ class Commits:
         self, claim: PartitionClaim, position: int | None, reader: Reader | None = None
     ) -> tuple[PartitionClaim, int | None]:
         """Where a partition goes on, given the channel's position: by the sink's own record where it keeps one, with
-        the dead letters that its newest commit has. A `reader` that has just got the partition is told of its epoch.
+        the dead letters that its newest commit has. A `reader` that has just got it is told of the last record.
         """
         partition = claim.partition
         if self._committing is None:
@@ -61,8 +61,8 @@ class Commits:
         found = self._committing.resume(claim, position)
         self._ranges[partition] = Range(found.claim, found.position)
         self.notes[partition] = (found.claim, of_notes(found.notes))
-        if reader is not None and found.position is not None and found.leader_epoch >= 0:
-            reader.read_before(partition, found.position, found.leader_epoch)
+        if reader is not None and found.position is not None:
+            reader.read_before(partition, found.position, found.last)
         return found.claim, found.position
 
     def keep_notes(self) -> None:
@@ -116,7 +116,8 @@ class Commits:
         try:
             receipt, letters = self._first.stage(pending.claim, pending.start, pending.end)
             self._report([pending])
-            self._committing.commit(replace(receipt, leader_epoch=reader.leader_epoch(partition, pending.end)))
+            last = receipt.last._replace(leader_epoch=reader.leader_epoch(partition, pending.end))
+            self._committing.commit(replace(receipt, last=last))
         except Conflict as e:
             self._log.warning("%s", e)
             claim, position = self.resume(pending.claim, pending.start)

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +28,7 @@ from plugins import (
     FlafkaError,
     KafkaBackedChannel,
     KafkaStream,
+    LastRecord,
     PartitionClaim,
     PlainSink,
     Retry,
@@ -109,13 +109,13 @@ class Query:
         positions = self.channel.positions(self.job.sink.group)
         self._refuse_members(positions)
         begun: dict[PartitionClaim, int] = {}
-        epochs: dict[int, int] = {}
+        last: dict[int, LastRecord] = {}
         fresh = []
         for claim, committed in positions.items():
             if self.committing is not None:
                 found = self.committing.resume(claim, committed)
                 claim, committed = found.claim, found.position
-                epochs[claim.partition] = found.leader_epoch
+                last[claim.partition] = found.last
                 self._keep_noted(claim, of_notes(found.notes))
             else:
                 if isinstance(self.sink, PlainSink):
@@ -137,7 +137,7 @@ class Query:
         if begun:  # whoever has a partition next has to know of this sink's record
             self.channel.record(begun)
         self._record({})
-        self._look_for_records(epochs)
+        self._look_for_records(last)
 
     def _refuse_members(self, claims: Iterable[PartitionClaim]) -> None:
         """Raises Retry where members of the group, on threads, keep a sink's record in another place.
@@ -199,7 +199,7 @@ class Query:
             if known:
                 self.channel.restore(known)
 
-    def _look_for_records(self, leader_epochs: Mapping[int, int] = MappingProxyType({})) -> None:
+    def _look_for_records(self, last: Mapping[int, LastRecord] = MappingProxyType({})) -> None:
         """Raises FlafkaError, with the way out, where the brokers do not have the records that come next.
 
         A loss by brokers is kept with the group's offset: Spark would go on by itself, past records, once new ones
@@ -207,7 +207,7 @@ class Query:
         record of a topic made again is to be given up.
         """
         positions = {self.claims[partition]: offset for partition, offset in self.expected.items()}
-        refusals = self.channel.refusals(self.job.sink.group, positions, leader_epochs)
+        refusals = self.channel.refusals(self.job.sink.group, positions, last)
         self._look()
         for error in refusals:
             with suppress(Retry, Conflict):  # the next attempt finds it again
@@ -255,10 +255,6 @@ class Query:
         ends: dict[PartitionClaim, int] = {}
         if self.audit is not None:
             self.audit.taken((r.receipt.claim, r.receipt.start, r.receipt.end, r.minutes) for r in results)
-        leader_epochs: Mapping[int, int] = {}
-        if results and self.committing is not None:
-            with suppress(Retry):  # of what is committed without it a later loss is not noticed
-                leader_epochs = self.channel.leader_epochs()
         for result in results:
             receipt = result.receipt
             partition = receipt.claim.partition
@@ -266,7 +262,7 @@ class Query:
             if expected is not None and receipt.start < expected:
                 raise FlafkaError(f"records {receipt.start}–{expected} of partition {partition} were delivered twice")
             if self.committing is not None:
-                self.committing.commit(replace(receipt, leader_epoch=leader_epochs.get(partition, -1)))
+                self.committing.commit(receipt)
                 rejected += self._keep_noted(receipt.claim, result.letters)
             self.expected[partition] = ends[receipt.claim] = receipt.end
             counts = {**Counter(result.counts) + self._own_counts()}

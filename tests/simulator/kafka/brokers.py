@@ -255,11 +255,23 @@ class Brokers:
         ends = [partition.high for partition in self.topics[topic].partitions]
         return ends, {name: dict(group.offsets) for name, group in self.groups.items()}
 
-    def restore(self, topic: str, snapshot: tuple[list[int], dict[str, dict[tuple[str, int], Committed]]]) -> None:
-        """Set the brokers back to a backup, as an operator does while no client runs; leaders begin new epochs."""
+    def restore(
+        self,
+        topic: str,
+        snapshot: tuple[list[int], dict[str, dict[tuple[str, int], Committed]]],
+        *,
+        same_epochs: bool = False,
+    ) -> None:
+        """Set the brokers back to a backup, as an operator does while no client runs; leaders begin new epochs, or
+        those of the lost records again.
+        """
         ends, groups = snapshot
-        for partition, end in enumerate(ends):
-            self.truncate(topic, partition, end)
+        for number, end in enumerate(ends):
+            partition = self.topics[topic].partitions[number]
+            epoch = partition.leader_epoch
+            self.truncate(topic, number, end)
+            if same_epochs:
+                partition.leader_epoch = epoch
         for name, group in self.groups.items():
             group.offsets = dict(groups.get(name, {}))
 

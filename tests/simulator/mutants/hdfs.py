@@ -7,13 +7,13 @@ SINK = "sinks/hdfs/sink.py"
 
 COMMIT_RECORD = (
     Mutant(
-        "commit-leader-epoch",
-        "a manifest says in which leader epoch its last record was read",
+        "commit-last-record",
+        "a manifest says which record was its last",
         ON_HDFS,
         "sinks/hdfs/sink.py",
-        "msgspec.structs.replace(receipt.staged, leader_epoch=receipt.leader_epoch)",
+        "msgspec.structs.replace(receipt.staged, last=receipt.last)",
         "receipt.staged",
-        "test_a_sink_whose_position_new_records_have_passed_on_brokers_set_back_skips_none_of_them",
+        "test_a_sink_whose_position_new_records_have_passed_on_brokers_set_back_skips_none",
     ),
     Mutant(
         "commit-swap",
