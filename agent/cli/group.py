@@ -12,7 +12,16 @@ import click
 
 from agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
 from agent.cli.output import Verbs, json_option, show
-from plugins.shared.offsets import NUL, OUTSIDE_SECONDS, OffsetMetadata, is_earlier, known_to_older, next_epoch
+from plugins import PartitionClaim
+from plugins.shared.offsets import (
+    NUL,
+    OUTSIDE_SECONDS,
+    OffsetMetadata,
+    RecordsLost,
+    is_earlier,
+    known_to_older,
+    next_epoch,
+)
 
 if TYPE_CHECKING:
     from kafka import TopicPartition
@@ -52,7 +61,8 @@ def list_groups(bootstrap_server: str | None, command_config: Path | None, as_js
 def describe(name: str, bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
     """Show, per partition, the committed offset, the lag in records and the member that reads it.
 
-    An offset of a topic that was deleted since, and perhaps created again, counts as none.
+    An offset of a topic that was deleted since, and perhaps created again, counts as none. Where brokers have lost
+    records that the group had read, standard error has the reset with which it goes on.
     """
     from kafka.admin import OffsetSpec
 
@@ -75,6 +85,10 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
         rows.append((key.topic, key.partition, offset, end[key].offset, lag, epoch, *who))
     columns = ("topic", "partition", "current_offset", "log_end_offset", "lag", "epoch", "consumer_id", "host")
     show(columns, rows, as_json=as_json)
+    for key, at in sorted(committed.items()):
+        if (lost := _said(at).lost) and _offset(at, ids[key.topic]) is not None:
+            claim = PartitionClaim("", key.topic, "", name, _said(at).epoch, key.partition)
+            click.echo(str(RecordsLost(claim, at.offset, lost)), err=True)
 
 
 @group.command()

@@ -6,6 +6,14 @@ from plugins import Difference
 
 KAFKA = (
     Difference(
+        flume="brokers older than Apache Kafka 2.8 are used",
+        here="they are refused, as they have no topic ids: upgrade them, or take a channel of type file",
+    ),
+    Difference(
+        flume="a topic with `cleanup.policy=compact` is used, and brokers drop events that nobody has read",
+        here="it is refused",
+    ),
+    Difference(
         flume="a record that is no AvroFlumeEvent stops the channel for ever",
         here="it goes to the dead letters, with its bytes and the reason",
     ),

@@ -254,8 +254,12 @@ def test_records_that_took_the_place_of_lost_ones_are_not_passed_over(
         assert advice is not None
         assert agent.stop() == 1
     assert not delivered()
-    group.left()
     servers = ("--bootstrap-server", kafka_cluster.bootstrap_servers)
+    checked = agent_command("check", "-c", str(agent.file), "--connect")
+    assert checked.returncode == 2
+    assert advice[0] in checked.stdout
+    assert advice[0] in agent_command("group", "describe", name, *servers).stderr
+    group.left()
     done = agent_command(*advice[1].split(), "--yes", *servers)
     assert done.returncode == 0, done.stderr
     with group.agent() as agent:

@@ -194,6 +194,13 @@ def test_a_topic_that_it_creates_has_the_brokers_time(kafka_cluster, channel, to
     assert settings["message.timestamp.type"].value == "LogAppendTime"
 
 
+def test_a_compacted_topic_is_refused(kafka_cluster, topic):
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 3, config={"cleanup.policy": "compact"})])[topic].result(60)
+    with pytest.raises(FlafkaError, match=r"cleanup.policy=compact, so that brokers drop events"):
+        open_channel(kafka_cluster, topic)
+
+
 def test_a_topic_that_refuses_the_time_of_this_host_is_told_with_the_way_out(kafka_cluster, topic):
     config = {"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "0"}  # no record is so new
     new = NewTopic(topic, num_partitions=3, replication_factor=3, config=config)
