@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TRIES = 5
-"""So often a move is made until it stands."""
+"""Number of attempts to move a group."""
 COORDINATOR_SECONDS = 30.0
-"""So long a coordinator is waited for. The first group of a cluster has one once Kafka has made its topic of offsets,
-which asking begins; where a broker has just ended or started, it is another one."""
+"""Time to wait for a coordinator, in seconds. Kafka creates its topic of offsets when a cluster's first group is
+asked for. After the loss of a broker another one becomes coordinator.
+"""
 
 
 @click.group(cls=Verbs)
@@ -61,8 +62,8 @@ def list_groups(bootstrap_server: str | None, command_config: Path | None, as_js
 def describe(name: str, bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
     """Show, per partition, the committed offset, the lag in records and the member that reads it.
 
-    An offset of a topic that was deleted since, and perhaps created again, counts as none. Where brokers have lost
-    records that the group had read, standard error has the reset with which it goes on.
+    An offset of a topic that was deleted since, and perhaps created again, counts as none. If brokers have lost
+    records that the group had read, the reset that it needs is on standard error.
     """
     from kafka.admin import OffsetSpec
 
@@ -125,7 +126,7 @@ def reset(
     """Move a group's committed offsets. No member may be reading in the group.
 
     A time means the first record stored at that time or later; without a zone it is local time. Every moved
-    partition gets a new epoch, which tells sinks with offsets of their own that the move was made on purpose.
+    partition gets a new epoch, by which sinks with offsets of their own see that the move was made on purpose.
     """
     position = _position(to)
     with connect(bootstrap_server, command_config) as admin:
@@ -155,7 +156,7 @@ class _Move(NamedTuple):
 
 
 def _position(text: str) -> "int | datetime | str":
-    """What `--to` says: an offset, a time, `earliest` or `latest`."""
+    """Return the offset, the time, `earliest` or `latest` of `--to`."""
     if text in ("earliest", "latest"):
         return text
     if text.isdecimal():
@@ -272,7 +273,7 @@ def _write(admin: Any, name: str, offsets: "Mapping[TopicPartition, OffsetAndMet
 def _undone(
     admin: Any, name: str, offsets: "Mapping[TopicPartition, OffsetAndMetadata]"
 ) -> "dict[TopicPartition, OffsetAndMetadata]":
-    """Those that are no more what was written, but what a Spark driver, which had looked at the group before, had."""
+    """Return the moves that a commit of a Spark driver, which had looked at the group before, has undone."""
     now = _committed(admin, name)
     return {key: at for key, at in offsets.items() if key in now and is_earlier(_said(now[key]), _said(at).epoch)}
 
@@ -282,7 +283,7 @@ def _said(committed: "OffsetAndMetadata | None") -> OffsetMetadata:
 
 
 def _offset(committed: "OffsetAndMetadata | None", topic_id: str) -> int | None:
-    """Where the group is; None where that is a position in a topic of the same name that was deleted."""
+    """Return the group's offset; None if it belongs to a deleted topic of the same name."""
     return committed.offset if committed and _said(committed).topic_id in ("", topic_id) else None
 
 
@@ -303,9 +304,10 @@ def _committed(admin: Any, name: str) -> "dict[TopicPartition, OffsetAndMetadata
 
 
 def _by_coordinator(ask: Callable[[], T], errors: Callable[[T], str]) -> T:
-    """What a group's coordinator answers; asked again while there is none yet, or another broker becomes it.
+    """Return the answer of a group's coordinator. While there is none, or another broker becomes it, it is asked
+    again.
 
-    `errors` gives the names of those within an answer.
+    `errors` returns the names of the errors within an answer.
     """
     from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
@@ -325,7 +327,9 @@ def _by_coordinator(ask: Callable[[], T], errors: Callable[[T], str]) -> T:
 
 
 def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
-    """Where no group has ever been, Kafka has no coordinator to ask about one, and says only that."""
+    """Raise ClickException for an unknown group. Before its first group a cluster has no coordinator that could say
+    so.
+    """
     if name not in {found["group_id"] for found in admin.list_groups()}:
         raise click.ClickException(f"no group {name}: `agent group list` shows those there are{hint}")
 

@@ -30,7 +30,7 @@ class Looking:
         return str(self._asked(lambda consumer: consumer.list_topics(self._topic, timeout=ANSWER_SECONDS)).cluster_id)
 
     def at(self, time: int) -> dict[int, int]:
-        """See `KafkaBackedChannel.at`."""
+        """Return the first offsets at or after that time, as `KafkaBackedChannel.at` does."""
 
         def ask(consumer: Consumer) -> dict[int, int]:
             partitions = consumer.list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic].partitions
@@ -45,7 +45,7 @@ class Looking:
         return cast("dict[int, int]", self._asked(ask))
 
     def read(self, claim: PartitionClaim, start: int, end: int) -> Iterator[Taken]:
-        """See `KafkaBackedChannel.read`."""
+        """Yield a span of records, as `KafkaBackedChannel.read` does."""
         consumer = Consumer(self._properties)
         try:
             at = TopicPartition(self._topic, claim.partition, start)
@@ -59,7 +59,7 @@ class Looking:
             consumer.close()
 
     def find(self, id: EventId, known: Positions) -> Whereabouts | None:
-        """See `Channel.find`: given the positions of the groups, with a claim for each partition."""
+        """Return the location of that event, as `Channel.find` does, given the committed offsets of the groups."""
         claims = [claim for positions in known.values() for claim in positions if claim.partition == id.partition]
         kinds = [named for one in claims for named in (one, one._replace(ids=2), one._replace(ids=1))]
         claim = next((one for one in kinds if one.stem == id.topic), None)

@@ -14,7 +14,7 @@ from plugins.shared.kafkaoffsets import committed, metadata_of
 from plugins.shared.offsets import OUTSIDE_SECONDS, OffsetMetadata, RecordsLost, overtaken, undone
 
 UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
-"""It is not known whether brokers did what they were asked for."""
+"""Errors after which brokers may have done what they were asked for."""
 
 
 class OutsideCommits:
@@ -29,11 +29,11 @@ class OutsideCommits:
         self._consumer, self._confirm, self._log = consumer, confirm, log
 
     def record(self, positions: Mapping[PartitionClaim, int]) -> None:
-        """Commit offsets from outside the group, which works while the group has no members.
+        """Commit offsets without membership, which works while the group has no members.
 
-        Without a member nothing fences an owner that was overtaken: what the group says now is looked at before, and
-        within an epoch no position goes back. Where it does not say the claim's topic, the brokers have to. An owner
-        that slept between the two may undo a reset, and says so.
+        Without a member nothing fences an owner that was overtaken. So the group is looked at before, and within
+        an epoch no offset goes back. If its metadata does not name the topic, the brokers have to. An owner that
+        slept between the two may undo a reset, and logs that.
         """
         self._commit_where(positions, lambda claim, said: True)
 
@@ -114,7 +114,7 @@ class OutsideCommits:
 
 
 def _slept(since: float) -> str:
-    """What to say where a process seems to have been asleep between a look at a group and a commit to it."""
+    """Return the words for a process that seems to have slept between a look at a group and a commit."""
     took = time.monotonic() - since
     if took <= OUTSIDE_SECONDS:
         return ""

@@ -1,4 +1,4 @@
-"""Whose positions a group holds: the topic's id, claims with what was committed for them, and what is left of it."""
+"""Committed offsets of a group: the topic that they belong to, their metadata, and the records before them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from plugins.shared.kafkaoffsets import metadata_of, watermarks
 from plugins.shared.offsets import NO_TOPIC_ID, OffsetMetadata, RecordsLost, known_to_older, out_of_range, truncated
 
 ANSWER_SECONDS = 10.0
-"""So long brokers have to answer about a topic or a group."""
+"""Time for an answer about a topic or a group, in seconds."""
 LIST_SECONDS = 2.0
-"""The reader does not poll meanwhile."""
+"""Time for a list of topics or groups, in seconds; the reader does not poll meanwhile."""
 ONE_RECORD = {"isolation.level": "read_uncommitted", "fetch.message.max.bytes": 4096, "fetch.wait.max.ms": 10}
 """For a look at single records: the brokers send at least one, whatever its size."""
 _OLDER = re.compile(r"flafka-[^.]*")
@@ -28,16 +28,16 @@ _UNIQUE = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 class Members(NamedTuple):
-    """Who reads a group, as far as the brokers tell."""
+    """Members of a group, as far as the brokers know them."""
 
     unread: frozenset[int] = frozenset()
-    """The partitions that no member has; none while members come and go."""
+    """Partitions that no member has; empty during a rebalance."""
     older: tuple[str, ...] = ()
-    """The members of version 0.1, in words."""
+    """Members of version 0.1, in words."""
 
 
 def reader_id(channel: str) -> str:
-    """The client.id of that channel's readers. The end tells them from those of version 0.1."""
+    """Return the client.id of that channel's readers. Members of version 0.1 lack its end."""
     return f"flafka-{channel}.2"
 
 
@@ -62,12 +62,12 @@ class TopicIds:
         self._unanswered = False
 
     def get(self) -> str:
-        """Its id. Retry where there is none, or no answer."""
+        """Return the topic's id. Raises as `look` does."""
         return self.look()[0]
 
     def look(self) -> tuple[str, int]:
-        """Its id, and how many partitions it has. Retry where there is none, or no answer. FlafkaError where brokers
-        are too old.
+        """Return the topic's id and the number of its partitions. Raises Retry where there is no such topic, or no
+        answer, and FlafkaError where brokers are too old.
         """
         try:
             found = self._request().result(ANSWER_SECONDS)
@@ -101,9 +101,9 @@ class TopicIds:
             request.add_done_callback(told)
 
     def members(self, group: str) -> Members:
-        """Who reads that group; nothing of it where there is no answer.
+        """Return the members of that group; none where there is no answer.
 
-        A member whose client.id is set in the configuration does not tell its version, and counts as a new one.
+        A member with a client.id of the configuration's counts as one of this version.
         """
         # Not by `describe_consumer_groups`: when a group's coordinator is lost, what the admin client asked of it
         # aborts the process (librdkafka 2.16, issue 4605).
@@ -138,12 +138,12 @@ class Log:
         self._consumer, self._topic, self._partition = consumer, claim.topic, claim.partition
 
     def truncated(self, position: int, leader_epoch: int) -> tuple[int | None, int]:
-        """From which offset on the brokers have lost the records before that position, None where they have them; and
-        the offset behind their newest.
+        """Return the first offset of the records before that position that the brokers have lost, and the end of the
+        partition. The former is None if they have all.
 
-        The latest record that was read there had that leader epoch. A replica that was behind and became leader opens
-        a later epoch at its own end, so records of a later one before the position are not those that were read.
-        Raises Retry, and KafkaException.
+        The latest record that was read there had that leader epoch. A replica that was behind and became leader
+        opens a later epoch at its own end. So records of a later epoch before the position are not those that
+        were read. Raises Retry, and KafkaException.
         """
         at = TopicPartition(self._topic, self._partition)
         low, high = watermarks(self._consumer, at, ANSWER_SECONDS)
@@ -171,7 +171,7 @@ class Log:
         return watermarks(self._consumer, TopicPartition(self._topic, self._partition), ANSWER_SECONDS)[0]
 
     def _is_later(self, offset: int, position: int, leader_epoch: int) -> bool:
-        """Whether the next record from there on is of a later epoch, or not before the position."""
+        """Return True if the next record from that offset on is of a later epoch, or not before the position."""
         found = self._first(offset)
         return found is None or found.offset() >= position or found.leader_epoch() > leader_epoch
 
@@ -220,7 +220,7 @@ def read_before(
 
 
 def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Before]) -> Iterator[FlafkaError]:
-    """Yield an error for each claim before whose offset brokers have lost a record; others may lie there now.
+    """Yield an error for each partition before whose offset brokers have lost a record; others may lie there now.
 
     Raises as `Log.truncated` does.
     """
@@ -271,12 +271,13 @@ def claims_of(
     *,
     mixed: bool = False,
 ) -> dict[PartitionClaim, int | None]:
-    """That claim for each partition, with the group's position; all partitions of the topic have to be given.
+    """Return the group's committed offset of each partition, by the assignment that its metadata describes.
 
-    A position of another topic of that name counts as none, and is logged, but for those in `told`, where it is
-    entered. A group that has positions from before version 0.2 goes on naming events as it did; another program's
-    commit, which says nothing, does not change how they are named.
-    `mixed`: members of version 0.1 read the group as well, so that whatever begins now does so as they know it.
+    All partitions of the topic have to be given. An offset of another topic of that name counts as none, and is
+    logged once: those that were logged are entered in the set of the caller's. A group that has offsets from
+    before version 0.2 names events as it did. A commit of another program has no metadata, and does not change
+    how events are named. With `mixed`, members of version 0.1 read the group too, so that new partitions begin as
+    they know it.
     """
     told = set() if told is None else told
     found: dict[PartitionClaim, int | None] = {}
@@ -308,7 +309,7 @@ def claims_of(
 def kept_refusals(
     claims: Mapping[PartitionClaim, int | None], committed: Iterable[TopicPartition]
 ) -> Iterator[RecordsLost]:
-    """Yield the losses of records that are kept with these offsets, of which `claims_of` has made the claims."""
+    """Yield the losses of records that are kept in the metadata of these offsets."""
     by_partition = {claim.partition: (claim, offset) for claim, offset in claims.items()}
     for tp in committed:
         claim, offset = by_partition[tp.partition]
@@ -321,7 +322,7 @@ def refusals_of(
 ) -> dict[int, FlafkaError]:
     """Return, by partition, why its group cannot go on from that position before a person decides.
 
-    The upper watermarks are those of all records, in open transactions, too: `agent group reset --to latest` moves a
+    The upper watermarks count all records, in open transactions too: `agent group reset --to latest` moves a
     group behind these.
     """
     found = {

@@ -39,25 +39,27 @@ from plugins.shared.polling import Fenced, Poller
 COMMITTED_SECONDS = 10.0
 POLL_SECONDS = 0.02
 CONFIRM_SECONDS = 0.01
-"""The brokers are asked for the topic's id at most once in so long,"""
+"""Shortest time between two questions for the topic's id, in seconds."""
 LOOK_SECONDS = 5.0
-"""and at least once, should nothing come: in a topic made again there may be records before the position."""
+"""Longest time between two questions for the topic's id, in seconds: a topic that was recreated may have records
+before the position.
+"""
 ASK_SECONDS = 60.0
 LAG_SECONDS = 5.0
 """The owner does nothing else meanwhile."""
 OLDER_SECONDS = 10.0
-"""How long what cannot be mixed with members of version 0.1 waits until it looks whether they are gone."""
+"""Seconds until a group that members of version 0.1 read too is tried again."""
 OWNER_SECONDS = 240.0
-"""How long a rebalance waits for the sink to finish; below max.poll.interval.ms."""
+"""Longest time for which a rebalance waits for the sink, in seconds; below max.poll.interval.ms."""
 
 
 class KafkaReader(Poller, Reader):
-    """Reads for one sink. Partitions come and go on the polling thread; `take` carries the news to the owner, on the
-    owner's thread.
+    """Consumer of one sink. Partitions are assigned and revoked on the polling thread. `take` passes that on to the
+    owner, on the owner's thread.
 
-    What was fetched is handed out once the brokers, asked after the fetch, still name the topic by the id that the
-    claims have: a topic that was deleted and created again under its name would go on at offsets of the old one,
-    which the client does not notice where the new one has as many records.
+    Records are handed out once the brokers, asked after the fetch, still name the topic by the id of the
+    assignment. The client does not notice that a topic was deleted and created again if the new one has as many
+    records: it would go on at offsets of the old one.
     """
 
     def __init__(
@@ -76,14 +78,14 @@ class KafkaReader(Poller, Reader):
         self._topic_ids, self._join_anew = topic_ids, join_anew
         self._others = Others(topic_ids, claim.group)
         self._ends: dict[int, int] = {}
-        """Where each partition ended, when that was last asked."""
+        """End of each partition when the brokers were last asked."""
         self._fetched = Fetched(self.changed)
         self._asked_at = float("-inf")
         self._asking = False
         self._news = Calls(self.changed)
-        """Those that the polling thread has the owner's make,"""
+        """Calls that the polling thread has the owner's thread make."""
         self._requests = Calls(self.changed)
-        """and those that the owner's has the polling thread make."""
+        """Calls that the owner's thread has the polling thread make."""
         self._fresh = set[int]()
         """Partitions that became ours since the last turn."""
         self._last: dict[int, LastRecord] = {}
@@ -114,7 +116,7 @@ class KafkaReader(Poller, Reader):
         return taken
 
     def commit(self, positions: Mapping[PartitionClaim, int]) -> None:
-        """Commit to the group, with what the claims say, what is owned now. Raises Retry."""
+        """Commit offsets, with their metadata, of the partitions that are assigned now. Raises Retry."""
         owned = {claim: end for claim, end in positions.items() if claim.partition in self._fetched.claims}
         if not owned:
             return
@@ -153,7 +155,7 @@ class KafkaReader(Poller, Reader):
         self._fetched.stop_at(ends)
 
     def lag(self) -> int | None:
-        """Records of the owned partitions that were not taken; None where that cannot be told now."""
+        """Number of records in assigned partitions that were not taken; None while it is not known."""
         try:
             return int(self._ask(self._untaken, LAG_SECONDS))
         except (KafkaException, Retry):
@@ -221,7 +223,7 @@ class KafkaReader(Poller, Reader):
         self._requests.make()
 
     def waiting_bytes(self) -> int:
-        """Of all that is not handed out."""
+        """Size of all records that were not handed out."""
         return self._fetched.bytes
 
     def received(self, messages: Sequence[Message]) -> None:
@@ -250,7 +252,9 @@ class KafkaReader(Poller, Reader):
         self._topic_ids.ask(self._confirmed)
 
     def _confirmed(self, topic_id: str | None) -> None:
-        """On a thread of the client's. None: there is no answer; what waits goes on waiting for the next one."""
+        """Take the topic's id from the brokers, on a thread of the client's. After None, which is no answer, records
+        wait for the next one.
+        """
         if topic_id in (None, self._claim.topic_id):
             self._fetched.answered(confirmed=topic_id is not None)
         elif topic_id == "":
@@ -268,7 +272,7 @@ class KafkaReader(Poller, Reader):
             )
 
     def _made_again(self) -> Retry:
-        """What to say where another topic has the claim's name now; and it is counted."""
+        """Return the error for a topic that was recreated, and count the loss."""
         claim, left, unknown = self._claim, 0, 0
         for partition, first in self._fetched.firsts().items():
             if first >= 0 and partition in self._ends:
@@ -299,8 +303,8 @@ class KafkaReader(Poller, Reader):
         self._log.warning("group %s: %s", claim.group, error.str())
 
     def _of_this_topic(self, error: FlafkaError) -> FlafkaError:
-        """That error, if the brokers still name the topic that the claims have: what seems to be lost may be missing
-        in one made again, of which no record is to be given up.
+        """Return that error if the brokers still name the topic by the same id. In a topic that was recreated
+        nothing is lost that could be given up.
         """
         return error if self._topic_ids.get() == self._claim.topic_id else self._made_again()
 

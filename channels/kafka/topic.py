@@ -22,13 +22,13 @@ _NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHOR
 
 
 class Topic:
-    """What one client asks of the brokers about it. Each call raises KafkaException where they do not answer."""
+    """Questions of one client about the topic. Each call raises KafkaException where brokers do not answer."""
 
     def __init__(self, admin: AdminClient, channel: KafkaBackedChannel[KafkaChannelConfig]) -> None:
         self._admin, self._channel, self._config = admin, channel, channel.config
 
     def create(self) -> None:
-        """As configured; another one may do so at the same time. Raises Retry where brokers are too few."""
+        """Create it as configured; another agent may do so too. Raises Retry where brokers are too few."""
         config, channel = self._config, self._channel
         settings = {
             "max.message.bytes": str(MAX_RECORD_BYTES),
@@ -48,7 +48,7 @@ class Topic:
             ) from e
 
     def description(self) -> Any:
-        """Its partitions and their replicas."""
+        """Return its partitions and their replicas."""
         topic = self._config.topic
         return self._known(lambda: self._admin.describe_topics(TopicCollection([topic]))[topic])
 
@@ -83,12 +83,11 @@ class Topic:
             return MAX_RECORD_BYTES
 
     def writable(self, client: Mapping[str, Any]) -> bool:
-        """Whether the leader of each partition answers, and as many replicas in sync as the topic wants; all of them
-        where this client may not ask how many that are. Each is asked by itself, by another client with the
-        properties of `client`.
+        """Return True if the leader of each partition answers, and as many replicas in sync as the topic wants.
 
-        What brokers say of others is not enough: where the controllers are gone, those that are left say what was so.
-        Nor is a connection, which a broker that is frozen takes as well.
+        Without the right to ask how many that are, all have to answer. Each is asked by itself, by another client
+        with the properties of `client`. Brokers that have lost their controllers describe the past. A connection
+        is no proof either, as a frozen broker takes one as well.
         """
         partitions = self.description().partitions
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client types its classes but not this

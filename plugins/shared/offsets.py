@@ -1,4 +1,4 @@
-"""What a committed offset of a channel's group says besides the offset, in the metadata that Kafka keeps with it."""
+"""Metadata of a committed offset of a channel's group, and the errors of a group that cannot go on."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ NUL = "\0"
 NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """Topic id, as librdkafka writes it, of all topics of brokers that are older than Apache Kafka 2.8 (KIP-516)."""
 OUTSIDE_SECONDS = 2.0
-"""Who commits for a group from outside looks at it before, and nothing keeps others from committing in between. An
-owner that took longer from its look to the answer says so; `agent group reset` looks again after so long. So one of
-the two sees that a reset was undone."""
+"""Seconds after which `agent group reset` looks at the group once more. An owner that commits without membership
+looks at the group before, and nothing keeps others from committing in between. If it took longer from its look to
+the answer, it logs that. So one of the two sees that a reset was undone.
+"""
 
 
 class OffsetMetadata(NamedTuple):
-    """The metadata of one committed offset, as a text `epoch=…&topic=…&ids=…&record=…` that a NUL ends.
+    """Metadata of one committed offset, as a text `epoch=…&topic=…&ids=…&record=…&lost=…` that a NUL ends.
 
     librdkafka reads metadata up to a NUL, and past its end where there is none; its Python binding writes one by
     itself. Flume writes an empty text. Version 0.1 writes `epoch=N` alone, and reads anything else as epoch 0. So
-    there are two more forms: `epoch=N` is written where members of version 0.1 may read it, and `epoch=0N` by a reset
-    of their group. Version 0.1 takes the latter for `epoch=N` and never writes it: it tells that nobody has read it
-    since.
+    there are two more forms: `epoch=N` is written where members of version 0.1 may read it, and `epoch=0N` by a
+    reset of their group. Version 0.1 takes the latter for `epoch=N` and never writes it. So it shows that nobody
+    has read it since.
     """
 
     epoch: int = 0
-    """Of the latest deliberate reset, or of the latest move of a sink's commit record."""
+    """Epoch of the latest deliberate reset, or of the latest move of a sink's commit log."""
     topic_id: str = ""
-    """Of the topic that the offset belongs to; empty where it is not known."""
+    """Id of the topic that the offset belongs to; empty while unknown."""
     ids: int = 1
-    """How the group's events are named: see `PartitionClaim.ids`. 0 after a reset: the next owner decides that."""
+    """Event-ID scheme of the group: `PartitionClaim.ids`. 0 after a reset: the next owner decides."""
     record: str = ""
-    """Where the sink that committed it keeps a commit record of its own; empty where it keeps none."""
+    """Location of the commit log of the sink that committed it; empty if it has none."""
     shared_epoch: int = 0
-    """See `PartitionClaim.shared_epoch`; never read from a text."""
+    """Epoch of `PartitionClaim.shared_epoch`; never read from a text."""
     lost: str = ""
-    """See `RecordsLost.lost`; empty where brokers have lost nothing. A reset of the group removes it."""
+    """Lost records, as `RecordsLost.lost`; empty if there are none. A reset of the group removes it."""
 
     @classmethod
     def parse(cls, text: str | None) -> OffsetMetadata:
-        """What that text says; whatever is not understood is as if it were not there."""
+        """Return the metadata in that text; unknown parts are left out."""
         text = _written(text)
         found = dict(parse_qsl(text))
         epoch, ids = found.get("epoch", ""), found.get("ids", "0" if _UNREAD.fullmatch(text) else "")
@@ -65,7 +66,7 @@ class OffsetMetadata(NamedTuple):
 
     @classmethod
     def of(cls, claim: PartitionClaim) -> OffsetMetadata:
-        """What is to be written for that claim."""
+        """Return the metadata to be committed for that partition."""
         return cls(claim.epoch, claim.topic_id, claim.ids, claim.record, claim.shared_epoch)
 
     def text(self) -> str:
@@ -85,20 +86,24 @@ class OffsetMetadata(NamedTuple):
 
 
 def known_to_older(text: str | None) -> bool:
-    """Whether that metadata was written by version 0.1, or for it."""
+    """Return True if that metadata was written by version 0.1, or for it."""
     return _OLDER.fullmatch(_written(text)) is not None
 
 
 def _written(text: str | None) -> str:
-    """What was written of what was read: up to the NUL, which `agent group reset` of version 0.1 did not write."""
+    """Return the written part of what was read: up to the NUL, which `agent group reset` of version 0.1 did not
+    write.
+    """
     text = (text or "").partition(NUL)[0]
     alone = _OLDER.match(text)
     return alone[0] if alone and not text.startswith("&", alone.end()) else text
 
 
 def overtaken(claim: PartitionClaim, said: OffsetMetadata) -> str:
-    """Why an owner with that claim has to give it up, in words, given what the group's position says; empty where it
-    need not. A position that says nothing, as of another program or a group that was deleted, overtakes nothing.
+    """Return in words why an owner has to give a partition up, by the metadata of its committed offset; empty if it
+    need not.
+
+    An offset without metadata, as of another program or a group that was deleted, overtakes nothing.
     """
     if said.epoch > claim.epoch:
         return f"group {claim.group} was reset, or another agent has taken {claim.topic}-{claim.partition} over"
@@ -110,27 +115,27 @@ def overtaken(claim: PartitionClaim, said: OffsetMetadata) -> str:
 
 
 def undone(claim: PartitionClaim, said: OffsetMetadata) -> bool:
-    """Whether an owner from before that claim's, of an earlier epoch or of a deleted topic, has committed last, late.
+    """Return True if an earlier owner, of an earlier epoch or of a deleted topic, has committed last, late.
 
-    A position that says nothing, as of another program or a group that was deleted, is none of an owner's.
+    An offset without metadata, as of another program or a group that was deleted, is none of an owner's.
     """
     return said.topic_id not in ("", claim.topic_id) or is_earlier(said, claim.epoch)
 
 
 def is_earlier(said: OffsetMetadata, epoch: int) -> bool:
-    """Whether an owner of an earlier epoch than that has committed it."""
+    """Return True if an owner of an earlier epoch than that has committed it."""
     return said.epoch < epoch and (said.epoch, said.topic_id) != (0, "")
 
 
 def names_topic(claim: PartitionClaim) -> bool:
-    """Whether what is committed for that claim says which topic it is of."""
+    """Return True if the metadata that is committed for that partition names the topic."""
     return bool(OffsetMetadata.parse(OffsetMetadata.of(claim).text()).topic_id)
 
 
 class RecordsLost(FlafkaError):
-    """Loss of records by brokers before the offset of a group: a person has to reset the group.
+    """Loss of records by brokers before the offset of a group, which a person has to reset.
 
-    The error lasts: `lost` is committed with the offset (`OffsetMetadata.lost`), and whoever gets the partition next
+    The error lasts: `lost` is committed with the offset (`OffsetMetadata.lost`). The next owner of the partition
     raises it again, although new records may lie at the offset by then.
     """
 
@@ -208,7 +213,7 @@ def _new_ids(claim: PartitionClaim) -> str:
 
 
 def begins_late(claim: PartitionClaim, start: int) -> str:
-    """What to say where a group without a position begins behind records that are gone."""
+    """Return the warning about a group without an offset that begins behind records that are gone."""
     return (
         f"group {claim.group} has no position in {claim.topic}-{claim.partition}, and begins with record {start}, "
         "the first that is left: whether those before it were delivered is not known"
@@ -216,7 +221,7 @@ def begins_late(claim: PartitionClaim, start: int) -> str:
 
 
 def made_again(claim: PartitionClaim, left: int, unknown: int) -> str:
-    """What to say where another topic has the claim's name now; `unknown` partitions' loss is not known."""
+    """Return the error about a topic that was recreated; the loss in `unknown` partitions is not known."""
     more = f" (of {unknown} partitions that is not known)" if unknown else ""
     return (
         f"topic {claim.topic} was deleted and created again: group {claim.group} begins with the first record of "

@@ -191,7 +191,7 @@ def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a
         faults=(
             Fault("driver-1", "kafka.describe_topic", 11, Kind.KILLED_AFTER, 0),
             Fault("executor-4", "hbase.put", 1, Kind.KILLED, 0),  # the query fails
-            Fault("driver-2", "kafka.committed", 2, Kind.PAUSED_AFTER, 2.0),
+            Fault("driver-2", "kafka.committed", 5, Kind.PAUSED_AFTER, 2.0),
         ), seed=63001581,
     )  # fmt: skip
     story = "\n".join(run.world.story)

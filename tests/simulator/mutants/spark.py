@@ -45,8 +45,8 @@ DRIVER = (
         "no record of a topic made again is taken for the rest of one that has lost some",
         SPARK,
         "agent/runner/spark/query.py",
-        "        starts, ends = self.channel.starts(), self.channel.ends()\n        self._look()\n",
-        "        self._look()\n        starts, ends = self.channel.starts(), self.channel.ends()\n",
+        "        refusals = self.channel.refusals(self.job.sink.group, positions, last)\n        self._look()\n",
+        "        self._look()\n        refusals = self.channel.refusals(self.job.sink.group, positions, last)\n",
         "test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a_driver_looks_what_is_left",
     ),
 )
