@@ -78,6 +78,7 @@ a1.sources.s1.type = kafka
 a1.sources.s1.channels = c1
 a1.sources.s1.{kafka}
 a1.sources.s1.kafka.topics = in
+a1.sources.s1.setTopicHeader = false
 a1.channels.c1.type = memory
 a1.sinks.k1.type = kafka
 a1.sinks.k1.channel = c1

@@ -175,13 +175,14 @@ def test_a_sink_whose_position_new_records_have_passed_on_brokers_set_back_skips
 
 @pytest.mark.parametrize("sink", ["solr", "spark-solr", "spark-kafka"])
 def test_a_group_that_is_ahead_of_its_topic_stops_until_it_is_reset(sink: str) -> None:
+    """Another program has committed its offset, without the leader epoch that would show the loss again and again."""
     run = told(
         sink, Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(2, "put", (1, 0)), Step(1, "put", (1, 0)),
-        Step(1, "put", (1, 0)), Step(30, "stop", ("h1",)), Step(20, "truncate", (0, 2)), Step(1, "start", ("h1",)),
-        Step(30, "stream", (6, 0.7)), Step(60, "stop", ("h1",)), Step(20, "start", ("h1",)), Step(60, "put", (1, 0)),
-        Step(20, "refused", (0,)),
+        Step(1, "put", (1, 0)), Step(30, "stop", ("h1",)), Step(30, "foreign", (0, 0)), Step(1, "truncate", (0, 2)),
+        Step(1, "start", ("h1",)), Step(30, "stream", (6, 0.7)), Step(60, "stop", ("h1",)),
+        Step(20, "start", ("h1",)), Step(60, "put", (1, 0)), Step(20, "refused", (0,)),
     )  # fmt: skip
-    assert "the operator: agent group reset g --topic t:0 --to 1 --new-ids" in "\n".join(run.world.story)
+    assert "the operator: agent group reset g --topic t:0 --to 1" in "\n".join(run.world.story)
 
 
 def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_while_a_driver_looks_what_is_left() -> None:

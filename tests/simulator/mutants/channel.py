@@ -1,6 +1,6 @@
 """Mutants of the Kafka channel: its reader, its producer, and the overflow that an agent has before it."""
 
-from tests.simulator.mutants.mutant import ALL, OVERFLOWS, Mutant
+from tests.simulator.mutants.mutant import ALL, OVERFLOWS, SOLR, Mutant
 
 READER_PY = "channels/kafka/reader.py"
 FETCHED_PY = "channels/kafka/fetched.py"
@@ -75,7 +75,16 @@ READER = (
         "channels/kafka/positions.py",
         "(lost := OffsetMetadata.parse(metadata_of(tp)).lost)",
         '(lost := "")',
-        "test_a_sink_that_is_ahead_of_brokers_set_back_stops_until_its_group_is_reset",
+        "test_a_group_that_is_ahead_of_its_topic_stops_until_it_is_reset",
+    ),
+    Mutant(
+        "loss-committed",
+        "a reader that finds a loss of records by brokers commits it",
+        SOLR,
+        READER_PY,
+        "                self.consumer.commit(offsets=[at], asynchronous=False)\n",
+        "                pass\n",
+        "test_a_group_that_is_ahead_of_its_topic_stops_until_it_is_reset",
     ),
     Mutant(
         "partition-unread",
