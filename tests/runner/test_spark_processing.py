@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from agent.runner.spark.job import Job, SinkJob
 from agent.runner.spark.processing import OWNER_FILE, Processing, await_end, done
 from agent.testing import session
 from agent.topology import AgentSpec
+from channels.kafka.positions import refusals_of
 from plugins import Components, FlafkaError, PartitionClaim
 from sinks.spark import SparkSink, SparkSinkConfig
 from tests.processors import logins
@@ -193,3 +194,19 @@ def test_on_a_cluster_a_processor_needs_a_checkpoint_that_executors_reach(tmp_pa
         "hdfs://host:port/…"
     )
     assert read(tmp_path, cluster, reached)[1] == read(tmp_path)[1] == []
+
+
+def test_a_checkpoint_past_the_end_of_its_topic_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, kept = processing(tmp_path), []
+    made._ends = {"one": {CLAIM.partition: 20}, "two": {CLAIM.partition: 40}}
+
+    def refusals(_: str | None, positions: Mapping[PartitionClaim, int | None]) -> Sequence[FlafkaError]:
+        return [*refusals_of(positions, {CLAIM.partition: (0, 30)}).values()]
+
+    monkeypatch.setattr(made.channel, "refusals", refusals)
+    monkeypatch.setattr(made.channel, "refuse", kept.append)
+    with pytest.raises(FlafkaError, match=r"--to 30 --new-ids, and name another a1\.sinks\.p\.checkpoint"):
+        made._refuse_lost()
+    assert [error.offset for error in kept] == [40]

@@ -143,7 +143,7 @@ class Processing:
         """Raise FlafkaError where brokers have lost records that a checkpoint or the group is past."""
         ends = [{self.claims[p]: end for p, end in ends.items() if p in self.claims} for ends in self._ends.values()]
         for positions in ends or [{}]:
-            for error in self.channel.refusals(self.job.sink.group, positions):
+            for error in self.channel.refusals(self.job.sink.group, positions or None):
                 if isinstance(error, RecordsLost):  # Spark itself stops at what retention removed
                     with suppress(Retry, Conflict):  # the next attempt finds it again
                         self.channel.refuse(error)
