@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services.cluster import java_command
@@ -60,10 +62,17 @@ def _listens(port: int) -> bool:
 
 
 def test_a_source_and_a_sink_work_with_them_and_a_channel_refuses_them(tmp_path: Path, old_brokers: str) -> None:
-    admin = AdminClient({"bootstrap.servers": old_brokers, "log_level": 0})
-    for future in admin.create_topics([NewTopic("in", 2, 1), NewTopic("between", 2, 1)]).values():
-        future.result(60)
-    producer, bodies = Producer({"bootstrap.servers": old_brokers, "log_level": 0}), {b"%d" % n for n in range(100)}
+    def created() -> bool:
+        """By a client of its own: one that has asked a broker before it is the controller asks it for minutes."""
+        made = AdminClient(client).create_topics([NewTopic("in", 2, 1), NewTopic("between", 2, 1)])
+        for future in made.values():
+            with contextlib.suppress(KafkaException, TimeoutError):
+                future.result(5)
+        return {"in", "between"} <= AdminClient(client).list_topics(timeout=60).topics.keys()
+
+    client: dict[str, Any] = {"bootstrap.servers": old_brokers, "log_level": 0}
+    until(created, "the topics", 60)
+    producer, bodies = Producer(client), {b"%d" % n for n in range(100)}
     for body in bodies:
         producer.produce("in", body)
     assert not producer.flush(60)
@@ -115,7 +124,7 @@ a1.monitoring.port = 0
     assert "channel.conf:4: a1.channels.c1: the brokers are older than Apache Kafka 2.8, the oldest" in done.stdout
     with RunningAgent(tmp_path / "refused", tmp_path / "channel.conf") as agent:
         agent.until(lambda: "older than Apache Kafka 2.8" in agent.failing().get("CHANNEL.c1", ""), "the refusal")
-    assert "channel" not in admin.list_topics(timeout=60).topics
+    assert "channel" not in AdminClient(client).list_topics(timeout=60).topics
     for command in (("describe", "second"), ("reset", "second", "--to", "earliest", "--yes")):
         done = agent_command("group", *command, "--bootstrap-server", old_brokers)
         assert done.returncode == 0, done.stderr
