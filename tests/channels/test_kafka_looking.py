@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import KafkaError
 
+from agent.runner.deadletters import stored
 from channels.kafka import looking
 from channels.kafka.looking import Looking
-from plugins import Retry
+from plugins import KafkaStream, Retry
 
 
 class Half:
     """A consumer of a topic with two partitions, the second of which has no leader just now."""
 
-    def __init__(self, properties: Any) -> None:
-        pass
+    groups: ClassVar[list[str]] = []
 
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={0: None, 1: None})})
+    def __init__(self, properties: Any) -> None:
+        self.groups.append(properties["group.id"])
+
+    def list_topics(self, topic: str = "", timeout: float = 0) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={0: None, 1: None})}, cluster_id="here")
 
     def offsets_for_times(self, wanted: Any, timeout: float) -> Any:
         error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
@@ -43,3 +46,13 @@ def test_a_partition_that_does_not_say_what_came_when_is_not_taken_for_one_with_
     monkeypatch.setattr(looking, "Consumer", Half)
     with pytest.raises(Retry, match="topic t cannot be looked at: "):
         Looking({}, "t", "g", lambda records, claim: None).at(1)
+
+
+def test_topics_are_read_in_the_channel_s_own_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients with ACLs may read in no other, although nothing joins it or commits to it here."""
+    for module in (looking, stored):
+        monkeypatch.setattr(module, "Consumer", Half)
+    Half.groups.clear()
+    assert Looking({}, "t", "g", lambda records, claim: None).cluster() == "here"
+    assert not [*stored.records(KafkaStream("127.0.0.1:1", "t", "g"), "t.deadletters")]
+    assert Half.groups == ["g", "g"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def old_brokers(tmp_path: Path) -> Iterator[str]:
             command = java_command(find_java(), [ensure("flume") / "*"], main, heap_mb=192, options=[])
             processes.append(ServerProcess(name, tmp_path))
             processes[-1].start([*command, str(tmp_path / f"{name}.properties")])
-            until(lambda at=zookeeper if name == "zookeeper" else port: _listens(at), f"{name} to listen", 60)
+            until(partial(_listens, zookeeper if name == "zookeeper" else port), f"{name} to listen", 60)
         yield f"127.0.0.1:{port}"
     finally:
         for process in reversed(processes):
