@@ -126,7 +126,7 @@ a1.monitoring.port = 0
     with RunningAgent(tmp_path / "refused", tmp_path / "channel.conf") as agent:
         agent.until(lambda: "older than Apache Kafka 2.8" in agent.failing().get("CHANNEL.c1", ""), "the refusal")
     assert "channel" not in AdminClient(client).list_topics(timeout=60).topics
-    for command in (("describe", "second"), ("reset", "second", "--to", "earliest", "--yes")):
+    for command in (("reset", "new", "--topic", "between", "--to", "latest", "--yes"), ("describe", "new")):
         done = agent_command("group", *command, "--bootstrap-server", old_brokers)
         assert done.returncode == 0, done.stderr
         assert "between" in done.stdout
