@@ -204,13 +204,13 @@ def read_before(
     last: Mapping[int, LastRecord],
 ) -> dict[PartitionClaim, Before]:
     """Return what is known of the record before each position: by the sink's commit log (`last`, by partition), or by
-    the leader epoch that was committed with the same offset. A replay is left out.
+    the leader epoch that was committed with the same offset.
     """
     group = {at.partition: at for at in committed}
     found: dict[PartitionClaim, Before] = {}
     for claim, offset in positions.items():
         at = group.get(claim.partition)
-        if not offset or at is None or claim.replay:
+        if not offset or at is None:
             continue
         known = last.get(claim.partition, LastRecord())
         if at.offset == offset and at.leader_epoch is not None:
@@ -235,7 +235,7 @@ def truncations(properties: Mapping[str, Any], read: Mapping[PartitionClaim, Bef
                 start, _ = log.truncated(offset, last.leader_epoch)
             if start is not None:
                 yield truncated(claim, offset, start)
-            elif last.timestamp >= 0 and log.is_other(offset - 1, last.timestamp):
+            elif last.timestamp >= 0 and not claim.replay and log.is_other(offset - 1, last.timestamp):
                 # Brokers that were stopped for a backup begin the same leader epoch twice.
                 yield RecordsLost(claim, offset, f"{committed if 0 <= committed < offset else log.low()}+")
     finally:
