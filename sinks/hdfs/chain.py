@@ -12,7 +12,7 @@ from collections import deque
 import msgspec
 
 from plugins import Conflict, PartitionClaim, Retry
-from sinks.hdfs.filesystem import FileSystem
+from sinks.hdfs.filesystem import FileSystem, Refused
 from sinks.hdfs.manifest import BEGIN, VERSION, File, Manifest, Successor, manifest_in
 from sinks.hdfs.places import epochs_directory, stage_directory, temporary
 
@@ -46,6 +46,9 @@ class Chain:
         self.sealed = False
         self._settled = False  # whether `last` is known to be in place with all its files
         self._published = ""  # the manifest of which all files were seen there
+        self._renamed: set[str] = set()  # final names of files that this object has renamed
+        self._vanished: list[str] = []  # files of `last` that were removed before they were renamed
+        self._again = ""  # id of the manifest whose records are delivered again, as such files are gone
         self._passed: deque[tuple[int, int]] = deque()  # manifests before it: start, time on the NameNode's clock
         self._made: set[str] = set()
         self._swept = float("-inf")
@@ -59,9 +62,12 @@ class Chain:
         self.look()
         return self.go_on(committed)
 
-    def look(self) -> None:
-        """Read its end, and finish what a crash left of the newest commit."""
-        self._settled = False
+    def look(self, *, abandon: bool = False) -> None:
+        """Read its end, and finish what a crash left of the newest commit.
+
+        With `abandon`, files that HDFS refuses to rename stay where they are: a reset has given them up.
+        """
+        self._settled, self._vanished = False, []
         listed = self._hdfs.list(self.directory)
         found = sorted((int(s.name), s.changed) for s in listed if s.name.isdecimal())
         self.last, self._passed = None, deque(found[:-1])
@@ -71,7 +77,7 @@ class Chain:
             self.last = self._read(f"{start:020d}")
             self.sealed = self.last.successor is not None
             if self.last.id != self._published:
-                self._publish(self.last)
+                self._finish(self.last, abandon=abandon)
             self._tidy(clock)
         elif any(s.name == BEGIN for s in listed):
             self.last = self._read(BEGIN)
@@ -79,11 +85,31 @@ class Chain:
 
     def go_on(self, committed: int | None) -> int | None:
         """Where to, once it was looked at."""
-        if self.last is not None and self.last.end:
+        if self.last is not None and self.lacks_files(committed):
+            text = "%s: records %d to %d are delivered again: %s was removed from .flafka/tmp before it was renamed"
+            text += (
+                f"; {more} other files of this commit are there, and their events twice"
+                if (more := len(self.last.files) - len(self._vanished))
+                else ""
+            )
+            where = f"{self.claim.topic}-{self.claim.partition}"
+            self._log.warning(text, where, self.last.start, self.last.end - 1, self._vanished[0])
+            self._again, committed = self.last.id, self.last.start
+        elif self.last is not None and self.last.end:
             self._say(committed, self.last.end)
             committed = max(committed or 0, self.last.end)
         self.position = committed
         return committed
+
+    def lacks_files(self, committed: int | None) -> bool:
+        """Return True if files of the newest commit were never renamed and are gone, and the channel, which was not
+        told of the commit, still has the records."""
+        return self.last is not None and bool(self._vanished) and (committed is None or committed < self.last.end)
+
+    @property
+    def repeats(self) -> bool:
+        """Return True if records of the newest commit are delivered again, which needs another epoch."""
+        return self.last is not None and self._again == self.last.id
 
     def _say(self, committed: int | None, end: int) -> None:
         """What the group's position has to do with the record's."""
@@ -111,7 +137,7 @@ class Chain:
     def noted(self) -> None:
         """Delete that."""
         if self.last is not None and self.last.note:
-            self._hdfs.delete(posixpath.dirname(self.last.note))
+            self._hdfs.delete(self.last.note)
 
     def begin(self, committed: int | None) -> int | None:
         """Where to go on; where it has not begun, it begins there (None: with the first record)."""
@@ -129,19 +155,20 @@ class Chain:
         with contextlib.suppress(Retry):
             self._hdfs.delete(staged)
 
-    def seal(self, successor: Chain) -> int | None:
-        """Let nothing be committed any more, and answer where it ends; None: it never began."""
+    def seal(self, successor: Chain, *, abandon: bool = False) -> int | None:
+        """Let nothing be committed any more, and answer where it ends; None: it never began. See `look`."""
         manifest = self._empty(0, successor.as_successor())
         while True:
-            self.look()
+            self.look(abandon=abandon)
             if self.sealed:
                 return self.last.end if self.last is not None else None
             if self.last is None:
                 self._bar(manifest)
             else:
-                end, note = self.last.end, self.last.note
+                start, note = self.last.end, self.last.note
+                end = self.last.start if self.repeats else start
                 with contextlib.suppress(Conflict):
-                    self._put(msgspec.structs.replace(manifest, start=end, end=end, note=note))
+                    self._put(msgspec.structs.replace(manifest, start=start, end=end, note=note))
 
     def _bar(self, manifest: Manifest) -> None:
         """Put a file where its directory would be: a version that knows no seals cannot commit then either."""
@@ -189,6 +216,8 @@ class Chain:
         staged = stage_directory(self.state, self.claim, manifest.start, manifest.id)
         if self.last is None or not self._settled or (self.position or 0) > manifest.start:
             self.settle(self.position)
+            if self.repeats:
+                raise self._conflict(manifest, "files that were committed are gone")
             if self.last is not None and self.last.id == manifest.id:
                 return  # an earlier call did it, and lost the answer
         elif (before := self._hdfs.status(self._path(self.last.name))) is not None:
@@ -203,17 +232,55 @@ class Chain:
             # Records between them are not in the channel (a transaction's marks), or not for this sink. A manifest
             # covers them too, as a hole in the chain would let two owners commit.
             manifest = msgspec.structs.replace(manifest, start=self.last.end)
-        self._make({self.directory, *(posixpath.dirname(file.final) for file in manifest.files)})
+        self._try_targets(manifest, staged)
         self._settled = False
         self._swap(manifest, staged)
-        self.last, self.position = manifest, manifest.end
-        self._publish(manifest)
-        self._settled = True
-        if not manifest.note:
+        before, self.last = self.last, manifest
+        self._finish(manifest)
+        self.position, self._settled = manifest.end, True
+        over = "" if manifest.note or manifest.mark else staged
+        for directory in filter(None, (over, posixpath.dirname(before.mark) if before is not None else "")):
             with contextlib.suppress(Retry):
-                self._hdfs.delete(staged)
+                self._hdfs.delete(directory)
         if self._passed:
             self._tidy(self._passed[-1][1])
+
+    def _try_targets(self, manifest: Manifest, staged: str) -> None:
+        """Make the directories of the files and try a rename into each new one. Raise Retry where one is refused.
+
+        After the commit it would be too late: a quota, or an encryption zone that begins there, refuses renames for
+        good, and the commit would stand in the way of all that follows.
+        """
+        directories = {posixpath.dirname(file.final) for file in manifest.files}
+        new = sorted(directories - self._made)
+        self._make({self.directory, *directories})
+        try:
+            self._hdfs.each(lambda directory: self._try_rename(directory, staged), new)
+        except BaseException:
+            self._made.difference_update(new)
+            raise
+
+    def prove(self) -> None:
+        """Raise Retry unless a manifest can be committed here."""
+        parent = epochs_directory(self.state, self.claim)
+        staged = stage_directory(self.state, self.claim, 0, uuid.uuid4().hex)
+        self._make({parent})
+        try:
+            self._try_rename(parent, staged)
+        finally:
+            with contextlib.suppress(Retry):
+                self._hdfs.delete(staged)
+
+    def _try_rename(self, directory: str, staged: str) -> None:
+        """Rename an empty file from `staged` to a hidden name in this directory, and delete it."""
+        name = f".flafka-{uuid.uuid4().hex}"
+        source, target = self._hdfs.upload(posixpath.join(staged, name), b""), posixpath.join(directory, name)
+        try:
+            if not self._hdfs.rename(source, target) and self._hdfs.status(target) is None:
+                raise Retry(f"HDFS does not rename {source} to {target}")
+        finally:
+            with contextlib.suppress(Retry):
+                self._hdfs.delete(target)
 
     def _make(self, directories: set[str]) -> None:
         if len(self._made) > KNOWN_DIRECTORIES:
@@ -234,26 +301,52 @@ class Chain:
         self._made.clear()  # the directory may have been moved or deleted, with what was uploaded
         raise self._conflict(manifest)
 
-    def _publish(self, manifest: Manifest) -> None:
-        self._hdfs.each(self._move, manifest.files)
-        self._published = manifest.id
+    def _finish(self, manifest: Manifest, *, abandon: bool = False) -> None:
+        try:
+            self._publish(manifest)
+        except Refused as e:
+            place, end = f"{self.claim.topic}-{self.claim.partition}", manifest.end - 1
+            if not abandon:
+                again = repeat(self.claim, manifest.start)
+                text = f"{e}. Records {manifest.start} to {end} of {place} are committed and wait for that"
+                raise Refused(f"{text}{again and f'; to deliver them again instead: {again}'}") from e
+            text = "%s: files of records %d to %d, committed before the reset, stay in %s: %s"
+            self._log.warning(text, place, manifest.start, end, temporary(self.state, self.claim), e)
 
-    def _move(self, file: File) -> None:
-        """Rename a file to its final name; done already is fine."""
+    def _publish(self, manifest: Manifest) -> None:
+        """Rename the files of a commit, and note that this was done: who finds none of them has to know it."""
+        missing = [name for name in self._hdfs.each(self._move, manifest.files) if name]
+        done = not manifest.mark or not missing or self._hdfs.status(manifest.mark) is not None
+        self._vanished = [] if done else missing
+        for name in missing if done else ():
+            self._log.warning("%s was delivered, and moved or deleted by someone since", name)
+        if done:
+            if manifest.mark and not missing:
+                self._hdfs.mkdirs(manifest.mark)
+            self._published = manifest.id
+            self._renamed.clear()
+
+    def _move(self, file: File) -> str:
+        """Rename a file to its final name; done already is fine. Return that name where the file is in no place."""
         if self._hdfs.rename(file.temporary, file.final):
-            return
+            self._renamed.add(file.final)
+            return ""
         final = self._hdfs.status(file.final)
         if self._hdfs.status(file.temporary) is None:
             if final is None and self.last is not None and self._hdfs.status(self._path(self.last.name)) is None:
                 raise Retry(f"{self.directory} has just been moved or deleted, with what was to be delivered")
+            if final is None and file.final not in self._renamed:
+                return file.final
             if final is None or final.length != file.length:
                 self._log.warning("%s was delivered, and moved or changed by someone since", file.final)
-            return
+            return ""
         if final is not None:
             raise Retry(f"{file.final} exists already, and a file of that name is to be delivered: move it elsewhere")
         self._hdfs.mkdirs(posixpath.dirname(file.final))
         if not self._hdfs.rename(file.temporary, file.final):
             raise Retry(f"HDFS does not rename {file.temporary} to {file.final}")
+        self._renamed.add(file.final)
+        return ""
 
     def _tidy(self, clock: int) -> None:
         """Delete what nobody can need any more; `clock` is the NameNode's. What fails is left to the next time."""
@@ -269,7 +362,7 @@ class Chain:
                 uploads = temporary(self.state, self.claim)
                 for found in self._hdfs.list(uploads):
                     number, path = found.name.partition("-")[0], posixpath.join(uploads, found.name)
-                    noted = path == posixpath.dirname(self.last.note)
+                    noted = path in map(posixpath.dirname, (self.last.note, self.last.mark))
                     if number.isdecimal() and int(number) < self.last.end and not noted:
                         self._hdfs.delete(path)
                 self._swept = time.monotonic()
@@ -278,15 +371,20 @@ class Chain:
         path = self._path(name)
         return manifest_in(path, self._hdfs.read(path))
 
-    def _conflict(self, manifest: Manifest) -> Conflict:
+    def _conflict(self, manifest: Manifest, why: str = "") -> Conflict:
         self._settled = False
-        return Conflict(
-            f"{manifest.topic}-{manifest.partition}: another owner has committed past offset {manifest.start}; "
-            "going on where it left off"
-        )
+        why = why or f"another owner has committed past offset {manifest.start}; going on where it left off"
+        return Conflict(f"{manifest.topic}-{manifest.partition}: {why}")
 
     def _path(self, name: str) -> str:
         return posixpath.join(self.directory, name)
+
+
+def repeat(claim: PartitionClaim, offset: int) -> str:
+    """Return the command that has records delivered again from `offset` on; empty for a channel without groups."""
+    if claim.cluster_id in ("file", "memory"):
+        return ""
+    return f"agent group reset {claim.group} --topic {claim.topic}:{claim.partition} --to {offset}"
 
 
 def newest(hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> tuple[Chain, list[Chain]]:

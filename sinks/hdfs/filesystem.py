@@ -7,6 +7,8 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from plugins import Retry
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -21,8 +23,12 @@ class Status(NamedTuple):
     """Time of the last change on the file system's clock, ms since the epoch."""
 
 
+class Refused(Retry):
+    """A refusal that stays until somebody changes something: a quota, a permission, an encryption zone."""
+
+
 class FileSystem(Protocol):
-    """Files and directories, safe for threads. Raises Retry with a sentence for whatever goes wrong.
+    """Files and directories, safe for threads. Raises Retry with a sentence for whatever goes wrong, Refused among it.
 
     A call that raises may or may not have been executed. What has returned is durable.
     """

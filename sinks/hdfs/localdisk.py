@@ -13,7 +13,19 @@ from pathlib import Path
 
 from plugins import Retry
 from plugins.shared.disk import existing, make_directory, sync_directory, writable
-from sinks.hdfs.filesystem import R, Status, T, each
+from sinks.hdfs.filesystem import R, Refused, Status, T, each
+
+PASSING = (
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EINTR,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EBUSY,
+)
+"""Errors that go by themselves, or that say nothing about one path."""
 
 
 class LocalDisk:
@@ -125,7 +137,7 @@ def _doing(what: str) -> Iterator[None]:
         yield
     except OSError as e:
         full = "the disk is full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else e.strerror
-        raise Retry(f"cannot {what}: {full}") from e
+        raise (Retry if e.errno in PASSING else Refused)(f"cannot {what}: {full}") from e
 
 
 def _status(name: str, found: os.stat_result) -> Status:

@@ -38,6 +38,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """See `Receipt.last`."""
     successor: Successor | None = None
     """Of a seal: where the record goes on. Nothing can be committed behind it."""
+    mark: str = ""
+    """The directory that is made once all files have their final names; empty in manifests of version 0.1 and 0.2."""
 
     @property
     def name(self) -> str:

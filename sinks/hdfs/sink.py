@@ -31,10 +31,10 @@ from plugins.shared.disk import writable
 from plugins.shared.offsets import next_epoch
 from sinks import serializers
 from sinks.bucketpath import BucketPath
-from sinks.hdfs.chain import Chain, epochs, latest, newest
+from sinks.hdfs.chain import Chain, epochs, latest, newest, repeat
 from sinks.hdfs.config import ROUND_UNITS, HdfsConfig
 from sinks.hdfs.differences import HDFS
-from sinks.hdfs.filesystem import FileSystem
+from sinks.hdfs.filesystem import FileSystem, Refused
 from sinks.hdfs.formats import format_of
 from sinks.hdfs.localdisk import LocalDisk
 from sinks.hdfs.manifest import VERSION, File, Manifest
@@ -277,6 +277,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         if note:
             path = hdfs.upload(posixpath.join(directory, "note"), note)
             manifest = msgspec.structs.replace(manifest, version=VERSION, note=path)
+        if files:
+            manifest = msgspec.structs.replace(manifest, mark=posixpath.join(directory, "done"))
         return Receipt(claim, start, end, events, manifest)
 
     @property
@@ -297,7 +299,15 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         """
         assert self._hdfs is not None
         kind, _, state = claim.record.partition(":")
-        chain, passed = newest(self._hdfs, state if kind == self._kind else self.state, claim, self.log)
+        state = state if kind == self._kind else self.state
+        try:
+            chain, passed = newest(self._hdfs, state, claim, self.log)
+        except Refused as e:
+            if f"{self.state}/" in str(e):
+                raise
+            again = repeat(claim, committed or 0)
+            text = f"{e}. The sink goes on from its commit log there, as hdfs.path was another one: let it be read"
+            raise Refused(f"{text}{again and f', or begin anew: {again}'}") from e
         if claim.record and chain.claim.epoch != claim.epoch and chain.last is not None:
             committed = None  # it belongs to another epoch, and says nothing about this one
         begun = [one.last for one in passed if one.last is not None]  # others were sealed before they began
@@ -305,17 +315,19 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             committed = max(committed or 0, begun[-1].end)
         # Who moved it may have been killed before it had kept what rejected events have left there.
         sealed = [one for before in passed for one in (before, *self._seal_earlier(before, chain))]
-        if chain.state != self.state:
+        if chain.state != self.state or chain.lacks_files(committed):
             before, chain = chain, self._chain(chain.claim._replace(epoch=next_epoch(chain.claim.epoch)))
             committed = before.go_on(committed)
+            chain.prove()  # a seal that names a place where nothing can be written would end the delivery for good
             # It is sealed before the new one begins, which would be the latest one there though another was faster.
             if (end := before.seal(chain)) is not None:
                 committed = max(committed or 0, end)
             if before.successor() != chain.as_successor():
                 raise Retry(f"{_place(claim)}: another sink of group {claim.group} takes it over: asking again")
             sealed += [before, *self._seal_earlier(before, chain)]
-            text = "%s: the record of commits was below %s and goes on below %s, at %s"
-            self.log.info(text, _place(claim), before.state, chain.state, committed)
+            if chain.state != before.state:
+                text = "%s: the record of commits was below %s and goes on below %s, at %s"
+                self.log.info(text, _place(claim), before.state, chain.state, committed)
         position = chain.begin(committed)
         # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
         if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
@@ -336,7 +348,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         for epoch in sorted({0, *epochs(self._hdfs, than.state, than.claim)}):
             if epoch < than.claim.epoch:
                 earlier = Chain(self._hdfs, than.state, than.claim._replace(epoch=epoch), self.log)
-                earlier.seal(successor)
+                earlier.seal(successor, abandon=True)
                 sealed.append(earlier)
         return sealed
 

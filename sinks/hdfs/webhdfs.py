@@ -17,13 +17,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plugins import FlafkaError, Retry, require
-from sinks.hdfs.filesystem import R, Status, T, each
+from sinks.hdfs.filesystem import R, Refused, Status, T, each
 
 HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
 """Hadoop's default ports of a NameNode's HTTP server, the newest version's first."""
 CONNECT_SECONDS = 5.0
 UPLOADS = 3
 """Tries of one upload, each through another DataNode where there is one."""
+PASSING = ("RetriableException", "StandbyException", "ObserverRetryOnActiveException", "RemoteException")
+"""Exceptions of a NameNode that go by themselves."""
 
 _UNIQUE = re.compile(r"(?<=/\.flafka/tmp/)\S+")
 """The part of a path that is never the same twice; a message that is, is logged once."""
@@ -210,7 +212,7 @@ class WebHdfs:
         except self._pyhdfs.HdfsNoServerException as e:
             raise Retry(f"HDFS is away: no NameNode answers, or none is active, at {self.hosts}") from e
         except self._pyhdfs.HdfsHttpException as e:
-            raise Retry(self._refused(e, doing)) from e
+            raise self._refused(e, doing) from e
         except (self._requests.RequestException, http) as e:
             host = urlsplit(str(getattr(getattr(e, "request", None), "url", None) or "")).hostname or ""
             raise DataNodeAway(host, doing) from e
@@ -219,13 +221,13 @@ class WebHdfs:
                 raise Retry(f"{self.hosts} requires Kerberos, which is not built yet") from e
             raise Retry(f"{self.hosts} does not speak WebHDFS: is it the NameNode's HTTP address?") from e
 
-    def _refused(self, error: Any, doing: str) -> str:
+    def _refused(self, error: Any, doing: str) -> Retry:
         kind, why = str(error.exception), _UNIQUE.sub("…", str(error.message).partition("\n")[0])
         if "SafeMode" in kind or "safe mode" in why:
-            return f"HDFS is in safe mode and cannot {doing} until the NameNode leaves it"
+            return Retry(f"HDFS is in safe mode and cannot {doing} until the NameNode leaves it")
         if kind == "AccessControlException":
-            return f"HDFS does not let user {self.user!r} {doing}: {why}"
-        return f"HDFS cannot {doing}: {why}"
+            return Refused(f"HDFS does not let user {self.user!r} {doing}: {why}")
+        return (Retry if kind in PASSING else Refused)(f"HDFS cannot {doing}: {why}")
 
 
 class _Absent(Retry):

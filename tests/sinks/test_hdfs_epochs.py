@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import requests
@@ -18,7 +20,7 @@ from plugins import (
 )
 from sinks.hdfs import HdfsSink
 from tests.fixtures.examples import some
-from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs
+from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs, error
 from tests.sinks.hdfs_running import (
     CLAIM,
     OWN,
@@ -344,3 +346,62 @@ def test_a_reset_brings_the_note_of_the_epoch_before(sinks: Any, fake: FakeWebHd
     after.noted(found.claim)
     assert sinks().resume(OWN._replace(epoch=LATER), 1).notes == ()
     assert not [path for path in fake.files if "/tmp/" in path]
+
+
+# --- commits that HDFS does not let finish
+
+
+@contextlib.contextmanager
+def refusing_renames(fake: FakeWebHdfs) -> Iterator[None]:
+    """A quota of the target is reached between the commit and the renames of its files."""
+    execute = fake.tree._rename
+
+    def rename(path: str, options: dict[str, Any], data: bytes) -> tuple[int, Any]:
+        if "/h0/FlumeData" in options["destination"]:
+            return error(403, "NSQuotaExceededException", "The NameSpace quota of directory /logs/h0 is exceeded")[:2]
+        return execute(path, options, data)
+
+    with mock.patch.object(fake.tree, "_rename", rename):
+        yield
+
+
+def test_a_reset_frees_a_commit_that_cannot_be_finished(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
+    path = {"hdfs.path": "/logs/%{host}"}
+    sink = sinks(**path)
+    sink.resume(CLAIM, 0)
+    with refusing_renames(fake):
+        with pytest.raises(
+            Retry, match=r"quota .*; to deliver .*: agent group reset flume --topic app.logs:3 --to 0$"
+        ):
+            write_and_commit(sink, 0, 3, host="h0")
+        with pytest.raises(Retry, match="agent group reset"):
+            sinks(**path).resume(OWN, 0)
+        with pytest.raises(Retry, match="agent group reset"):
+            sinks(**{"hdfs.path": "/other"}).resume(OWN, 0)
+        found = sinks(**path).resume(OWN._replace(epoch=LATER), 0)
+        assert (found.claim.epoch, found.position) == (LATER, 0)
+        assert "records 0 to 2, committed before the reset, stay in /logs/.flafka/tmp/" in caplog.text
+    after = sinks(**path)
+    after.resume(found.claim, 0)
+    after.write(records(0, 3, host="h0"))
+    after.commit(after.stage(found.claim, 0, 3))
+    assert delivered(fake) == Counter(range(3))
+
+
+def test_a_reset_does_not_give_up_files_while_hdfs_is_away(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks()
+    sink.resume(CLAIM, 0)
+    sink.write(records(0, 3))
+    receipt = sink.stage(OWN, 0, 3)
+
+    def away(number: int, op: str) -> None:
+        if op == "RENAME" and manifests(fake):
+            raise requests.ConnectionError
+
+    fake.before = away
+    for attempt in (lambda: sink.commit(receipt), lambda: sinks().resume(OWN._replace(epoch=LATER), 3)):
+        with pytest.raises(Retry, match="HDFS is away"):
+            attempt()
+    fake.heal()
+    sinks().resume(OWN._replace(epoch=LATER), 3)
+    assert delivered(fake) == Counter(range(3))

@@ -1,0 +1,154 @@
+"""The sink `hdfs` of a running agent where HDFS refuses something for good, or somebody removes files of the sink."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.services.running import RunningAgent
+from tests.sinks.served_webhdfs import ServedWebHdfs, served_webhdfs
+
+pytestmark = pytest.mark.usefixtures("servers")
+QUOTA = "The NameSpace quota (directories and files) of directory /out/a is exceeded"
+
+
+@pytest.fixture
+def hdfs() -> Iterator[ServedWebHdfs]:
+    with served_webhdfs() as served:
+        yield served
+
+
+def configuration(directory: Path, hdfs: ServedWebHdfs | None, path: str, events: int = 3, **more: str) -> str:
+    """Source `seq` through channel `file`, which has all that was not delivered, into the sink."""
+    lines = {
+        "sources": "s1",
+        "channels": "c1",
+        "sinks": "k1",
+        "sources.s1.type": "seq",
+        "sources.s1.channels": "c1",
+        "sources.s1.totalEvents": str(events),
+        "sources.s1.interceptors": "i",
+        "sources.s1.interceptors.i.type": "static",
+        "sources.s1.interceptors.i.key": "app",
+        "sources.s1.interceptors.i.value": "a",
+        "channels.c1.type": "file",
+        "channels.c1.checkpointDir": f"{directory}/checkpoint",
+        "channels.c1.dataDirs": f"{directory}/data",
+        "channels.c1.minimumRequiredSpace": "1048576",
+        "sinks.k1.type": "hdfs",
+        "sinks.k1.channel": "c1",
+        "sinks.k1.hdfs.path": path,
+        "sinks.k1.hdfs.fileType": "DataStream",
+        "sinks.k1.hdfs.rollInterval": "1",
+        "sinks.k1.hdfs.stagingDir": f"{directory}/staging",
+        **({"sinks.k1.hdfs.webhdfs": hdfs.address} if hdfs is not None else {}),
+        **{name.replace("__", "."): value for name, value in more.items()},
+    }
+    return "".join(f"a1.{name} = {value}\n" for name, value in lines.items())
+
+
+def refuse_renames(hdfs: ServedWebHdfs, target: str) -> None:
+    """Have renames to names below `target` refused, as by a quota or at the border of an encryption zone."""
+
+    def refuse(op: str, path: str, options: dict[str, str]) -> str:
+        return QUOTA if op == "RENAME" and options["destination"].startswith(target) else ""
+
+    hdfs.refuse = refuse
+
+
+def allow_all(hdfs: ServedWebHdfs) -> None:
+    hdfs.refuse = lambda op, path, options: ""
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_files_that_vanish_before_they_are_renamed_are_delivered_again(
+    tmp_path: Path, hdfs: ServedWebHdfs, restart: bool
+) -> None:
+    """Renames were refused behind the commit, and somebody empties `.flafka/tmp` to make room."""
+    text = configuration(tmp_path, hdfs, "/out/%{app}")
+    refused = False
+
+    def refuse(op: str, path: str, options: dict[str, str]) -> str:
+        nonlocal refused
+        refused |= (found := op == "RENAME" and options["destination"].startswith("/out/a/FlumeData"))
+        return QUOTA if found else ""
+
+    hdfs.refuse = refuse
+    with RunningAgent(tmp_path, text) as agent:
+        agent.until(lambda: refused and agent.failing(), "a rename to be refused")
+        assert hdfs.remove("/out/.flafka/tmp")
+        if not restart:
+            allow_all(hdfs)
+            agent.until(lambda: hdfs.lines() == ["0", "1", "2"], "all events to be delivered")
+            agent.healthy()
+            assert agent.stop() == 0
+            return
+    allow_all(hdfs)
+    with RunningAgent(tmp_path, text.replace("totalEvents = 3", "totalEvents = 1")) as agent:
+        agent.until(lambda: len(hdfs.lines()) > 3, "all events to be delivered")
+        agent.healthy()
+        assert agent.stop() == 0
+    assert hdfs.lines() == ["0", "0", "1", "2"]
+
+
+def test_files_that_are_moved_after_delivery_are_not_delivered_again(tmp_path: Path, hdfs: ServedWebHdfs) -> None:
+    """A job moves files as soon as they appear, and the agent is killed before the channel knows of the commit."""
+    text = configuration(tmp_path, hdfs, "/out/%{app}")
+    with RunningAgent(tmp_path, text) as agent:
+        done = re.compile("/out/.flafka/tmp/.*/done")
+        agent.until(lambda: any(map(done.fullmatch, list(hdfs.tree.directories))), "the commit to be complete")
+        agent.process.kill()
+        agent.process.wait()
+    (tmp_path / "checkpoint" / "flafka.positions").unlink(missing_ok=True)
+    assert hdfs.remove("/out/a")
+    with RunningAgent(tmp_path, text.replace("totalEvents = 3", "totalEvents = 1")) as agent:
+        agent.until(lambda: hdfs.lines(), "the new event")
+        assert agent.stop() == 0
+    assert hdfs.lines() == ["0"]
+
+
+def test_a_path_that_was_wrong_for_one_start_is_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    right, wrong = f"file://{tmp_path}/right", f"file://{tmp_path}/file/wrong"
+    for path in (right, wrong, right):
+        with RunningAgent(tmp_path, configuration(tmp_path, None, path)) as agent:
+            if path == wrong:
+                agent.until(lambda: "Not a directory" in agent.failing().get("SINK.k1", ""), "the sink to fail")
+                continue
+            agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount"), "a commit")
+            agent.healthy()
+            assert agent.stop() == 0
+    found = sorted(line for path in tmp_path.glob("right/FlumeData*") for line in path.read_text().splitlines())
+    assert found == sorted(["0", "1", "2"] * 3)
+
+
+def test_a_path_in_which_renames_are_refused_is_not_moved_to(tmp_path: Path, hdfs: ServedWebHdfs) -> None:
+    """Directories and files can be made below the new path, which is mended then."""
+    refuse_renames(hdfs, "/wrong")
+    for path in ("/right", "/wrong", "/right"):
+        with RunningAgent(tmp_path, configuration(tmp_path, hdfs, path)) as agent:
+            if path == "/wrong":
+                agent.until(lambda: QUOTA in agent.failing().get("SINK.k1", ""), "the sink to fail")
+                continue
+            agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount"), "a commit")
+            agent.healthy()
+            assert agent.stop() == 0
+    assert hdfs.lines() == sorted(["0", "1", "2"] * 3)
+
+
+def test_a_target_that_refuses_renames_is_found_out_before_the_commit(tmp_path: Path, hdfs: ServedWebHdfs) -> None:
+    """An encryption zone begins below the fixed part of the path; another path is the way out."""
+    refuse_renames(hdfs, "/out/a/")
+    with RunningAgent(tmp_path, configuration(tmp_path, hdfs, "/out/%{app}")) as agent:
+        agent.until(lambda: QUOTA in agent.failing().get("SINK.k1", ""), "the sink to fail")
+        agent.process.kill()
+        agent.process.wait()
+    with RunningAgent(tmp_path, configuration(tmp_path, hdfs, "/out/other", 1)) as agent:
+        agent.until(lambda: len(hdfs.lines()) == 4, "all events to be delivered")
+        agent.healthy()
+        assert agent.stop() == 0
+    assert hdfs.lines() == ["0", "0", "1", "2"]
+    assert not [path for path in hdfs.tree.files if path.startswith("/out/a/")], "the try has left something"
