@@ -145,6 +145,8 @@ class FileRollSink(Sink[FileRollConfig]):
         if self._file is None:
             self._kind, self._writer = kind, self._serializer.writer(kind)
             with self._in_words():
+                if not self._directory.exists():  # somebody has removed it
+                    make_directory(self._directory)
                 self._begin()
             self._head()
         self._put(self._writer.add(self._serializer.records(batch)))
@@ -171,6 +173,9 @@ class FileRollSink(Sink[FileRollConfig]):
             self._put(self._writer.flush())
             with self._in_words():
                 os.fsync(self._file.fileno())
+                if not os.fstat(self._file.fileno()).st_nlink:
+                    self._leave()
+                    raise Retry(f"a file in {self._directory} was removed while it was written: another one is begun")
                 self._flushed = self._file.tell()
 
     def reset(self) -> None:

@@ -28,7 +28,7 @@ class Refused(Retry):
 
 
 class FileSystem(Protocol):
-    """Files and directories, safe for threads. Raises Retry with a sentence for whatever goes wrong, Refused among it.
+    """Files and directories, safe for threads. Raises Retry, or Refused, with a sentence for whatever goes wrong.
 
     A call that raises may or may not have been executed. What has returned is durable.
     """

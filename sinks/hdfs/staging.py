@@ -102,19 +102,43 @@ class Staging:
         if not file.closed:
             self._write(file, file.writer.close())
             file.closed = True
+        try:
+            there = file.path.stat().st_size if file.length else 0
+        except OSError as e:
+            raise self._fails(e) from e
+        if there != file.length:
+            raise Retry(f"{file.path} was changed by someone: its events are taken again")
 
     def _write(self, file: Staged, data: Buffer) -> None:
         if not len(data) and file.length:
             return
         try:
-            with file.path.open("ab", buffering=0) as out:
+            # A file that somebody has removed must not begin anew with what comes now.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | (0 if file.length else os.O_CREAT)
+            with os.fdopen(os.open(file.path, flags, 0o600), "ab", buffering=0) as out:
                 written, view = 0, memoryview(data)
                 while written < len(view):
                     written += out.write(view[written:])
         except OSError as e:
-            full = "is full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else f"fails: {e.strerror}"
-            raise Retry(f"the staging directory {self.directory.parent} {full}") from e
+            raise self._fails(e) from e
         file.length += len(data)
+
+    def _fails(self, error: OSError) -> Retry:
+        """Return the error to raise, and make the directory anew where systemd-tmpfiles or others have removed it."""
+        parent = self.directory.parent
+        if not isinstance(error, FileNotFoundError):
+            full = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"fails: {error.strerror}"
+            return Retry(f"the staging directory {parent} {full}")
+        try:
+            if not self.directory.exists():
+                self.directory.mkdir(mode=0o700, parents=True)
+                if self._lock is not None:
+                    self._lock.close()
+                self._lock = _lock(self.directory)
+        except OSError as e:
+            return Retry(f"cannot use the staging directory {parent}: {e.strerror}")
+        hint = "keep what cleans up away from it, or name another directory with hdfs.stagingDir"
+        return Retry(f"files in the staging directory {parent} were removed: their events are taken again; {hint}")
 
     def is_low(self) -> bool:
         """Whether the disk is nearly full, or the writers hold much in memory."""

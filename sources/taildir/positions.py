@@ -112,17 +112,22 @@ class PositionFile:
         Raises Retry where another source has it or it cannot be written, FlafkaError where it makes no sense.
         """
         try:
-            make_directory(self.path.parent)
-            if self.path.exists() and not os.access(self.path, os.W_OK, effective_ids=True):
-                raise PermissionError("it is read-only")
-            lock = self.path.with_name(self.path.name + ".lock")
-            self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take_directory()
         except BlockingIOError:
             raise Retry(f"positionFile {self.path} is in use by another taildir source: give each its own") from None
         except OSError as e:
             raise Retry(self.unwritable(e)) from e
         return self.read()
+
+    def _take_directory(self) -> None:
+        """Make the directory and lock the file in it. Raises OSError, BlockingIOError where another source has it."""
+        make_directory(self.path.parent)
+        if self.path.exists() and not os.access(self.path, os.W_OK, effective_ids=True):
+            raise PermissionError("it is read-only")
+        self._unlock()
+        lock = self.path.with_name(self.path.name + ".lock")
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def read(self) -> list[Tail]:
         """The files it names, without locking it. FlafkaError where it makes no sense."""
@@ -235,6 +240,8 @@ class PositionFile:
         lines, self._number = _encoded([self._wrote, *map(_line, tails)], 0)
         data = _HEADER.encode() + lines
         self._release()
+        if not self.path.parent.exists():  # somebody has removed it while the agent runs
+            self._take_directory()
         self._journal = replace(self._journal_path, data)
         self._size = len(data)
         self._most = _SMALL + 3 * self._size
@@ -261,6 +268,9 @@ class PositionFile:
     def close(self) -> None:
         """Give up the lock."""
         self._release()
+        self._unlock()
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

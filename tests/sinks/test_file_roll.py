@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,21 @@ def test_conformance(tmp_path: Path) -> None:
         delivered=lambda: [line for file in contents(tmp_path / "out") for line in file.splitlines()],
         failing={"sink.directory": str(tmp_path / "file")},
     )
+
+
+def test_a_directory_that_is_removed_is_made_again_and_what_it_held_last_is_written_again(tmp_path: Path) -> None:
+    sink = make(tmp_path / "out")
+    sink.write(batch(b"one"))
+    sink.flush()
+    sink.write(batch(b"two"))
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(Retry, match="was removed while it was written"):
+        sink.flush()
+    sink.reset()
+    sink.write(batch(b"two"))
+    sink.flush()
+    sink.close()
+    assert contents(tmp_path / "out") == [b"two\n"]
 
 
 def test_a_reset_cuts_off_what_is_not_flushed(tmp_path: Path) -> None:

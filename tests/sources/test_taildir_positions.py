@@ -326,3 +326,19 @@ def test_what_flume_read_of_a_file_that_was_empty_proves_no_copy(
     assert bodies(source) == []
     assert "was not found again" in caplog.text
     source.close()
+
+
+def test_the_directory_of_positions_is_made_again_when_it_was_removed(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "log"
+    log.parent.mkdir()
+    append(log, b"1\n")
+    source = start(tmp_path, "log")
+    assert bodies(source) == [b"1"]
+    shutil.rmtree(tmp_path / "positions")
+    append(log, b"2\n")
+    assert bodies(source) == [b"2"]
+    kill(source)
+    append(log, b"3\n")
+    source = start(tmp_path, "log")
+    assert bodies(source) == [b"3"]
+    source.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,3 +153,23 @@ def test_a_target_that_refuses_renames_is_found_out_before_the_commit(tmp_path: 
         assert agent.stop() == 0
     assert hdfs.lines() == ["0", "0", "1", "2"]
     assert not [path for path in hdfs.tree.files if path.startswith("/out/a/")], "the try has left something"
+
+
+@pytest.mark.parametrize("what", ["the directory", "its parent", "a file"])
+def test_staged_files_that_are_removed_are_staged_again(tmp_path: Path, what: str) -> None:
+    """By systemd-tmpfiles or an operator, while the agent runs."""
+    text = configuration(tmp_path, None, f"file://{tmp_path}/out", sinks__k1__hdfs__rollInterval="3")
+    with RunningAgent(tmp_path, text) as agent:
+        agent.until(lambda: any(tmp_path.glob("staging/flafka-hdfs-*/0-*")), "a staged file")
+        [directory] = tmp_path.glob("staging/flafka-hdfs-*")
+        if what == "a file":
+            for file in directory.glob("0-*"):
+                file.unlink()
+        else:
+            shutil.rmtree(directory if what == "the directory" else directory.parent)
+        agent.until(lambda: "were removed" in agent.log, "the sink to see it")
+        agent.until(lambda: len(list(tmp_path.glob("out/FlumeData*"))), "a file")
+        agent.healthy()
+        assert agent.stop() == 0
+    found = sorted(line for path in tmp_path.glob("out/FlumeData*") for line in path.read_text().splitlines())
+    assert found == ["0", "1", "2"]
