@@ -26,6 +26,19 @@ class Status(NamedTuple):
 class Refused(Retry):
     """A refusal that stays until somebody changes something: a quota, a permission, an encryption zone."""
 
+    def __init__(self, text: str, kind: str = "") -> None:
+        """`kind` is the file system's own name of the error."""
+        super().__init__(text)
+        self.kind = kind
+
+
+class NoDirectory(Refused):
+    """No directory can be made at `path`: a file is in the way, or a name is one that the file system never takes."""
+
+    def __init__(self, text: str, path: str) -> None:
+        super().__init__(text)
+        self.path = path
+
 
 class FileSystem(Protocol):
     """Files and directories, safe for threads. Raises Retry, or Refused, with a sentence for whatever goes wrong.
@@ -58,7 +71,7 @@ class FileSystem(Protocol):
         """
 
     def mkdirs(self, path: str) -> None:
-        """Make a directory, with all above it."""
+        """Make a directory, with all above it. Raises NoDirectory where something else is in its place."""
 
     def delete(self, path: str, *, only_empty: bool = False) -> None:
         """Delete a file, or a directory with all in it; nothing happens where there is none.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from plugins import Retry
 from plugins.shared.disk import existing, make_directory, sync_directory, writable
-from sinks.hdfs.filesystem import R, Refused, Status, T, each
+from sinks.hdfs.filesystem import NoDirectory, R, Refused, Status, T, each
 
 PASSING = (
     errno.EIO,
@@ -26,6 +26,8 @@ PASSING = (
     errno.EBUSY,
 )
 """Errors that go by themselves, or that say nothing about one path."""
+NO_DIRECTORY = ("EEXIST", "ENOTDIR", "ENAMETOOLONG", "ELOOP", "EILSEQ")
+"""Errors that are about a path, whoever asks for it to be a directory."""
 
 
 class LocalDisk:
@@ -107,8 +109,13 @@ class LocalDisk:
 
     def mkdirs(self, path: str) -> None:
         """See `FileSystem`."""
-        with _doing(f"create the directory {path}"):
-            make_directory(Path(path))
+        try:
+            with _doing(f"create the directory {path}"):
+                make_directory(Path(path))
+        except Refused as e:
+            if e.kind in NO_DIRECTORY:
+                raise NoDirectory(str(e), path) from e
+            raise
 
     def delete(self, path: str, *, only_empty: bool = False) -> None:
         """See `FileSystem`."""
@@ -137,7 +144,8 @@ def _doing(what: str) -> Iterator[None]:
         yield
     except OSError as e:
         full = "the disk is full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else e.strerror
-        raise (Retry if e.errno in PASSING else Refused)(f"cannot {what}: {full}") from e
+        text = f"cannot {what}: {full}"
+        raise (Retry(text) if e.errno in PASSING else Refused(text, errno.errorcode.get(e.errno or 0, ""))) from e
 
 
 def _status(name: str, found: os.stat_result) -> Status:

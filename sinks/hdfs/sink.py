@@ -34,7 +34,7 @@ from sinks.bucketpath import BucketPath
 from sinks.hdfs.chain import Chain, epochs, latest, newest, repeat
 from sinks.hdfs.config import ROUND_UNITS, HdfsConfig
 from sinks.hdfs.differences import HDFS
-from sinks.hdfs.filesystem import FileSystem, Refused
+from sinks.hdfs.filesystem import FileSystem, NoDirectory, Refused
 from sinks.hdfs.formats import format_of
 from sinks.hdfs.localdisk import LocalDisk
 from sinks.hdfs.manifest import VERSION, File, Manifest
@@ -81,6 +81,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._hdfs: FileSystem | None = None
         self._staging: Staging | None = None
         self._full: set[int] = set()  # partitions with a file of rollSize or rollCount
+        self._impossible: set[str] = set()  # paths of events at which a commit could make no directory
         self._chains: dict[PartitionClaim, Chain] = {}
         self._noting: dict[PartitionClaim, list[Chain]] = {}
         """Those of which notes were handed out."""
@@ -177,6 +178,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                 continue
             try:
                 bucket, kind = possible(place, self.root, longest)
+                if self._impossible:
+                    self._check_directory(posixpath.dirname(bucket))
             except ValueError as e:
                 rejected.update((batch.id(row), str(e)) for row in range(begin, stop))
             else:
@@ -186,6 +189,18 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             begin = stop
         if rejected:
             raise Rejected(rejected)
+
+    def _check_directory(self, path: str) -> None:
+        """Raise ValueError, a sentence about the event, where a file is in the place of its directory."""
+        if path not in self._impossible:
+            return
+        assert self._hdfs is not None
+        self._hdfs.mkdirs(self.root)  # were that impossible, it would be no fault of the events
+        try:
+            self._hdfs.mkdirs(path)
+        except NoDirectory as e:
+            raise ValueError(f"its file has no directory: {e}") from e
+        self._impossible.discard(path)
 
     def destinations(self, batch: Batch) -> list[dict[str, str]]:
         """The directory of each event's file."""
@@ -371,7 +386,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         manifest: Manifest = msgspec.structs.replace(receipt.staged, last=receipt.last)
         try:
             chain.commit(manifest)
-        except Retry:
+        except Retry as e:
+            if isinstance(e, NoDirectory):  # its events are rejected when they are written again
+                self._impossible.add(e.path)
             self.metrics.add("ConnectionFailedCount")
             raise
         self.metrics.add("ConnectionClosedCount", len(manifest.files))

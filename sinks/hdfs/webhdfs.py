@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plugins import FlafkaError, Retry, require
-from sinks.hdfs.filesystem import R, Refused, Status, T, each
+from sinks.hdfs.filesystem import NoDirectory, R, Refused, Status, T, each
 
 HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
 """Hadoop's default ports of a NameNode's HTTP server, the newest version's first."""
@@ -26,6 +26,13 @@ UPLOADS = 3
 """Tries of one upload, each through another DataNode where there is one."""
 PASSING = ("RetriableException", "StandbyException", "ObserverRetryOnActiveException", "RemoteException")
 """Exceptions of a NameNode that go by themselves."""
+NO_DIRECTORY = (
+    "ParentNotDirectoryException",
+    "FileAlreadyExistsException",
+    "PathComponentTooLongException",
+    "InvalidPathException",
+)
+"""Exceptions of a NameNode that are about a path, whoever asks for it to be a directory."""
 
 _UNIQUE = re.compile(r"(?<=/\.flafka/tmp/)\S+")
 """The part of a path that is never the same twice; a message that is, is logged once."""
@@ -140,8 +147,13 @@ class WebHdfs:
         return bool(self._call(f"rename {source} to {target}", self._client.rename, source, target))
 
     def mkdirs(self, path: str) -> None:
-        """Make a directory, with all above it."""
-        self._call(f"create the directory {path}", self._client.mkdirs, path)
+        """Make a directory, with all above it. Raises NoDirectory where something else is in its place."""
+        try:
+            self._call(f"create the directory {path}", self._client.mkdirs, path)
+        except Refused as e:
+            if e.kind in NO_DIRECTORY:
+                raise NoDirectory(str(e), path) from e
+            raise
 
     def delete(self, path: str, *, only_empty: bool = False) -> None:
         """Delete a file, or a directory with all in it; nothing happens where there is none.
@@ -226,8 +238,9 @@ class WebHdfs:
         if "SafeMode" in kind or "safe mode" in why:
             return Retry(f"HDFS is in safe mode and cannot {doing} until the NameNode leaves it")
         if kind == "AccessControlException":
-            return Refused(f"HDFS does not let user {self.user!r} {doing}: {why}")
-        return (Retry if kind in PASSING else Refused)(f"HDFS cannot {doing}: {why}")
+            return Refused(f"HDFS does not let user {self.user!r} {doing}: {why}", kind)
+        text = f"HDFS cannot {doing}: {why}"
+        return Retry(text) if kind in PASSING else Refused(text, kind)
 
 
 class _Absent(Retry):

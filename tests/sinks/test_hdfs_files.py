@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import io
 import pickle
 import re
@@ -341,7 +342,7 @@ def test_a_full_staging_disk_is_named_and_healed_by_reset(
 
     sink.write(records(0, 2))
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", full)
+        patch.setattr(os, "open", full)
         with pytest.raises(Retry, match=f"{re.escape(str(tmp_path))} is full"):
             sink.write(records(2, 4))
     sink.reset()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from agent.services.running import RunningAgent
 from tests.sinks.served_webhdfs import ServedWebHdfs, served_webhdfs
@@ -173,3 +175,38 @@ def test_staged_files_that_are_removed_are_staged_again(tmp_path: Path, what: st
         assert agent.stop() == 0
     found = sorted(line for path in tmp_path.glob("out/FlumeData*") for line in path.read_text().splitlines())
     assert found == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("where", ["hdfs", "file"])
+def test_events_whose_directory_is_a_file_become_dead_letters(
+    tmp_path: Path, hdfs: ServedWebHdfs, where: str
+) -> None:
+    """A header value names a plain file, or something below one; all other events are delivered."""
+    names = ["ok/a", "taken", "taken/below/it", "ok/b"]
+    if where == "hdfs":
+        hdfs.tree.write("/out/taken", b"")
+        text = configuration(tmp_path, hdfs, "/out/%{dir}")
+    else:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "taken").touch()
+        text = configuration(tmp_path, None, f"file://{tmp_path}/out/%{{dir}}")
+    source = {"type": "http", "bind": "127.0.0.1", "port": "0"}
+    text = "".join(line + "\n" for line in text.splitlines() if ".s1." not in line or line.endswith("channels = c1"))
+    text += "".join(f"a1.sources.s1.{name} = {value}\n" for name, value in source.items())
+    text += f"a1.sinks.k1.errors.tolerance = all\na1.deadletters.directory = {tmp_path}/dead\n"
+    letters = tmp_path / "dead" / "a1.c1.deadletters.jsonl"
+    with RunningAgent(tmp_path, text) as agent:
+        address = f"http://127.0.0.1:{agent.port('s1')}/"
+        events = [{"headers": {"dir": name}, "body": name} for name in names]
+        assert requests.post(address, json=events, timeout=30).status_code == 200
+        agent.until(letters.exists, "dead letters", 60)
+        agent.healthy()
+        assert agent.stop() == 0
+    found = [json.loads(line) for line in letters.read_text().splitlines()]
+    assert sorted(letter["headers"]["dir"] for letter in found) == ["taken", "taken/below/it"]
+    assert all("its file has no directory" in letter["reason"] for letter in found)
+    if where == "hdfs":
+        assert hdfs.lines() == ["ok/a", "ok/b"]
+    else:
+        files = [path.read_text() for path in tmp_path.glob("out/ok/*/FlumeData*")]
+        assert sorted(files) == ["ok/a\n", "ok/b\n"]
