@@ -121,6 +121,10 @@ class CommittingSink(Sink[C]):
         """Its record sees to it that nothing does."""
         return ""
 
+    def holds(self) -> str:
+        """For `check`: until when events are left to the channel, in words; empty where that is a moment."""
+        return ""
+
     @property
     def record(self) -> str:
         """Where its record is, as in `PartitionClaim.record`; empty where all sinks of its type keep it there."""

@@ -98,6 +98,8 @@ class Builder:
         self._check_storage(storage.shared([*sources, *channels, *sinks]))
         for spec, message in kafka.warnings(sources, self.joins.channels, sinks):
             self.report.warn(spec.place, spec.path, message)
+        for spec, message in storage.volatile(sinks, self.joins.channels):
+            self.report.warn(spec.place, spec.path, message, differs=True)
         for spec, message in kafka.guarantees(self.joins.channels, sinks):
             self.report.note(spec.place, spec.path, message)
         self._check_audit(channels)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.options import is_local
-from agent.topology import ComponentSpec, SinkSpec
+from agent.topology import ChannelSpec, ComponentSpec, SinkSpec
 from plugins import CommittingSink, StreamingSink
 
 Error = tuple[ComponentSpec, str]
@@ -37,6 +37,18 @@ def out_of_reach(sinks: Iterable[SinkSpec], master: str) -> Iterator[Error]:
                 yield spec, f"{needs} it needs a checkpoint that the executors can reach: hdfs://host:port/…"
         elif spec.runner == "spark" and _on_own_disk(spec):
             yield spec, f"{needs} each executor would write to its own disk: write to hdfs://…"
+
+
+def volatile(sinks: Iterable[SinkSpec], channels: Mapping[str, ChannelSpec]) -> Iterator[Error]:
+    """A sentence for each sink that leaves events to a channel which loses them with the process."""
+    for spec in sinks:
+        channel = channels.get(spec.channel)
+        if channel is None or channel.cls.durable or not issubclass(spec.cls, CommittingSink):
+            continue
+        if until := spec.make().holds():
+            kind = f"a channel of type {channel.cls.type_name}"
+            loses = f"{kind} loses them where the agent is killed (Flume has them in a .tmp file)"
+            yield spec, f"leaves its events to {channel.path} {until}, and {loses}: write {channel.path}.type = file"
 
 
 def _on_own_disk(spec: SinkSpec) -> bool:

@@ -233,6 +233,7 @@ class Chain:
             # covers them too, as a hole in the chain would let two owners commit.
             manifest = msgspec.structs.replace(manifest, start=self.last.end)
         self._try_targets(manifest, staged)
+        self._hdfs.each(lambda file: self._hdfs.adopt(file.temporary, posixpath.dirname(file.final)), manifest.files)
         self._settled = False
         self._swap(manifest, staged)
         before, self.last = self.last, manifest

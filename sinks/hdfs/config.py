@@ -19,6 +19,10 @@ from sinks.serializers import options as declared
 
 FILE_TYPES = ("SequenceFile", "DataStream", "CompressedStream")
 FORMATS = ("Writable", "Text")
+HIDDEN = ("_", ".")
+"""First characters of names that Spark, Hive and MapReduce pass over."""
+LONGEST_SUFFIX = 64
+"""Bytes; the names of topics take up to 100, and the prefix what is left."""
 ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
 _KERBEROS = (
     "Refused, as Kerberos is not built yet; no effect where Hadoop's core-site.xml is there and asks for none."
@@ -183,11 +187,18 @@ class HdfsConfig(Config):
     """As it is found on this machine: executors of Spark on others may have other configurations and users."""
     _assumed: bool = pydantic.PrivateAttr(False)
     """Whether nothing names a NameNode."""
+    _creation: dict[str, str] = pydantic.PrivateAttr()
+    """See `Hadoop.creation`."""
 
     @property
     def location(self) -> Location:
         """The path and the servers, taken apart."""
         return self._location
+
+    @property
+    def creation(self) -> dict[str, str]:
+        """Umask, replication and block size of Hadoop's configuration, as `Hadoop.creation` returns them."""
+        return self._creation
 
     def bucket_path(self) -> BucketPath:
         """The path of a file up to the unique part of its name."""
@@ -230,6 +241,8 @@ class HdfsConfig(Config):
             yield Problem(
                 "hdfs.proxyUser", "has no effect with file:, files are this process's own", as_in_flume=False
             )
+        yield from self._unrolled()
+        yield from self._misread()
         if "%" in self.file_suffix:
             yield Problem(
                 "hdfs.fileSuffix",
@@ -250,6 +263,44 @@ class HdfsConfig(Config):
                     as_in_flume=True,
                 )
 
+    def _unrolled(self) -> Iterator[Problem]:
+        """Return a caution where a file may stay open, and so hidden, for a day."""
+        if self.roll_interval or self.idle_timeout:
+            return
+        limits = [name for name, limit in (("rollSize", self.roll_size), ("rollCount", self.roll_count)) if limit]
+        only = f"only hdfs.{' and hdfs.'.join(limits)} close files" if limits else "nothing closes files"
+        yield Problem(
+            "hdfs.rollInterval",
+            f"is 0, so that {only}: with few events nothing is to be seen for up to a day (in Flume, a .tmp file), "
+            "and the channel has to keep the events so long; add hdfs.rollInterval = 3600, or hdfs.idleTimeout",
+        )
+
+    def _misread(self) -> Iterator[Problem]:
+        """Return cautions about names by which Spark, Hive and Hadoop pass over files, or misread them."""
+        skipped = "begins with {!r}: Spark, Hive and MapReduce pass over such {}"
+        if self.file_prefix[0:1] in HIDDEN:
+            message = skipped.format(self.file_prefix[0], "files")
+            yield Problem("hdfs.filePrefix", message, as_in_flume=True)
+        fixed = BucketPath(self.location.path).static
+        for name in self.location.path[fixed.rfind("/") + 1 :].split("/") if fixed != self.location.path else ():
+            if name[0:1] in HIDDEN and "=" not in name:
+                yield Problem("hdfs.path", f"{name!r} {skipped.format(name[0], 'directories')}", as_in_flume=True)
+        if self.file_type == "SequenceFile" or not self.file_suffix:
+            return
+        codec = codecs.CODECS.get(self.codec or "none")
+        ending = codec.extension if codec is not None else ""
+        named = next(
+            (one for one in codecs.CODECS.values() if one and self.file_suffix.endswith(one.extension)), None
+        )
+        if ending and not self.file_suffix.endswith(ending):
+            message = f"does not end in {ending}, by which readers know files compressed with {self.codec}: write "
+            yield Problem(
+                "hdfs.fileSuffix", f"{message}hdfs.fileSuffix = {self.file_suffix}{ending}", as_in_flume=True
+            )
+        elif named is not None and not ending:
+            message = f"ends in {named.extension}, by which readers take files for compressed, and these are not"
+            yield Problem("hdfs.fileSuffix", message, as_in_flume=True)
+
     @pydantic.field_validator("path")
     @classmethod
     def _check_path(cls, value: str) -> str:
@@ -264,6 +315,7 @@ class HdfsConfig(Config):
     @agreement("webhdfs", "path", "proxy_user")
     def _find_servers(self) -> None:
         self._location, self._assumed = locate(self.path, self.webhdfs, self.proxy_user)
+        self._creation = {} if self._location.scheme == "file" else Hadoop().creation()
 
     @pydantic.field_validator("file_type")
     @classmethod
@@ -345,6 +397,10 @@ class HdfsConfig(Config):
     @classmethod
     def _check_suffix(cls, value: str) -> str:
         check_names(value.replace("%", "%%"))  # it has no escapes
+        if "/" in value:
+            raise ValueError("must be the end of a name, without a slash; directories belong into hdfs.path")
+        if len(value.encode()) > LONGEST_SUFFIX:
+            raise ValueError(f"must have at most {LONGEST_SUFFIX} bytes, as a name has at most 255")
         return value
 
     @pydantic.field_validator("round_unit")
@@ -366,5 +422,5 @@ class HdfsConfig(Config):
         if not hadoop.files or hadoop.get("hadoop.security.authentication", "simple").lower() != "simple":
             raise ValueError(
                 "is not built yet: remove it where this HDFS asks for no Kerberos, hdfs.proxyUser names the user; "
-                "where it does, let an HttpFS server that logs in to it stand between, and name it with hdfs.webhdfs"
+                "where it does, this sink cannot write there: deliver elsewhere, or keep Flume for it"
             )

@@ -73,6 +73,12 @@ class FileSystem(Protocol):
     def mkdirs(self, path: str) -> None:
         """Make a directory, with all above it. Raises NoDirectory where something else is in its place."""
 
+    def adopt(self, file: str, directory: str) -> None:
+        """Give a file below `.flafka` the group and the ACL that a file gets which is made in that directory.
+
+        Best-effort: it is logged where this user may not.
+        """
+
     def delete(self, path: str, *, only_empty: bool = False) -> None:
         """Delete a file, or a directory with all in it; nothing happens where there is none.
 
@@ -81,6 +87,16 @@ class FileSystem(Protocol):
 
     def may_write(self, path: str) -> None:
         """Raise Retry where the user may not create files in that directory."""
+
+
+PRIVATE = ".flafka"
+"""The directory for what readers are not to see; the user of the sink alone may look into it."""
+
+
+def private(path: str) -> str:
+    """Return the directory of that name in a path; empty where there is none."""
+    before, found, _ = f"{path}/".partition(f"/{PRIVATE}/")
+    return f"{before}/{PRIVATE}" if found else ""
 
 
 def each(threads: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T]) -> list[R]:

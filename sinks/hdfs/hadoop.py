@@ -42,6 +42,20 @@ class Hadoop:
             value = changed
         return value.strip()
 
+    def creation(self) -> dict[str, str]:
+        """Return how Hadoop's client makes files here: `umask` in octal, `replication` and `blocksize`, where set.
+
+        Raises ValueError for a value that Hadoop does not take either.
+        """
+        found = {
+            "umask": _umask(self.get("fs.permissions.umask-mode", self.get("dfs.umaskmode"))),
+            "replication": self.get("dfs.replication"),
+            "blocksize": _bytes(self.get("dfs.blocksize", self.get("dfs.block.size"))),
+        }
+        if not re.fullmatch("[0-9]*", found["replication"]):
+            raise ValueError(f"dfs.replication in hdfs-site.xml must be a number, not {found['replication']!r}")
+        return {name: value for name, value in found.items() if value}
+
     def webhdfs(self, authority: str) -> str | None:
         """The HTTP servers of `hdfs://<authority>` as hdfs.webhdfs wants them, without a port where none is told.
 
@@ -120,6 +134,34 @@ class Hadoop:
 def _with_port(address: str) -> str:
     """The address of an RPC server with its port, by default Hadoop's."""
     return address if ":" in address or not address else f"{address}:8020"
+
+
+def _umask(text: str) -> str:
+    """A umask in octal: of `027`, or of `u=rwx,g=rx,o=`, which says what is left."""
+    if re.fullmatch("[0-7]{0,4}", text):
+        return text
+    mask = 0o777
+    for part in text.split(","):
+        found = re.fullmatch("([ugoa]+)=([rwx]*)", part.strip())
+        if found is None:
+            raise ValueError(
+                f"fs.permissions.umask-mode in core-site.xml must be like 027 or u=rwx,g=rx,o=: {text!r}"
+            )
+        bits = sum(4 >> "rwx".index(letter) for letter in set(found[2]))
+        for who in found[1].replace("a", "ugo"):
+            shift = 3 * "ogu".index(who)
+            mask = mask & ~(7 << shift) | (7 & ~bits) << shift
+    return f"{mask:03o}"
+
+
+def _bytes(text: str) -> str:
+    """A size of Hadoop's, such as `128m`, in bytes."""
+    if not text:
+        return ""
+    found = re.fullmatch("([0-9]+)([kmgtpe]?)", text.lower())
+    if found is None:
+        raise ValueError(f"dfs.blocksize in hdfs-site.xml must be like 134217728 or 128m, not {text!r}")
+    return str(int(found[1]) << 10 * " kmgtpe".index(found[2] or " "))
 
 
 def _names(text: str) -> list[str]:

@@ -7,13 +7,14 @@ import errno
 import os
 import shutil
 import stat
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from plugins import Retry
 from plugins.shared.disk import existing, make_directory, sync_directory, writable
-from sinks.hdfs.filesystem import NoDirectory, R, Refused, Status, T, each
+from sinks.hdfs.filesystem import PRIVATE, NoDirectory, R, Refused, Status, T, each
 
 PASSING = (
     errno.EIO,
@@ -26,6 +27,8 @@ PASSING = (
     errno.EBUSY,
 )
 """Errors that go by themselves, or that say nothing about one path."""
+ACL_USER, ACL_GROUP, ACL_MASK, ACL_OTHER = 0x01, 0x04, 0x10, 0x20
+"""Tags of POSIX ACLs in extended attributes (Linux, include/uapi/linux/posix_acl.h)."""
 NO_DIRECTORY = ("EEXIST", "ENOTDIR", "ENAMETOOLONG", "ELOOP", "EILSEQ")
 """Errors that are about a path, whoever asks for it to be a directory."""
 
@@ -35,6 +38,7 @@ class LocalDisk:
 
     def __init__(self, threads: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="files")
+        self._private: set[Path] = set()
 
     def close(self) -> None:
         """End its threads."""
@@ -47,7 +51,7 @@ class LocalDisk:
     def upload(self, path: str, data: bytes | Path) -> str:
         """See `FileSystem`."""
         with _doing(f"write {path}"):
-            make_directory(Path(path).parent)
+            self._make_directory(Path(path).parent)
             with Path(path).open("xb") as written:
                 if isinstance(data, bytes):
                     written.write(data)
@@ -111,11 +115,34 @@ class LocalDisk:
         """See `FileSystem`."""
         try:
             with _doing(f"create the directory {path}"):
-                make_directory(Path(path))
+                self._make_directory(Path(path))
         except Refused as e:
             if e.kind in NO_DIRECTORY:
                 raise NoDirectory(str(e), path) from e
             raise
+
+    def _make_directory(self, path: Path) -> None:
+        """Make it; the private one in it, and one that an earlier version has made, is this user's alone."""
+        own = next((one for one in (path, *path.parents) if one.name == PRIVATE), None)
+        if own is not None and own not in self._private:
+            make_directory(own.parent)
+            with contextlib.suppress(FileExistsError):
+                own.mkdir(mode=0o700)
+            with contextlib.suppress(PermissionError):  # another user's
+                own.chmod(0o700)
+            self._private.add(own)
+        make_directory(path)
+
+    def adopt(self, file: str, directory: str) -> None:
+        """See `FileSystem`."""
+        place = Path(directory)
+        with _doing(f"give {file} the group of {directory}"):
+            found = place.stat()
+            if found.st_mode & stat.S_ISGID and Path(file).stat().st_gid != found.st_gid:
+                with contextlib.suppress(PermissionError):
+                    os.chown(file, -1, found.st_gid)
+            if (acl := _default_acl(place)) is not None:
+                os.setxattr(file, "system.posix_acl_access", acl)
 
     def delete(self, path: str, *, only_empty: bool = False) -> None:
         """See `FileSystem`."""
@@ -146,6 +173,21 @@ def _doing(what: str) -> Iterator[None]:
         full = "the disk is full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else e.strerror
         text = f"cannot {what}: {full}"
         raise (Retry(text) if e.errno in PASSING else Refused(text, errno.errorcode.get(e.errno or 0, ""))) from e
+
+
+def _default_acl(directory: Path) -> bytes | None:
+    """The ACL of a file that is made in this directory with mode 666; None where it has no default ACL."""
+    if not hasattr(os, "getxattr"):  # another system than Linux
+        return None
+    try:
+        acl = os.getxattr(directory, "system.posix_acl_default")
+    except OSError:  # it has none, or the file system knows none
+        return None
+    head, entries = acl[:4], [*struct.iter_unpack("<HHI", acl[4:])]
+    masked = {ACL_USER, ACL_OTHER, ACL_MASK if any(tag == ACL_MASK for tag, _, _ in entries) else ACL_GROUP}
+    return head + b"".join(
+        struct.pack("<HHI", tag, bits & 6 if tag in masked else bits, id) for tag, bits, id in entries
+    )
 
 
 def _status(name: str, found: os.stat_result) -> Status:

@@ -59,8 +59,13 @@ def check_names(text: str) -> None:
         if meant := _SERVER.fullmatch(text):
             hint = f": write hdfs://{meant[1]}{meant[2] or '/'}"
         raise ValueError(f"HDFS allows no ':' in names{hint}")
-    if reserved := RESERVED.intersection(sample.split("/")):
+    names = sample.split("/")
+    if reserved := RESERVED.intersection(names):
         raise ValueError(f"the name {min(reserved)!r} is reserved on HDFS")
+    if any(c < " " or "\x7f" <= c <= "\x9f" for c in sample):
+        raise ValueError("must not hold control characters")
+    if long := next((name for name in names if len(name.encode()) > 255), ""):
+        raise ValueError(f"a name has at most 255 bytes, and {long[:40]!r}… has {len(long.encode())}")
 
 
 def locate(value: str, webhdfs: str | None, proxy_user: str | None) -> tuple[Location, bool]:

@@ -6,7 +6,7 @@ import posixpath
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -32,7 +32,7 @@ from plugins.shared.offsets import next_epoch
 from sinks import serializers
 from sinks.bucketpath import BucketPath
 from sinks.hdfs.chain import Chain, epochs, latest, newest, repeat
-from sinks.hdfs.config import ROUND_UNITS, HdfsConfig
+from sinks.hdfs.config import HIDDEN, ROUND_UNITS, HdfsConfig
 from sinks.hdfs.differences import HDFS
 from sinks.hdfs.filesystem import FileSystem, NoDirectory, Refused
 from sinks.hdfs.formats import format_of
@@ -46,6 +46,10 @@ from sinks.hdfs.webhdfs import WebHdfs
 from sinks.serializers.avro import schema_name
 from sinks.serializers.base import lengths
 from sinks.serializers.differences import SERIALIZERS
+
+LONGEST_SECONDS = 86_400
+"""A file is closed at this age whatever the options say: its events must be in the channel until then, and a topic
+keeps them for a time only."""
 
 
 class HdfsSink(CommittingSink[HdfsConfig]):
@@ -65,6 +69,12 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     type_name = "hdfs"
     libraries: ClassVar = {"pyhdfs": "hdfs", "requests": "hdfs"}
     aliases = ("org.apache.flume.sink.hdfs.HDFSEventSink",)
+
+    @classmethod
+    def libraries_for(cls, config: HdfsConfig) -> Mapping[str, str]:
+        """Return the libraries that a sink with these options imports: none for a directory of this host."""
+        return {} if config.location.scheme == "file" else cls.libraries
+
     differences = (*HDFS, *SERIALIZERS)
 
     def __init__(self, config: HdfsConfig, name: str = "") -> None:
@@ -142,6 +152,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             timeout=config.call_timeout / 1000 or None,
             threads=config.threads,
             stopping=self.stopping,
+            creation=config.creation,
         )
 
     def _fetch(self, url: str) -> bytes:
@@ -178,6 +189,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                 continue
             try:
                 bucket, kind = possible(place, self.root, longest)
+                self._warn_of_hidden(bucket)
                 if self._impossible:
                     self._check_directory(posixpath.dirname(bucket))
             except ValueError as e:
@@ -189,6 +201,12 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             begin = stop
         if rejected:
             raise Rejected(rejected)
+
+    def _warn_of_hidden(self, bucket: str) -> None:
+        """Log, now and then, that readers pass over what this path names."""
+        names = bucket[len(self.root) :].split("/")
+        if any(name[0:1] in HIDDEN and "=" not in name for name in names) and self.config.uses_headers():
+            self.complain("hidden", "Spark, Hive and MapReduce pass over names that begin with _ or .: %s", bucket)
 
     def _check_directory(self, path: str) -> None:
         """Raise ValueError, a sentence about the event, where a file is in the place of its directory."""
@@ -251,10 +269,15 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return due
 
     def _is_old(self, part: Partition, now: float) -> bool:
-        interval, idle = self.config.roll_interval, self.config.idle_timeout
-        if interval and now - part.since >= interval:
+        interval, idle = self.config.roll_interval or LONGEST_SECONDS, self.config.idle_timeout
+        if now - part.since >= min(interval, LONGEST_SECONDS):
             return True
         return bool(idle) and any(now - file.touched >= idle for file in part.files.values())
+
+    def holds(self) -> str:
+        """Return how long events are left to the channel: until a file is closed."""
+        seconds = self.config.roll_interval or self.config.idle_timeout
+        return f"until a file is closed{f', after up to {seconds} s' if seconds else ''}"
 
     def reset(self, partition: int | None = None) -> None:
         """Drop what is staged here of this partition, or of all."""

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -17,13 +17,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plugins import FlafkaError, Retry, require
-from sinks.hdfs.filesystem import NoDirectory, R, Refused, Status, T, each
+from sinks.hdfs.filesystem import NoDirectory, R, Refused, Status, T, each, private
+from sinks.hdfs.silence import Patience, impatient
 
 HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
 """Hadoop's default ports of a NameNode's HTTP server, the newest version's first."""
 CONNECT_SECONDS = 5.0
 UPLOADS = 3
 """Tries of one upload, each through another DataNode where there is one."""
+INHERITANCE_SECONDS = 300.0
+"""So long are group and default ACL of a directory believed to be what they were."""
+KNOWN_DIRECTORIES = 10_000
 PASSING = ("RetriableException", "StandbyException", "ObserverRetryOnActiveException", "RemoteException")
 """Exceptions of a NameNode that go by themselves."""
 NO_DIRECTORY = (
@@ -54,10 +58,12 @@ class WebHdfs:
         timeout: float | None,
         threads: int,
         stopping: Event,
+        creation: Mapping[str, str] | None = None,
     ) -> None:
         """`hosts` are the NameNodes' `host:port`; one without a port is looked for at Hadoop's default ones.
 
-        `timeout` is the longest silence in a call, in seconds. Retry where no server is found.
+        `timeout` is the longest silence in a call, in seconds. `creation` says how files are made, as
+        `Hadoop.creation` does. Retry where no server is found.
         """
         self._pyhdfs, self._requests = require("pyhdfs", "hdfs"), require("requests", "hdfs")
         logging.getLogger("pyhdfs").setLevel(logging.ERROR)  # it logs a traceback for each NameNode that is away
@@ -68,7 +74,10 @@ class WebHdfs:
         self._session.request = _limited(
             self._session.request, (min(CONNECT_SECONDS, timeout or CONNECT_SECONDS), timeout)
         )
-        self._session.mount(f"{scheme}://", self._requests.adapters.HTTPAdapter(pool_maxsize=threads))
+        adapter = self._requests.adapters.HTTPAdapter(pool_maxsize=threads)
+        self._patience = Patience(stopping)
+        impatient(adapter, self._patience)
+        self._session.mount(f"{scheme}://", adapter)
         settings = {
             "randomize_hosts": False,
             "user_name": self.user,
@@ -76,6 +85,15 @@ class WebHdfs:
             "scheme": scheme,
             "requests_session": self._session,
         }
+        made = dict(creation or {})
+        umask = made.pop("umask", "")
+        self._new_directory = {"permission": f"{0o777 & ~int(umask, 8):o}"} if umask else {}
+        self._new_file = {"permission": f"{0o666 & ~int(umask, 8):o}", **made} if umask else made
+        self._private: set[str] = set()  # directories `.flafka` that are known to be this user's alone
+        self._warned: set[str] = set()  # directories whose group or ACL files could not be given
+        self._inherited: dict[str, tuple[float, str, str]] = {}
+        """By directory: when it was asked about, the group and the ACL that files made in it get."""
+        self._log = logging.getLogger(__name__)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="webhdfs")
         try:
             hosts = self._located(hosts, scheme)
@@ -101,16 +119,17 @@ class WebHdfs:
 
         No name is used twice: a DataNode that was given up may come back and write its part after all.
         """
+        self._keep_private(path)
         excluded: dict[str, str] = {}
         for attempt in range(UPLOADS):
             name = f"{path}-{attempt}"
             try:
                 if isinstance(data, Path) and data.stat().st_size:
                     with data.open("rb") as file:
-                        self._call(f"write {name}", self._client.create, name, file, **excluded)
+                        self._call(f"write {name}", self._client.create, name, file, **self._new_file, **excluded)
                 else:
                     small = b"" if isinstance(data, Path) else data
-                    self._call(f"write {name}", self._client.create, name, small, **excluded)
+                    self._call(f"write {name}", self._client.create, name, small, **self._new_file, **excluded)
                 return name
             except DataNodeAway as e:
                 if attempt == UPLOADS - 1 or self._stopping.is_set():
@@ -120,8 +139,12 @@ class WebHdfs:
 
     def status(self, path: str) -> Status | None:
         """What is at that path; None where nothing is."""
+        found = self._status(path)
+        return None if found is None else _status(found)
+
+    def _status(self, path: str) -> Any:
         try:
-            return _status(self._read(f"look at {path}", lambda client: client.get_file_status(path)))
+            return self._read(f"look at {path}", lambda client: client.get_file_status(path))
         except _Absent:
             return None
 
@@ -148,12 +171,59 @@ class WebHdfs:
 
     def mkdirs(self, path: str) -> None:
         """Make a directory, with all above it. Raises NoDirectory where something else is in its place."""
+        self._keep_private(path)
         try:
-            self._call(f"create the directory {path}", self._client.mkdirs, path)
+            self._call(f"create the directory {path}", self._client.mkdirs, path, **self._new_directory)
         except Refused as e:
             if e.kind in NO_DIRECTORY:
                 raise NoDirectory(str(e), path) from e
             raise
+
+    def _keep_private(self, path: str) -> None:
+        """Let nobody else look into the private directory of this path, also where an earlier version has made it."""
+        own = private(path)
+        if not own or own in self._private:
+            return
+        doing = f"create the directory {own}"
+        if (found := self._status(own)) is None:
+            self._call(doing, self._client.mkdirs, own.rpartition("/")[0] or "/", **self._new_directory)
+            self._call(doing, self._client.mkdirs, own, permission="700")
+        elif int(getattr(found, "permission", "700"), 8) & 0o77:
+            with contextlib.suppress(Refused):  # another user's
+                self._call(doing, self._client.set_permission, own, permission="700")
+        self._private.add(own)
+
+    def adopt(self, file: str, directory: str) -> None:
+        """Give a file the group and the ACL that a file gets which is made in that directory."""
+        group, acl = self._inheritance(directory)
+        own, _ = self._inheritance(private(file))
+        try:
+            if group != own:
+                self._call(f"give {file} the group {group!r}", self._client.set_owner, file, group=group)
+            if acl:
+                put = functools.partial(self._client._put, file, "SETACL", aclspec=acl)  # pyhdfs has no name for it
+                self._call(f"give {file} the ACL of {directory}", put)
+        except Refused as e:
+            if directory not in self._warned:
+                self._warned.add(directory)
+                self._log.warning("files in %s keep the group and ACL of %s: %s", directory, private(file), e)
+
+    def _inheritance(self, directory: str) -> tuple[str, str]:
+        """Group and ACL of files made in this directory; the ACL is empty where its default is none."""
+        now = time.monotonic()
+        asked, group, acl = self._inherited.get(directory, (float("-inf"), "", ""))
+        if now - asked < INHERITANCE_SECONDS:
+            return group, acl
+        found = self._status(directory)
+        group, acl = getattr(found, "group", ""), ""
+        if getattr(found, "aclBit", False):
+            read = functools.partial(self._client._get, directory, "GETACLSTATUS")
+            status = self._call(f"look at the ACL of {directory}", read).json()["AclStatus"]
+            acl = _of_file(status["entries"])
+        if len(self._inherited) > KNOWN_DIRECTORIES:
+            self._inherited.clear()
+        self._inherited[directory] = now, group, acl
+        return group, acl
 
     def delete(self, path: str, *, only_empty: bool = False) -> None:
         """Delete a file, or a directory with all in it; nothing happens where there is none.
@@ -215,6 +285,8 @@ class WebHdfs:
         return self._call(doing, active)
 
     def _call(self, doing: str, call: Callable[..., R], *args: Any, **options: str) -> R:
+        if self._patience.over:
+            raise Retry(f"HDFS is away: {self.hosts} is silent, and the agent stops")
         http = self._requests.packages.urllib3.exceptions.HTTPError
         doing = _UNIQUE.sub("…", doing)
         try:
@@ -258,6 +330,13 @@ class DataNodeAway(Retry):
 def _limited(request: Callable[..., Any], timeout: tuple[float, float | None]) -> Callable[..., Any]:
     """Requests with these timeouts: pyhdfs gives transfers none, and others one that is long for connecting."""
     return lambda method, url, **options: request(method, url, **{**options, "timeout": timeout})
+
+
+def _of_file(defaults: Sequence[str]) -> str:
+    """The ACL of a file made with mode 666 below a directory with these entries; empty where none is a default."""
+    entries = [one.removeprefix("default:").rpartition(":") for one in defaults if one.startswith("default:")]
+    masked = {"user:", "other:", "mask:" if any(who == "mask:" for who, _, _ in entries) else "group:"}
+    return ",".join(f"{who}:{bits[:2] + '-' if who in masked else bits}" for who, _, bits in entries)
 
 
 def _status(found: Any) -> Status:

@@ -29,6 +29,9 @@ class ServedWebHdfs:
         """May return a sentence with which the NameNode refuses a call for good, such as one of a quota."""
         self.silent = threading.Event()
         """Set to answer no call, and to keep connections open."""
+        self.ended = threading.Event()
+        self.waiting: list[str] = []
+        """Calls that are not answered."""
         self._lock = threading.Lock()
 
     def visible(self) -> dict[str, bytes]:
@@ -64,7 +67,10 @@ def served_webhdfs() -> Iterator[ServedWebHdfs]:
 
         def do_GET(self) -> None:
             if hdfs.silent.is_set():
-                time.sleep(600)
+                hdfs.waiting.append(self.path)
+                hdfs.ended.wait(600)
+                self.close_connection = True
+                return
             url = urlsplit(self.path)
             path = unquote(url.path.removeprefix(PREFIX)) or "/"
             options = {name: values[0] for name, values in parse_qs(url.query).items()}
@@ -107,5 +113,6 @@ def served_webhdfs() -> Iterator[ServedWebHdfs]:
     try:
         yield hdfs
     finally:
+        hdfs.ended.set()
         server.shutdown()
         server.server_close()

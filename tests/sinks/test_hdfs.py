@@ -73,6 +73,13 @@ from tests.sinks.hdfs_running import (
             "1 to 24 hours",
         ),
         ({"hdfs.kerberosPrincipal": "x", "hdfs.kerberosKeytab": "/k"}, "hdfs.kerberosPrincipal", "not built yet"),
+        ({"hdfs.kerberosPrincipal": "x"}, "hdfs.kerberosPrincipal", "deliver elsewhere, or keep Flume for it"),
+        ({"hdfs.fileSuffix": "/x"}, "hdfs.fileSuffix", "without a slash"),
+        ({"hdfs.fileSuffix": f".{'x' * 64}"}, "hdfs.fileSuffix", "at most 64 bytes"),
+        ({"hdfs.filePrefix": "é" * 128}, "hdfs.filePrefix", "at most 255 bytes"),
+        ({"hdfs.filePrefix": "a\tb"}, "hdfs.filePrefix", "control characters"),
+        ({"hdfs.filePrefix": "../x"}, "hdfs.filePrefix", "'..' is reserved"),
+        ({"hdfs.path": f"/logs/{'x' * 256}"}, "hdfs.path", "at most 255 bytes"),
         ({"hdfs.batchSize": "0"}, "hdfs.batchSize", "greater than 0"),
         ({"hdfs.rollIntervall": "5"}, "hdfs.rollIntervall", "did you mean 'hdfs.rollInterval'"),
     ],
@@ -84,6 +91,63 @@ def test_a_wrong_option_is_named_with_what_to_write(
     _, problems = HdfsConfig.parse(given_)
     assert [p.option for p in problems] == [option]
     assert says in problems[0].message
+
+
+GZIP = {"hdfs.fileType": "CompressedStream", "hdfs.codeC": "gzip"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "option", "says"),
+    [
+        (NEVER, "hdfs.rollInterval", "is 0, so that nothing closes files: with few events nothing is to be seen"),
+        ({**NEVER, "hdfs.rollSize": "1000"}, "hdfs.rollInterval", "is 0, so that only hdfs.rollSize close"),
+        ({**NEVER, "hdfs.idleTimeout": "60"}, "", ""),
+        ({"hdfs.rollInterval": "300"}, "", ""),
+        ({**GZIP, "hdfs.fileSuffix": ".log"}, "hdfs.fileSuffix", "write hdfs.fileSuffix = .log.gz"),
+        ({**GZIP, "hdfs.fileSuffix": ".log.gz"}, "", ""),
+        ({"hdfs.fileSuffix": ".gz"}, "hdfs.fileSuffix", "ends in .gz, by which readers take files for compressed"),
+        ({"hdfs.fileSuffix": ".gz", "hdfs.fileType": "SequenceFile"}, "", ""),
+        ({"hdfs.filePrefix": "_x"}, "hdfs.filePrefix", "begins with '_': Spark, Hive and MapReduce pass over"),
+        ({"hdfs.filePrefix": ".x"}, "hdfs.filePrefix", "begins with '.'"),
+        ({"hdfs.path": "/_logs/%Y/_raw"}, "hdfs.path", "'_raw' begins with '_'"),
+        ({"hdfs.path": "/_logs/%Y/_day=%d"}, "", ""),
+    ],
+)
+def test_options_that_hide_files_from_readers_get_a_warning(
+    properties: dict[str, str], option: str, says: str
+) -> None:
+    config, problems = HdfsConfig.parse({**REQUIRED, **properties})
+    assert config is not None, problems
+    found = [(one.option, one.message) for one in config.cautions()]
+    assert [name for name, _ in found] == ([option] if option else [])
+    assert not option or says in found[0][1]
+
+
+def test_a_path_of_this_host_needs_no_library() -> None:
+    local, remote = (HdfsConfig.parse({"hdfs.path": path})[0] for path in ("file:///logs", "webhdfs://nn:9870/logs"))
+    assert local is not None
+    assert remote is not None
+    assert (HdfsSink.libraries_for(local), set(HdfsSink.libraries_for(remote))) == ({}, {"pyhdfs", "requests"})
+
+
+def test_a_header_value_that_hides_a_directory_is_logged(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
+    sink = sinks(**{"hdfs.path": "/logs/%{host}"})
+    sink.write(records(0, 2, host="a_b"))
+    assert "pass over" not in caplog.text
+    sink.write(records(2, 4, host="_b"))
+    assert "pass over names that begin with _ or .: /logs/_b/FlumeData" in caplog.text
+
+
+def test_a_file_is_closed_after_a_day_whatever_the_options_say(sinks: Any, fake: FakeWebHdfs) -> None:
+    """A topic of the channel keeps the events for a time only, and they are nowhere else but in the staging file."""
+    sink = sinks()
+    now = 0.0
+    sink.clock = sink._staging._clock = lambda: now
+    sink.write(records(0, 2))
+    now = 86_399.0
+    assert sink.due() == set()
+    now = 86_400.0
+    assert sink.due() == {CLAIM.partition}
 
 
 def test_a_colon_that_is_written_is_not_laid_on_an_escape() -> None:
@@ -111,7 +175,7 @@ def test_a_colon_that_is_written_is_not_laid_on_an_escape() -> None:
     ],
 )
 def test_what_has_no_effect_is_told(properties: dict[str, str], cautions: dict[str, str]) -> None:
-    config = configured(**properties)
+    config = configured(**{"hdfs.idleTimeout": "1", **properties})
     found = {caution.option: caution.message for caution in config.cautions()}
     assert found.keys() == cautions.keys()
     assert all(cautions[name] in message for name, message in found.items())

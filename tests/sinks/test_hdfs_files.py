@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import io
+import os
 import pickle
 import re
 import shutil

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -210,3 +211,20 @@ def test_events_whose_directory_is_a_file_become_dead_letters(
     else:
         files = [path.read_text() for path in tmp_path.glob("out/ok/*/FlumeData*")]
         assert sorted(files) == ["ok/a\n", "ok/b\n"]
+
+
+def test_a_stop_does_not_wait_for_a_namenode_that_never_answers(tmp_path: Path, hdfs: ServedWebHdfs) -> None:
+    with RunningAgent(
+        tmp_path, configuration(tmp_path, hdfs, "/out/%{app}", sinks__k1__hdfs__rollInterval="2")
+    ) as agent:
+        agent.until(lambda: any(tmp_path.glob("staging/flafka-hdfs-*/0-*")), "a staged file")
+        hdfs.silent.set()
+        before = len(hdfs.waiting)
+        agent.until(lambda: len(hdfs.waiting) > before, "a call that is not answered", 60)
+        since = time.monotonic()
+        agent.stop()
+        assert time.monotonic() - since < 15
+    with served_webhdfs() as again, RunningAgent(tmp_path, configuration(tmp_path, again, "/out/%{app}", 1)) as agent:
+        agent.until(lambda: len(again.lines()) == 4, "all events to be delivered", 60)
+        agent.healthy()
+        assert agent.stop() == 0

@@ -292,6 +292,55 @@ def test_a_datanode_away_is_named_soon_and_its_return_noticed(place: Place, hdfs
     assert place.delivered() == Counter(range(5))
 
 
+def test_files_have_the_group_and_acl_of_their_directory_and_what_is_hidden_is_private(place: Place) -> None:
+    """As a file that is made there; until then nobody else may look at it, also where 0.2 has made the directory."""
+    hdfs = place.sink()._hdfs
+    assert isinstance(hdfs, WebHdfs)
+    hdfs._client.mkdirs(f"{place.path}/.flafka")
+    hdfs.mkdirs(f"{place.path}/h0")
+    hdfs._client.set_owner(f"{place.path}/h0", group="hr")
+    acl = (
+        "user::rwx,group::r-x,other::---,default:user::rwx,default:group::r-x,default:user:ann:rwx,default:other::---"
+    )
+    hdfs._client._put(f"{place.path}/h0", "SETACL", aclspec=acl)
+    sink = place.sink()
+    sink.resume(CLAIM, None)
+    sink.commit(staged(sink, 0, 4))
+    hdfs._client.create(f"{place.path}/h0/plain", b"")
+    hdfs._client.create(f"{place.path}/h1/plain", b"")
+    for directory in ("h0", "h1"):
+        found = []
+        for file in hdfs.list(f"{place.path}/{directory}"):
+            acl_status = hdfs._client._get(f"{place.path}/{directory}/{file.name}", "GETACLSTATUS").json()[
+                "AclStatus"
+            ]
+            found.append((acl_status["group"], acl_status["permission"], sorted(acl_status["entries"])))
+        assert len(found) == 2
+        assert found[0] == found[1]
+        assert (found[0][0] == "hr") == (directory == "h0")
+    assert hdfs._client.get_file_status(f"{place.path}/.flafka").permission == "700"
+
+
+def test_files_are_made_as_hadoops_configuration_says(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"fs.permissions.umask-mode": "027", "dfs.replication": "2", "dfs.blocksize": "2m"}
+    text = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>" for name, value in values.items()
+    )
+    (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{text}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    sink = place.sink()
+    sink.resume(CLAIM, None)
+    sink.commit(staged(sink, 0, 4))
+    hdfs = sink._hdfs
+    assert isinstance(hdfs, WebHdfs)
+    [path, _] = place.visible()
+    found = hdfs._client.get_file_status(path)
+    assert (found.permission, found.replication, found.blockSize) == ("640", 2, 2 << 20)
+    assert hdfs._client.get_file_status(path.rpartition("/")[0]).permission == "750"
+
+
 def test_probe_tells_what_is_wrong_and_leaves_nothing(place: Place) -> None:
     sink = place.sink()
     assert list(sink.probe()) == []
