@@ -84,7 +84,7 @@ class FileRollConfig(Config):
         return name
 
     def cautions(self) -> Iterator[Problem]:
-        """What is given and has no effect with the serializer."""
+        """Yield warnings of options that have no effect with the serializer."""
         names = {option.field: option.name for option in self.options()}
         return serializers.cautions(self, self.model_fields_set, names)
 
@@ -152,7 +152,7 @@ class FileRollSink(Sink[FileRollConfig]):
         self._put(self._writer.add(self._serializer.records(batch)))
 
     def _head(self) -> None:
-        """How the file begins; no reset takes it away."""
+        """Write the beginning of the file, which no reset takes away."""
         assert self._file is not None
         try:
             self._put(self._writer.begin())
@@ -198,7 +198,7 @@ class FileRollSink(Sink[FileRollConfig]):
         self._leave()
 
     def probe(self) -> Iterator[str]:
-        """Whether files can be created in the directory."""
+        """Yield what keeps files from being created in the directory."""
         if not writable(self._directory):
             yield f"cannot write into {self._directory}"
 

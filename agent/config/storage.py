@@ -39,11 +39,11 @@ def out_of_reach(sinks: Iterable[SinkSpec], master: str) -> Iterator[Error]:
             yield spec, f"{needs} each executor would write to its own disk: write to hdfs://…"
 
 
-def volatile(sinks: Iterable[SinkSpec], channels: Mapping[str, ChannelSpec]) -> Iterator[Error]:
+def volatile(sinks: Iterable[SinkSpec], channels: Mapping[str, ChannelSpec | None]) -> Iterator[Error]:
     """A sentence for each sink that leaves events to a channel which loses them with the process."""
     for spec in sinks:
         channel = channels.get(spec.channel)
-        if channel is None or channel.cls.durable or not issubclass(spec.cls, CommittingSink):
+        if channel is None or channel.make().durable or not issubclass(spec.cls, CommittingSink):
             continue
         if until := spec.make().holds():
             kind = f"a channel of type {channel.cls.type_name}"

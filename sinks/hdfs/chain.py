@@ -19,20 +19,20 @@ from sinks.hdfs.places import epochs_directory, stage_directory, temporary
 KEEP_MS = 24 * 3600 * 1000
 """Manifests stay so long after their time."""
 PASSED_AT_ONCE = 20
-"""So many old ones are deleted in one commit: an owner that was away for days finds thousands."""
+"""Number of old manifests deleted in one commit: an owner that was away for days finds thousands."""
 SWEEP_SECONDS = 600.0
 KNOWN_DIRECTORIES = 10_000
 
 
 class Chain:
-    """The commit record of one claim.
+    """The commit log of one partition for one group and epoch.
 
     `<state>/chain/<cluster>/<topic id>/<group>/<epoch>/<partition>/<start offset>` are the manifests; the start of
     each is the end of the one before. A commit is the rename of a manifest to its start offset, which HDFS lets
     succeed once: of two owners at the same offset one wins, and the other gets Conflict. The files of a manifest
     are renamed to their final names only afterwards, by the winner or, after a crash, by who calls `settle` next.
 
-    A chain begins with an empty manifest at the position where its epoch begins. It ends with a seal, which is
+    A chain begins with an empty manifest at the offset where its epoch begins. It ends with a fence, which is
     committed in the same way: an owner that sleeps while the group is reset cannot commit when it wakes.
     """
 
@@ -42,7 +42,7 @@ class Chain:
         self.last: Manifest | None = None
         """The newest manifest, as far as known."""
         self.position: int | None = None
-        """Where the next commit has to start; None: anywhere."""
+        """Offset at which the next commit has to start; None: any."""
         self.sealed = False
         self._settled = False  # whether `last` is known to be in place with all its files
         self._published = ""  # the manifest of which all files were seen there
@@ -84,7 +84,7 @@ class Chain:
         self._settled = True
 
     def go_on(self, committed: int | None) -> int | None:
-        """Where to, once it was looked at."""
+        """Return the offset to go on at, after `look`."""
         if self.last is not None and self.lacks_files(committed):
             text = "%s: records %d to %d are delivered again: %s was removed from .flafka/tmp before it was renamed"
             text += (
@@ -102,8 +102,10 @@ class Chain:
         return committed
 
     def lacks_files(self, committed: int | None) -> bool:
-        """Return True if files of the newest commit were never renamed and are gone, and the channel, which was not
-        told of the commit, still has the records."""
+        """Return True if files of the newest commit are gone that were never renamed.
+
+        The channel still has their records then, as its offset `committed` is before the end of that commit.
+        """
         return self.last is not None and bool(self._vanished) and (committed is None or committed < self.last.end)
 
     @property
@@ -112,7 +114,7 @@ class Chain:
         return self.last is not None and self._again == self.last.id
 
     def _say(self, committed: int | None, end: int) -> None:
-        """What the group's position has to do with the record's."""
+        """Log how the group's committed offset differs from the end of the commit log."""
         where, group = f"{self.claim.topic}-{self.claim.partition}", self.claim.group
         if committed in (None, end):
             return
@@ -129,7 +131,7 @@ class Chain:
             self._log.info("%s goes on at %d by the record on HDFS (the group is at %d)", where, end, committed)
 
     def note(self) -> bytes:
-        """What is kept with the newest commit; empty where there is nothing, any more."""
+        """Return the note of the newest commit; empty where there is none any more."""
         assert self._settled
         path = self.last.note if self.last is not None else ""
         return (self._hdfs.read(path) if path else None) or b""
@@ -140,7 +142,7 @@ class Chain:
             self._hdfs.delete(self.last.note)
 
     def begin(self, committed: int | None) -> int | None:
-        """Where to go on; where it has not begun, it begins there (None: with the first record)."""
+        """Return the offset to go on at; a log without a manifest begins there (None: with the first record)."""
         if self.last is None and not self.sealed:
             manifest = self._empty(committed or 0)
             with contextlib.suppress(Conflict):  # another owner was faster
@@ -171,7 +173,7 @@ class Chain:
                     self._put(msgspec.structs.replace(manifest, start=start, end=end, note=note))
 
     def _bar(self, manifest: Manifest) -> None:
-        """Put a file where its directory would be: a version that knows no seals cannot commit then either."""
+        """Put a file where its directory would be, so that version 0.1 cannot commit either."""
         if self._hdfs.status(self.directory) is not None:
             self._hdfs.delete(self.directory, only_empty=True)
         staged = stage_directory(self.state, self.claim, 0, manifest.id)
@@ -199,7 +201,7 @@ class Chain:
         )
 
     def as_successor(self) -> Successor:
-        """It, as a seal names it."""
+        """Return the place and epoch of this log, as its predecessor names them."""
         return Successor(self.state, self.claim.epoch)
 
     def successor(self) -> Successor | None:
@@ -236,11 +238,12 @@ class Chain:
         self._hdfs.each(lambda file: self._hdfs.adopt(file.temporary, posixpath.dirname(file.final)), manifest.files)
         self._settled = False
         self._swap(manifest, staged)
-        before, self.last = self.last, manifest
+        marked = posixpath.dirname(self.last.mark) if self.last is not None else ""
+        self.last = manifest
         self._finish(manifest)
         self.position, self._settled = manifest.end, True
         over = "" if manifest.note or manifest.mark else staged
-        for directory in filter(None, (over, posixpath.dirname(before.mark) if before is not None else "")):
+        for directory in filter(None, (over, marked)):
             with contextlib.suppress(Retry):
                 self._hdfs.delete(directory)
         if self._passed:
@@ -389,8 +392,9 @@ def repeat(claim: PartitionClaim, offset: int) -> str:
 
 
 def newest(hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Logger) -> tuple[Chain, list[Chain]]:
-    """The chain in which that claim's record goes on, looked at: of this epoch or a later one, there or where it was
-    moved to; and those, sealed, from which it was moved. Where there is none, the answer is one that has not begun.
+    """Return the commit log of that partition, after `look`, and the fenced ones before it.
+
+    It has this epoch or a later one, and lies there or where it was moved to. It has not begun where there is none.
     """
     moved: list[Chain] = []
     while True:
@@ -404,10 +408,10 @@ def newest(hdfs: FileSystem, state: str, claim: PartitionClaim, log: logging.Log
 
 
 def latest(hdfs: FileSystem, state: str, claim: PartitionClaim) -> int:
-    """The latest epoch in which that partition's chain has begun; the claim's own where there is no later one.
+    """Return the latest epoch in which the log of that partition has begun, at least the given one.
 
-    An empty directory is what is left of an owner that was killed before it began, or of one that begins now, which
-    will seal the chains of earlier epochs.
+    An empty directory is left by an owner that was killed before it began, or belongs to one that begins now. That
+    one will fence the logs of earlier epochs.
     """
     for epoch in epochs(hdfs, state, claim):
         if epoch <= claim.epoch:
@@ -418,7 +422,7 @@ def latest(hdfs: FileSystem, state: str, claim: PartitionClaim) -> int:
 
 
 def epochs(hdfs: FileSystem, state: str, claim: PartitionClaim) -> list[int]:
-    """Those in which the claim's group has chains, of any partition; the latest first."""
+    """Return the epochs in which the group has logs of any partition, the latest first."""
     return sorted(
         (int(s.name) for s in hdfs.list(epochs_directory(state, claim)) if s.name.isdecimal()), reverse=True
     )

@@ -184,11 +184,11 @@ class HdfsConfig(Config):
     )
 
     _location: Location = pydantic.PrivateAttr()
-    """As it is found on this machine: executors of Spark on others may have other configurations and users."""
+    """Path and servers, as this machine has them: executors of Spark may have other configurations and users."""
     _assumed: bool = pydantic.PrivateAttr(False)
-    """Whether nothing names a NameNode."""
+    """True where nothing names a NameNode."""
     _creation: dict[str, str] = pydantic.PrivateAttr()
-    """See `Hadoop.creation`."""
+    """Settings of new files, of `Hadoop.creation`."""
 
     @property
     def location(self) -> Location:
@@ -218,7 +218,7 @@ class HdfsConfig(Config):
         return {name: BucketPath(text, local_time=local).headers for name, text in texts.items()} | columns
 
     def cautions(self) -> Iterator[Problem]:
-        """What is given and has no effect here, and what is not given."""
+        """Yield warnings of options that have no effect, or hide files from readers."""
         if self._assumed:
             yield Problem(
                 "hdfs.path",
@@ -264,7 +264,7 @@ class HdfsConfig(Config):
                 )
 
     def _unrolled(self) -> Iterator[Problem]:
-        """Return a caution where a file may stay open, and so hidden, for a day."""
+        """Yield a warning where a file may stay open, and so hidden, for a day."""
         if self.roll_interval or self.idle_timeout:
             return
         limits = [name for name, limit in (("rollSize", self.roll_size), ("rollCount", self.roll_count)) if limit]
@@ -276,7 +276,7 @@ class HdfsConfig(Config):
         )
 
     def _misread(self) -> Iterator[Problem]:
-        """Return cautions about names by which Spark, Hive and Hadoop pass over files, or misread them."""
+        """Yield warnings of names by which Spark, Hive and Hadoop pass over files, or misread them."""
         skipped = "begins with {!r}: Spark, Hive and MapReduce pass over such {}"
         if self.file_prefix[0:1] in HIDDEN:
             message = skipped.format(self.file_prefix[0], "files")

@@ -1,4 +1,4 @@
-"""What the sink `hdfs` does otherwise than Flume's."""
+"""Differences of the sink `hdfs` from Flume's."""
 
 from __future__ import annotations
 
@@ -50,6 +50,17 @@ HDFS = (
     Difference(
         flume="a file's open time decides when it rolls",
         here="any trigger cuts all open files of a Kafka partition, so that a commit covers an unbroken range",
+    ),
+    Difference(
+        flume="with 0 for all roll options a file stays open until the agent stops",
+        here="it is closed after a day at the latest, as its events are in the channel until then: keep the "
+        "`retention` of a channel `kafka` longer than a file may be open",
+    ),
+    Difference(
+        flume="a file is made in its directory, with that one's group and default ACL",
+        here="it is made below `.flafka`, which its user alone may look into, and gets them before it is renamed. A "
+        "group that the user is not in, HDFS lets only a superuser give: a warning of the log, and the file keeps "
+        "the group of `.flafka`",
     ),
     Difference(
         flume="a serializer that `fileType` (`SequenceFile` by default) does not use is ignored silently",

@@ -1,4 +1,4 @@
-"""What the sink needs of a file system: HDFS has it, and so has a local disk."""
+"""The file system that the sink needs: HDFS is one, and so is a local disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Status(NamedTuple):
-    """What there is at a path."""
+    """Status of a file or directory."""
 
     name: str
     is_file: bool
@@ -56,10 +56,10 @@ class FileSystem(Protocol):
         """Write a new file, `path` or `path` with something behind it, and return its name."""
 
     def status(self, path: str) -> Status | None:
-        """What is at that path; None where nothing is."""
+        """Return the status of that path; None where nothing is."""
 
     def list(self, path: str) -> list[Status]:
-        """What is in that directory, by name; nothing where there is none. A file is listed with an empty name."""
+        """Return the entries of that directory, by name; none where there is none. A file has an empty name."""
 
     def read(self, path: str) -> bytes | None:
         """A small file's content; None where there is no file."""

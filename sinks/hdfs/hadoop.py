@@ -1,4 +1,4 @@
-"""Where a NameNode's HTTP server is, by Hadoop's own configuration: core-site.xml and hdfs-site.xml."""
+"""Hadoop's own configuration, core-site.xml and hdfs-site.xml: servers of HDFS, and how files are made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIRECTORIES = ("FLUME_CONF_DIR", "HADOOP_CONF_DIR")
 FILES = ("core-site.xml", "hdfs-site.xml")
 _REFERENCE = re.compile(r"\$\{([^${}\s]+)\}")
 _REFERENCES = 20
-"""So deep may values refer to others, as in Hadoop."""
+"""Depth to which values may refer to others, as in Hadoop."""
 _ANY = ("", "0.0.0.0")  # noqa: S104  # which means any address of the NameNode's own host
 
 
@@ -57,7 +57,7 @@ class Hadoop:
         return {name: value for name, value in found.items() if value}
 
     def webhdfs(self, authority: str) -> str | None:
-        """The HTTP servers of `hdfs://<authority>` as hdfs.webhdfs wants them, without a port where none is told.
+        """The HTTP servers of `hdfs://<authority>` as hdfs.webhdfs wants them, without a port where none is given.
 
         `authority` is a nameservice, or `host` or `host:port` of a NameNode's RPC server. If empty, it is that of
         fs.defaultFS, and the answer is None where that names no NameNode.
@@ -100,7 +100,7 @@ class Hadoop:
         return ",".join(known) or None
 
     def _suffixes(self) -> list[str]:
-        """What the properties of each NameNode end with."""
+        """Return the ends of the names of each NameNode's properties."""
         services = _names(self.get("dfs.nameservices"))
         members = [f".{s}.{member}" for s in services for member in _names(self.get(f"dfs.ha.namenodes.{s}"))]
         return [*members, *(f".{service}" for service in services)]
@@ -116,7 +116,7 @@ class Hadoop:
         return self.get("fs.defaultFS", self.get("fs.default.name"))
 
     def _default(self) -> str:
-        """What fs.defaultFS names; empty where that is no HDFS."""
+        """Return the authority of fs.defaultFS; empty where that is no HDFS."""
         scheme, _, rest = self._default_filesystem().partition("://")
         return rest.partition("/")[0] if scheme in ("hdfs", "webhdfs", "swebhdfs") else ""
 

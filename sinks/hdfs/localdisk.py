@@ -45,11 +45,11 @@ class LocalDisk:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """See `FileSystem`."""
+        """Return the results for all items, as `FileSystem.each` says."""
         return each(self._threads, function, items)
 
     def upload(self, path: str, data: bytes | Path) -> str:
-        """See `FileSystem`."""
+        """Write a new file durably, and return its name, as `FileSystem.upload` says."""
         with _doing(f"write {path}"):
             self._make_directory(Path(path).parent)
             with Path(path).open("xb") as written:
@@ -64,7 +64,7 @@ class LocalDisk:
         return path
 
     def status(self, path: str) -> Status | None:
-        """See `FileSystem`."""
+        """Return the status of that path, as `FileSystem.status` says."""
         with _doing(f"look at {path}"):
             try:
                 return _status(Path(path).name, Path(path).stat())
@@ -72,7 +72,7 @@ class LocalDisk:
                 return None
 
     def list(self, path: str) -> list[Status]:
-        """See `FileSystem`."""
+        """Return the entries of that directory, as `FileSystem.list` says."""
         with _doing(f"list {path}"):
             try:
                 entries = list(os.scandir(path))
@@ -87,7 +87,7 @@ class LocalDisk:
             return found
 
     def read(self, path: str) -> bytes | None:
-        """See `FileSystem`."""
+        """Return a small file's content, as `FileSystem.read` says."""
         with _doing(f"read {path}"):
             try:
                 return Path(path).read_bytes()
@@ -95,7 +95,7 @@ class LocalDisk:
                 return None
 
     def rename(self, source: str, target: str) -> bool:
-        """See `FileSystem`."""
+        """Move a file, overwriting nothing, as `FileSystem.rename` says."""
         with _doing(f"rename {source} to {target}"):
             if Path(target).is_dir():
                 target = f"{target}/{Path(source).name}"
@@ -112,7 +112,7 @@ class LocalDisk:
         return True
 
     def mkdirs(self, path: str) -> None:
-        """See `FileSystem`."""
+        """Make a directory, with all above it, as `FileSystem.mkdirs` says."""
         try:
             with _doing(f"create the directory {path}"):
                 self._make_directory(Path(path))
@@ -134,7 +134,7 @@ class LocalDisk:
         make_directory(path)
 
     def adopt(self, file: str, directory: str) -> None:
-        """See `FileSystem`."""
+        """Give a file the group and ACL of a directory, as `FileSystem.adopt` says."""
         place = Path(directory)
         with _doing(f"give {file} the group of {directory}"):
             found = place.stat()
@@ -145,7 +145,7 @@ class LocalDisk:
                 os.setxattr(file, "system.posix_acl_access", acl)
 
     def delete(self, path: str, *, only_empty: bool = False) -> None:
-        """See `FileSystem`."""
+        """Delete a file or directory, as `FileSystem.delete` says."""
         found = Path(path)
         with _doing(f"delete {path}"):
             try:
@@ -160,7 +160,7 @@ class LocalDisk:
                 return
 
     def may_write(self, path: str) -> None:
-        """See `FileSystem`."""
+        """Raise Retry where no file can be created in that directory, as `FileSystem.may_write` says."""
         if not writable(Path(path)):
             raise Retry(f"cannot write into {existing(Path(path))}")
 
@@ -195,7 +195,7 @@ def _status(name: str, found: os.stat_result) -> Status:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether both are names of one file."""
+    """Return True if both are names of one file."""
     try:
         return Path(one).samefile(other)
     except FileNotFoundError:
@@ -203,6 +203,6 @@ def _same(one: str, other: str) -> bool:
 
 
 def _one_name(one: str, other: str) -> bool:
-    """Whether both are the same name of a file, though perhaps written otherwise."""
+    """Return True if both are the same name of a file, though perhaps written otherwise."""
     first, second = Path(one), Path(other)
     return first.name == second.name and first.parent.samefile(second.parent)

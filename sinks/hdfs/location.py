@@ -1,4 +1,4 @@
-"""What `hdfs.path` names: a directory, and the servers that know it."""
+"""The parts of `hdfs.path`: a directory, and the servers that know it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCHEMES = {None: "http", "hdfs": "http", "webhdfs": "http", "swebhdfs": "https"
 
 
 class Location(NamedTuple):
-    """Where files go."""
+    """Directory and servers of the files."""
 
     scheme: str
     """`http` or `https`; `file` for the local disk."""
@@ -69,9 +69,9 @@ def check_names(text: str) -> None:
 
 
 def locate(value: str, webhdfs: str | None, proxy_user: str | None) -> tuple[Location, bool]:
-    """Where a path that passed `check_path` is, and whether a NameNode on this host is meant, as nothing names one.
+    """Return the location of a path that passed `check_path`, and True if nothing names a NameNode.
 
-    ValueError where the servers cannot be told.
+    A NameNode on this host is meant then. Raises ValueError where the servers cannot be known.
     """
     scheme, authority, path = _url(value)
     if scheme == "file":

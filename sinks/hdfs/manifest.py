@@ -7,7 +7,7 @@ import msgspec
 from plugins import FlafkaError, LastRecord, Retry
 
 VERSION = 2
-"""Of manifests with a note or a successor; others are of version 1, which every version of this sink reads."""
+"""Version of manifests with a note or a successor; others have version 1, which every version of this sink reads."""
 BEGIN = "begin"
 """The name of a chain's first manifest."""
 
@@ -37,18 +37,18 @@ class Manifest(msgspec.Struct, frozen=True):
     last: LastRecord = LastRecord()
     """See `Receipt.last`."""
     successor: Successor | None = None
-    """Of a seal: where the record goes on. Nothing can be committed behind it."""
+    """The next log, in the last manifest of one: nothing can be committed behind it."""
     mark: str = ""
     """The directory that is made once all files have their final names; empty in manifests of version 0.1 and 0.2."""
 
     @property
     def name(self) -> str:
-        """Of its file: no other manifest of the chain can have it."""
+        """Name of its file: no other manifest of the log can have it."""
         return BEGIN if self.begins else f"{self.start:020d}"
 
     @property
     def begins(self) -> bool:
-        """Whether it is the one that a chain begins with."""
+        """Return True if it is the first one of its log."""
         return self.start == self.end and self.successor is None
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 POLL_SECONDS = 0.2
 SILENT_SECONDS = 5.0
-"""So long a server may be silent when the agent stops; one that was is asked no more."""
+"""Silence of a server that ends a call when the agent stops; no other call follows."""
 
 
 class Patience:
-    """How long calls wait for an answer: as long as their timeout allows, and much shorter once `stopping` is set."""
+    """Patience with silent servers: the timeout of a call, and much less once `stopping` is set."""
 
     def __init__(self, stopping: Event) -> None:
         self._stopping = stopping

@@ -53,11 +53,11 @@ keeps them for a time only."""
 
 
 class HdfsSink(CommittingSink[HdfsConfig]):
-    """Writes files on HDFS exactly once: each event is in one file of its path, once, and files appear whole.
+    """Writes files on HDFS exactly once. Each event is in one file of its path, once, and files appear whole.
 
-    Files are written on the local disk, uploaded to a hidden directory, and renamed to their place once the commit
-    record on HDFS, `.flafka/chain` below the fixed part of hdfs.path, has them. Every file of a partition is closed
-    when one of them has to be, so that a commit covers an unbroken run of records; files may therefore be smaller
+    Files are written on the local disk and uploaded to a hidden directory. They are renamed to their place once the
+    commit log has them, which lies in `.flafka/chain` below the fixed part of hdfs.path. Every file of a partition is
+    closed when one of them has to be, so that a commit covers an unbroken run of records. So files may be smaller
     than rollSize and rollCount ask, or larger by what arrived at once.
 
     Names are `<prefix>.<topic>-<partition>-<first offset>-<last offset>-<hash><suffix>`; the hash stands for cluster,
@@ -94,7 +94,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._impossible: set[str] = set()  # paths of events at which a commit could make no directory
         self._chains: dict[PartitionClaim, Chain] = {}
         self._noting: dict[PartitionClaim, list[Chain]] = {}
-        """Those of which notes were handed out."""
+        """By partition: commit logs whose notes were handed out."""
 
     # --- life
 
@@ -121,7 +121,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             self._hdfs = None
 
     def probe(self) -> Iterator[str]:
-        """Whether the NameNode answers, lets this user create the path, and files can be staged."""
+        """Yield what keeps the path from being created on HDFS, or files from being staged."""
         staging = Path(self.config.staging_dir or tempfile.gettempdir()).absolute()
         if not writable(staging):
             yield f"cannot write into the staging directory {staging}"
@@ -156,7 +156,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         )
 
     def _fetch(self, url: str) -> bytes:
-        """What is at an address, one on HDFS among them."""
+        """Return the content at an address, one on HDFS among them."""
         if not url.startswith(("hdfs://", "webhdfs://", "swebhdfs://")):
             return serializers.fetch(url)
         assert self._hdfs is not None
@@ -230,7 +230,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return [told[code] for code in codes.tolist()]
 
     def trace(self, claim: PartitionClaim, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """The files that have its record; formats keep no ids, so which of their lines it is cannot be told."""
+        """Return the files that have its record; formats keep no ids, so that the line is unknown."""
         bucket = None
         if batch is not None and not self.config.use_local_time_stamp:
             place = self._paths.resolve_batch(batch).paths[0], ""
@@ -331,9 +331,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     def resume(self, claim: PartitionClaim, committed: int | None) -> Resumed:
         """Finish the last commit, and go on where the record on HDFS ends.
 
-        The record is found wherever it is: of a later epoch than the group's, when the group was deleted or others
-        committed for it, and below another root, when hdfs.path was another one. There it is sealed, and goes on
-        here in a new epoch. The seal keeps out an owner that was asleep meanwhile.
+        The commit log is found wherever it is. It has a later epoch than the group's when the group was deleted or
+        others committed for it, and lies below another root when hdfs.path was another one. There it is fenced, and
+        continued here in a new epoch. An owner that was asleep commits no more then.
         """
         assert self._hdfs is not None
         kind, _, state = claim.record.partition(":")

@@ -34,9 +34,9 @@ class Staged:
 
     path: Path
     bucket: str
-    """Where on HDFS it belongs: its directory, and the first part of its name."""
+    """Directory on HDFS and first part of the name of the final file."""
     kind: str
-    """Which of the serializer's kinds it is."""
+    """The serializer's kind of this file."""
     writer: Writer
     events: int = 0
     size: int = 0
@@ -64,7 +64,7 @@ class Staging:
     """A directory of this process's own. Files are opened for each write only, so that thousands can be under way."""
 
     def __init__(self, parent: Path, format: Serializer, clock: Callable[[], float] = time.monotonic) -> None:
-        """Make it under `parent`, and remove those of processes that died. Raises Retry where it cannot."""
+        """Make it under `parent`, and remove directories of processes that died. Raises Retry where it cannot."""
         self._format, self._clock, self._number = format, clock, 0
         self.partitions: dict[int, Partition] = {}
         try:
@@ -141,7 +141,7 @@ class Staging:
         return Retry(f"files in the staging directory {parent} were removed: their events are taken again; {hint}")
 
     def is_low(self) -> bool:
-        """Whether the disk is nearly full, or the writers hold much in memory."""
+        """Return True if the disk is nearly full, or the writers hold much in memory."""
         held = sum(file.writer.held for part in self.partitions.values() for file in part.files.values())
         if held > HELD_BYTES:
             return True

@@ -26,7 +26,7 @@ CONNECT_SECONDS = 5.0
 UPLOADS = 3
 """Tries of one upload, each through another DataNode where there is one."""
 INHERITANCE_SECONDS = 300.0
-"""So long are group and default ACL of a directory believed to be what they were."""
+"""Age at which group and default ACL of a directory are read again."""
 KNOWN_DIRECTORIES = 10_000
 PASSING = ("RetriableException", "StandbyException", "ObserverRetryOnActiveException", "RemoteException")
 """Exceptions of a NameNode that go by themselves."""
@@ -111,7 +111,7 @@ class WebHdfs:
         self._session.close()
 
     def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """See `FileSystem`."""
+        """Return the results for all items, as `FileSystem.each` does."""
         return each(self._threads, function, items)
 
     def upload(self, path: str, data: bytes | Path) -> str:
@@ -138,7 +138,7 @@ class WebHdfs:
         raise AssertionError("the last try returns or raises")
 
     def status(self, path: str) -> Status | None:
-        """What is at that path; None where nothing is."""
+        """Return the status of that path; None where nothing is."""
         found = self._status(path)
         return None if found is None else _status(found)
 
@@ -149,7 +149,7 @@ class WebHdfs:
             return None
 
     def list(self, path: str) -> list[Status]:
-        """What is in that directory, by name; nothing where there is none."""
+        """Return the entries of that directory, by name; none where there is no directory."""
         try:
             return [_status(found) for found in self._read(f"list {path}", lambda client: client.list_status(path))]
         except _Absent:
@@ -251,7 +251,7 @@ class WebHdfs:
         return [host if ":" in host else f"{host}:{found.get(host, other)}" for host in hosts]
 
     def _speaks(self, scheme: str, host: str, port: int) -> bool:
-        """Whether a NameNode's HTTP server answers there, a standby's or one that wants Kerberos included."""
+        """Return True if a NameNode's HTTP server answers there, a standby's or one that wants Kerberos included."""
         options = {"op": "GETFILESTATUS", "user.name": self.user}
         try:
             answer = self._session.get(f"{scheme}://{host}:{port}/webhdfs/v1/", params=options)
@@ -260,7 +260,7 @@ class WebHdfs:
             return False
 
     def _read(self, doing: str, read: Callable[[Any], R]) -> R:
-        """What the active NameNode answers.
+        """Return the answer of the active NameNode.
 
         Where dfs.ha.allow.stale.reads is set, a standby answers reads with what was some seconds ago. Taking uploads,
         which any standby sends on, it looks like the active one. It refuses all other changes, so each NameNode is
@@ -355,7 +355,7 @@ def _nowhere(tried: list[tuple[str, int]]) -> str:
 
 
 def user_name(proxy: str | None) -> str:
-    """Who is to own files: `proxy`, else what HADOOP_USER_NAME says, else the user of this process."""
+    """Return the owner of files: `proxy`, else HADOOP_USER_NAME, else the user of this process."""
     return proxy or os.environ.get("HADOOP_USER_NAME") or _login()
 
 
