@@ -62,10 +62,11 @@ class Chain:
         self.look()
         return self.go_on(committed)
 
-    def look(self, *, abandon: bool = False) -> None:
+    def look(self, *, again: int | None = None) -> None:
         """Read its end, and finish what a crash left of the newest commit.
 
-        With `abandon`, files that HDFS refuses to rename stay where they are: a reset has given them up.
+        Records from offset `again` on are delivered again, after a reset: of these, files that HDFS refuses to rename
+        stay where they are.
         """
         self._settled, self._vanished = False, []
         listed = self._hdfs.list(self.directory)
@@ -77,7 +78,7 @@ class Chain:
             self.last = self._read(f"{start:020d}")
             self.sealed = self.last.successor is not None
             if self.last.id != self._published:
-                self._finish(self.last, abandon=abandon)
+                self._finish(self.last, again)
             self._tidy(clock)
         elif any(s.name == BEGIN for s in listed):
             self.last = self._read(BEGIN)
@@ -157,11 +158,11 @@ class Chain:
         with contextlib.suppress(Retry):
             self._hdfs.delete(staged)
 
-    def seal(self, successor: Chain, *, abandon: bool = False) -> int | None:
+    def seal(self, successor: Chain, *, again: int | None = None) -> int | None:
         """Let nothing be committed any more, and answer where it ends; None: it never began. See `look`."""
         manifest = self._empty(0, successor.as_successor())
         while True:
-            self.look(abandon=abandon)
+            self.look(again=again)
             if self.sealed:
                 return self.last.end if self.last is not None else None
             if self.last is None:
@@ -305,15 +306,15 @@ class Chain:
         self._made.clear()  # the directory may have been moved or deleted, with what was uploaded
         raise self._conflict(manifest)
 
-    def _finish(self, manifest: Manifest, *, abandon: bool = False) -> None:
+    def _finish(self, manifest: Manifest, again: int | None = None) -> None:
         try:
             self._publish(manifest)
         except Refused as e:
             place, end = f"{self.claim.topic}-{self.claim.partition}", manifest.end - 1
-            if not abandon:
-                again = repeat(self.claim, manifest.start)
+            if again is None or again > manifest.start:
+                command = repeat(self.claim, manifest.start)
                 text = f"{e}. Records {manifest.start} to {end} of {place} are committed and wait for that"
-                raise Refused(f"{text}{again and f'; to deliver them again instead: {again}'}") from e
+                raise Refused(f"{text}{command and f'; to deliver them again instead: {command}'}") from e
             text = "%s: files of records %d to %d, committed before the reset, stay in %s: %s"
             self._log.warning(text, place, manifest.start, end, temporary(self.state, self.claim), e)
 

@@ -332,7 +332,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         """Finish the last commit, and go on where the record on HDFS ends.
 
         The commit log is found wherever it is. It has a later epoch than the group's when the group was deleted or
-        others committed for it, and lies below another root when hdfs.path was another one. There it is fenced, and
+        others committed for it. It lies below another root when hdfs.path was another one: there it is fenced, and
         continued here in a new epoch. An owner that was asleep commits no more then.
         """
         assert self._hdfs is not None
@@ -352,7 +352,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         if begun:
             committed = max(committed or 0, begun[-1].end)
         # Who moved it may have been killed before it had kept what rejected events have left there.
-        sealed = [one for before in passed for one in (before, *self._seal_earlier(before, chain))]
+        sealed = [one for before in passed for one in (before, *self._seal_earlier(before, chain, committed))]
         if chain.state != self.state or chain.lacks_files(committed):
             before, chain = chain, self._chain(chain.claim._replace(epoch=next_epoch(chain.claim.epoch)))
             committed = before.go_on(committed)
@@ -362,7 +362,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                 committed = max(committed or 0, end)
             if before.successor() != chain.as_successor():
                 raise Retry(f"{_place(claim)}: another sink of group {claim.group} takes it over: asking again")
-            sealed += [before, *self._seal_earlier(before, chain)]
+            sealed += [before, *self._seal_earlier(before, chain, committed)]
             if chain.state != before.state:
                 text = "%s: the record of commits was below %s and goes on below %s, at %s"
                 self.log.info(text, _place(claim), before.state, chain.state, committed)
@@ -370,7 +370,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
         if chain.sealed or latest(self._hdfs, self.state, chain.claim) != chain.claim.epoch:
             raise Retry(f"{_place(claim)}: group {claim.group} is being reset: asking again")
-        sealed += self._seal_earlier(chain, chain)
+        sealed += self._seal_earlier(chain, chain, position)
         claim = chain.claim._replace(record=self.record)
         self._chains[claim] = chain
         found = [(one, note) for one in (*sealed, chain) if (note := one.note())]
@@ -379,14 +379,14 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         last = chain.last.last if chain.last is not None and known else LastRecord()
         return Resumed(claim, position, tuple(note for _, note in found), last)
 
-    def _seal_earlier(self, than: Chain, successor: Chain) -> list[Chain]:
-        """The chains of earlier epochs in the same place: nothing can be committed to them any more."""
+    def _seal_earlier(self, than: Chain, successor: Chain, position: int | None) -> list[Chain]:
+        """Fence the logs of earlier epochs in the same place, and return them. `position` is where it goes on."""
         assert self._hdfs is not None
         sealed = []
         for epoch in sorted({0, *epochs(self._hdfs, than.state, than.claim)}):
             if epoch < than.claim.epoch:
                 earlier = Chain(self._hdfs, than.state, than.claim._replace(epoch=epoch), self.log)
-                earlier.seal(successor, abandon=True)
+                earlier.seal(successor, again=position or 0)
                 sealed.append(earlier)
         return sealed
 

@@ -243,12 +243,14 @@ class Steps(KafkaSteps):
         self.feed.changed.fire()
 
     def do_obstacle(self, seconds: float) -> None:
-        """A file lies where a directory belongs, for a while."""
+        """HDFS refuses renames into the directory of the events, for a while."""
         for root in {*self.roots.values()}:
-            path = f"/{root}/x"
-            if path not in self.hdfs.tree.directories:
-                self.hdfs.put(path, b"in the way")
-                self.world.later(seconds, lambda p=path: self.hdfs.remove(p) if p in self.hdfs.tree.files else None)
+            self.hdfs.fill(f"/{root}/x", seconds)
+
+    def do_vanish(self) -> None:
+        """Somebody empties the directories of what was uploaded."""
+        for root in {*self.roots.values()}:
+            self.hdfs.remove(f"/{root}/.flafka/tmp")
 
     def do_replay(self, host: str) -> None:
         """`agent dlq replay` of all that was not replayed yet."""

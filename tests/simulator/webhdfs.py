@@ -31,6 +31,8 @@ class Tree:
         self.changed: dict[str, int] = {}
         """When: of files and directories."""
         self.clock = clock
+        self.full: set[str] = set()
+        """Directories of which a quota is reached: nothing can be renamed into them."""
 
     def execute(self, op: str, path: str, options: dict[str, Any], data: bytes = b"") -> tuple[int, Any]:
         """What HDFS does when it is asked, and answers; CREATE and OPEN are those of a DataNode."""
@@ -139,6 +141,8 @@ class Tree:
         target = options["destination"]
         if (above := self._file_above(target)) is not None:
             return error(403, "ParentNotDirectoryException", f"{above} (is not a directory)")
+        if full := next((one for one in self.full if target == one or target.startswith(f"{one}/")), None):
+            return error(403, "NSQuotaExceededException", f"The NameSpace quota of directory {full} is exceeded")
         return 200, {"boolean": self.rename(path, target)}
 
     def _delete(self, path: str, options: dict[str, Any], data: bytes) -> tuple[int, Any]:
@@ -204,6 +208,12 @@ class Hdfs:
         """Somebody deletes a file, or a directory with all in it."""
         self.world.told(f"somebody deletes {path}")
         return self.tree.remove(path)
+
+    def fill(self, path: str, seconds: float) -> None:
+        """A quota of this directory is reached, and raised after so long."""
+        self.world.told(f"the quota of {path} is reached")
+        self.tree.full.add(path)
+        self.world.later(seconds, lambda: self.tree.full.discard(path))
 
     def move(self, source: str, target: str) -> bool:
         """Somebody renames it."""

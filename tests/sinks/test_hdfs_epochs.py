@@ -352,12 +352,12 @@ def test_a_reset_brings_the_note_of_the_epoch_before(sinks: Any, fake: FakeWebHd
 
 
 @contextlib.contextmanager
-def refusing_renames(fake: FakeWebHdfs) -> Iterator[None]:
-    """A quota of the target is reached between the commit and the renames of its files."""
+def refusing_renames(fake: FakeWebHdfs, where: str = "/h0/FlumeData") -> Iterator[None]:
+    """A quota refuses renames to names that hold this: by default those behind the commit."""
     execute = fake.tree._rename
 
     def rename(path: str, options: dict[str, Any], data: bytes) -> tuple[int, Any]:
-        if "/h0/FlumeData" in options["destination"]:
+        if where in options["destination"]:
             return error(403, "NSQuotaExceededException", "The NameSpace quota of directory /logs/h0 is exceeded")[:2]
         return execute(path, options, data)
 
@@ -378,6 +378,8 @@ def test_a_reset_frees_a_commit_that_cannot_be_finished(sinks: Any, fake: FakeWe
             sinks(**path).resume(OWN, 0)
         with pytest.raises(Retry, match="agent group reset"):
             sinks(**{"hdfs.path": "/other"}).resume(OWN, 0)
+        with pytest.raises(Retry, match=r"--to 0$"):
+            sinks(**path).resume(OWN._replace(epoch=LATER - 1), 2)  # that would leave record 0 out
         found = sinks(**path).resume(OWN._replace(epoch=LATER), 0)
         assert (found.claim.epoch, found.position) == (LATER, 0)
         assert "records 0 to 2, committed before the reset, stay in /logs/.flafka/tmp/" in caplog.text
@@ -405,3 +407,51 @@ def test_a_reset_does_not_give_up_files_while_hdfs_is_away(sinks: Any, fake: Fak
     fake.heal()
     sinks().resume(OWN._replace(epoch=LATER), 3)
     assert delivered(fake) == Counter(range(3))
+
+
+def test_files_that_are_gone_and_were_never_renamed_are_delivered_again(
+    sinks: Any, fake: FakeWebHdfs, caplog: Any
+) -> None:
+    """Somebody empties `.flafka/tmp` while a quota refuses the renames; the channel still has the records."""
+    path = {"hdfs.path": "/logs/%{host}"}
+    sink = sinks(**path)
+    sink.resume(CLAIM, 0)
+    sink.write(records(0, 3, host="h0"))
+    receipt = sink.stage(OWN, 0, 3)
+    with refusing_renames(fake), pytest.raises(Retry, match="quota"):
+        sink.commit(receipt)
+    fake.tree.remove("/logs/.flafka/tmp")
+    with pytest.raises(Conflict, match="files that were committed are gone"):
+        sink.commit(receipt)
+    found = sinks(**path).resume(OWN, 0)
+    assert found.position == 0
+    assert "records 0 to 2 are delivered again: /logs/h0/FlumeData" in caplog.text
+    after = sinks(**path)
+    assert after.resume(found.claim, 0).position == 0
+    after.write(records(0, 3, host="h0"))
+    after.commit(after.stage(found.claim, 0, 3))
+    assert delivered(fake) == Counter(range(3))
+    fake.tree.remove("/logs/h0")
+    assert sinks(**path).resume(found.claim, None).position == 3, "these were there, and somebody has moved them"
+
+
+def test_a_directory_that_refuses_renames_is_found_before_the_commit(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks(**{"hdfs.path": "/logs/%{host}"})
+    sink.resume(CLAIM, 0)
+    with refusing_renames(fake, "/h0/"), pytest.raises(Retry, match="quota"):
+        write_and_commit(sink, 0, 3, host="h0")
+    assert not manifests(fake)
+    sink.reset()
+    write_and_commit(sink, 0, 3, host="h1")
+    assert delivered(fake) == Counter(range(3))
+
+
+def test_a_new_path_is_proven_before_the_old_record_names_it(sinks: Any, fake: FakeWebHdfs) -> None:
+    old = sinks()
+    old.resume(CLAIM, 0)
+    write_and_commit(old, 0, 3)
+    with refusing_renames(fake, "/other/"), pytest.raises(Retry, match="quota"):
+        sinks(**{"hdfs.path": "/other"}).resume(OWN, 3)
+    again = sinks()
+    found = again.resume(OWN, 3)
+    assert (found.claim, found.position) == (OWN, 3)

@@ -306,9 +306,9 @@ def test_files_have_the_group_and_acl_of_their_directory_and_what_is_hidden_is_p
     sink = place.sink()
     sink.resume(CLAIM, None)
     sink.commit(staged(sink, 0, 4))
-    hdfs._client.create(f"{place.path}/h0/plain", b"")
-    hdfs._client.create(f"{place.path}/h1/plain", b"")
     for directory in ("h0", "h1"):
+        made = {"permission": "644", "unmaskedpermission": "666"}  # as Hadoop's client
+        hdfs._client.create(f"{place.path}/{directory}/plain", b"", **made)
         found = []
         for file in hdfs.list(f"{place.path}/{directory}"):
             acl_status = hdfs._client._get(f"{place.path}/{directory}/{file.name}", "GETACLSTATUS").json()[

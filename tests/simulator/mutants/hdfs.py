@@ -4,6 +4,7 @@ from tests.simulator.mutants.mutant import HDFS, ON_HDFS, OVERTAKEN, Mutant
 
 CHAIN = "sinks/hdfs/chain.py"
 SINK = "sinks/hdfs/sink.py"
+EPOCHS = "tests/sinks/test_hdfs_epochs.py"
 
 COMMIT_RECORD = (
     Mutant(
@@ -56,8 +57,44 @@ COMMIT_RECORD = (
         "who takes over finishes the renames of a commit that a crash cut off",
         HDFS,
         CHAIN,
-        "            if self.last.id != self._published:\n                self._finish(self.last, abandon=abandon)\n",
+        "            if self.last.id != self._published:\n                self._finish(self.last, again)\n",
         "",
+    ),
+    Mutant(
+        "vanished-files",
+        "committed files that are gone and were never renamed are delivered again",
+        HDFS,
+        CHAIN,
+        "bool(self._vanished) and (committed is None or committed < self.last.end)",
+        "False",
+        f"{EPOCHS}::test_files_that_are_gone_and_were_never_renamed_are_delivered_again",
+    ),
+    Mutant(
+        "target-tried",
+        "a rename into a new directory is tried before the commit",
+        HDFS,
+        CHAIN,
+        "new = sorted(directories - self._made)",
+        "new: list[str] = []",
+        f"{EPOCHS}::test_a_directory_that_refuses_renames_is_found_before_the_commit",
+    ),
+    Mutant(
+        "place-proven",
+        "a new path is written to before the old record names it",
+        HDFS,
+        SINK,
+        "chain.prove()  #",
+        "pass  #",
+        f"{EPOCHS}::test_a_new_path_is_proven_before_the_old_record_names_it",
+    ),
+    Mutant(
+        "reset-abandons",
+        "a reset does not wait for renames that HDFS refuses for good",
+        HDFS,
+        SINK,
+        "again=position or 0",
+        "again=None",
+        f"{EPOCHS}::test_a_reset_frees_a_commit_that_cannot_be_finished",
     ),
     Mutant(
         "renamed-already",
@@ -106,7 +143,7 @@ COMMIT_RECORD = (
         "who opens an epoch seals the earlier ones",
         ON_HDFS,
         SINK,
-        "                earlier.seal(successor, abandon=True)\n",
+        "                earlier.seal(successor, again=position or 0)\n",
         "                earlier.look()\n",
         f"{OVERTAKEN}::test_an_owner_that_sleeps_in_a_commit_while_its_group_is_reset_does_not_end_it",
     ),
