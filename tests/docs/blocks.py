@@ -89,8 +89,8 @@ def completed(text: str, note: str = "") -> str:
     """A fragment of a configuration as a whole one that does nothing else.
 
     What the fragment and its note set stays. Then every component that is named without a type gets a plain one:
-    `seq`, with the time and this host's name as headers; `memory`, or `kafka` where Spark or the sink `kafka` need
-    it; `null`. Every source and sink without a channel gets the first one, a channel that nothing drains gets a sink
+    `seq`, with the time and this host's name as headers; `memory`, `file` for the sink `hdfs`, or `kafka` where Spark
+    or the sink `kafka` need it; `null`. Every source and sink without a channel gets the first one, a channel that nothing drains gets a sink
     `null`, and the lists `sources`, `channels`, `sinks` and `interceptors` name all there are.
     """
     known: dict[str, str] = {**javaproperties.loads(note), **javaproperties.loads(text)}
@@ -121,7 +121,8 @@ def completed(text: str, note: str = "") -> str:
         if found := [match[1] for key in known if (match := re.fullmatch(interceptors, key))]:
             default(f"sources.{name}.interceptors", " ".join(found))
     for name in channels:
-        default(f"channels.{name}.type", "kafka" if NEEDS_KAFKA.search(text) else "memory")
+        kept = "file" if ".type = hdfs" in text else "memory"
+        default(f"channels.{name}.type", "kafka" if NEEDS_KAFKA.search(text) else kept)
     for name in sinks:
         default(f"sinks.{name}.type", "null")
         default(f"sinks.{name}.channel", channels[0])
