@@ -90,8 +90,9 @@ def completed(text: str, note: str = "") -> str:
 
     What the fragment and its note set stays. Then every component that is named without a type gets a plain one:
     `seq`, with the time and this host's name as headers; `memory`, `file` for the sink `hdfs`, or `kafka` where Spark
-    or the sink `kafka` need it; `null`. Every source and sink without a channel gets the first one, a channel that nothing drains gets a sink
-    `null`, and the lists `sources`, `channels`, `sinks` and `interceptors` name all there are.
+    or the sink `kafka` need it; `null`. Every source and sink without a channel gets the first one, a channel that
+    nothing drains gets a sink `null`, and the lists `sources`, `channels`, `sinks` and `interceptors` name all there
+    are.
     """
     known: dict[str, str] = {**javaproperties.loads(note), **javaproperties.loads(text)}
     agent = next(iter(javaproperties.loads(text))).partition(".")[0]

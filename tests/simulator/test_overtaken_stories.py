@@ -149,7 +149,7 @@ def test_an_owner_that_sleeps_while_its_group_is_reset_and_its_path_changed_comm
     run = told(
         sink, Step(0, first, ("h1",)), Step(5, "put", (3, 0)), Step(0, "root", ("h2",)),
         Step(35, "reset", ("earliest",)), Step(0, "start", ("h2",)), Step(60, "put", (1, 0)),
-        faults=(Fault("h1", "hdfs.upload", 3, Kind.PAUSED, 70.0),),
+        faults=(Fault("h1", "hdfs.upload", 4, Kind.PAUSED, 70.0),),
     )  # fmt: skip
     assert sorted(run.delivered.values()) == [1, 1, 1, 1]
 
@@ -164,8 +164,8 @@ def test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_as
     assert "another sink of group g takes it over: asking again" in "\n".join(run.world.story)
 
 
-COMMIT = 4
-"""Which of an agent's renames makes its second commit, behind the beginning, the first one and its file."""
+COMMIT = 5
+"""Which of an agent's renames makes its second commit, behind the beginning, a try of the directory, the first one and its file."""
 
 
 def test_an_owner_that_sleeps_in_a_commit_while_its_group_is_reset_does_not_end_it() -> None:
