@@ -48,6 +48,7 @@ class Chain:
         self._published = ""  # the manifest of which all files were seen there
         self._renamed: set[str] = set()  # final names of files that this object has renamed
         self._vanished: list[str] = []  # files of `last` that were removed before they were renamed
+        self._own = ""  # id of the newest manifest that this object has committed
         self._again = ""  # id of the manifest whose records are delivered again, as such files are gone
         self._passed: deque[tuple[int, int]] = deque()  # manifests before it: start, time on the NameNode's clock
         self._made: set[str] = set()
@@ -228,9 +229,12 @@ class Chain:
                 self._passed.append((self.last.start, before.changed))
         else:
             # This owner slept for so long that even old manifests are gone, and with them what barred its way.
-            raise self._conflict(manifest)
+            why = f"{self._path(self.last.name)} is gone, by a later commit or by hand; going on where the log ends"
+            raise self._conflict(manifest, why)
         if self.sealed or (self.position or 0) > manifest.start:
-            raise self._conflict(manifest)
+            own = self.last is not None and self.last.id == self._own
+            why = "an earlier try of this commit has succeeded; going on where it ends" if own else ""
+            raise self._conflict(manifest, why)
         if self.last is not None and self.last.end < manifest.start:
             # Records between them are not in the channel (a transaction's marks), or not for this sink. A manifest
             # covers them too, as a hole in the chain would let two owners commit.
@@ -240,7 +244,7 @@ class Chain:
         self._settled = False
         self._swap(manifest, staged)
         marked = posixpath.dirname(self.last.mark) if self.last is not None else ""
-        self.last = manifest
+        self.last, self._own = manifest, manifest.id
         self._finish(manifest)
         self.position, self._settled = manifest.end, True
         over = "" if manifest.note or manifest.mark else staged

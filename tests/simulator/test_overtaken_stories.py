@@ -165,7 +165,7 @@ def test_of_two_drivers_that_take_a_record_over_to_other_paths_one_is_told_to_as
 
 
 COMMIT = 5
-"""Which of an agent's renames makes its second commit, behind the beginning, a try of the directory, the first one and its file."""
+"""Number of the rename that makes an agent's second commit, after the beginning, a try, the first one, its file."""
 
 
 def test_an_owner_that_sleeps_in_a_commit_while_its_group_is_reset_does_not_end_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -103,6 +104,33 @@ def test_files_appear_in_their_directories_and_what_is_not_committed_is_hidden(t
     assert {path.parent.name for path in visible(tmp_path)} == {"app-0", "app-1"}
     assert delivered(tmp_path) == Counter(range(10))
     sink.close()
+
+
+def test_files_have_the_acl_of_their_directory_and_what_is_hidden_is_private(tmp_path: Path) -> None:
+    """As a file that is made there; until then nobody else may look at it, also where 0.2 has made the directory."""
+    (tmp_path / "out/.flafka").mkdir(parents=True, mode=0o755)
+    (tmp_path / "out/app-0").mkdir()
+    entries = [(0x01, 7, NOBODY), (0x02, 7, 4242), (0x04, 5, NOBODY), (0x10, 7, NOBODY), (0x20, 0, NOBODY)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(tmp_path / "out/app-0", "system.posix_acl_default", acl)
+    except OSError:
+        pytest.skip("the file system has no ACLs")
+    deliver(sink_of(tmp_path), 2)
+    for directory in ("app-0", "app-1"):
+        plain = tmp_path / "out" / directory / "plain"
+        [file] = (tmp_path / "out" / directory).iterdir()
+        plain.touch()
+        assert file.stat().st_mode == plain.stat().st_mode
+        assert [_acl(path) for path in (file, plain)] == [_acl(plain)] * 2
+    assert (tmp_path / "out/.flafka").stat().st_mode & 0o777 == 0o700
+
+
+NOBODY = 0xFFFFFFFF
+
+
+def _acl(path: Path) -> bytes:
+    return os.getxattr(path, "system.posix_acl_access") if os.listxattr(path) else b""
 
 
 def test_of_two_owners_one_commits(tmp_path: Path) -> None:

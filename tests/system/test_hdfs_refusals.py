@@ -89,6 +89,7 @@ def test_files_that_vanish_before_they_are_renamed_are_delivered_again(
             agent.until(lambda: hdfs.lines() == ["0", "1", "2"], "all events to be delivered")
             agent.healthy()
             assert agent.stop() == 0
+            assert "another owner" not in agent.log
             return
     allow_all(hdfs)
     with RunningAgent(tmp_path, text.replace("totalEvents = 3", "totalEvents = 1")) as agent:
