@@ -287,6 +287,10 @@ class Chain:
         try:
             if not self._hdfs.rename(source, target) and self._hdfs.status(target) is None:
                 raise Retry(f"HDFS does not rename {source} to {target}")
+        except Refused as e:
+            why = str(e).partition(f"{name}: ")[2] or str(e)
+            text = f"no file can be renamed into {directory}: {why}; allow that, or change hdfs.path"
+            raise Refused(f"{text}. Nothing was committed", e.kind) from e
         finally:
             with contextlib.suppress(Retry):
                 self._hdfs.delete(target)
