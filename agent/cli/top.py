@@ -170,11 +170,10 @@ def problems(state: dict[str, Any]) -> list[tuple[str, str]]:
         away = [broker["address"] for broker in cluster["brokers"] if not broker["up"]]
         if away:
             found.append((channel, f"brokers that do not answer: {', '.join(away)}"))
-        for topic in cluster["topics"]:
-            if topic["under_replicated"] or topic["leaderless"]:
-                without = f", {topic['leaderless']} without a leader" if topic["leaderless"] else ""
-                lacking = f"{topic['under_replicated']} of {topic['partitions']} partitions lack replicas{without}"
-                found.append((channel, f"topic {topic['name']}: {lacking}"))
+        if cluster["under_replicated"] or cluster["leaderless"]:
+            without = f", {cluster['leaderless']} without a leader" if cluster["leaderless"] else ""
+            lacking = f"{cluster['under_replicated']} of {cluster['partitions']} partitions lack replicas{without}"
+            found.append((channel, f"topic {cluster['topic']}: {lacking}"))
     return found
 
 
