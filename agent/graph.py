@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
+from pathlib import Path
 from typing import Any, Literal
 
 from agent.topology import AgentSpec, ComponentSpec, Route, SinkSpec, SourceSpec
@@ -30,6 +31,8 @@ class Node:
     """What is special about it, in words: `on Spark`, `group g1`, `by header type`."""
     metrics: str = ""
     """Its key in the metrics, `SINK.k1`."""
+    lag_unit: str = ""
+    """Unit of a sink's lag: `events`, or `records` of a Kafka channel whose records hold many events each."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Its own lines of the configuration, secrets hidden."""
     defaults: Mapping[str, str] = field(default_factory=dict)
@@ -109,7 +112,7 @@ def graph_of(spec: AgentSpec) -> Graph:
         Group(group.name, group.processor.kind, tuple(paths[name] for name in group.sinks if name in paths))
         for group in spec.groups
     )
-    return Graph(spec.name, spec.file, tuple(nodes), tuple(edges), groups, spec.shown)
+    return Graph(spec.name, str(Path(spec.file).absolute()), tuple(nodes), tuple(edges), groups, spec.shown)
 
 
 def route_of(source: SourceSpec, channel: str) -> str:
@@ -150,9 +153,16 @@ def _node(agent: AgentSpec, spec: ComponentSpec, kind: NodeKind, words: tuple[st
     if kind in ("source", "sink"):  # those of interceptors stand with these
         options = {name: value for name, value in options.items() if not name.startswith("interceptors.")}
     return Node(
-        *(spec.path, kind, spec.name, spec.cls.type_name, words, metrics),
+        *(spec.path, kind, spec.name, spec.cls.type_name, words, metrics, _lag_unit(agent, spec)),
         *(options, _defaults(spec.config, options), str(spec.place)),
     )
+
+
+def _lag_unit(agent: AgentSpec, spec: ComponentSpec) -> str:
+    if not isinstance(spec, SinkSpec):
+        return ""
+    channel = agent.channel(spec.channel).make()
+    return "records" if isinstance(channel, KafkaBackedChannel) and channel.holds_batches else "events"
 
 
 def _defaults(config: Config, written: Mapping[str, str]) -> dict[str, str]:

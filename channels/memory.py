@@ -83,6 +83,7 @@ class MemoryChannel(Channel[MemoryConfig]):
         self._events = self._bytes = 0  # held, taken but uncommitted ones included
         self._taken: dict[int, tuple[int, int]] = {}  # of them, by partition: events and bytes that are taken
         self._readers = 0
+        self.metrics.set("ChannelSize", 0)
 
     def put(self, batch: Batch) -> None:
         """Hold these events; waits while there is no room."""
@@ -195,9 +196,6 @@ class _MemoryReader(Reader):
 
     def pressed(self) -> bool:
         return bool(self._events) and self._channel.pressed()
-
-    def lag(self) -> int | None:
-        return len(self._channel._waiting) + len(self._again)
 
     def close(self) -> None:
         """Give back what is not committed, for the next reader."""

@@ -156,10 +156,6 @@ class Reader(ABC):
     def rewind(self, positions: Mapping[int, int]) -> None:
         """Go on taking from these positions."""
 
-    def lag(self) -> int | None:
-        """Records not yet taken, over all partitions owned; None where not known."""
-        return None
-
     def pressed(self) -> bool:
         """Whether what was taken here and not committed takes room that the channel needs: a committing sink then
         commits all that it has, whatever its own options would have it wait for.
@@ -199,8 +195,8 @@ class Channel(Component[C]):
     durable: ClassVar[bool] = False
     """Whether what it holds survives the agent. The stop of an agent drains the others.
 
-    A drain waits until a channel that does not lie in Kafka is empty: by its gauge `ChannelSize`, of the events that
-    it holds, those that are taken and not committed included.
+    A channel that does not lie in Kafka has the gauge `ChannelSize`: the events that it holds, those that are taken
+    and not committed included. A drain waits until it is 0, and it is the lag of the channel's sinks.
     """
 
     @abstractmethod

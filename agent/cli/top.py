@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ import click
 from agent.cli.address import Address, NoAnswer, address_of
 from agent.cli.configured import Chosen, optional_configuration_options
 from agent.cli.output import brief, json_option, short, span
+from agent.config import chosen_agent
 from agent.runner.latency import BATCH
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ RATE = {
 }
 """By kind: the events that are counted as its own."""
 COLUMNS = ("COMPONENT", "EV/S", "EVENTS", "LAG", "BEHIND", "BATCH", "DEAD", "STATE", "NEXT TRY")
+UNKNOWN = "unknown"
 NUMBERS = range(1, COLUMNS.index("STATE"))
 """The columns that are aligned to the right."""
 
@@ -46,9 +49,11 @@ class Row:
     """Events a second."""
     events: float | None
     lag: float | None
-    """Of a sink: events, or records of a channel in Kafka, that it is behind. Of another channel: events in it."""
+    """Undelivered events or records of a sink, None if not known. Events that a channel outside Kafka holds."""
+    lag_unit: str
+    """Of a sink: `events`, or `records` of a Kafka channel whose records hold many events each."""
     lag_seconds: float | None
-    """How long ago the oldest of them came into the channel."""
+    """Seconds since the oldest of them came into the channel; None if not known."""
     batch_milliseconds: float | None
     """How long its latest batch took."""
     dead_letters: float | None
@@ -80,12 +85,15 @@ def top(
 ) -> None:
     """Show what a running agent does: each component's events a second, lag, retries and dead letters.
 
-    LAG is how many events a sink is behind, BEHIND how long ago the oldest of them came; of a channel that is not in
-    Kafka, how many events it holds. BATCH is how long the latest batch took: of a source until its channels held it,
+    LAG is what a sink has not delivered: events, or records of a Kafka channel, which hold many events each; of a
+    channel that is not in Kafka, the events that it holds. BEHIND is the time since the oldest of them
+    came. BATCH is how long the latest batch took: of a source until its channels held it,
     of a sink from the channel until it was durable. With --json and --count, each look is one line.
     """
     address = address_of(chosen, url, token)
     graph = address.ask("/api/graph")
+    if chosen is not None:
+        _refuse_another(chosen, address, graph)
     if not as_json and sys.stdout.isatty() and count is None:
         _live(address, graph, interval)
         return
@@ -97,6 +105,17 @@ def top(
             click.echo(json.dumps(told(graph, state), indent=None if count else 2))
         else:
             click.echo("\n".join(lines(graph, state)) + "\n" * (number + 1 < (count or 1)))
+
+
+def _refuse_another(chosen: Chosen, address: Address, graph: dict[str, Any]) -> None:
+    """Raise ClickException where the agent that answers is not the one of the configuration."""
+    name, file = chosen_agent(chosen.file, chosen.name, chosen.more), Path(graph["file"])
+    if graph["agent"] == name and (not file.is_absolute() or file.resolve() == chosen.file.resolve()):
+        return
+    raise click.ClickException(
+        f"at {address} answers agent {graph['agent']} of {file}, not agent {name} of {chosen.file.absolute()}: "
+        f"two agents cannot have one monitoring.port. For the one that answers: agent top --url {address}"
+    )
 
 
 def rows(graph: dict[str, Any], state: dict[str, Any]) -> Iterator[Row]:
@@ -113,9 +132,9 @@ def _row(node: dict[str, Any], state: dict[str, Any]) -> Row:
     key, kind = node["metrics"], node["kind"]
     figures = {name: float(text) for name, text in state["figures"].get(key, {}).items() if _is_number(text)}
     reason = state["failing"].get(key) or state["degraded"].get(key) or ""
-    lag = figures.get("Lag", figures.get("Backlog"))
+    lag, unit = figures.get("Lag"), node.get("lag_unit", "")
     if kind == "channel" and node["type"] != "kafka":
-        lag = figures.get("ChannelSize")
+        lag, unit = figures.get("ChannelSize"), "events"
     again = figures.get("RetryTime")
     name = node["name"] if kind != "interceptor" else ".".join(node["id"].split(".")[-3::2])
     return Row(
@@ -125,6 +144,7 @@ def _row(node: dict[str, Any], state: dict[str, Any]) -> Row:
         state["rates"].get(key, {}).get(RATE[kind]),
         figures.get(RATE[kind]),
         lag,
+        unit,
         figures.get("LagSeconds"),
         figures.get(BATCH),
         figures.get("EventRejectedCount"),
@@ -187,9 +207,15 @@ def cells(row: Row) -> tuple[str, ...]:
     again = f"#{row.retry_attempt + 1} {span(row.retry_seconds)}" if row.retry_attempt is not None else ""
     start = "  " if row.kind == "interceptor" else ""
     dead = short(row.dead_letters) if row.dead_letters else ""
-    known = [short(row.lag) if row.lag is not None else "", span(row.lag_seconds) if row.lag_seconds else ""]
+    behind = ["", ""]
+    if row.kind == "sink":
+        unit = row.lag_unit.removesuffix("s") if row.lag == 1 else row.lag_unit
+        behind = [UNKNOWN if row.lag is None else f"{short(row.lag)} {unit}".rstrip()]
+        behind.append(span(row.lag_seconds) if row.lag_seconds is not None else UNKNOWN if row.lag != 0 else "0 s")
+    elif row.lag is not None:
+        behind = [f"{short(row.lag)} event{'s' * (row.lag != 1)}", ""]
     took = brief(row.batch_milliseconds) if row.batch_milliseconds is not None else ""
-    return (f"{start}{row.name} {row.type}", short(row.rate), short(row.events), *known, took, dead, state, again)
+    return (f"{start}{row.name} {row.type}", short(row.rate), short(row.events), *behind, took, dead, state, again)
 
 
 def lines(graph: dict[str, Any], state: dict[str, Any]) -> list[str]:

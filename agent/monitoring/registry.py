@@ -42,6 +42,15 @@ GAUGES = frozenset(["ChannelCapacity", "ChannelFillPercentage", "ChannelSize", "
 """Of these the gauges. Whatever else is one tells so by `Metrics.set`."""
 
 
+HELP = {
+    "Lag": "Events of the channel that are not delivered; records, where the channel is Kafka's and each holds many",
+    "LagSeconds": "Seconds since the oldest event that is not delivered came into the channel",
+    "Backlog": "Lag of a sink on a Kafka channel, under its former name",
+    "RetentionSecondsLeft": "Seconds until Kafka deletes the oldest event that is not delivered",
+}
+"""Help texts for Prometheus of figures that Flume does not have."""
+
+
 @dataclass
 class Monitored:
     """One component as it is shown."""
@@ -130,7 +139,9 @@ class Registry:
                     make = GaugeMetricFamily if name in gauges else CounterMetricFamily
                     called = name if name in gauges else name.removesuffix("Count")
                     family = families[name] = make(
-                        f"flafka_{_snake(called)}", f"Flume's {name}", labels=["agent", "kind", "name"]
+                        f"flafka_{_snake(called)}",
+                        HELP.get(name, f"Flume's {name}"),
+                        labels=["agent", "kind", "name"],
                     )
                 family.add_metric(labels, value)
             if component.kind == "ROUTE":  # it counts only

@@ -17,10 +17,13 @@ LOOK_SECONDS = 2.0
 """Brokers are looked at so often."""
 BACKLOG_SECONDS = 5.0
 """And what is left for the sinks so often."""
-BACKLOG = ("Backlog", "LagSeconds", "RetentionSecondsLeft")
-"""Gauges of a sink on a Kafka channel: records that its group has not committed, how long ago the oldest of them came
-into the channel, and how long the brokers keep it yet; known while the sink itself is down, too."""
+BACKLOG = ("Lag", "Backlog", "LagSeconds", "RetentionSecondsLeft")
+"""Gauges of a sink on a Kafka channel, known while the sink itself is down, too.
 
+`Lag` is the number of records that the consumer group has not committed, and `Backlog` the same under its former
+name. `LagSeconds` is the age of the oldest of them, `RetentionSecondsLeft` the time until the brokers delete it.
+Without an answer of the brokers none of them is known.
+"""
 
 CLUSTER = ("BrokersDown", "UnderReplicatedPartitions", "OfflinePartitions")
 """Gauges of a Kafka channel, the last two of its topic."""
@@ -75,19 +78,27 @@ class KafkaWatch:
                 onlooker.close()
 
     def _look(self, name: str, *, backlogs: bool) -> None:
+        known = False
         try:
             onlooker = self._onlookers.get(name) or self._channels[name].onlooker()
             if onlooker is None:
                 return
             self._onlookers[name] = onlooker
-            self._show_cluster(name, onlooker.cluster())
-            if backlogs:
+            seen = onlooker.cluster()
+            self._show_cluster(name, seen)
+            known = bool(seen.id)  # else no broker answers, and each group would wait for one in vain
+            if backlogs and known:
                 self._show_backlogs(name, onlooker)
         except FlafkaError as e:
             self._seen[name] = str(e)
         except Exception as e:  # what monitoring meets must not end monitoring
             log.debug("looking at channel %s failed", name, exc_info=e)
             self._seen[name] = f"{type(e).__name__}: {e}"
+
+        finally:
+            if not known:
+                for _, metrics in self._sinks.get(name, ()):
+                    _show(metrics, dict.fromkeys(BACKLOG))
 
     def _show_cluster(self, name: str, seen: ClusterLook) -> None:
         self._seen[name] = seen
@@ -102,8 +113,11 @@ class KafkaWatch:
                 known[group] = {}
                 with contextlib.suppress(FlafkaError):
                     found = onlooker.backlog(group)
-                    since = 0.0 if found.oldest is None else max(0.0, time.time() - found.oldest / 1000)
-                    known[group] = dict(zip(BACKLOG, (found.records, round(since, 1), found.retention), strict=True))
+                    since = None if found.records else 0.0  # what was not read in time has an age that is not known
+                    if found.oldest is not None:
+                        since = round(max(0.0, time.time() - found.oldest / 1000), 1)
+                    values = (found.records, found.records, since, found.retention)
+                    known[group] = dict(zip(BACKLOG, values, strict=True))
             _show(metrics, {gauge: known[group].get(gauge) for gauge in BACKLOG})
 
 

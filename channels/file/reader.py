@@ -117,10 +117,6 @@ class FileReader(Reader):
         """See `Reader`."""
         return self._channel.pressed()
 
-    def lag(self) -> int | None:
-        """See `Reader`."""
-        return self._log.stored - self._place.number
-
     def close(self) -> None:
         """See `Reader`."""
         self._channel.leave(self)

@@ -45,8 +45,8 @@ LOOK_SECONDS = 5.0
 before the position.
 """
 ASK_SECONDS = 60.0
-LAG_SECONDS = 5.0
-"""The owner does nothing else meanwhile."""
+ENDS_SECONDS = 1.0
+"""Interval at which the ends of partitions are noted."""
 OLDER_SECONDS = 10.0
 """Seconds until a group that members of version 0.1 read too is tried again."""
 OWNER_SECONDS = 240.0
@@ -78,7 +78,8 @@ class KafkaReader(Poller, Reader):
         self._topic_ids, self._join_anew = topic_ids, join_anew
         self._others = Others(topic_ids, claim.group)
         self._ends: dict[int, int] = {}
-        """End of each partition when the brokers were last asked."""
+        """By partition: high watermark of the latest fetch."""
+        self._ends_at = float("-inf")
         self._fetched = Fetched(self.changed)
         self._asked_at = float("-inf")
         self._asking = False
@@ -154,27 +155,6 @@ class KafkaReader(Poller, Reader):
         """Partitions that have come there are paused, and all that have no end."""
         self._fetched.stop_at(ends)
 
-    def lag(self) -> int | None:
-        """Number of records in assigned partitions that were not taken; None while it is not known."""
-        try:
-            return int(self._ask(self._untaken, LAG_SECONDS))
-        except (KafkaException, Retry):
-            return None
-
-    def _untaken(self) -> int:
-        """Counted by the thread that receives: what is received meanwhile would count twice."""
-        if self._assigning:
-            raise Retry("partitions are being assigned")
-        total = 0
-        for partition, position in self._fetched.positions().items():
-            at = TopicPartition(self._claim.topic, partition)
-            _, high = self.consumer.get_watermark_offsets(at, cached=True)
-            if high < 0:  # nothing fetched yet
-                _, high = watermarks(self.consumer, at, COMMITTED_SECONDS)
-            self._ends[partition] = high
-            total += max(0, high - position)
-        return total + self._fetched.waiting()
-
     def leader_epoch(self, partition: int, end: int) -> int:
         """By what was received."""
         return self._fetched.leader_epoch(partition, end)
@@ -215,8 +195,19 @@ class KafkaReader(Poller, Reader):
         """Do what the owner's thread asks for, and ask the brokers what is to be asked."""
         self._confirm()
         self._look_for_unread()
+        self._note_ends()
         self._requests.make()
         self._apply_seeks()
+
+    def _note_ends(self) -> None:
+        """Note where partitions end: where the topic is deleted, that tells how many of its records are lost."""
+        if time.monotonic() - self._ends_at < ENDS_SECONDS:
+            return
+        self._ends_at = time.monotonic()
+        for partition in self._fetched.positions():
+            _, high = self.consumer.get_watermark_offsets(TopicPartition(self._claim.topic, partition), cached=True)
+            if high >= 0:
+                self._ends[partition] = high
 
     def ended(self) -> None:
         """Answer what was asked for meanwhile."""

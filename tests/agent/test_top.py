@@ -96,9 +96,9 @@ def test_a_pipe_gets_one_look_as_lines(served: Served) -> None:
     by_name = {line.split()[0]: line.split() for line in rest}
     assert by_name["s1"] == ["s1", "netcat", "-", "123.5", "k", "7", "lost"]
     assert by_name["s1.i1"] == ["s1.i1", "regex_filter", "-", "130.0", "k", "6,544", "dropped"]
-    assert by_name["c1"] == ["c1", "memory", "-", "0", "17", "ok"]
-    assert by_name["k1"] == ["k1", "null", "-", "0", "9", "4", "s", "2.1", "s", "3", "ok"]
-    assert by_name["k2"][:6] == ["k2", "logger", "-", "0", "failing", "#3"]
+    assert by_name["c1"] == ["c1", "memory", "-", "0", "17", "events", "ok"]
+    assert by_name["k1"] == ["k1", "null", "-", "0", "9", "events", "4", "s", "2.1", "s", "3", "ok"]
+    assert by_name["k2"][:8] == ["k2", "logger", "-", "0", "unknown", "unknown", "failing", "#3"]
     assert rest[-1] == "SINK.k2: [the disk] is full"
 
 
@@ -151,6 +151,21 @@ def test_no_agent_is_said_in_a_sentence(tmp_path: Path) -> None:
     shown = run("-c", str(one.file))
     assert shown.exit_code == 1
     assert shown.output == f"Error: no agent answers at {one.url} (Connection refused): is it started?\n"
+
+
+@pytest.mark.parametrize("agent", ["b1", "a1"])
+def test_another_agent_on_the_port_is_not_taken_for_this_one(served: Served, tmp_path: Path, agent: str) -> None:
+    other = tmp_path / "other.conf"
+    other.write_text(served.file.read_text().replace("a1.", f"{agent}."))
+    shown = run("-c", str(other))
+    assert shown.exit_code == 1
+    assert shown.output == (
+        f"Error: at {served.url} answers agent a1 of {served.file}, not agent {agent} of {other}: two agents cannot "
+        f"have one monitoring.port. For the one that answers: agent top --url {served.url}\n"
+    )
+    link = tmp_path / "link.conf"
+    link.symlink_to(served.file)
+    assert run("-c", str(link)).exit_code == 0
 
 
 def test_the_token_is_the_configurations_or_a_given_one(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ def test_what_is_put_is_taken_in_order_and_again_after_a_rewind(tmp_path: Path) 
     again = owner.reader.take(0)
     assert again is not None
     assert again.batch.ids() == taken.batch.ids()
-    assert owner.reader.lag() == 0
     files.close()
 
 

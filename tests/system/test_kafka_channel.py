@@ -31,21 +31,6 @@ def test_what_is_put_is_taken_once_and_again_after_an_uncommitted_close(channel)
     reader.close()
 
 
-def test_what_is_left_is_not_known_while_partitions_are_being_assigned(channel):
-    class Curious(RebalanceListener):
-        def assigned(self, claims):
-            self.lag = reader.lag()
-            return super().assigned(claims)
-
-    channel.put(events(1, 2, 3))
-    owner = Curious()
-    reader = channel.reader(owner, group=None, member="h.a.k")
-    take(reader, 3)
-    assert owner.lag is None, "a drain would end here, with everything still to be delivered"
-    assert reader.lag() == 0
-    reader.close()
-
-
 def test_rewind_offers_the_same_ids_and_nothing_past_them_first(channel):
     for n in range(300):
         channel.put(events(n))

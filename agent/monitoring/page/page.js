@@ -12,7 +12,7 @@ const MAIN = { source: "EventAcceptedCount", channel: "EventPutSuccessCount", si
 const CHARTS = {
   EventAcceptedCount: ["events/s accepted", true], EventReceivedCount: ["events/s", true],
   EventPutSuccessCount: ["events/s stored", true], EventDrainSuccessCount: ["events/s delivered", true],
-  ChannelSize: ["events in the channel", false], Lag: ["lag in events", false], LagSeconds: ["lag in seconds", false],
+  ChannelSize: ["events in the channel", false], Lag: ["lag", false], LagSeconds: ["lag in seconds", false],
   BatchMilliseconds: ["milliseconds a batch", false],
 };
 
@@ -61,8 +61,8 @@ function figures(node) {
   } else {
     add("events/s", short(rate(node, MAIN.sink)));
     many("events", MAIN.sink);
-    const lag = figure(node, "Backlog") ?? figure(node, "Lag");
-    if (lag !== undefined) add(figure(node, "Backlog") === undefined ? "lag" : "left", short(lag));
+    const lag = figure(node, "Lag");
+    add("lag", lag === undefined ? "unknown" : `${short(lag)} ${node.lag_unit || "events"}`);
     many("behind", "LagSeconds", span);
     const left = figure(node, "RetentionSecondsLeft");
     if (left < 86400) add("until Kafka deletes the oldest", span(left), true);
@@ -226,7 +226,7 @@ function spark() {
   $("#spark").hidden = !rows.length;
   show($("#spark .application"), state.spark, (one) => !one.application ? [] : ["Application ",
     /^https?:/.test(one.tracking) ? element("a", { href: one.tracking, rel: "noreferrer" }, one.application) : one.application]);
-  show($("#spark .tables"), rows, () => [table(["Sink", "Took#", "Records/s#", "Lag#", "State, rows#", "State, bytes#", "Restarts of the driver#"], rows)]);
+  show($("#spark .tables"), rows, () => [table(["Sink", "Took#", "Records/s#", "Lag, records#", "State, rows#", "State, bytes#", "Restarts of the driver#"], rows)]);
 }
 
 async function files() {
@@ -247,7 +247,7 @@ function detail() {
   $("#detail-title").textContent = `${node.name} (${[node.type, ...node.words].join(", ")})`;
   if (why(node)) parts.push(element("p", { class: health(node) }, ...sentence(why(node))));
   for (const counter of Object.keys(history.series[node.metrics] || {})) {
-    const [label, asRate] = CHARTS[counter];
+    const [name, asRate] = CHARTS[counter], label = counter === "Lag" ? `${name} in ${node.lag_unit || "events"}` : name;
     const numbers = history.values(node.metrics, counter, asRate), known = numbers.filter((value) => value !== null);
     if (!known.length) continue;
     const most = history.points(numbers).most;

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from agent.audit.publishing import Tallies
 from agent.runner.deadletters.letters import DeadLetters
 from agent.runner.delivery import Delivery, Ranges
+from agent.runner.held import Held
 from agent.runner.local.channels import ChannelRunner
 from agent.runner.local.commits import Commits
 from agent.runner.local.sinkprocessors import sink_processor_of
@@ -66,6 +67,16 @@ class SinkRunner:
         self.members = tuple(
             Member(Delivery(spec, letters, self.ranges, self.stopping, listeners), longest) for spec in sinks
         )
+        if not isinstance(channel.channel, KafkaBackedChannel):  # the watch asks the brokers for that of the others
+            held = Held(channel.metrics)
+            for member_of_group in self.members:
+                member_of_group.metrics.ask("Lag", held.events)
+                member_of_group.metrics.ask("LagSeconds", held.seconds)
+        else:
+            servers = channel.channel.stream(None).bootstrap_servers
+            for member_of_group in self.members:
+                own = getattr(member_of_group.sink.config, "bootstrap_servers", None) or servers
+                member_of_group.retries.brokers = {"group": servers, "topic": own}
         self.processor = sink_processor_of(group.processor if group else None, [spec.name for spec in sinks])
         self.committing = self.members[0].delivery.committing
         """The sink, where it has a commit record of its own; it is the only one then."""
@@ -86,7 +97,6 @@ class SinkRunner:
         """Seconds until the next try when no sink is left to be tried now."""
         self._assigned_time = 0.0
         """When it got partitions last, in seconds since the epoch: only from then on it may fail at them."""
-        self._lag_shown = 0.0
         self.turned = time.monotonic()
         """When it last began a turn: one that hangs begins no more."""
 
@@ -143,7 +153,6 @@ class SinkRunner:
         self.reader, self._current, self._attempts, self._busy = None, None, None, False
         for member in self.members:
             member.delivery.close()
-            member.metrics.forget("Lag")
         self.ranges.clear()
         self.commits.clear()
 
@@ -175,8 +184,6 @@ class SinkRunner:
         for member in self.members:
             if member.name == name:
                 self._current = member
-            else:
-                member.metrics.forget("Lag")  # it is the channel's, and shown once
         return True
 
     def _step(self, member: Member) -> None:
@@ -206,7 +213,6 @@ class SinkRunner:
             raise ReaderFailed(str(e), e.after if isinstance(e, Retry) else None) from e
         if taken is None:
             member.metrics.add("BatchEmptyCount")
-            self._show_lag(member)
             return None
         if not (isinstance(taken, Taken) and isinstance(taken.batch, Batch)):
             who = f"take() of {described(type(self.reader))}"
@@ -244,25 +250,12 @@ class SinkRunner:
             member.retries.recovered()
             self._all_failed = False
 
-    def _show_lag(self, member: Member) -> None:
-        """Update the gauge `Lag`, at most once a second: it asks the consumer."""
-        assert self.reader is not None
-        now = time.monotonic()
-        if self.ranges and now - self._lag_shown >= 1.0:
-            self._lag_shown = now
-            if (lag := self.reader.lag()) is not None:
-                waiting = sum(
-                    r.end - r.start for r in self.ranges.values() if r.end is not None and r.start is not None
-                )
-                member.metrics.set("Lag", lag + waiting)
-
     # --- making durable, and committing the channel
 
     def _flush(self, member: Member, partitions: Collection[int]) -> None:
         """Make what was written of these partitions durable, and commit the channel."""
         assert self.reader is not None
         if self.commits.flush(self.reader, member.delivery, partitions):
-            self._show_lag(member)
             member.retries.recovered()
 
     def _tell(self) -> None:
