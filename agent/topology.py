@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from agent.options import AgentOptions
@@ -171,6 +173,16 @@ class AgentSpec:
     """Where the options stand that do, by name."""
     shown: Mapping[str, str] = field(default_factory=dict)
     """Every line of the agent in effect, by its full key, as it may be shown: secrets hidden."""
+
+    more: tuple[str, ...] = ()
+    """Files that were read after `file`."""
+
+    def command(self, words: str) -> str:
+        """Return the `agent` command of these words with this configuration, for a shell in any directory."""
+        files = [str(Path(one).absolute()) for one in (self.file, *self.more)]
+        option = "-c" if len(files) == 1 else "-f"
+        named = " ".join(f"{option} {shlex.quote(one)}" for one in files)
+        return f"agent {words} {named} -n {shlex.quote(self.name)}"
 
     def shown_of(self, path: str) -> dict[str, str]:
         """Those of one component, by option."""

@@ -16,6 +16,7 @@ from agent.cli.output import iso_time, json_option, show
 
 if TYPE_CHECKING:
     from agent.runner.replaying import Outcome, Replay
+    from agent.topology import AgentSpec
 
 COLUMNS = ("sink", "type", "group", "partition", "first", "last", "records", "left", "events")
 PROGRESS_SECONDS = 10.0
@@ -67,7 +68,7 @@ def replay(
     if end.timestamp() > time.time():
         raise click.UsageError("--to is in the future: events may come until then")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    spec = with_own_cluster(load_or_exit(chosen, warnings=False), ask=True)
+    spec = with_own_cluster(load_or_exit(chosen), ask=True)
     first, last = (max(0, int(at.timestamp() * 1000)) for at in (start, end))  # Kafka knows none before 1970
     with naming_brokers(spec), replay_of(spec, sink, first, last) as planned:
         planned = planned.again() if again else planned
@@ -81,7 +82,7 @@ def replay(
                 with ending_though_a_sink_hangs():
                     rejected = planned.run().rejected
                 if rejected:
-                    _tell_rejected(rejected)
+                    _tell_rejected(rejected, spec)
             done = "this replay is complete; --again delivers it once more" if planned.begun else "nothing to replay"
             click.echo(done, err=True)
             return
@@ -91,7 +92,7 @@ def replay(
         confirm(f"{going_on} {planned.records:,} records to {planned.sink.path}?", yes)
         with ending_though_a_sink_hangs():
             outcome = planned.run(_Progress())
-        _tell(planned, outcome)
+        _tell(planned, outcome, spec)
 
 
 def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:
@@ -134,17 +135,17 @@ class _Progress:
             click.echo(f"{delivered:,} events delivered so far", err=True)
 
 
-def _tell(planned: Replay, outcome: Outcome) -> None:
+def _tell(planned: Replay, outcome: Outcome, spec: AgentSpec) -> None:
     click.echo(f"{outcome.delivered:,} events delivered to {planned.sink.path}", err=True)
     if outcome.filtered:
         click.echo(f"{outcome.filtered:,} events dropped by its interceptors", err=True)
     if outcome.rejected:
-        _tell_rejected(outcome.rejected)
+        _tell_rejected(outcome.rejected, spec)
     if outcome.removed:
         click.echo(f"{outcome.removed:,} records were removed by retention before they were delivered", err=True)
     if outcome.rejected or outcome.removed:
         raise SystemExit(1)
 
 
-def _tell_rejected(events: int) -> None:
-    click.echo(f"{events:,} events became dead letters: agent dlq list", err=True)
+def _tell_rejected(events: int, spec: AgentSpec) -> None:
+    click.echo(f"{events:,} event{'s' * (events != 1)} became dead letters: {spec.command('dlq list')}", err=True)

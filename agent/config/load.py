@@ -55,7 +55,8 @@ def load(
         name = _choose(properties, agent_name, str(file), report)
         if name is not None:
             environment = os.environ if environment is None else environment
-            spec = _agent(name, properties, Path(file), report, components, system or {}, environment)
+            later = tuple(map(str, more))
+            spec = _agent(name, properties, Path(file), report, components, system or {}, environment, later)
     return None if report.failed else spec, report.diagnostics(notes=notes)
 
 
@@ -117,6 +118,7 @@ def _agent(
     components: Components,
     system: Mapping[str, str],
     environment: Mapping[str, str],
+    more: tuple[str, ...],
 ) -> AgentSpec | None:
     filters: dict[str, Filter] = {}
     resolver = Resolver(
@@ -148,7 +150,7 @@ def _agent(
     if spec is None:
         return None
     clean = report.cleaner()  # all secrets are known only now
-    return replace(spec, shown={key: clean(value) for key, value in written.items()})
+    return replace(spec, more=more, shown={key: clean(value) for key, value in written.items()})
 
 
 def _survivors(agent: str, file: str, properties: Mapping[str, Property], report: Report) -> Survivors | None:

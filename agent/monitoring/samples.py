@@ -7,7 +7,6 @@ that nobody has asked for lately ends.
 from __future__ import annotations
 
 import contextlib
-import shlex
 import threading
 import time
 from collections import deque
@@ -167,7 +166,7 @@ def _behind(start: str, ways: Mapping[str, list[str]]) -> list[str]:
 def _sentence(spec: AgentSpec, path: str, mask: str) -> str:
     return (
         f"{mask} takes out what the events at {path} have: they are shown to the agent's own user only, by "
-        f"agent tap {path} -c {shlex.quote(spec.file)} -n {shlex.quote(spec.name)}"
+        f"{spec.command(f'tap {path}')}"
     )
 
 

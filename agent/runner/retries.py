@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
+import re
+import shlex
 import threading
 import time
+from collections.abc import Mapping
 
 from plugins import FlafkaError, Metrics, Retry
 from plugins.errors import Misuse
@@ -19,6 +22,8 @@ QUIET_SECONDS = 3.0
 """What is open and has nothing to do works again once it has not failed for so long: twice as long, each time that it
 has failed nevertheless, up to a minute and a half."""
 MOST_RELAPSES = 5
+
+_KAFKA_COMMAND = re.compile(r"\bagent (group|topic) (?:reset|create)(?: (?!--bootstrap-server)\S*[^\s,;.:])+$")
 
 RETRY = ("RetryAttempt", "RetryTime")
 """Gauges of a component that failed: how many tries have, and when the next one comes, in milliseconds since the
@@ -54,6 +59,8 @@ class Retries:
         self.last: BaseException | None = None
         """The latest failure."""
         self.attempt = 0
+        self.brokers: Mapping[str, str] = {}
+        """By first word of a command, `group` or `topic`: the brokers that the command in an error is about."""
         self._backoff = Backoff(longest)
         self._shown = ""
         self._began = float("inf")
@@ -90,7 +97,7 @@ class Retries:
         self.attempt += 1
         seconds = (backoff or self._backoff).after(error)
         self._time = time.time() + seconds
-        text = told(error)
+        text = with_brokers(told(error), self.brokers)
         said = f"{what}: {text}" if what else text
         if text == (self.metrics[0].last_error if self.metrics else self._shown):
             self.log.debug("again: %s", said)
@@ -155,6 +162,13 @@ def told(error: BaseException) -> str:
         where = blamed(error)
         return f"{error} ({where})" if where and where not in str(error) else str(error)
     return str(error) if isinstance(error, FlafkaError) else unforeseen(error)
+
+
+def with_brokers(text: str, brokers: Mapping[str, str]) -> str:
+    """Add the brokers to a command of `agent group` or `agent topic` with which a text ends."""
+    found = _KAFKA_COMMAND.search(text)
+    servers = brokers.get(found[1]) if found is not None else None
+    return f"{text} --bootstrap-server {shlex.quote(servers)}" if servers else text
 
 
 def unforeseen(error: BaseException) -> str:

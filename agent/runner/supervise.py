@@ -26,6 +26,8 @@ class Worker:
         component.member = path
         self.log = logging.getLogger(path)
         self.retries = Retries(path, self.metrics)
+        if servers := getattr(component.config, "bootstrap_servers", None):
+            self.retries.brokers = dict.fromkeys(("group", "topic"), servers)
         if kept := [*component.exclusive()]:
             self.metrics.ask("DiskFreeBytes", lambda: least_room(*kept))
         self.thread = threading.Thread(target=self.run, name=path, daemon=True)

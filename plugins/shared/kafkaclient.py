@@ -225,7 +225,8 @@ def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, top
             return
         for topic in topics:
             if topic not in metadata.topics:
-                yield f"there is no topic {topic} at {servers}: agent topic create {topic}"
+                command = f"agent topic create {topic} --bootstrap-server {servers}"
+                yield f"there is no topic {topic} at {servers}: {command}"
 
 
 def probed(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -140,7 +139,7 @@ class Heard:
 
 def command_for(spec: AgentSpec) -> str:
     """The command that lists the dead letters of this agent."""
-    return f"agent dlq list -c {shlex.quote(spec.file)} -n {shlex.quote(spec.name)}"
+    return spec.command("dlq list")
 
 
 def _events(number: int) -> str:

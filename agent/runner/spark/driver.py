@@ -248,7 +248,7 @@ def _gone(sink: SinkJob) -> str:
     return (
         f"the brokers no longer have the records of {stream.topic} that come next: retention removed them, or the "
         f"topic was created again. To accept the loss: agent group reset {stream.group} --topic {stream.topic} "
-        f"--to earliest{own}"
+        f"--to earliest --bootstrap-server {stream.bootstrap_servers}{own}"
     )
 
 

@@ -261,7 +261,10 @@ def make_topics(stream: KafkaStream, topics: Iterable[str], partitions: int, rep
                 if create_topic(admin, topic, partitions, replication, {}, ANSWER_SECONDS):
                     log.info("created topic %s: %d partitions, %d replicas", topic, partitions, replication)
             except KafkaException as e:
-                raise Retry(f"topic {topic} cannot be created: {reason(e)}: agent topic create {topic}") from e
+                raise Retry(
+                    f"topic {topic} cannot be created: {reason(e)}: agent topic create {topic} "
+                    f"--bootstrap-server {stream.bootstrap_servers}"
+                ) from e
     except KafkaException as e:
         raise Retry(f"no Kafka broker answers at {stream.bootstrap_servers} ({reason(e)})") from e
 
