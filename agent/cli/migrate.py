@@ -41,7 +41,7 @@ HEADINGS: dict[Verdict, tuple[str, str]] = {
     help="File to write; if unset, NAME-flafka.conf beside NAME.conf.",
 )
 @click.option("--force", is_flag=True, help="Replace the file to write if there is one.")
-@click.option("--all", "everything", is_flag=True, help="Show every line, and all that is to be known of it.")
+@click.option("--all", "everything", is_flag=True, help="Show every line and every note on it.")
 @click.option("-c", "--conf", metavar="DIR", help="Flume's conf directory, where Hadoop's files are looked for.")
 @click.option(
     "-D", "define", metavar="KEY=VALUE", multiple=True, help="System property, for ${sys:KEY} in the configuration."
@@ -60,7 +60,8 @@ def migrate(
     """Say what becomes of each line of a Flume configuration, and write the configuration that runs.
 
     A line runs as in Flume, differs, or needs porting. Lines that differ and lines that need porting are shown, with
-    what to write instead; of the others, their number. No server is asked. FILE stays as it is.
+    what to write instead, and warnings on any line; of the others, their number. No server is asked. FILE stays as
+    it is.
 
     Exit code: 0 if nothing needs porting, else 2.
     """
@@ -87,13 +88,13 @@ def migrate(
 
 
 def _beside(file: Path, found: Migration) -> Path:
-    """Where the new configuration goes; each agent of a file has its own."""
+    """Path of the new configuration; each agent of a file has its own."""
     own = "-" + re.sub(r"[^\w.-]", "_", found.agent) if found.agent and len(found.agents) > 1 else ""
     return file.with_name(f"{file.stem}{own}-flafka{file.suffix}")
 
 
 def _write(file: Path, target: Path, found: Migration, *, force: bool) -> str:
-    """Write the new configuration, readable by whom the old one is; why that is not done, or nothing."""
+    """Write the new configuration with the mode of the old one; return why it is not written, or an empty text."""
     if found.content is None:
         return ""
     try:
@@ -126,21 +127,23 @@ def _show(file: Path, found: Migration, *, everything: bool) -> None:
         if verdict == "runs":
             for line in lines:
                 _item(f"{_at([line])}{line.name}")
-                for note in line.notes():
-                    _item(note.message, "    ")
         else:
-            _show_reasons(lines)
+            _show_diagnostics((line, reason) for line in lines for reason in line.reasons())
+    notes = [(line, note) for line in found.lines for note in line.notes()]
+    shown = notes if everything else [(line, note) for line, note in notes if note.severity == "warning"]
+    if shown:
+        click.secho("Notes:", fg="blue", bold=True)
+        _show_diagnostics(shown)
     click.secho(f"{file}, agent {found.agent}: {_counted(found)}", bold=True)
-    if not everything and any(line.notes() for line in found.lines):
-        click.echo("--all shows every line, and what else there is to know of it.")
+    if number := len({note.message for _, note in notes} - {note.message for _, note in shown}):
+        click.echo(f"--all shows every line, and {number} more note{'s' * (number > 1)}.")
 
 
-def _show_reasons(lines: list[Line]) -> None:
-    """Each reason once, with all its lines."""
+def _show_diagnostics(found: Iterable[tuple[Line, Diagnostic]]) -> None:
+    """Show each message once, with all its lines."""
     concerned: dict[str, list[tuple[Line, Diagnostic]]] = {}
-    for line in lines:
-        for reason in line.reasons():
-            concerned.setdefault(reason.message, []).append((line, reason))
+    for line, one in found:
+        concerned.setdefault(one.message, []).append((line, one))
     for message, ones in concerned.items():
         owners = ", ".join(dict.fromkeys(reason.component for _, reason in ones if reason.component))
         _item(f"{_at(line for line, _ in ones)}{owners}{': ' * bool(owners)}{message}")

@@ -105,6 +105,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return lambda *args: CliRunner().invoke(main, ["migrate", *args])
 
 
+def notes_of(file: str) -> set[str]:
+    """Every note on any line, whatever becomes of the line."""
+    found = migrate(Path(file), None, components=COMPONENTS)
+    return {note.message for line in found.lines for note in line.notes()}
+
+
 def migrated(text: str | bytes, tmp_path: Path, name: str | None = None) -> Migration:
     file = tmp_path / "flume.conf"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -133,8 +139,11 @@ def test_what_differs_is_written_beside_what_was_there(run: Run) -> None:
         "  line 20: shop.sinks.files: leaves its events to shop.channels.memory until a file is closed, after up to "
         "30 s, and a channel of type memory loses them where the agent is killed (Flume has them in a .tmp file): "
         "write shop.channels.memory.type = file",
+        "Notes:",
+        "  line 20: shop.sinks.files: search, files compete for the events of channel memory: each event goes to one "
+        "of them, as in Flume; if all of them are to get every event, give each a channel of its own",
         "flume.conf, agent shop: 4 lines differ, 14 lines run",
-        "--all shows every line, and what else there is to know of it.",
+        f"--all shows every line, and {len(notes_of('flume.conf')) - 1} more notes.",
         "written: flume-flafka.conf, 3 lines changed; flume.conf stays as it is",
         "start it with: agent start -c flume-flafka.conf",
     ]
@@ -147,9 +156,12 @@ def test_what_differs_is_written_beside_what_was_there(run: Run) -> None:
 def test_all_shows_every_line_and_why_nothing_is_to_be_done(run: Run) -> None:
     told = run("flume.conf", "--all").output
     assert "  line 2: shop.sources\n" in told
-    assert "  line 14: shop.channels.memory.keep-alive\n    keep-alive has no effect: a put waits until" in told
-    assert "\n    topic is a former name of kafka.topics\n" in told
-    assert "\n    hdfs.writeFormat has no effect with DataStream, as in Flume\n" in told
+    assert "  line 14: shop.channels.memory.keep-alive\n" in told
+    assert "  line 14: shop.channels.memory: keep-alive has no effect: a put waits until" in told
+    assert "shop.sources.orders: topic is a former name of kafka.topics\n" in told
+    assert "shop.sinks.files: hdfs.writeFormat has no effect with DataStream, as in Flume\n" in told
+    assert "shop.sinks.files: Flume: files are written with Hadoop's libraries, by RPC. Here: WebHDFS" in told
+    assert all(f": {note}\n" in told for note in notes_of("flume.conf"))
 
 
 def test_on_a_terminal_no_line_is_longer_than_it_is_wide(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
