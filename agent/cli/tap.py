@@ -38,7 +38,7 @@ def tap(component: str, chosen: Chosen, grep: str | None, limit: int | None, hea
     Nothing waits for it: of a stream that is faster than what reads this, some are left out, and counted on standard
     error. With --json, an object a line; a body that is no UTF-8 is in body_base64.
     """
-    spec = load_or_exit(chosen, warnings=False)
+    spec = load_or_exit(chosen)
     shown = 0
     with _tapped(spec, component, grep) as agent:
         try:
@@ -74,6 +74,7 @@ def _tapped(spec: AgentSpec, component: str, grep: str | None) -> Iterator[socke
             raise click.ClickException("the agent takes no more readers, or not this user's") from e
         if "error" in answer:
             raise click.ClickException(answer["error"])
+        click.echo(f"waiting for events at {found.path}; Ctrl-C ends this", err=True)
         yield agent
 
 

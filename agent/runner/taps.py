@@ -288,15 +288,17 @@ class TapServer:
             if isinstance(point, str) or wrong or point.taps is None:
                 send(reader, {"error": wrong or "it does not run"})
                 return
-            send(reader, {"component": point.path})
-            reader.settimeout(LOOK_SECONDS)
-            path = point.path
+            path, answered = point.path, False
             while not self._stopping.is_set() and _is_there(reader):
                 if isinstance(point, str) or point.taps is None:
                     send(reader, {"error": f"{path} is in the configuration no more"}, stopping=self._stopping)
                     return
                 listener = Listener(point.interceptor)
                 with point.taps.heard(listener):
+                    if not answered:  # only now: who has the answer may count on every event from then on
+                        send(reader, {"component": path})
+                        reader.settimeout(LOOK_SECONDS)
+                        answered = True
                     self._relay(reader, point, listener, pattern)
                 point = find(self._points, path)
 

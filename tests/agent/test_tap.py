@@ -68,6 +68,9 @@ def batch_of(*bodies: str) -> Batch:
     return Batch.of([Event(body.encode()) for body in bodies])
 
 
+WAITING = "waiting for events at a1.channels.c1; Ctrl-C ends this"
+
+
 class Serving:
     """A server of taps without the agent around it; `taps` by path."""
 
@@ -104,22 +107,23 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving
     one.server.stop()
 
 
+
 def test_events_are_shown_as_they_pass(serving: Serving) -> None:
     shown = serving.run("a1.channels.c1", [batch_of("one", "two"), batch_of("three")], "c1", "--limit", "3")
-    assert (shown.exit_code, shown.output) == (0, "one\ntwo\nthree\n")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "one\ntwo\nthree\n", f"{WAITING}\n")
     until(lambda: not serving.taps["a1.channels.c1"].listeners, "the reader to be let go", 60)
 
 
 def test_headers_and_what_a_terminal_would_obey(serving: Serving) -> None:
     batch = Batch.of([Event(b"a\x1b[2Jb\xff", {"host": "web"})])
     shown = serving.run("a1.channels.c1", [batch], "c1", "--limit", "1", "--headers")
-    assert shown.output == "a\\x1b[2Jb\\xff\n    host = web\n"
+    assert shown.stdout == "a\\x1b[2Jb\\xff\n    host = web\n"
 
 
 def test_json_is_an_object_a_line(serving: Serving) -> None:
     batch = Batch.of([Event("ü".encode(), {"host": "web"}), Event(b"\xff")])
     shown = serving.run("a1.channels.c1", [batch], "c1", "--limit", "2", "--json")
-    first, second = map(json.loads, shown.output.splitlines())
+    first, second = map(json.loads, shown.stdout.splitlines())
     assert (first["body"], first["headers"]) == ("ü", {"host": "web"})
     assert second["body_base64"] == "/w=="
 
@@ -127,7 +131,7 @@ def test_json_is_an_object_a_line(serving: Serving) -> None:
 def test_only_what_matches_is_sent(serving: Serving) -> None:
     batch = batch_of("error: one", "two", "ERROR three")
     shown = serving.run("a1.channels.c1", [batch], "c1", "--limit", "2", "--grep", "(?i)^error")
-    assert shown.output == "error: one\nERROR three\n"
+    assert shown.stdout == "error: one\nERROR three\n"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def test_the_end_of_the_agent_is_told(serving: Serving) -> None:
     ending.start()
     shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
     ending.join()
-    assert (shown.exit_code, shown.output) == (1, "Error: the agent has ended\n")
+    assert (shown.exit_code, shown.stderr.splitlines()) == (1, [WAITING, "Error: the agent has ended"])
     assert not socket_file("a1", serving.spec.file).exists()
     shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
     assert "is it started, by this user" in shown.output
@@ -322,7 +326,7 @@ def test_an_agent_shows_what_its_mask_hides_before_and_not_after(
 
         def run(point: str, limit: int) -> None:
             words = ["tap", "-c", agent.spec.file, point, "--limit", str(limit), "--json"]
-            shown[point] = CliRunner().invoke(main, words).output
+            shown[point] = CliRunner().invoke(main, words).stdout
 
         # CliRunner redirects this process's output: one at a time
         for point, limit, taps in (
