@@ -67,7 +67,7 @@ def address_of(chosen: Chosen | None, url: str | None, token: str | None) -> Add
     if url is not None:
         return _of_url(url if "://" in url else f"http://{url}", token or "")
     assert chosen is not None
-    found = address_in(load_or_exit(chosen, warnings=False).options)
+    found = address_in(load_or_exit(chosen).options)
     if found is None:
         raise click.ClickException(
             "monitoring.port is 0, so that the agent takes any free port: its log tells which, for --url"

@@ -28,6 +28,7 @@ from plugins import Caution, FlafkaError, KafkaBackedChannel, PortTaken, Streami
 from plugins.errors import ANY_FAILURE
 from plugins.shared.kafkaclient import stream_client, unreachable
 
+NOT_STARTED = "it would not start"
 CONNECT_SECONDS = 15.0
 """Longest time `--connect` waits, for all components together."""
 
@@ -44,7 +45,9 @@ CONNECT_SECONDS = 15.0
 def check(chosen: Chosen, connect: bool, verbose: bool, as_json: bool) -> None:
     """Check a configuration and show what would run; start nothing.
 
-    All errors are shown at once, each with file, line and component. Exit code: 0 if it would run, else 2.
+    All errors are shown at once, each with file, line and component. With an error that `--connect` finds, such as a
+    server that is away, the agent starts, and the component is tried again until it works. Exit code: 0 if all would
+    run, else 2.
     """
     running: list[int] = []
     spec, diagnostics = chosen.load(notes=verbose)
@@ -55,14 +58,17 @@ def check(chosen: Chosen, connect: bool, verbose: bool, as_json: bool) -> None:
             spec = with_own_cluster(spec)
         running = running_agents(chosen, spec.name)
         diagnostics += probe(spec, chosen.mode, running)
-    failed = any(diagnostic.severity == "error" for diagnostic in diagnostics)
+    failed, starts = any(diagnostic.severity == "error" for diagnostic in diagnostics), spec is not None
     if as_json:
-        click.echo(json.dumps(_as_json(chosen, None if failed else spec, diagnostics), indent=2))
+        told = _as_json(chosen, None if failed else spec, diagnostics)
+        click.echo(json.dumps({**told, "starts": starts, "asked": connect and starts}, indent=2))
     else:
         show(diagnostics, sys.stdout)
-        _summary(chosen, spec, diagnostics, failed=failed, connect=connect)
+        _summary(chosen, None if failed else spec, diagnostics, starts=starts, connect=connect)
+        if connect and spec is None:
+            click.echo("  servers and directories were not checked: mend these errors first")
         for pid in running:
-            click.echo(f"  it runs already, as process {pid}: ports that this one has are no errors")
+            click.echo(f"  it runs already, as process {pid}: ports and directories that this one has are no errors")
     sys.exit(2 if failed else 0)
 
 
@@ -157,7 +163,10 @@ def _probe_monitoring(spec: AgentSpec, running: Sequence[int]) -> list[Diagnosti
 
 
 def _own(sentence: str, running: Sequence[int]) -> bool:
-    return isinstance(sentence, PortTaken) and any(held_by(pid, sentence) for pid in running)
+    """Return True if the port or the directory is taken by one of the processes `running`."""
+    if isinstance(sentence, PortTaken):
+        return any(held_by(pid, sentence) for pid in running)
+    return isinstance(sentence, Caution) and any(f"another process ({pid})" in sentence for pid in running)
 
 
 def components_of(spec: AgentSpec) -> Iterator[ComponentSpec]:
@@ -187,10 +196,12 @@ def _diagnostic(sentence: str, component: ComponentSpec, mode: Mode) -> Diagnost
 
 
 def _summary(
-    chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnostic], *, failed: bool, connect: bool
+    chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnostic], *, starts: bool, connect: bool
 ) -> None:
-    if failed or spec is None:
-        click.secho(f"{counted(diagnostics)}: it would not start", fg="red")
+    if spec is None:
+        waiting = dict.fromkeys(one.component for one in diagnostics if one.severity == "error")
+        would = f"it would start, and try again until these work: {', '.join(waiting)}" if starts else NOT_STARTED
+        click.secho(f"{counted(diagnostics)}: {would}", fg="red")
         return
     warnings = f", with {counted(diagnostics).removeprefix('0 errors, ')}" if diagnostics else ""
     click.secho(f"{chosen.file}: agent {spec.name} would run{warnings}:", fg="green")

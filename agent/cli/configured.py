@@ -103,10 +103,11 @@ def _with_configuration(command: Callable[..., Any], *, required: bool) -> Calla
     return wrapped
 
 
-def load_or_exit(chosen: Chosen, *, warnings: bool = True) -> AgentSpec:
-    """The agent to run. What is wrong goes to standard error; with errors, the process ends with code 2.
+def load_or_exit(chosen: Chosen, *, warnings: bool = False) -> AgentSpec:
+    """Return the agent of a configuration; with errors, show these on standard error and end with exit code 2.
 
-    Without `warnings`, errors alone: for commands about an agent that runs already.
+    Warnings are shown with `warnings` alone: `check`, `start` and `reload` show them, and every other command would
+    repeat them.
     """
     spec, diagnostics = chosen.load()
     if warnings or spec is None:

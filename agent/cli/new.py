@@ -91,7 +91,7 @@ def _new_test(name: str, events: TextIO | None, conf: Path | None, source: str |
         raise click.UsageError("of which configuration? Name it with -c FILE")
     if not scaffold.NAME.fullmatch(name):
         raise click.ClickException(f"{name!r} is no name for a test: write lower-case letters, digits and -")
-    spec = load_or_exit(Chosen(conf, None, "normal", {}), warnings=False)
+    spec = load_or_exit(Chosen(conf, None, "normal", {}))
     file = conf.parent / f"{name}{SUFFIX}"
     if file.exists():
         raise click.ClickException(f"{file} is there already")

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def reload(chosen: Chosen, as_json: bool) -> None:
     running = running_agents(chosen, spec.name)
     if not running:
         raise click.ClickException(f"no agent {spec.name} of {chosen.file} runs as this user on this host")
-    answered = _reloads(spec) is not None
+    answered = _reloads(spec, running) is not None
     for pid in running:
         if not _catches(pid, signal.SIGHUP):  # it would end by it
             raise click.ClickException(
@@ -56,7 +57,7 @@ def reload(chosen: Chosen, as_json: bool) -> None:
     waiting = WAIT_SECONDS if answered else SILENT_SECONDS if address_in(spec.options) is not None else 0.0
     deadline = time.monotonic() + waiting
     while time.monotonic() < deadline:
-        now = _reloads(spec)
+        now = _reloads(spec, running)
         if now is not None and now["at"] >= began:
             if as_json:
                 click.echo(json.dumps({**about, "ok": now["ok"], "told": now["told"]}, indent=2))
@@ -81,13 +82,14 @@ def _catches(pid: int, number: signal.Signals) -> bool:
     return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
 
-def _reloads(spec: AgentSpec) -> dict[str, Any] | None:
-    """When it has last read its configuration, and what came of it; None where it does not answer."""
+def _reloads(spec: AgentSpec, running: Sequence[int]) -> dict[str, Any] | None:
+    """Return the latest reload of one of the processes `running` and its result; None if none of them answers."""
     address = address_in(spec.options)
     if address is None:
         return None
     try:
-        found: dict[str, Any] | None = address.ask("/api/state").get("reloads")
+        state = address.ask("/api/state")
     except NoAnswer:
         return None
-    return found
+    reloads: dict[str, Any] | None = state.get("reloads")
+    return reloads if state.get("pid") in running else None  # another agent may have that port

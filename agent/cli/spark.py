@@ -33,7 +33,7 @@ def upload(chosen: Chosen, as_json: bool) -> None:
     from agent.runner.spark.kept import KeptFiles, remember_jars, upload_jars
     from agent.runner.spark.session import hadoop_jvm
 
-    spec = load_or_exit(chosen, warnings=False)
+    spec = load_or_exit(chosen)
     if spec.options.spark_master != YARN:
         raise FlafkaError(
             f"{spec.name}.spark.master is {spec.options.spark_master}, and nothing is uploaded but for yarn"

@@ -78,7 +78,7 @@ def start(chosen: Chosen, drain: bool, level: str, form: str, reload_conf: bool 
     """
     log_to_stderr(level, form)
     do_without_pandas()
-    spec = with_own_cluster(load_or_exit(chosen))
+    spec = with_own_cluster(load_or_exit(chosen, warnings=True))
     if drain:  # nothing that is worth waiting for comes any more
         spec = replace(spec, sources=(), options=spec.options.model_copy(update={"spark_trigger_interval": 1}))
     looks = chosen.as_flume if reload_conf is None else reload_conf

@@ -35,7 +35,7 @@ def trace(event_id: str, chosen: Chosen, as_json: bool) -> None:
     from agent.tracing import id_in
     from agent.tracing import trace as followed
 
-    spec = with_own_cluster(load_or_exit(chosen, warnings=False), ask=True)
+    spec = with_own_cluster(load_or_exit(chosen), ask=True)
     with naming_brokers(spec):
         found = followed(spec, id_in(spec, event_id))
     if as_json:

@@ -86,7 +86,7 @@ def test_check_connect_says_that_it_is_taken(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (
         2,
         f"{file}:4: a1: monitoring.port: cannot listen on 127.0.0.1:{port} (TCP): another program listens there; "
-        "stop it or choose another port\n1 error: it would not start\n",
+        "stop it or choose another port\n1 error: it would start, and try again until these work: a1\n",
     )
 
 
