@@ -73,7 +73,9 @@ def new(
     click.echo(f"{directory}: {', '.join(sorted(made))}. Next:")
     there = shlex.quote(str(directory))
     if kind in scaffold.COMPONENTS:
-        click.echo(f"  pip install -e {there}")
+        click.echo(f"  pip install -e {there} pytest")
+    elif kind != "agent":
+        click.echo("  pip install pytest")
     if kind != "agent":
         click.echo(f"  python -m pytest {there}")
     click.echo(f"  agent check -c {there}/agent.conf")

@@ -31,6 +31,9 @@ def make(kind: str, name: str, directory: Path) -> None:
     shown = run(kind, name, "--directory", str(directory))
     assert shown.exit_code == 0, shown.output
     assert f"agent check -c {directory}/agent.conf" in shown.output
+    lines = [line.strip() for line in shown.output.splitlines()]
+    install = "pip install pytest" if kind == "processor" else f"pip install -e {directory} pytest"
+    assert lines.index(install) < lines.index(f"python -m pytest {directory}"), "what is run is installed before"
 
 
 @pytest.mark.parametrize("kind", NAMES)

@@ -44,7 +44,7 @@ def test_counts(tmp_path: Path, kafka_cluster: KafkaCluster, solr_cluster: SolrC
     environment = {
         "FLAFKA_CLUSTER_DIR": str(kafka_cluster.directory),
         "COUNTS_SYSLOG": str(port),
-        "COUNTS_SOLR": solr_cluster.address,
+        "FLAFKA_SOLR": solr_cluster.address,
         "COUNTS_INTERVAL": "1",
         "COUNTS_METRICS": "0",
     }
@@ -76,7 +76,7 @@ def test_counts(tmp_path: Path, kafka_cluster: KafkaCluster, solr_cluster: SolrC
 def test_the_game(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
     environment = {
         "FLAFKA_CLUSTER_DIR": str(kafka_cluster.directory),
-        "GAME_HDFS": hdfs_cluster.webhdfs,
+        "FLAFKA_HDFS": hdfs_cluster.webhdfs,
         "GAME_INTERVAL": "1",
         "GAME_ROLL": "1",
         "GAME_METRICS": "0",
@@ -132,7 +132,7 @@ def test_the_audit(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: Hd
     environment = {
         "FLAFKA_CLUSTER_DIR": str(kafka_cluster.directory),
         "AUDIT_HTTP": str(port),
-        "AUDIT_HDFS": hdfs_cluster.webhdfs,
+        "FLAFKA_HDFS": hdfs_cluster.webhdfs,
         "AUDIT_ROLL": "1",
         "AUDIT_GRACE": "1",
         "AUDIT_INTERVAL": "1",
