@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from plugins.declared import REQUIRED, Option, is_union, option_of
 from plugins.problems import Problem, problems_of, unknown
+from plugins.units import not_in_unit
 
 
 def option(
@@ -25,6 +26,7 @@ def option(
     description: str,
     unit: str = "",
     file: bool = False,
+    path: str = "",
     ignored: bool = False,
     **bounds: Any,
 ) -> Any:
@@ -33,14 +35,16 @@ def option(
     `name` is its spelling in the configuration file (Flume's, where Flume has it). A name that ends in a dot takes
     all properties under it, as a `dict[str, str]`; a validator's `ValueError("<key>: …")` is about that one of
     them, and one of several such lines about several. `unit` is what a number counts (`s`, `ms`, `bytes`,
-    `events`). `file` marks the path of something that is read: a relative one that is not found from the working
-    directory is looked for beside the configuration file. `ignored` is for an option that is declared only because
+    `events`). `path` marks a path, of which the component gets the absolute form: `flume` of an option that Flume
+    has, where a relative path begins at the working directory; `flume list` of several, separated by commas; `own`
+    of another option, where it begins at the directory of the configuration file. `file` marks a path of something
+    that is read, `own` unless `path` says otherwise. `ignored` is for an option that is declared only because
     a check reads it: it has no effect, and its description says why. `bounds` are pydantic's: `ge`, `le`, `gt`,
     `lt`, `pattern`, `min_length`.
     """
     if isinstance(default, dict | list):
         bounds, default = {**bounds, "default_factory": default.copy}, REQUIRED
-    extra: dict[str, Any] = {"unit": unit, "file": file, "ignored": ignored}
+    extra: dict[str, Any] = {"unit": unit, "file": file, "path": path or "own" * file, "ignored": ignored}
     return pydantic.Field(default, alias=name, description=description, json_schema_extra=extra, **bounds)
 
 
@@ -225,7 +229,11 @@ class Config(BaseModel):
     def _from_text(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         """Turn text into what the field wants, by the rules of Flume's files rather than by Python's."""
         assert info.field_name is not None
-        return _convert(cls.model_fields[info.field_name].annotation, value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        field = cls.model_fields[info.field_name]
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        return _convert(field.annotation, value, str(extra.get("unit", "")))
 
 
 ANY_CASE = pydantic.BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
@@ -234,18 +242,18 @@ _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[f
 """A number as Java reads it; what follows it says in how many bits Java is to keep it."""
 
 
-def _convert(annotation: Any, text: str) -> Any:
+def _convert(annotation: Any, text: str, unit: str = "") -> Any:
     kinds = set(typing.get_args(annotation)) if is_union(annotation) else {annotation}
     if bool in kinds:
         if text.lower() not in ("true", "false"):
             raise ValueError(f"must be true or false, not {text!r}")
         return text.lower() == "true"
     if int in kinds and float not in kinds and not re.fullmatch(r"[+-]?[0-9]+", text):
-        raise ValueError(f"must be a whole number, not {text!r}")
+        raise ValueError(f"must be a whole number{not_in_unit(text, unit)}")
     if float in kinds:
         found = _NUMBER.fullmatch(text)
         if found is None:
-            raise ValueError(f"must be a number, not {text!r}")
+            raise ValueError(f"must be a number{not_in_unit(text, unit)}")
         return found[1]
     if any(typing.get_origin(kind) in (list, tuple) for kind in kinds):
         return text.split()

@@ -1,0 +1,48 @@
+"""Values with units, such as `5m`, where a configuration wants a plain number."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+_SECONDS = {
+    **dict.fromkeys(("ms", "msec", "millis", "millisecond", "milliseconds"), Fraction(1, 1000)),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), Fraction(1)),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), Fraction(60)),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), Fraction(3600)),
+    **dict.fromkeys(("d", "day", "days"), Fraction(86400)),
+}
+_TIMES = {"ms": Fraction(1, 1000), "s": Fraction(1), "h": Fraction(3600)}
+"""Seconds in a unit of time that options have."""
+_NAMES = {"ms": "milliseconds", "s": "seconds", "h": "hours"}
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_COUNTS = {"k": 1000, "m": 1_000_000, "g": 1_000_000_000}
+
+
+def not_in_unit(text: str, unit: str) -> str:
+    """Return the end of an error about a value that is no number; of a quantity, with the unit and what to write.
+
+    The number is left out where it is not whole, or the quantity is of another kind. Sizes count by 1024.
+    """
+    found = _QUANTITY.fullmatch(text.strip())
+    if found is None or not (_size(suffix := found[2].lower()) in _BYTES or suffix in _SECONDS):
+        return f", not {text!r}"
+    named = f" of {_NAMES.get(unit, unit)}" if unit else ""
+    number = _in_unit(Fraction(found[1]), suffix, unit)
+    return f"{named}, not {text!r}" + (f": write {number}" if number else "")
+
+
+def _size(suffix: str) -> str:
+    return re.sub(r"(ib|b|bytes?)$", "", suffix)
+
+
+def _in_unit(amount: Fraction, suffix: str, unit: str) -> str:
+    if unit in _TIMES:
+        factor = _SECONDS.get(suffix, Fraction(0)) / _TIMES[unit]
+    elif unit == "bytes":
+        factor = Fraction(_BYTES.get(_size(suffix), 0))
+    else:
+        factor = Fraction(_COUNTS.get(suffix, 0))
+    number = amount * factor
+    return str(number) if number and number.denominator == 1 else ""
