@@ -80,11 +80,15 @@ class AgentOptions(Config):
         "is served on a loopback address only. The metrics and the health are served without it.",
     )
     monitoring_file: str | None = option(
-        None, name="monitoring.file", description="File that gets the metrics, as JSON, when the agent stops."
+        None,
+        name="monitoring.file",
+        path="own",
+        description="File that gets the metrics, as JSON, when the agent stops.",
     )
     deadletters_directory: str | None = option(
         None,
         name="deadletters.directory",
+        path="own",
         description="Directory for the dead letters of channels that are not in Kafka. If unset, the agent's state "
         "directory.",
     )

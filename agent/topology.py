@@ -174,6 +174,8 @@ class AgentSpec:
     shown: Mapping[str, str] = field(default_factory=dict)
     """Every line of the agent in effect, by its full key, as it may be shown: secrets hidden."""
 
+    paths: Mapping[str, str] = field(default_factory=dict)
+    """By whole key: the absolute form of each relative path."""
     more: tuple[str, ...] = ()
     """Files that were read after `file`."""
 

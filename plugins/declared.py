@@ -32,6 +32,8 @@ class Option:
     """Whether it has no effect; its description then says why."""
     file: bool = False
     """Whether it names a file, or a directory, that has to be there."""
+    path: str = ""
+    """What a relative path begins at: `flume`, `flume list` or `own`, as `option` takes it; empty of no path."""
     section: str = ""
     """The `section` of the class that declares it."""
 
@@ -60,6 +62,7 @@ def option_of(field: str, info: FieldInfo, section: str) -> Option:
         secret=SecretStr in (info.annotation, *typing.get_args(info.annotation)),
         ignored=bool(extra.get("ignored")),
         file=bool(extra.get("file")),
+        path=str(extra.get("path", "")),
         section=section,
     )
 

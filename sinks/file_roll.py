@@ -26,7 +26,9 @@ class FileRollConfig(Config):
     """Options of the file_roll sink."""
 
     directory: str = option(
-        name="sink.directory", description="Local directory of the files. It is created if it does not exist."
+        name="sink.directory",
+        path="flume",
+        description="Local directory of the files. It is created if it does not exist.",
     )
     roll_interval: int = option(
         30,

@@ -207,6 +207,8 @@ def _summary(
     click.secho(f"{chosen.file}: agent {spec.name} would run{warnings}:", fg="green")
     for line in ways(graph_of(spec)):
         click.echo(f"  {line}")
+    for option, path in spec.paths.items():
+        click.echo(f"  {option} is {path}")
     if any(sink.runner == "spark" for sink in spec.sinks):
         from agent.runner.spark.versions import told
 
@@ -223,4 +225,5 @@ def _as_json(chosen: Chosen, spec: AgentSpec | None, diagnostics: list[Diagnosti
             for d in diagnostics
         ],
         "flow": ways(graph_of(spec)) if spec else [],
+        "paths": dict(spec.paths) if spec else {},
     }

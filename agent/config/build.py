@@ -12,6 +12,7 @@ from agent.config.diagnostics import Report
 from agent.config.flume import Survivors
 from agent.config.joins import Joins
 from agent.config.parts import Groups, Part, names_in, parts, sort, unfinished, without_remark
+from agent.config.paths import absolute_paths
 from agent.config.properties import Property, words
 from agent.config.runners import Drain, objections
 from agent.config.selectors import SelectorReader
@@ -244,6 +245,7 @@ class Builder:
 
     def _options(self) -> AgentOptions:
         texts = {name: prop.value for name, prop in self.written.options.items()}
+        texts |= absolute_paths(self.agent, AgentOptions.options(), self.written.options, self.report)
         config, problems = AgentOptions.parse(texts)
         for problem in problems:
             prop = self.written.options.pop(problem.option, None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from agent.config import catalogue
 from agent.config.diagnostics import Report
 from agent.config.parts import Part, unfinished
+from agent.config.paths import absolute_paths
 from agent.config.properties import Property
 from agent.topology import ComponentSpec
 from plugins import Component, Components, Config, Problem, UnknownType, UnusableType
@@ -19,8 +19,6 @@ from plugins.installed import blamed, described
 from plugins.problems import suggestion
 from plugins.shared.javaclass import cannot_run, is_java_class
 
-_STORE = re.compile(r"kafka\.(.+\.)?ssl\.\w+\.location")
-"""Of the properties that are passed on to Kafka's client, those that name files."""
 _SECRET_NAME = re.compile(r"password|passphrase|secret|jaas|token$|credential|api[._-]?key|[._]pem$", re.IGNORECASE)
 _BEHIND = re.compile(r"\s#|\s//")
 _NAMES = re.compile(
@@ -68,7 +66,7 @@ class Reader:
         texts = {name: prop.value for name, prop in part.properties.items()}
         try:
             config_class = cls.config_class.for_type(written.value)
-            texts |= _found(config_class, part.properties)
+            texts |= absolute_paths(part.path, config_class.options(), part.properties, self.report)
             self._hide_secrets(config_class, part.properties)
             config, problems = config_class.parse(texts)
             cautions = list(config.cautions()) if config is not None else []
@@ -243,15 +241,3 @@ class Reader:
 def comment_behind(prop: Property) -> str:
     """A hint where what keeps a value from being understood may be a comment behind it."""
     return "; a comment is a line of its own, which begins with #" if _BEHIND.search(prop.value) else ""
-
-
-def _found(config_class: type[Config], properties: Mapping[str, Property]) -> dict[str, str]:
-    """The options that name a file which is not found from the working directory, and is beside the configuration."""
-    declared = {option.name for option in config_class.options() if option.file}
-    found = {}
-    for name, prop in properties.items():
-        if name in declared or _STORE.fullmatch(name):
-            path = Path(prop.place.file).absolute().parent / prop.value
-            if not Path(prop.value).exists() and path.exists():
-                found[name] = str(path)
-    return found

@@ -46,6 +46,8 @@ class Report:
         self._found: list[Diagnostic] = []
         self._secrets: dict[str, str] = {}
         self._dropped: set[str] = set()
+        self.paths: dict[str, str] = {}
+        """By option, with the path of its component: the absolute form of each relative path."""
 
     def secret(self, value: str, shown: str) -> None:
         """Never show `value`; show `shown` in its place."""

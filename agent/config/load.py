@@ -150,7 +150,7 @@ def _agent(
     if spec is None:
         return None
     clean = report.cleaner()  # all secrets are known only now
-    return replace(spec, more=more, shown={key: clean(value) for key, value in written.items()})
+    return replace(spec, more=more, paths=report.paths, shown={key: clean(value) for key, value in written.items()})
 
 
 def _survivors(agent: str, file: str, properties: Mapping[str, Property], report: Report) -> Survivors | None:

@@ -37,16 +37,19 @@ class FileChannelConfig(BoundedConfig):
     checkpoint_dir: str = option(
         "~/.flume/file-channel/checkpoint",
         name="checkpointDir",
+        path="flume",
         description="Directory for the positions of the sinks. Each channel needs one of its own.",
     )
     data_dirs: str = option(
         "~/.flume/file-channel/data",
         name="dataDirs",
+        path="flume list",
         description="Directories for the events, separated by commas; on several disks they are written in turns.",
     )
     backup_checkpoint_dir: str = option(
         "",
         name="backupCheckpointDir",
+        path="flume",
         description="Directory of Flume's second checkpoint. It is read when events that Flume left are taken over, "
         "if the first checkpoint is damaged.",
     )

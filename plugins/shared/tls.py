@@ -102,6 +102,7 @@ class TlsServerConfig(_TlsConfig):
         None,
         name="keystore",
         file=True,
+        path="flume",
         description="File with the private key and its certificates: a Java keystore (JKS, PKCS12) or PEM. If unset, "
         "the environment variable FLUME_SSL_KEYSTORE_PATH names it.",
     )
@@ -114,6 +115,7 @@ class TlsServerConfig(_TlsConfig):
         None,
         name="truststore",
         file=True,
+        path="flume",
         description="File with certificate authorities: a Java keystore (JKS, PKCS12) or PEM. If it is set, each "
         "client must show a certificate that one of them has signed.",
     )
@@ -190,6 +192,7 @@ class TlsClientConfig(_TlsConfig):
         None,
         name="truststore",
         file=True,
+        path="flume",
         description="File with the certificate authorities to trust: a Java keystore (JKS, PKCS12) or PEM. If unset, "
         "the one that the environment variable FLUME_SSL_TRUSTSTORE_PATH names, or else those of this machine.",
     )

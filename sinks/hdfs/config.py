@@ -166,6 +166,7 @@ class HdfsConfig(Config):
     staging_dir: str | None = option(
         None,
         name="hdfs.stagingDir",
+        path="own",
         description="Local directory for unfinished files. If unset, the system's directory for temporary files.",
     )
     kerberos_principal: str | None = option(

@@ -51,6 +51,7 @@ def schema_url(prefix: str = "", places: str = "`http://…` or a local file") -
         None,
         name=f"{prefix}serializer.schemaURL",
         file=True,
+        path="flume",
         description=f"With `AVRO_BODY`: schema of the events whose headers name none, {places}.",
     )
 

@@ -81,6 +81,7 @@ class SparkSinkConfig(Config):
     )
     output: dict[str, str] = option(
         name="output.",
+        path="own",
         description="`output.<name>.type` is `kafka` (with `topic`), `parquet` (with `path` and, if wanted, "
         "`partitionBy`) or `console` (with `rows`). `output.<name>.mode` is `append`, `update` or `complete`. To "
         "deliver an output with another sink, write it to the topic of the channel that this sink drains.",
@@ -88,6 +89,7 @@ class SparkSinkConfig(Config):
     checkpoint: str | None = option(
         None,
         name="checkpoint",
+        path="own",
         description="Directory of the processor's state and positions. If executors run on other hosts, all of them "
         "have to reach it, as in hdfs://host:port/…. If unset, it is in the agent's state directory.",
     )

@@ -48,6 +48,7 @@ class SpooldirConfig(Config):
 
     spool_dir: str = option(
         name="spoolDir",
+        path="flume",
         description="Directory to read files from. They must not change once they are there.",
         min_length=1,
     )

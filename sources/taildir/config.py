@@ -28,6 +28,7 @@ class TaildirConfig(Config):
     patterns: dict[str, str] = option(
         {},
         name="filegroups.",
+        path="flume",
         description="`filegroups.<group>` is the path of the group's files. The part after the last slash is a "
         "regular expression that must match the whole file name. A relative path begins at the working directory.",
     )
@@ -37,6 +38,7 @@ class TaildirConfig(Config):
     position_file: str = option(
         "~/.flume/taildir_position.json",
         name="positionFile",
+        path="flume",
         description="File that holds the positions, in Flume's format. Two files beside it are the agent's own: "
         "`.journal` has every position as soon as it is stored and how to recognise each file, "
         "`.lock` keeps other sources away.",

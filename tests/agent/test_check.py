@@ -159,6 +159,7 @@ def test_json(run: Run) -> None:
             },
         ],
         "flow": [],
+        "paths": {},
         "starts": False,
         "asked": False,
     }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.cli import main
 from agent.config import load
 from agent.topology import Route, SelectorSpec, Tolerance
 from plugins import Components
@@ -174,37 +177,73 @@ def test_many_errors_stay_quick(tmp_path: Path) -> None:
     assert len(found) == 6000
 
 
-def test_a_file_that_is_not_there_is_looked_for_beside_the_configuration(
+def test_a_relative_path_begins_at_the_working_directory_or_beside_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
-    for directory in (home, elsewhere):
-        (directory / "tls").mkdir(parents=True)
-    (home / "tls" / "trust.pem").touch()
-    lines = [
-        "channels = c1",
-        "sinks = k1",
-        "channels.c1.type = kafka",
-        "channels.c1.kafka.bootstrap.servers = h:1",
-        "channels.c1.kafka.producer.ssl.truststore.location = tls/trust.pem",
-        "sinks.k1.type = avro",
-        "sinks.k1.channel = c1",
-        "sinks.k1.hostname = h",
-        "sinks.k1.port = 1",
-        "sinks.k1.ssl = true",
-        "sinks.k1.truststore = tls/trust.pem",
-    ]
-    (home / "agent.conf").write_text("".join(f"a1.{line}\n" for line in lines))
-    monkeypatch.chdir(elsewhere)
-
-    def paths() -> set[str]:
-        spec, found = load(Path("../home/agent.conf"), components=Components())
-        assert spec is not None, found
-        location = spec.channels[0].properties["kafka.producer.ssl.truststore.location"]
-        return {spec.sinks[0].properties["truststore"], location}
-
-    (beside,) = paths()
-    assert Path(beside).is_absolute()
-    assert Path(beside).samefile(home / "tls" / "trust.pem")
-    (elsewhere / "tls" / "trust.pem").touch()
-    assert paths() == {"tls/trust.pem"}, "the working directory comes first"
+    home, work = tmp_path / "home", tmp_path / "work"
+    for directory in (home, work):
+        directory.mkdir()
+    (home / "trust.pem").touch()
+    lines = {
+        "channels": "c1 c2",
+        "sources": "s1 s2",
+        "sinks": "k1 k2 k3",
+        "channels.c1.type": "kafka",
+        "channels.c1.kafka.bootstrap.servers": "h:1",
+        "channels.c1.kafka.producer.ssl.truststore.location": "trust.pem",
+        "channels.c2.type": "file",
+        "channels.c2.dataDirs": "one, /two,three",
+        "channels.c2.checkpointDir": "../checkpoint",
+        "sources.s1.type": "taildir",
+        "sources.s1.channels": "c1",
+        "sources.s1.filegroups": "g",
+        "sources.s1.filegroups.g": "logs/.*",
+        "sources.s1.positionFile": "positions.json",
+        "sources.s2.type": "spooldir",
+        "sources.s2.channels": "c2",
+        "sources.s2.spoolDir": "spool",
+        "sinks.k1.type": "avro",
+        "sinks.k1.channel": "c1",
+        "sinks.k1.hostname": "h",
+        "sinks.k1.port": "1",
+        "sinks.k1.ssl": "true",
+        "sinks.k1.truststore": "trust.pem",
+        "sinks.k2.type": "hdfs",
+        "sinks.k2.channel": "c1",
+        "sinks.k2.hdfs.path": "file:///out",
+        "sinks.k2.hdfs.stagingDir": "staging",
+        "sinks.k3.type": "file_roll",
+        "sinks.k3.channel": "c2",
+        "sinks.k3.sink.directory": "./out",
+        "deadletters.directory": "letters",
+        "monitoring.file": "/metrics.json",
+    }
+    (home / "agent.conf").write_text("".join(f"a1.{name} = {value}\n" for name, value in lines.items()))
+    monkeypatch.chdir(work)
+    spec, found = load(Path("../home/agent.conf"), components=Components())
+    assert spec is not None, found
+    assert spec.paths == {
+        "a1.channels.c1.kafka.producer.ssl.truststore.location": f"{work}/trust.pem",
+        "a1.channels.c2.dataDirs": f"{work}/one,/two,{work}/three",
+        "a1.channels.c2.checkpointDir": f"{tmp_path}/checkpoint",
+        "a1.sources.s1.filegroups.g": f"{work}/logs/.*",
+        "a1.sources.s1.positionFile": f"{work}/positions.json",
+        "a1.sources.s2.spoolDir": f"{work}/spool",
+        "a1.sinks.k1.truststore": f"{work}/trust.pem",
+        "a1.sinks.k2.hdfs.stagingDir": f"{home}/staging",
+        "a1.sinks.k3.sink.directory": f"{work}/out",
+        "a1.deadletters.directory": f"{home}/letters",
+    }
+    configs = {one.path: one.config for one in (*spec.channels, *spec.sources, *spec.sinks)}
+    assert configs["a1.channels.c2"].data_dirs == f"{work}/one,/two,{work}/three"
+    assert configs["a1.sources.s1"].position_file == f"{work}/positions.json"
+    assert configs["a1.sinks.k2"].staging_dir == f"{home}/staging"
+    assert spec.options.deadletters_directory == f"{home}/letters"
+    messages = [one.message for one in found if "trust" in one.message]
+    assert len(messages) == 2
+    assert all(f"is {work}/trust.pem, which does not exist" in text for text in messages)
+    assert all(text.endswith(f"write {home}/trust.pem for the one there") for text in messages)
+    shown = CliRunner().invoke(main, ["check", "-c", "../home/agent.conf"])
+    assert all(f"  {option} is {path}\n" in shown.output for option, path in spec.paths.items()), shown.output
+    told = json.loads(CliRunner().invoke(main, ["check", "-c", "../home/agent.conf", "--json"]).stdout)
+    assert told["paths"] == spec.paths

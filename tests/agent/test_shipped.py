@@ -75,3 +75,12 @@ def test_the_processor_of_flafka_conf_counts_by_minute_sender_and_level() -> Non
 def test_flafka_conf_names_the_sandbox(cluster: type[Cluster], name: str, tmp_path: Path) -> None:
     port = cluster(tmp_path).default_ports()[name]
     assert f"127.0.0.1:{port}" in (CONF / "flafka.conf").read_text()
+
+
+def test_addresses_in_shipped_files_come_from_the_variables_of_agent_env() -> None:
+    """`eval "$(agent env --export)"` is enough, whichever instance the servers are."""
+    servers = {}
+    for file in CONF.rglob("*.conf"):
+        found = re.findall(r"\$\{env:(\w+):-(?:https?://)?127\.0\.0\.1:\d{5}\b", file.read_text())
+        servers |= dict.fromkeys(found, file.name)
+    assert servers.keys() == {"FLAFKA_KAFKA", "FLAFKA_HDFS", "FLAFKA_HBASE", "FLAFKA_SOLR"}, servers

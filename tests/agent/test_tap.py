@@ -107,7 +107,6 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving
     one.server.stop()
 
 
-
 def test_events_are_shown_as_they_pass(serving: Serving) -> None:
     shown = serving.run("a1.channels.c1", [batch_of("one", "two"), batch_of("three")], "c1", "--limit", "3")
     assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "one\ntwo\nthree\n", f"{WAITING}\n")

@@ -38,6 +38,7 @@ class MorphlineConfig(Config):
         None,
         name="morphlineFile",
         file=True,
+        path="flume",
         description="File with morphlines, in HOCON, as Kite's library reads it.",
     )
     morphline_id: str | None = option(
