@@ -23,24 +23,24 @@ class Node:
     """One component."""
 
     id: str
-    """Its path in the configuration, `a1.sinks.k1`."""
+    """Path in the configuration, `a1.sinks.k1`."""
     kind: NodeKind
     name: str
     type: str
     words: tuple[str, ...] = ()
-    """What is special about it, in words: `on Spark`, `group g1`, `by header type`."""
+    """Peculiarities in words: `on Spark`, `group g1`, `by header type`."""
     metrics: str = ""
-    """Its key in the metrics, `SINK.k1`."""
+    """Key in the metrics, `SINK.k1`."""
     lag_unit: str = ""
     """Unit of a sink's lag: `events`, or `records` of a Kafka channel whose records hold many events each."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Its own lines of the configuration, secrets hidden."""
+    """Lines of the component in the configuration, secrets hidden."""
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """What its other options are."""
+    """Values of the other options."""
     place: str = ""
     """File and line."""
     interceptors: tuple[Node, ...] = ()
-    """What stands behind a source, and before a sink, in its order."""
+    """Interceptors behind a source, or before a sink, in their order."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Edge:
     """Ids of nodes."""
     kind: EdgeKind = "events"
     label: str = ""
-    """Which events, where not all go this way."""
+    """Description of the events that go this way, where not all do."""
     metrics: str = ""
-    """Its key in the metrics, `ROUTE.s1.c1`; empty where what goes this way is not counted apart."""
+    """Key in the metrics, `ROUTE.s1.c1`; empty if the events of this edge are not counted apart."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Graph:
-    """All of one agent, in the order of its file."""
+    """Topology of one agent, in the order of its file."""
 
     agent: str
     file: str
@@ -80,7 +80,7 @@ class Graph:
     """Every line of the configuration in effect, by its key, secrets hidden."""
 
     def data(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
     def of(self, kind: NodeKind) -> list[Node]:
@@ -176,7 +176,7 @@ def _defaults(config: Config, written: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plain(value: object) -> str:
-    """As a configuration would write it."""
+    """Return the text that a configuration would have."""
     if isinstance(value, bool):
         return str(value).lower()
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

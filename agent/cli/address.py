@@ -14,7 +14,7 @@ from agent.cli.configured import Chosen, load_or_exit
 from agent.options import AgentOptions
 
 SECONDS = 5.0
-"""How long an answer may take."""
+"""Longest time for an answer."""
 
 
 class NoAnswer(click.ClickException):
@@ -23,7 +23,7 @@ class NoAnswer(click.ClickException):
 
 @dataclass(frozen=True)
 class Address:
-    """Where an agent is asked."""
+    """Address of an agent's HTTP server."""
 
     host: str
     port: int
@@ -61,7 +61,7 @@ class Address:
 
 
 def address_of(chosen: Chosen | None, url: str | None, token: str | None) -> Address:
-    """Of a URL, or where the agent of a configuration serves its metrics."""
+    """Return the address in a URL, or the one at which the agent of a configuration serves its metrics."""
     if (chosen is None) == (url is None):
         raise click.UsageError("which agent? Name its configuration with -c FILE, or its address with --url")
     if url is not None:
@@ -76,7 +76,7 @@ def address_of(chosen: Chosen | None, url: str | None, token: str | None) -> Add
 
 
 def address_in(options: AgentOptions) -> Address | None:
-    """Where an agent with these options on this host is asked; None where it takes any free port."""
+    """Return the address of an agent with these options on this host; None if it takes any free port."""
     if not options.monitoring_port:
         return None
     known = options.monitoring_token.get_secret_value() if options.monitoring_token is not None else ""

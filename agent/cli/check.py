@@ -73,7 +73,7 @@ def check(chosen: Chosen, connect: bool, verbose: bool, as_json: bool) -> None:
 
 
 def spark(spec: AgentSpec, mode: Mode, *, connect: bool) -> list[Diagnostic]:
-    """Whether Spark, Java and Python go together, for the sinks on Spark; `connect` asks the master, too."""
+    """Return the conflicts of Spark, Java and Python, for sinks on Spark; with `connect`, ask the master, too."""
     first = next((sink for sink in spec.sinks if sink.runner == "spark"), None)
     if first is None:
         return []
@@ -85,9 +85,9 @@ def spark(spec: AgentSpec, mode: Mode, *, connect: bool) -> list[Diagnostic]:
 
 
 def probe(spec: AgentSpec, mode: Mode, running: Sequence[int] = ()) -> list[Diagnostic]:
-    """What would keep each component from opening, asked of all at once; no answer in time is one too.
+    """Return what keeps components from opening; all are asked at once, and no answer in time counts, too.
 
-    What the processes `running` of this configuration listen on is not taken by another program.
+    Ports and directories of the processes `running`, which run this configuration, are free.
     """
     answers: queue.SimpleQueue[tuple[ComponentSpec, list[str]]] = queue.SimpleQueue()
     waiting = list(components_of(spec))
@@ -144,7 +144,7 @@ def _refusals(sink: SinkSpec, channel: ChannelSpec) -> Iterator[str]:
 
 
 def _probe_monitoring(spec: AgentSpec, running: Sequence[int]) -> list[Diagnostic]:
-    """Whether the metrics can be served."""
+    """Return why the metrics cannot be served."""
     from agent.monitoring.server import listen
 
     host, port = spec.options.monitoring_host, spec.options.monitoring_port

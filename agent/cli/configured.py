@@ -1,4 +1,4 @@
-"""What the commands that take a configuration share: its options, and how its errors are shown."""
+"""Options and errors of the commands that take a configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from plugins import Components
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which configuration a command was given, and how strictly to read it."""
+    """Configuration that a command was given, and how strictly to read it."""
 
     file: Path
     name: str | None
@@ -31,7 +31,7 @@ class Chosen:
     more: tuple[Path, ...] = ()
     """Files read after it; what they set wins."""
     as_flume: bool = False
-    """Whether it was named in Flume's spelling."""
+    """True if it was named in Flume's spelling."""
 
     def load(self, *, notes: bool = False) -> tuple[AgentSpec | None, list[Diagnostic]]:
         """Read and check it; with `notes`, what is only to be known is among what is found."""
@@ -56,7 +56,7 @@ def configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def optional_configuration_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a command that may be told something else instead: `chosen` is None where none is named."""
+    """Add the same options to a command that also works without a configuration: `chosen` is None then."""
     return _with_configuration(command, required=False)
 
 

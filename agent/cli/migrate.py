@@ -27,7 +27,7 @@ HEADINGS: dict[Verdict, tuple[str, str]] = {
     "differs": ("Differs from Flume", "yellow"),
     "runs": ("Runs", "green"),
 }
-"""What stands above the lines of each verdict, and in which colour."""
+"""Heading of the lines of each verdict, and its colour."""
 
 
 @click.command()

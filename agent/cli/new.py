@@ -39,12 +39,12 @@ def new(
     """Make a directory with an agent, a component or a processor that works, and its test; or a test of a pipeline.
 
     \b
-    agent new agent my-agent          a configuration that runs as it is
-    agent new source my-source        a package: source, test, configuration
-    agent new sink|interceptor NAME   the same for these
-    agent new processor my-processor  a PySpark function with its test
+    agent new agent my-agent          a configuration that runs as it is.
+    agent new source my-source        a package: source, test, configuration.
+    agent new sink|interceptor NAME   the same for these.
+    agent new processor my-processor  a PySpark function with its test.
     agent new test NAME -c agent.conf [EVENTS]
-                                      NAME.test.toml, for `agent test`
+                                      NAME.test.toml, for `agent test`.
 
     EVENTS of a test are a file, or - for standard input: lines, or what `agent tap --json` prints. What they become
     now is what the test expects.

@@ -22,7 +22,7 @@ from agent.topology import AgentSpec
 
 WAIT_SECONDS = 120.0
 SILENT_SECONDS = 15.0
-"""So long one is waited for whose monitoring did not answer before: that may come with the new configuration."""
+"""Longest wait for an agent whose monitoring did not answer before: the new configuration may begin it."""
 
 
 @click.command()
@@ -31,8 +31,8 @@ SILENT_SECONDS = 15.0
 def reload(chosen: Chosen, as_json: bool) -> None:
     """Have the running agent go over to its configuration as it is now.
 
-    The configuration is checked first: with errors, nothing is asked of the agent. What has not changed goes on
-    undisturbed. Exit code: 0 when the agent runs it, 2 when the configuration has errors, else 1.
+    The configuration is checked first: with errors, nothing is asked of the agent. What has not changed keeps
+    running. Exit code: 0 when the agent runs it, 2 when the configuration has errors, else 1.
     """
     spec, diagnostics = chosen.load()
     show(diagnostics, sys.stderr)
@@ -74,7 +74,7 @@ def reload(chosen: Chosen, as_json: bool) -> None:
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
-    """Whether the process has a handler for that signal; False where it has ended."""
+    """Return True if the process has a handler for that signal; False if it has ended."""
     try:
         found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:

@@ -55,7 +55,7 @@ def replay(
     """Send what a channel's topic holds of a span of time to one sink again.
 
     The sink is run here, in a consumer group of the replay's own; the agents may run, and their positions stay where
-    they are. Run again with the same arguments, it goes on where it was: nothing is delivered twice within a replay.
+    they are. Run again with the same arguments, it resumes: nothing is delivered twice within a replay.
     Stores that have events by id overwrite them; hdfs gets more files, with `-replay` in their names.
 
     Dead letters are replayed by `agent dlq replay`.

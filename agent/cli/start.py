@@ -34,9 +34,9 @@ log = logging.getLogger("agent")
 LOOK_SECONDS = 0.5
 """A drain asks the brokers so often."""
 SAME_SECONDS = 1.0
-"""What comes so soon after a signal is the same request: GNU timeout sends one to a process and one to its group."""
+"""Within this time a second signal is the same request: GNU timeout signals a process and its group."""
 TELL_SECONDS = 2.0
-"""How long the end waits for the log, whose reader may take nothing any more."""
+"""Longest wait for the log at the end; its reader may take nothing any more."""
 _MOST_FILES = 1 << 20
 """Linux' own most for a process; containers may name more, which old programs started by `exec` would all close."""
 
@@ -70,7 +70,7 @@ _MOST_FILES = 1 << 20
 def start(chosen: Chosen, drain: bool, level: str, form: str, reload_conf: bool | None) -> None:
     """Run an agent until SIGTERM or Ctrl-C; then it drains, commits and ends.
 
-    SIGHUP, or `agent reload`, has it read its configuration again: what has not changed goes on undisturbed. With
+    SIGHUP, or `agent reload`, has it read its configuration again: what has not changed keeps running. With
     errors in it, nothing changes. SIGQUIT, or Ctrl-\\, writes what each thread is doing to standard error, as a JVM
     does.
 
@@ -121,8 +121,9 @@ def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> in
 
 @contextmanager
 def _signals() -> Iterator[socket.socket]:
-    """SIGTERM, SIGINT and SIGHUP, a byte each, as soon as the kernel gives them to any thread of this process, and
-    SIGQUIT, which was answered then.
+    """Yield a socket with a byte for each SIGTERM, SIGINT, SIGHUP and SIGQUIT that any thread gets.
+
+    SIGQUIT is answered by then.
 
     Python's handlers run on the main thread alone, which may be waiting for others, and may hold any lock.
     """
@@ -155,7 +156,7 @@ def _next(signals: socket.socket, seconds: float | None = None) -> int:
 
 
 def _has_terminal() -> bool:
-    """Whether a terminal controls this process."""
+    """Return True if a terminal controls this process."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:

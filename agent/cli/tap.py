@@ -27,16 +27,16 @@ from agent.topology import AgentSpec
 @click.option("--headers", is_flag=True, help="Show the headers as well.")
 @json_option
 def tap(component: str, chosen: Chosen, grep: str | None, limit: int | None, headers: bool, as_json: bool) -> None:
-    """Show events of a running agent as they pass a component; its user may, on its host.
+    """Show events of a running agent as they pass a component. Only its user may ask, on its host.
 
     \b
-    agent tap s1      of a source, behind its interceptors: as channels get them
-    agent tap s1.i1   before and after an interceptor
-    agent tap c1      as they are put into a channel
-    agent tap k1      as a sink gets them: again where it failed; k1.i1 as above
+    agent tap s1      of a source, behind its interceptors: as channels get them.
+    agent tap s1.i1   before and after an interceptor.
+    agent tap c1      as they are put into a channel.
+    agent tap k1      as a sink gets them: again where it failed; k1.i1 as above.
 
-    Nothing waits for it: of a stream that is faster than what reads this, some are left out, and counted on standard
-    error. With --json, an object a line; a body that is no UTF-8 is in body_base64.
+    The agent does not wait for it. Of a stream that is faster than what reads this, some are left out, and counted
+    on standard error. With --json, an object a line; a body that is no UTF-8 is in body_base64.
     """
     spec = load_or_exit(chosen)
     shown = 0

@@ -51,14 +51,14 @@ class Row:
     lag: float | None
     """Undelivered events or records of a sink, None if not known. Events that a channel outside Kafka holds."""
     lag_unit: str
-    """Of a sink: `events`, or `records` of a Kafka channel whose records hold many events each."""
+    """Unit of `lag`: `events`, or `records` of a Kafka channel whose records hold many events each."""
     lag_seconds: float | None
     """Seconds since the oldest of them came into the channel; None if not known."""
     batch_milliseconds: float | None
-    """How long its latest batch took."""
+    """Duration of the latest batch."""
     dead_letters: float | None
     filtered: float | None
-    """Of an interceptor: events that it dropped."""
+    """Events that an interceptor dropped."""
     dropped_datagrams: float | None
     retry_attempt: int | None
     retry_seconds: float | None
@@ -119,7 +119,7 @@ def _refuse_another(chosen: Chosen, address: Address, graph: dict[str, Any]) -> 
 
 
 def rows(graph: dict[str, Any], state: dict[str, Any]) -> Iterator[Row]:
-    """All components, in the order in which events pass them."""
+    """Yield the components in the order in which events pass them."""
     for node in sorted(graph["nodes"], key=lambda node: ("source", "channel", "sink").index(node["kind"])):
         own = [_row(one, state) for one in node["interceptors"]]
         if node["kind"] == "sink":
@@ -260,7 +260,7 @@ def _live(address: Address, graph: dict[str, Any], interval: float) -> None:
 
 
 def _configuration(state: dict[str, Any]) -> tuple[Any, Any]:
-    """Another one, after a restart or a reload, may have another graph."""
+    """Return what is another value after a restart or a reload, which may bring another graph."""
     return state["started"], state.get("configured")
 
 

@@ -26,8 +26,8 @@ COLOURS = {"delivered": "green", "waiting": "yellow", "dead letter": "red", "mis
 def trace(event_id: str, chosen: Chosen, as_json: bool) -> None:
     """Say where an event came from and where it went, as the channel, the stores and the dead letters have it now.
 
-    EVENT_ID is the id of a document, the key of a row, or what `agent dlq`, `agent tap --json` and the log call an
-    event, such as events~0a1b2c3d4e-0-17-3. Nothing is changed; the agents may run.
+    EVENT_ID is the id of a document or the key of a row, such as events~0a1b2c3d4e-0-17-3. `agent dlq`,
+    `agent tap --json` and the log have the same ids. Nothing is changed; the agents may run.
 
     Exit code: 0 if the event was found anywhere, else 1.
     """

@@ -298,7 +298,7 @@ class Builder:
                 self.report.error(self.runner_places[spec.path], spec.path, objection, drops=spec.path)
 
     def _check_master(self, sinks: list[SinkSpec], master: str) -> None:
-        """What says where YARN is comes from the environment."""
+        """Check that the environment says where YARN is."""
         on_spark = [spec for spec in sinks if spec.runner == "spark"]
         if master != YARN or not on_spark:
             return

@@ -1,4 +1,4 @@
-"""One component: its class found, its options read, every problem told at its line."""
+"""Reader of one component: finds its class, reads its options, and reports each problem at its line."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Reader:
         return spec
 
     def built(self, kind: str) -> str:
-        """Which types there are, as part of a sentence."""
+        """Return the types that there are, as part of a sentence."""
         return f"built are: {', '.join(cls.type_name for cls in self.components.all(kind)) or 'none'}"
 
     def _class(self, part: Part, written: Property) -> type[Component[Any]] | None:

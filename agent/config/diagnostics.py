@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, each with its place."""
+"""Errors, warnings and notes on a configuration, each with its place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from agent.topology import Place
 
 Severity = Literal["error", "warning", "note"]
-"""What keeps it from running; what changes or loses something, or may be a mistake; what is only to be known."""
+"""An error keeps the agent from running; a warning may be a mistake or a loss; a note is for information."""
 Mode = Literal["normal", "strict", "lenient"]
 
 
@@ -24,7 +24,7 @@ class Diagnostic:
     """`a1.sinks.k1`; empty where it is about the file as a whole."""
     message: str
     differs: bool = False
-    """Whether Flume does otherwise with the same file, so that something else happens here."""
+    """True if Flume does otherwise with the same file, so that something else happens here."""
     instead: tuple[tuple[str, str], ...] | None = None
     """Properties, by their whole names, that say in place of that line what happens here; None: the line may stay."""
 
@@ -89,16 +89,16 @@ class Report:
         self._found.append(Diagnostic("note", place, component, message, differs))
 
     def dropped(self, path: str) -> bool:
-        """Whether an error has dropped that component."""
+        """Return True if an error has dropped that component."""
         return path in self._dropped
 
     @property
     def failed(self) -> bool:
-        """Whether anything found is an error."""
+        """True if anything found is an error."""
         return any(found.severity == "error" for found in self._found)
 
     def diagnostics(self, *, notes: bool = False) -> list[Diagnostic]:
-        """All found, those of severity `note` only with `notes`; secrets taken out, in the order of the file."""
+        """Return what was found, in the order of the file, without secrets; notes only with `notes`."""
         clean = self.cleaner()
         found = [
             replace(d, component=clean(d.component), message=clean(d.message))

@@ -37,12 +37,11 @@ def load(
     environment: Mapping[str, str] | None = None,
     notes: bool = False,
 ) -> tuple[AgentSpec | None, list[Diagnostic]]:
-    """The agent of that name (None: the only one in the file), and everything wrong with it, not only the first.
+    """Return the agent of that name (None: the only one in the file), and everything wrong with it.
 
     `more` are files read after it, as if they stood in it: what they set again wins. The agent is None exactly if a
-    diagnostic is an error. `system` holds `-D` properties. With `notes`, what is only to be known is told,
-    too. Nothing is started and no server is asked. Never raises
-    for what stands in a file.
+    diagnostic is an error. `system` holds `-D` properties. With `notes`, notes are among the diagnostics. Nothing
+    is started and no server is asked. Never raises for the content of a file.
     """
     report = Report(mode)
     for fault in components.faults:
@@ -83,7 +82,7 @@ def _read(file: Path, report: Report) -> str | None:
 
 
 def encoding_of(content: bytes) -> str:
-    """What a configuration is read as: UTF-8, or else what Java reads a properties file as."""
+    """Return the encoding of a configuration: UTF-8, or else the one of Java's properties files."""
     try:
         content.decode()
     except UnicodeDecodeError:
@@ -154,7 +153,7 @@ def _agent(
 
 
 def _survivors(agent: str, file: str, properties: Mapping[str, Property], report: Report) -> Survivors | None:
-    """What Flume would run of it; None where Flume fails to say so."""
+    """Return the components that Flume would run; None if Flume itself fails."""
     try:
         left = validate({prop.name: prop.value for prop in properties.values()})[0].get(agent)
     except ValueError as e:

@@ -20,10 +20,10 @@ _ABSOLUTE = re.compile(r"[/~]|[A-Za-z][A-Za-z0-9+.-]*:|$")
 def absolute_paths(
     component: str, options: Iterable[Option], properties: Mapping[str, Property], report: Report
 ) -> dict[str, str]:
-    """Return, by option, the value with absolute paths of each option that is written with a relative one.
+    """Return the values of options with relative paths, by option, in their absolute form.
 
-    A path in an option that Flume has begins at the working directory, as in Flume; in an option of ours, at the
-    directory of the configuration file. A file that is there in the other directory alone is a warning.
+    A path in an option that Flume has begins at the working directory, as in Flume. In an option of ours it begins
+    at the directory of the configuration file. A file that is there in the other directory alone is a warning.
     """
     declared, found = list(options), {}
     for name, prop in properties.items():

@@ -1,4 +1,4 @@
-"""All components' counters of one agent, in Flume's JSON and in Prometheus' form."""
+"""Counters of the components of one agent, in Flume's JSON and in Prometheus' form."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ COUNTERS = {
 """The names every component of a kind shows, at 0 where nothing was counted: of the first three those that Flume's
 dashboards expect; Flume shows no interceptors. A route is what one source puts into one channel, `ROUTE.s1.c1`."""
 REJECTED = {"SOURCE": {"EventRejectedCount": 0.0}, "SINK": {"EventRejectedCount": 0.0}}
-"""What Prometheus is told from 0 on besides, as it makes a rate of nothing else."""
+"""Counters that Prometheus gets from 0 on, too: it makes no rate of one that appears later."""
 
 GAUGES = frozenset(["ChannelCapacity", "ChannelFillPercentage", "ChannelSize", "OpenConnectionCount"])
-"""Of these the gauges. Whatever else is one tells so by `Metrics.set`."""
+"""Gauges among these names. `Metrics.set` makes others."""
 
 
 HELP = {
@@ -62,10 +62,10 @@ class Monitored:
     start_time: int
     """Milliseconds since the epoch."""
     counters: tuple[str, ...] = ()
-    """Names it shows besides those of its kind."""
+    """Names besides `COUNTERS` of the kind."""
 
     def values(self) -> dict[str, float]:
-        """Its counters, 0 where nothing was counted."""
+        """Return the counters, 0 where nothing was counted."""
         names = (*COUNTERS[self.kind], *self.counters)
         return {**dict.fromkeys(names, 0.0), **self.metrics.snapshot()}
 
@@ -74,17 +74,17 @@ class Registry:
     """The components of one agent."""
 
     def __init__(self, agent: str, rejecting: Callable[[], Mapping[str, str]] = dict) -> None:
-        """`rejecting` tells of components, by path (`a1.sinks.k1`), that have rejected events lately."""
+        """`rejecting` returns the components that have rejected events lately, by path such as `a1.sinks.k1`."""
         self.agent, self._rejecting = agent, rejecting
         self.components: list[Monitored] = []
         self._before: list[Monitored] = []
         self.application: Callable[[], Mapping[str, str]] = dict
-        """Tells what a cluster calls the application of the Spark driver, `application`, and shows it, `tracking`."""
+        """Returns name and URL, `application` and `tracking`, of the Spark driver's application on its cluster."""
         self.waiting: Callable[[], Mapping[str, str]] = dict
-        """Tells of components that do not take events yet since the agent's start, and why."""
+        """Returns the components that have not taken events since the agent's start, with the reason."""
 
     def add(self, kind: str, name: str, metrics: Metrics, counters: Iterable[str] = ()) -> None:
-        """Show this component from now on; `counters` are names it has besides those of its kind."""
+        """Show this component from now on; `counters` are names besides `COUNTERS` of its kind."""
         known = next((one for one in self._before if one.metrics is metrics), None)
         start = known.start_time if known is not None else int(time.time() * 1000)
         self.components.append(Monitored(kind, name, metrics, start, tuple(counters)))

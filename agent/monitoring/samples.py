@@ -24,7 +24,7 @@ MOST_EVENTS = 50
 """The latest are kept."""
 EVENTS_A_SECOND = 20
 MOST_BYTES = 2000
-"""So much is kept of a body, and of all headers of an event together."""
+"""Bytes that are kept of a body, and of all headers of an event together."""
 MOST_SAMPLES = 16
 LEASE_SECONDS = 6.0
 """A page asks every two seconds."""
@@ -39,7 +39,7 @@ class Sample(Listener):
         self._passed = 0
         self._second, self._left = 0, 0
         self.asked = time.monotonic()
-        """When somebody last asked for it."""
+        """Monotonic time of the latest request."""
         self.closing = contextlib.ExitStack()
 
     def _offer(self, seen: tuple[Seen, ...]) -> None:
@@ -59,7 +59,7 @@ class Sample(Listener):
                 self._kept.append({**about, **_plain(event)})
 
     def told(self) -> dict[str, Any]:
-        """What it has: how many events have passed, and the latest of those that were kept, the newest first."""
+        """Return the number of events that have passed, and the latest kept ones, the newest first."""
         self.asked = time.monotonic()
         with self._lock:
             return {"passed": self._passed, "events": [*reversed(self._kept)]}
@@ -76,7 +76,7 @@ class Samples:
         """By path."""
 
     def show(self, spec: AgentSpec, taps: Mapping[str, Taps]) -> None:
-        """These are the parts that there are now; `taps` are by path of source, channel or sink."""
+        """Sample the parts of this agent from now on; `taps` are by path of source, channel or sink."""
         graph = graph_of(spec)
         ends = {node.id for node in graph.nodes}
         with self._lock:

@@ -14,9 +14,9 @@ from plugins import Channel, ClusterLook, FlafkaError, KafkaBackedChannel, Metri
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
-"""Brokers are looked at so often."""
+"""Interval between two looks at the brokers."""
 BACKLOG_SECONDS = 5.0
-"""And what is left for the sinks so often."""
+"""Interval between two looks at the lag of the sinks."""
 BACKLOG = ("Lag", "Backlog", "LagSeconds", "RetentionSecondsLeft")
 """Gauges of a sink on a Kafka channel, known while the sink itself is down, too.
 
