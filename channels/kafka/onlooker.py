@@ -37,8 +37,8 @@ class KafkaOnlooker(Onlooker):
         self._consumers: dict[str, Consumer] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         """All that were ever seen, by id."""
-        self._times: dict[tuple[int, int], int] = {}
-        """By partition and offset: the time of the record there, of those that were oldest when last looked at."""
+        self._times: dict[str, dict[tuple[int, int], int]] = {}
+        """By group, partition and offset: time of a record that was the oldest one at the latest look."""
         self._retention: float | None = None
         self._retention_due = 0.0
 
@@ -81,7 +81,7 @@ class KafkaOnlooker(Onlooker):
         consumer = self._consumer(group)
         try:
             starts, left = self._left(consumer)
-            oldest = self._oldest(consumer, starts)
+            oldest = self._oldest(consumer, starts, self._times.setdefault(group or self._group, {}))
             retention = None if oldest is None else self._kept_for()
         except (KafkaException, TimeoutError) as e:
             name = group or self._group
@@ -112,10 +112,12 @@ class KafkaOnlooker(Onlooker):
                 left += high - start
         return starts, left
 
-    def _oldest(self, consumer: Consumer, starts: Mapping[int, int]) -> int | None:
+    def _oldest(self, consumer: Consumer, starts: Mapping[int, int], times: dict[tuple[int, int], int]) -> int | None:
+        """Return the time of the oldest record from `starts` on; `times` are known from the group's earlier looks."""
         wanted = {*starts.items()}
-        self._times = {at: stamp for at, stamp in self._times.items() if at in wanted}
-        unknown = wanted - self._times.keys()
+        for at in times.keys() - wanted:
+            del times[at]
+        unknown = wanted - times.keys()
         if unknown:
             consumer.assign([TopicPartition(self._topic, partition, offset) for partition, offset in unknown])
             deadline = time.monotonic() + RECORD_SECONDS
@@ -126,12 +128,12 @@ class KafkaOnlooker(Onlooker):
                 # What was there may be gone, or be the end of a transaction: the next one counts for it.
                 partition, offset = message.partition() or 0, message.offset() or 0
                 found = {at for at in unknown if at[0] == partition and at[1] <= offset}
-                self._times |= dict.fromkeys(found, message.timestamp()[1])
+                times |= dict.fromkeys(found, message.timestamp()[1])
                 unknown -= found
                 if found:
                     consumer.incremental_unassign([TopicPartition(self._topic, partition)])
             consumer.unassign()
-        return min(self._times.values(), default=None)
+        return min(times.values(), default=None)
 
     def _kept_for(self) -> float | None:
         """Seconds; None for ever, and where the brokers do not tell: that may be forbidden, and all else is known."""

@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from agent.services.kafka import KafkaCluster
 from agent.services.running import RunningAgent, free_port
 from channels.kafka.onlooker import KafkaOnlooker
+from plugins.shared.kafkaclient import CONSUMER
 from tests.agent.alerting import firing, look
 from tests.system.running import kafka_channel, send, unique
 
@@ -131,6 +133,24 @@ def test_a_backlog_is_known_where_the_settings_of_the_topic_are_not(brokers: str
     try:
         found = onlooker.backlog(None)
         assert (found.records, found.retention) == (5, None)
+    finally:
+        onlooker.close()
+
+
+def test_the_age_of_one_group_is_not_read_anew_for_another(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = unique("aged")
+    producer = Producer({"bootstrap.servers": brokers})
+    producer.produce(topic, b"x", partition=0, timestamp=5000)
+    assert producer.flush(60) == 0
+    done = Consumer({**CONSUMER, "bootstrap.servers": brokers, "group.id": f"{topic}-done"})
+    done.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    done.close()
+    onlooker = KafkaOnlooker(topic, f"{topic}-behind", {"bootstrap.servers": brokers})
+    try:
+        assert onlooker.backlog(None).oldest == 5000
+        monkeypatch.setattr("channels.kafka.onlooker.RECORD_SECONDS", 0.0)
+        assert onlooker.backlog(f"{topic}-done")[:2] == (0, None)
+        assert onlooker.backlog(None)[:2] == (1, 5000)
     finally:
         onlooker.close()
 
