@@ -1,0 +1,638 @@
+"""One agent that has every kind of source, channel and sink, and every command that asks a running agent.
+
+Each command is run with the brokers up and with all of them down. Its answer is compared with what was sent: ids,
+counts, units and names of components. A new command needs an entry in `ASKED` with tests here, or in `NOT_ASKED`.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from agent.cli import main
+from agent.services.hbase import HBaseCluster
+from agent.services.hdfs import HdfsCluster
+from agent.services.kafka import KafkaCluster
+from agent.services.running import RunningAgent, free_port
+from agent.services.solr import SolrCluster
+from plugins import Components
+from tests.system.running import in_hdfs, kafka_channel, send, unique
+from tests.system.stores import stored, table_of
+from tests.system.test_kafka_ends import create
+from tests.system.test_solr_sink import documents
+
+pytestmark = pytest.mark.timeout(1200)  # a machine that is busy elsewhere takes ten times as long as an idle one
+
+ASKED = {
+    *("top", "tap", "trace", "replay", "audit", "graph", "reload", "check", "explain"),
+    *("group describe", "group list", "group reset", "topic describe", "topic list"),
+    *("dlq list", "dlq show", "dlq replay"),
+}
+"""Commands that are run here."""
+NOT_ASKED = {
+    "start": "it is the agent",
+    "test": "it reads a file of tests",
+    "migrate": "it reads a configuration of Flume",
+    "size": "it calculates",
+    "new": "it writes files",
+    "template": "it prints a file",
+    "env": "it prints the addresses of the project's own servers",
+    "demo": "it has its own agent",
+    "process": "it previews a processor without the agent: test_processor.py",
+    "spark upload": "it copies Python to HDFS: test_proofs_yarn.py",
+    "topic create": "it knows no agent: test_cluster_cli.py",
+    "topic delete": "it knows no agent: test_cluster_cli.py",
+}
+GROUPS_NOT_ASKED = {"cluster": "it starts and stops servers", "sandbox": "it starts and stops servers"}
+
+EACH = 3
+"""Events that each source of `SOURCES` takes in."""
+SOURCES = {
+    "tcp": "syslogtcp",
+    "udp": "syslogudp",
+    "ports": "multiport_syslogtcp",
+    "text": "netcat",
+    "datagrams": "netcatudp",
+    "web": "http",
+    "command": "exec",
+    "drop": "spooldir",
+    "files": "taildir",
+    "java": "log4j",
+    "numbers": "seq",
+    "load": "stress",
+    "from-avro": "avro",
+    "from-thrift": "thrift",
+    "from-topic": "kafka",
+}
+"""By name, the type of each source. The last three get what `text`, `java` and `files` took in, by way of the
+channels `m`, `s` and `f` and the sinks that stand on these."""
+INTO_K = [name for name in SOURCES if name not in ("text", "java", "files")]
+"""Sources of the Kafka channel."""
+ALL = EACH * len(INTO_K)
+"""Events in the Kafka channel."""
+REPLICATED = {"archive": "hdfs", "rows": "hbase2", "index": "solr", "copy": "kafka", "directory": "file_roll"}
+WELL = {**REPLICATED, "nothing": "null", "lines": "logger"}
+"""Sinks that deliver each event of the Kafka channel, but for one that Solr refuses."""
+AWAY = {"search": "elasticsearch", "hook": "http"}
+"""Sinks whose servers are away."""
+ON_SPARK = {"processed": "spark"}
+FORWARDING = {"to-avro": "avro", "to-thrift": "thrift", "to-topic": "kafka"}
+SINKS = {**WELL, **AWAY, **ON_SPARK, **FORWARDING}
+CHANNELS = {"k": "kafka", "m": "memory", "s": "SPILLABLEMEMORY", "f": "file"}
+
+
+@dataclass
+class Scene:
+    """The agent, its servers, and what was sent to it."""
+
+    agent: RunningAgent
+    topic: str
+    kafka: KafkaCluster
+    hdfs: HdfsCluster
+    hbase: HBaseCluster
+    solr: str
+    state: Path
+    taps: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    bodies: dict[str, bytes] = field(default_factory=dict)
+    """Of all events of the Kafka channel, by id."""
+    began: str = ""
+    ended: str = ""
+
+    @property
+    def records(self) -> int:
+        """Records of the Kafka channel's topic."""
+        return len({id.rsplit("-", 1)[0] for id in self.bodies})
+
+    def run(self, *words: str, configured: bool = True) -> Result:
+        """An `agent` command with the agent's configuration."""
+        named = ["-c", str(self.agent.file)] if configured else []
+        return CliRunner(env={"XDG_STATE_HOME": str(self.state)}).invoke(main, [*words, *named])
+
+    def told(self, *words: str, configured: bool = True, code: int | None = 0) -> Any:
+        """Its answer in JSON."""
+        done = self.run(*words, "--json", configured=configured)
+        assert code in (None, done.exit_code), done.output
+        return json.loads(done.stdout)
+
+    def kafka_told(self, *words: str) -> Any:
+        """The answer, in JSON, of a command that is told the brokers rather than a configuration."""
+        return self.told(*words, "--bootstrap-server", self.kafka.bootstrap_servers, configured=False)
+
+    def group(self, sink: str) -> str:
+        """The consumer group of a sink on the Kafka channel."""
+        return f"{self.topic}-{sink}"
+
+    def path(self, name: str) -> str:
+        """A component's path behind the agent's name."""
+        return f"{'sources' if name in SOURCES else 'channels' if name in CHANNELS else 'sinks'}.{name}"
+
+    def id(self, body: bytes) -> str:
+        (found,) = [id for id, one in self.bodies.items() if one == body]
+        return found
+
+    def top(self) -> dict[str, dict[str, Any]]:
+        """What `agent top` tells of each component, by kind and name."""
+        return {f"{one['kind']} {one['name']}": one for one in self.told("top")["components"]}
+
+
+def configuration(
+    directory: Path, topic: str, kafka: KafkaCluster, hdfs: HdfsCluster, hbase: HBaseCluster, solr: str
+) -> str:
+    servers = kafka.bootstrap_servers
+    avro, thrift = free_port(), free_port()
+    (directory / "processors").mkdir()
+    (directory / "processors/every.py").write_text("def bodies(events, options):\n    return events.select('body')\n")
+    local = "bind = 127.0.0.1\nport = "
+    options = {
+        "sources.tcp": "host = 127.0.0.1\nport = 0",
+        "sources.udp": "host = 127.0.0.1\nport = 0",
+        "sources.ports": "host = 127.0.0.1\nports = 0",
+        "sources.text": f"{local}0",
+        "sources.datagrams": f"{local}0",
+        "sources.web": f"{local}0",
+        "sources.command": f"command = seq -f command_%.0f 0 {EACH - 1}",
+        "sources.drop": f"spoolDir = {directory}/drop",
+        "sources.files": f"filegroups = g\nfilegroups.g = {directory}/files.log\n"
+        f"positionFile = {directory}/positions.json",
+        "sources.java": f"{local}0",
+        "sources.numbers": f"totalEvents = {EACH}",
+        "sources.load": f"maxTotalEvents = {EACH}\nsize = 4",
+        "sources.from-avro": f"{local}{avro}",
+        "sources.from-thrift": f"{local}{thrift}",
+        "sources.from-topic": f"kafka.bootstrap.servers = {servers}\nkafka.topics = {topic}-in\n"
+        f"kafka.consumer.group.id = {topic}-in\nkafka.consumer.auto.offset.reset = earliest\n"
+        "setTopicHeader = false",
+        "channels.m": "capacity = 1000",
+        "channels.s": f"dataDirs = {directory}/s/data\ncheckpointDir = {directory}/s/checkpoint",
+        "channels.f": f"dataDirs = {directory}/f/data\ncheckpointDir = {directory}/f/checkpoint",
+        "sinks.archive": f"hdfs.path = webhdfs://{hdfs.webhdfs}/{topic}\nhdfs.fileType = DataStream\n"
+        "hdfs.rollInterval = 1\nhdfs.rollSize = 0\nhdfs.rollCount = 0",
+        "sinks.rows": f"thrift = {hbase.address}\ntable = {topic}\ncolumnFamily = f\ncreateTable = true",
+        "sinks.index": f"url = {solr}\nfield.number_i = %{{number}}\ninterceptors = seven\n"
+        "interceptors.seven.type = static\ninterceptors.seven.key = number\ninterceptors.seven.value = 7",
+        "sinks.copy": f"kafka.bootstrap.servers = {servers}\nkafka.topic = {topic}-copy",
+        "sinks.directory": f"sink.directory = {directory}/out",
+        "sinks.lines": "maxBytesToLog = 16",
+        "sinks.search": f"hostNames = 127.0.0.1:{free_port()}",
+        "sinks.hook": f"endpoint = http://127.0.0.1:{free_port()}/",
+        "sinks.processed": f"processor = every:bodies\nprocessor.path = {directory}/processors\n"
+        "output.out.type = console",
+        "sinks.to-avro": f"hostname = 127.0.0.1\nport = {avro}",
+        "sinks.to-thrift": f"hostname = 127.0.0.1\nport = {thrift}",
+        "sinks.to-topic": f"kafka.bootstrap.servers = {servers}\nkafka.topic = {topic}-in",
+    }
+    under = {"text": "m", "java": "s", "files": "f", "to-avro": "m", "to-thrift": "s", "to-topic": "f"}
+    lines = [
+        f"a1.sources = {' '.join(SOURCES)}",
+        f"a1.channels = {' '.join(CHANNELS)}",
+        f"a1.sinks = {' '.join(SINKS)}",
+        f"a1.monitoring.port = {free_port()}",
+        f"a1.audit.topic = {topic}.audit",
+        "a1.spark.triggerInterval = 1",
+        kafka_channel(kafka.bootstrap_servers, topic, name="k"),
+        *(f"a1.channels.{name}.type = {kind}" for name, kind in CHANNELS.items() if name != "k"),
+        *(f"a1.sources.{name}.type = {kind}" for name, kind in SOURCES.items()),
+        *(f"a1.sources.{name}.channels = {under.get(name, 'k')}" for name in SOURCES),
+        *(f"a1.sinks.{name}.type = {kind}" for name, kind in SINKS.items()),
+        *(f"a1.sinks.{name}.channel = {under.get(name, 'k')}" for name in SINKS),
+        *(f"a1.sinks.{name}.group = {topic}-{name}" for name in SINKS if name not in FORWARDING),
+        *(f"a1.{path}.{line}" for path, text in options.items() for line in text.splitlines()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def send_everything(scene: Scene, directory: Path) -> None:
+    """Three events to each source that does not make them itself."""
+    agent = scene.agent
+    syslog = [f"<13>1 - web-1 app - - - {{}} {n}\n".encode() for n in range(EACH)]
+    for name in ("tcp", "ports"):
+        send(agent.port(name), b"".join(line.replace(b"{}", name.encode()) for line in syslog))
+    send(agent.port("text"), b"".join(b"text %d\n" % n for n in range(EACH)))
+    send(agent.port("java"), b"".join(b'{"message": "java %d"}\n' % n for n in range(EACH)))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for number, line in enumerate(syslog):
+            sender.sendto(line.replace(b"{}", b"udp"), ("127.0.0.1", agent.port("udp")))
+            sender.sendto(b"datagrams %d\n" % number, ("127.0.0.1", agent.port("datagrams")))
+    posted = [{"headers": {}, "body": f"web {n}"} for n in range(EACH)]
+    posted[0]["headers"] = {"number": "seven"}
+    client = http.client.HTTPConnection("127.0.0.1", agent.port("web"), timeout=60)
+    client.request("POST", "/", json.dumps(posted))
+    assert client.getresponse().status == 200
+    client.close()
+    (directory / "dropped").write_bytes(b"".join(b"drop %d\n" % n for n in range(EACH)))
+    (directory / "dropped").rename(directory / "drop/dropped")
+    with (directory / "files.log").open("ab") as file:
+        file.write(b"".join(b"files %d\n" % n for n in range(EACH)))
+
+
+def sent() -> Counter[bytes]:
+    """Bodies of the Kafka channel."""
+    names = ["drop ", "datagrams ", "web ", "text ", "java ", "files ", "command_"]
+    named = [b"%s%d" % (name.encode(), n) for name in names for n in range(EACH)]
+    syslog = [b"app - - - %s %d" % (name, n) for name in (b"tcp", b"udp", b"ports") for n in range(EACH)]
+    return Counter([*named, *syslog, *(b"%d" % n for n in range(EACH)), *[b"\x7f" * 4] * EACH])
+
+
+@pytest.fixture(scope="module")
+def scene(
+    tmp_path_factory: pytest.TempPathFactory,
+    kafka_cluster: KafkaCluster,
+    hdfs_cluster: HdfsCluster,
+    hbase_cluster: HBaseCluster,
+    solr_cluster: SolrCluster,
+) -> Iterator[Scene]:
+    directory = tmp_path_factory.mktemp("everything")
+    topic = unique("everything")
+    for name in ("in", "copy"):
+        create(kafka_cluster, f"{topic}-{name}")
+    for name in ("drop", "out"):
+        (directory / name).mkdir()
+    (directory / "files.log").touch()
+    solr = solr_cluster.create_core(topic)
+    text = configuration(directory, topic, kafka_cluster, hdfs_cluster, hbase_cluster, solr)
+    with RunningAgent(directory / "agent", text) as agent:
+        state = directory / "agent/state"
+        one = Scene(agent, topic, kafka_cluster, hdfs_cluster, hbase_cluster, solr, state)
+        one.began = now()
+        agent.until(lambda: agent.get("/readyz")[0] == 200, "the agent to be ready")
+        taps = {name: Tap(one, name) for name in ("text", "m", "to-avro")}
+        send_everything(one, directory)
+        for source in SOURCES:
+            agent.until(lambda s=source: agent.count(f"SOURCE.{s}", "EventAcceptedCount") == EACH, f"all of {source}")
+        for sink in SINKS:
+            wanted = EACH if sink in FORWARDING else ALL - (sink == "index") if sink in WELL else 0
+            agent.until(
+                lambda s=sink, n=wanted: agent.count(f"SINK.{s}", "EventDrainSuccessCount") >= n, f"all in {sink}"
+            )
+        one.taps = {name: tap.events() for name, tap in taps.items()}
+        one.bodies = stored(kafka_cluster, topic)
+        time.sleep(0.002)  # the span of a replay ends behind the millisecond in which the last of them came
+        one.ended = now()
+        agent.until(lambda: all(figure(one, s, "Lag") == 0 for s in (*WELL, *ON_SPARK)), "all to be committed")
+        agent.until(lambda: all(figure(one, s, "LagSeconds") for s in AWAY), "the age of what is not")
+        yield one
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def figure(scene: Scene, sink: str, name: str) -> float | None:
+    value = scene.agent.metrics().get(f"SINK.{sink}", {}).get(name)
+    return None if value is None else float(value)
+
+
+class Tap:
+    """`agent tap` of a component, which waits for its events."""
+
+    def __init__(self, scene: Scene, component: str) -> None:
+        words = ["tap", component, "-c", str(scene.agent.file), "--json", "--limit", str(EACH)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "agent", *words],
+            env={**os.environ, "XDG_STATE_HOME": str(scene.state)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stderr is not None
+        said = self._process.stderr.readline()  # which comes once the agent hands over what passes
+        assert said.startswith(f"waiting for events at a1.{scene.path(component)};"), said
+
+    def events(self) -> list[dict[str, Any]]:
+        out, said = self._process.communicate(timeout=60)
+        assert (self._process.returncode, said) == (0, "")
+        return [json.loads(line) for line in out.splitlines()]
+
+
+def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from leaves(found, (*path, name))
+    else:
+        yield " ".join(path)
+
+
+def test_every_command_is_run_here_or_asks_no_running_agent() -> None:
+    every = {name for name in leaves(main) if name.partition(" ")[0] not in GROUPS_NOT_ASKED}
+    assert every == ASKED | NOT_ASKED.keys()
+
+
+def test_the_agent_has_every_kind_of_source_channel_and_sink() -> None:
+    components = Components()
+    found = {"source": SOURCES, "channel": CHANNELS, "sink": SINKS}
+    for kind, names in found.items():
+        classes = {components.get(kind, name) for name in names.values()}
+        assert classes == {cls for cls in components.all(kind) if cls.__module__.partition(".")[0] == f"{kind}s"}
+
+
+# --- with all servers that are to be there
+
+
+def test_top_tells_what_each_component_did_and_has_still_to_do(scene: Scene) -> None:
+    found = scene.top()
+    for name, kind in SOURCES.items():
+        one = found[f"source {name}"]
+        assert (one["id"], one["type"], one["events"]) == (f"a1.sources.{name}", kind, EACH)
+        assert (one["state"], one["lag"]) == ("ok", None)
+    for name, held in (("m", 0), ("s", 0), ("f", 0), ("k", None)):
+        one = found[f"channel {name}"]
+        assert (one["events"], one["lag"], one["state"]) == (ALL if name == "k" else EACH, held, "ok")
+    for name in SINKS:
+        one = found[f"sink {name}"]
+        events, lag = (
+            EACH if name in FORWARDING else ALL if name in WELL else 0,
+            0 if name not in AWAY else scene.records,
+        )
+        assert (one["events"], one["dead_letters"] or 0) == (events - (name == "index"), int(name == "index"))
+        assert (one["lag"], one["lag_unit"]) == (lag, "events" if name in FORWARDING else "records")
+        assert (one["lag_seconds"] or 0) > 0 if name in AWAY else one["lag_seconds"] == 0
+        assert one["state"] == ("failing" if name in AWAY else "degraded" if name == "index" else "ok")
+    problems = {one["component"]: one["reason"] for one in scene.told("top")["problems"]}
+    assert problems.keys() == {"SINK.search", "SINK.hook", "SINK.index"}
+    lines = {line.split()[0]: line for line in scene.run("top").stdout.splitlines()}
+    assert f"{scene.records} records" in lines["search"]
+    assert "0 events" in lines["to-avro"]
+    assert f" {ALL} " in lines["archive"]
+
+
+def test_the_pages_have_the_figures_of_top(scene: Scene) -> None:
+    agent, found = scene.agent, scene.top()
+    assert agent.get("/readyz")[0] == 200
+    status, body = agent.get("/healthz")
+    health = json.loads(body)
+    assert (status, health["state"], health["failing"].keys()) == (503, "failing", {"SINK.search", "SINK.hook"})
+    assert health["degraded"].keys() == {"SINK.index"}
+    prometheus = agent.get("/metrics/prometheus")[1].decode()
+    for name in SINKS:
+        lag = found[f"sink {name}"]["lag"]
+        assert figure(scene, name, "Lag") == lag
+        assert f'flafka_lag{{agent="a1",kind="sink",name="{name}"}} {lag}' in prometheus
+    counted = re.findall(r'flafka_event_accepted_total{agent="a1",kind="source",name="([^"]+)"} (\S+)', prometheus)
+    assert {name: float(value) for name, value in counted} == dict.fromkeys(SOURCES, float(EACH))
+    state, graph = json.loads(agent.get("/api/state")[1]), json.loads(agent.get("/api/graph")[1])
+    (cluster,) = state["kafka"]
+    assert (cluster["topic"], cluster["partitions"], cluster["error"]) == (scene.topic, 3, "")
+    assert ",".join(one["address"] for one in cluster["brokers"]) == scene.kafka.bootstrap_servers
+    assert {node["metrics"] for node in graph["nodes"]} <= state["figures"].keys()
+    files = json.loads(agent.get("/api/files?match=")[1])["files"]
+    assert [(one["source"], one["position"]) for one in files] == [("files", EACH * len("files 0\n"))]
+    assert json.loads(agent.get("/api/history")[1])["series"]["SINK.search"]["Lag"][-1] == scene.records
+    assert b"<html" in agent.get("/")[1]
+
+
+def test_graph_and_explain_name_the_components(scene: Scene) -> None:
+    drawn = scene.told("graph")
+    nodes = {node["id"]: node["type"] for node in drawn["nodes"]}
+    named = [("sources", SOURCES), ("channels", CHANNELS), ("sinks", SINKS)]
+    components = Components()
+    types = {
+        f"a1.{kind}.{name}": components.get(kind.removesuffix("s"), text).type_name
+        for kind, names in named
+        for name, text in names.items()
+    }
+    assert nodes == types
+    ways = {(edge["start"], edge["end"]) for edge in drawn["edges"]}
+    assert {(f"a1.sources.{name}", "a1.channels.k") for name in INTO_K} <= ways
+    assert ("a1.channels.m", "a1.sinks.to-avro") in ways
+    assert f"k → seven (static) → index (solr, group {scene.group('index')})" in scene.run("graph").stdout
+    for path, text in types.items():
+        kind = path.split(".")[1].removesuffix("s")
+        told = scene.told("explain", kind, text, configured=False)
+        assert (told["kind"], told["type"]) == (kind, text)
+
+
+def test_tap_shows_the_events_that_passed(scene: Scene) -> None:
+    for name, seen in scene.taps.items():
+        assert [one["body"] for one in seen] == [f"text {n}" for n in range(EACH)], name
+
+
+def test_check_asks_every_server_and_finds_nothing_wrong_with_what_the_agent_has(scene: Scene) -> None:
+    told = scene.told("check", "--connect", code=None)
+    assert {(one["component"], one["severity"]) for one in told["diagnostics"]} == {
+        (f"a1.sinks.{name}", "error") for name in AWAY
+    }, "the ports and directories that the agent has are its own"
+
+
+def test_trace_finds_an_event_in_each_store(scene: Scene) -> None:
+    id = scene.id(b"text 1")
+    told = scene.told("trace", id)
+    assert (told["id"], told["channel"], base64.b64decode(told["body"])) == (id, "a1.channels.k", b"text 1")
+    states = {one["sink"].removeprefix("a1.sinks."): one for one in told["sinks"]}
+    waiting = {name for name, one in states.items() if one["state"] == "waiting"}
+    delivered = {name for name, one in states.items() if one["state"] == "delivered"}
+    assert (waiting, delivered) == (set(AWAY), {"archive", "rows", "index"})
+    (document,), (row,) = states["index"]["places"], states["rows"]["places"]
+    assert (document["id"], row["row"], row["cells"]) == (id, id, {"f:pCol": "text 1"})
+    refused = scene.told("trace", scene.id(b"web 0"))
+    assert {one["sink"] for one in refused["sinks"] if one["state"] == "dead letter"} == {"a1.sinks.index"}
+
+
+def test_the_stores_have_what_was_sent(scene: Scene) -> None:
+    bodies = Counter(scene.bodies.values())
+    assert bodies == sent()
+    assert Counter(in_hdfs(scene.hdfs, f"/{scene.topic}")) == bodies
+    with table_of(scene.hbase, scene.topic) as table:
+        assert {key.decode(): cells[b"f:pCol"] for key, cells in table.scan()} == scene.bodies
+    assert documents(scene.solr).keys() == scene.bodies.keys() - {scene.id(b"web 0")}
+
+
+def test_groups_and_topics_have_the_offsets_that_the_lags_tell(scene: Scene) -> None:
+    groups = {one["group"] for one in scene.kafka_told("group", "list")}
+    assert {scene.group(name) for name in (*WELL, *ON_SPARK)} <= groups
+    described = scene.kafka_told("topic", "describe", scene.topic)["partitions"]
+    ends = {one["partition"]: one["log_end_offset"] for one in described}
+    assert sum(ends.values()) == scene.records
+    for name in (*WELL, *ON_SPARK):
+        rows = scene.kafka_told("group", "describe", scene.group(name))
+        assert {row["topic"] for row in rows} == {scene.topic}
+        assert {row["partition"]: row["current_offset"] for row in rows} == ends, name
+        assert sum(row["lag"] for row in rows) == figure(scene, name, "Lag") == 0
+        assert all(f".a1.{name}." in row["consumer_id"] for row in rows if name in WELL)
+    names = {one["topic"] for one in scene.kafka_told("topic", "list")}
+    assert {scene.topic, f"{scene.topic}.audit", f"{scene.topic}.deadletters", f"{scene.topic}-copy"} <= names
+    reset = scene.run(
+        *("group", "reset", scene.group("archive"), "--to", "latest", "--yes"),
+        *("--bootstrap-server", scene.kafka.bootstrap_servers),
+        configured=False,
+    )
+    assert reset.exit_code == 1
+    assert f"group {scene.group('archive')} is being read by" in reset.output
+
+
+def test_the_audit_counts_every_event_at_every_sink(scene: Scene) -> None:
+    rows = scene.told("audit", "--all", "--grace", "0", code=1)
+    events: Counter[str] = Counter()
+    for row in rows:
+        events[row["stage"]] += row["events"]
+    assert events == {"put": ALL, **{scene.group(name): ALL for name in WELL}, **{scene.group(n): 0 for n in AWAY}}
+    assert {row["stage"] for row in rows if row["difference"]} == {scene.group(name) for name in AWAY}
+
+
+def test_a_replay_counts_the_events_of_its_span(scene: Scene) -> None:
+    span = ("--from", scene.began, "--to", scene.ended)
+    done = scene.run("replay", "--sink", "archive", *span, "--dry-run", "--json")
+    rows = json.loads(done.stdout)
+    assert (sum(row["events"] for row in rows), sum(row["records"] for row in rows)) == (ALL, scene.records)
+    assert f"{ALL} events would be replayed to a1.sinks.archive (hdfs)" in done.stderr
+
+
+def test_dead_letters_are_listed_shown_and_replayed_once_the_reason_is_gone(scene: Scene) -> None:
+    id = scene.id(b"web 0")
+    (lot,) = scene.told("dlq", "list")
+    assert (lot["channel"], lot["component"], lot["events"], lot["replayed"]) == ("k", "a1.sinks.index", 1, 0)
+    (letter,) = scene.told("dlq", "show")
+    assert (letter["id"], base64.b64decode(letter["body"])) == (id, b"web 0")
+    assert letter["headers"]["number"] == "seven"
+    (planned,) = scene.told("dlq", "replay", "--dry-run")
+    assert (planned["component"], planned["to"], planned["events"]) == (
+        *("a1.sinks.index", f"group {scene.group('index')}"),
+        1,
+    )
+    text = scene.agent.file.read_text()
+    scene.agent.file.write_text(text.replace("a1.sinks.index.field.number_i = %{number}\n", ""))
+    told = scene.told("reload")
+    assert (told["ok"], told["processes"]) == (True, [scene.agent.process.pid])
+    assert told["told"] == "sinks index"
+    assert "1 letters replayed" in scene.run("dlq", "replay", "--yes").stderr
+    scene.agent.until(lambda: id in documents(scene.solr), "the document")
+    assert scene.told("dlq", "list")[0]["replayed"] == 1
+    assert scene.told("reload")["told"] == "nothing"
+
+
+# --- without brokers
+
+REFUSED = {
+    "trace": ("trace", "{id}"),
+    "replay": ("replay", "--sink", "archive", "--from", "{began}", "--to", "{ended}", "--dry-run"),
+    "audit": ("audit",),
+    "dlq list": ("dlq", "list"),
+    "dlq show": ("dlq", "show"),
+    "dlq replay": ("dlq", "replay", "--yes"),
+    "group list": ("group", "list", "{brokers}"),
+    "group describe": ("group", "describe", "{group}", "{brokers}"),
+    "group reset": ("group", "reset", "{group}", "--to", "latest", "--yes", "{brokers}"),
+    "topic list": ("topic", "list", "{brokers}"),
+    "topic describe": ("topic", "describe", "{topic}", "{brokers}"),
+    "check": ("check", "--connect", "--json"),
+}
+"""Commands that ask the brokers."""
+
+
+@pytest.fixture(scope="module")
+def away(scene: Scene) -> Iterator[dict[str, subprocess.CompletedProcess[str]]]:
+    """What those commands answer while all brokers are down, run at once, as each waits ten seconds for an answer."""
+    values = {"id": scene.id(b"text 1"), "began": scene.began, "ended": scene.ended}
+    values |= {"group": scene.group("archive"), "topic": scene.topic}
+
+    def run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        brokers = "{brokers}" in words
+        named = ["--bootstrap-server", scene.kafka.bootstrap_servers] if brokers else ["-c", str(scene.agent.file)]
+        return subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "agent",
+                *(word.format(**values) for word in words if word != "{brokers}"),
+                *named,
+            ],
+            env={**os.environ, "XDG_STATE_HOME": str(scene.state)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    scene.kafka.stop()
+    try:
+        with ThreadPoolExecutor(len(REFUSED)) as pool:
+            answers = {name: pool.submit(run, words) for name, words in REFUSED.items()}
+            tap = Tap(scene, "text")
+            send(scene.agent.port("text"), b"".join(b"late %d\n" % n for n in range(EACH)))
+            scene.taps["late"] = tap.events()
+            yield {name: answer.result() for name, answer in answers.items()}
+    finally:
+        scene.kafka.start()
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED.keys() - {"check"}))
+def test_without_brokers_a_command_says_which_are_away(
+    away: dict[str, subprocess.CompletedProcess[str]], scene: Scene, name: str
+) -> None:
+    done = away[name]
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert line.lower().startswith("error: ")
+    for address in scene.kafka.bootstrap_servers.split(","):
+        assert f"{address} (Connection refused)" in line
+
+
+def test_without_brokers_top_knows_no_lag_of_their_sinks(
+    away: dict[str, subprocess.CompletedProcess[str]], scene: Scene
+) -> None:
+    agent = scene.agent
+    agent.until(lambda: all(figure(scene, name, "Lag") is None for name in SINKS if name not in FORWARDING), "no lag")
+    found = scene.top()
+    for name in (*WELL, *AWAY, *ON_SPARK):
+        one = found[f"sink {name}"]
+        assert (one["lag"], one["lag_seconds"]) == (None, None), name
+    one = found["sink to-avro"]
+    assert (one["lag"], one["lag_unit"]) == (EACH, "events"), "the source that it sends to waits for the brokers"
+    assert one["lag_seconds"] > 0
+    assert found["source text"]["events"] == 2 * EACH
+    assert (found["channel m"]["lag"], found["channel k"]["events"]) == (EACH, ALL)
+    lines = {line.split()[0]: line for line in scene.run("top").stdout.splitlines()}
+    assert lines["archive"].split()[4:6] == ["unknown", "unknown"]
+    assert "3 events" in lines["to-avro"]
+    problems = [one["reason"] for one in scene.told("top")["problems"] if one["component"] == "CHANNEL.k"]
+    assert any(all(one in text for one in scene.kafka.bootstrap_servers.split(",")) for text in problems)
+    assert "CHANNEL.k" in agent.failing()
+    assert agent.get("/readyz")[0] == 200
+
+
+def test_without_brokers_tap_graph_and_reload_answer_as_ever(
+    away: dict[str, subprocess.CompletedProcess[str]], scene: Scene
+) -> None:
+    assert [one["body"] for one in scene.taps["late"]] == [f"late {n}" for n in range(EACH)]
+    assert len(scene.told("graph")["nodes"]) == len(SOURCES) + len(CHANNELS) + len(SINKS)
+    assert scene.told("reload")["told"] == "nothing"
+
+
+def test_without_brokers_check_names_each_component_that_needs_them(
+    away: dict[str, subprocess.CompletedProcess[str]], scene: Scene
+) -> None:
+    found = json.loads(away["check"].stdout)["diagnostics"]
+    needing = {"a1.channels.k", "a1.sources.from-topic", "a1.sinks.copy", "a1.sinks.to-topic"}
+    assert {one["component"] for one in found} == needing | {f"a1.sinks.{name}" for name in AWAY}
+    for one in found:
+        if one["component"] in needing:
+            assert scene.kafka.bootstrap_servers in one["message"]
+
+
+def test_what_came_meanwhile_is_delivered_once_the_brokers_are_back(scene: Scene) -> None:
+    """The last one: the brokers are started again by then."""
+    late = {b"late %d" % n for n in range(EACH)}
+    scene.kafka.start()
+    scene.agent.until(lambda: late <= set(in_hdfs(scene.hdfs, f"/{scene.topic}")), "the events on HDFS")
+    scene.agent.until(lambda: all(figure(scene, name, "Lag") == 0 for name in WELL), "no lag")
+    assert "Traceback" not in scene.agent.log
