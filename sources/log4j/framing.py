@@ -25,22 +25,28 @@ class Framer:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held = b""
-        """The beginning of a line."""
+        self._pieces: list[bytes] = []
+        """The beginning of a line, as it came: pieces are joined only where an event may end, or that would take
+        time quadratic in the length of the line."""
+        self._held = 0
+        """Bytes in these pieces."""
+        self._joined = False
+        """Whether they may hold more than one object."""
         self._incomplete = 0
-        """How long it was, and an eighth more, when it was last found incomplete: bytes may come one by one."""
+        """Bytes up to which these pieces are not searched again: their number at the last search, and an eighth."""
         self._skipping = False
         """Whether the line was cut, and its rest is dropped."""
         self._object: list[bytes] = []
-        """Lines of an object that goes on, and how many of its braces are open."""
+        """Lines of an object that goes on; `_open` counts its open braces, `_size` its bytes."""
         self._open = 0
         self._size = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that end in these bytes."""
+        """Return the events that end in these bytes."""
         events: list[bytes] = []
-        *lines, rest = (self._held + data.replace(b"\0", b"\n")).split(b"\n")
+        *lines, rest = data.replace(b"\0", b"\n").split(b"\n")
         if lines:
+            lines[0] = self._release() + lines[0]
             self._incomplete = 0
             if self._skipping:
                 self._skipping = False
@@ -48,26 +54,41 @@ class Framer:
         for line in lines:
             self._line(line, events)
         if self._skipping:
-            rest = b""
-        elif (rest.endswith(b"}") or _joined(rest)) and len(rest) > self._incomplete:
-            objects, rest = _objects(rest)
+            return events
+        self._hold(rest)
+        if self._held > self._incomplete and (rest.endswith(b"}") or self._joined):
+            objects, rest = _objects(self._release())
+            self._hold(rest)
             self._incomplete = len(rest) + len(rest) // 8
             for line in objects:
                 self._line(line, events)
-        if len(rest) > self._limit:
-            self._line(rest, events)
-            self._skipping, rest = True, b""
-        self._held = rest
+        if self._held > self._limit:
+            self._line(self._release(), events)
+            self._skipping = True
         return events
 
     def end(self) -> list[bytes]:
-        """What is left when the connection ends."""
+        """Return what is left when the connection ends."""
         events: list[bytes] = []
         if self._held:
-            self._line(self._held, events)
+            self._line(self._release(), events)
         events += self._object
-        self._held, self._object = b"", []
+        self._object = []
         return events
+
+    def _hold(self, piece: bytes) -> None:
+        """Keep the beginning of a line, or what follows it."""
+        if piece:
+            last = self._pieces[-1][-1:] if self._pieces else b""
+            self._joined = self._joined or b"}{" in last + piece or (not last and _joined(piece))
+            self._pieces.append(piece)
+            self._held += len(piece)
+
+    def _release(self) -> bytes:
+        """Return the pieces as one text, and forget them."""
+        text = b"".join(self._pieces)
+        self._pieces, self._held, self._joined = [], 0, False
+        return text
 
     def _line(self, line: bytes, events: list[bytes]) -> None:
         if self._open > 0 and not _BEGINNING.match(line):

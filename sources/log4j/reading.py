@@ -27,6 +27,9 @@ CONTEXT = "mdc."
 """What headers begin with that would have the name of another one."""
 _OURS = frozenset(("level", "logger", "thread", "timestamp", STATUS))
 """Names that no other field's header has."""
+_MOST_PREFIXES = 1000
+"""Prefixes `mdc.` in the headers of one event. Each repetition of a name gets one more than that before, so that
+without a limit many of them would take time in the third power of their number."""
 _PLACE = re.compile(r"(\\{0,2})\{\}")
 
 
@@ -122,12 +125,14 @@ class Reader:
         context = [entry for name in names["mdc"] for entry in _take(fields, (name,), _entries) or ()]
         for name in names["ignored"]:
             _take(fields, (name,), bool)  # whatever it is
-        prefix = "".join(names["prefix"])
+        prefix, prefixes = "".join(names["prefix"]), 0
         for name, value in (*fields.items(), *again, *context):
             if value is not None:
                 header = _text(name.removeprefix(prefix))
                 while header in headers or header in _OURS:
-                    header = CONTEXT + header
+                    header, prefixes = CONTEXT + header, prefixes + 1
+                    if prefixes > _MOST_PREFIXES:
+                        raise ValueError("too many members repeat a name")
                 headers[header] = _text(value)
         return Event(text if body is None else body.encode(errors="replace"), headers)
 
@@ -189,12 +194,16 @@ def _body(fields: dict[str, Any], names: Names) -> str | None:
 def _filled(message: str, arguments: list[Any]) -> str:
     """The message with these in the places of their `{}`, as slf4j does it; they are taken from the list."""
 
+    arguments.reverse()  # to take the first of many from a list moves all others
+
     def place(match: re.Match[str]) -> str:
         if len(match[1]) == 1:
             return "{}"
-        return match[1][1:] + _text(arguments.pop(0)) if arguments else match[0]
+        return match[1][1:] + _text(arguments.pop()) if arguments else match[0]
 
-    return _PLACE.sub(place, message)
+    filled = _PLACE.sub(place, message)
+    arguments.reverse()
+    return filled
 
 
 def _text(value: Any) -> str:

@@ -33,6 +33,8 @@ _PATTERNS = (
     "%b %d, %Y, %I:%M:%S %p",
 )
 """Log4j's DATE, Tomcat's, web servers', RFC 1123, Java's Date, java.util.logging's: without fraction and offset."""
+_LONGEST = 100
+"""Characters of a time. The expressions above take time quadratic in the length of a text that is none."""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
@@ -45,6 +47,8 @@ def millis(value: Any, zone: tzinfo | None) -> int | None:
         second, nano = value.get("epochSecond"), value.get("nanoOfSecond", 0)
         return second * 1000 + nano // 1_000_000 if isinstance(second, int) and isinstance(nano, int) else None
     text = str(value).strip()
+    if len(text) > _LONGEST:
+        return None
     try:
         if text[4:5] == "-":
             return _written(_REGION.sub("", text), zone)

@@ -69,15 +69,14 @@ def _columns(elements: Array) -> tuple[dict[str, Array], Array | None]:
 
 def _parameters(text: bytes) -> dict[str, str]:
     """The headers of some structured data; a name that occurs twice has its values joined by commas."""
-    headers: dict[str, str] = {}
+    headers: dict[str, list[str]] = {}
     element = ""
     for token in _TOKEN.finditer(text.decode("utf-8", "replace")):
         opened, bare, name, value = token.groups()
         if opened is not None:
             element = f"{PREFIX}{opened}"
             if bare:
-                headers.setdefault(element, "")
+                headers.setdefault(element, [""])
         else:
-            name, value = f"{element}.{name}", _ESCAPED.sub(r"\1", value)
-            headers[name] = f"{headers[name]},{value}" if name in headers else value
-    return headers
+            headers.setdefault(f"{element}.{name}", []).append(_ESCAPED.sub(r"\1", value))
+    return {name: ",".join(values) for name, values in headers.items()}

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -352,6 +353,31 @@ def test_a_line_that_is_nested_deep_is_kept_as_it_is():
 def test_braces_without_end_take_no_time_to_speak_of(beginning):
     data = beginning + b"}{" * 200_000 + b"\n"
     assert b"".join(frames(data, limit=1 << 20)) == data.rstrip()
+
+
+@pytest.mark.parametrize("repeated", [b'{"a":{},', b"{} , ", b'{"message":"text'])
+def test_small_pieces_of_a_long_line_take_time_in_proportion(repeated):
+    data, start = repeated * 150_000, time.process_time()
+    pieces = [data[at : at + 64] for at in range(0, len(data), 64)]
+    assert len(b"".join(frames(*pieces, limit=16 << 20))) >= len(data) - 6
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"message":"m","timestamp":"2026-%bx"}' % (b" " * 50_000),
+        b'{"message":"m","timestamp":"2026-%bx"}' % (b"[" * 100_000),
+        b'{"message":"m",%b"b":1}' % (b'"a":1,' * 5_000),
+        b'{"message":"m","sequenceNumber":1,"kvpList":[%b{}]}' % (b'{"a":1},' * 5_000),
+    ],
+    ids=["blanks in a time", "brackets in a time", "a repeated name", "a repeated key"],
+)
+def test_an_object_made_to_be_slow_takes_time_in_proportion(text):
+    start = time.process_time()
+    batch, _ = Reader().batch([text])
+    assert len(batch) == 1
+    assert time.process_time() - start < 5
 
 
 WORDS = st.sampled_from(["message", "level", "timestamp", "mdc", "thrown", "short_message", "ecs.version", "_level"])
