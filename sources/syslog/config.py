@@ -69,8 +69,9 @@ class SyslogPortConfig(SyslogConfig):
         name="format.",
         description="A format of your own, tried before RFC 5424 and RFC 3164. `format.regex` matches a whole "
         "message; its groups are priority, version, timestamp, host and body. `format.dateFormat` is "
-        "the pattern of the timestamp, such as yyyy-MM-dd HH:mm:ss; without a year in it, the nearest "
-        "year is taken. `format.search` and `format.replace` change the timestamp before it is read.",
+        "the pattern of the timestamp in the letters of Java's SimpleDateFormat, such as yyyy-MM-dd HH:mm:ss; any "
+        "text may follow it. Without a year in it, the nearest year is taken. `format.search` and "
+        "`format.replace` change the timestamp before it is read.",
     )
 
     @pydantic.field_validator("format")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from plugins import Batch
 from plugins.problems import suggestion
-from plugins.shared.jodatime import TimePattern
 from plugins.shared.octets import slices
 from plugins.shared.regex import Regex
+from plugins.shared.simpledate import SimpleDateFormat
 from sources.syslog.columns import Array, Bytes, numbers, unpack
 from sources.syslog.parser import REST, STATUS, parse, priorities, statuses, without_newline
 from sources.syslog.reading import Reading
@@ -24,6 +24,8 @@ _GROUPS = 5
 """Priority, version, timestamp, host, body: what the groups of the regular expression hold, in this order."""
 _AHEAD, _BEHIND = 31, 335
 """Days around now in which a date without a year lies."""
+_FRACTION = re.compile(r"[.,:]([0-9]{1,3})$")
+"""Milliseconds at the end of a time."""
 
 
 class Format:
@@ -43,9 +45,9 @@ class Format:
             )
         self._search = Regex(properties["search"]) if "search" in properties else None
         self._replacement = self._search.replacement(properties.get("replace", "")) if self._search else ()
-        pattern = re.sub(r"X+(?=(?:[^']*'[^']*')*[^']*$)", "Z", properties.get("dateFormat", ""))
-        self._yearless = bool(pattern) and not re.search("[yY]", re.sub(r"'[^']*'", "", pattern))
-        self._time = TimePattern(f"yyyy {pattern}" if self._yearless else pattern, zone) if pattern else None
+        pattern = properties.get("dateFormat", "")
+        self._time, self._yearless = _time_format(pattern, zone)
+        self._fraction = re.search(r"[.,:]S+$", pattern) is not None
 
     def parse(self, frames: Array, now: float, reading: Reading, marks: Bytes) -> Batch:
         """As `sources.syslog.parser.parse`, where the format does not match in full."""
@@ -97,20 +99,46 @@ class Format:
         )
 
     def _times(self, stamps: Array, now: float) -> Array:
-        """Each different timestamp is read once; null where it is no time of the format."""
+        """Milliseconds since the epoch as text, each different second read once; null for what is no time."""
         if self._search is not None:
             stamps = self._search.replace(stamps, self._replacement)
         encoded = stamps.dictionary_encode()
-        times = [self._millis(text, now) for text in encoded.dictionary.to_pylist()]
+        seconds: dict[str, int | None] = {}
+        times = [self._millis(text, now, seconds) for text in encoded.dictionary.to_pylist()]
         return pa.array([None if time is None else str(time) for time in times], pa.string()).take(encoded.indices)
 
-    def _millis(self, text: str, now: float) -> int | None:
+    def _millis(self, text: str, now: float, seconds: dict[str, int | None]) -> int | None:
+        """`seconds` holds times of this format without their milliseconds, where it ends in these."""
         if self._time is None:
             return None
+        if self._fraction and (fraction := _FRACTION.search(text)):
+            second = f"{text[: fraction.start(1)]}0"
+            if second not in seconds:
+                seconds[second] = self._read(self._time, second, now, whole=True)
+            if (millis := seconds[second]) is not None:
+                return millis + int(fraction[1])
+        return self._read(self._time, text, now, whole=False)
+
+    def _read(self, time: SimpleDateFormat, text: str, now: float, *, whole: bool) -> int | None:
         if not self._yearless:
-            return self._time.millis(text)
+            return time.parse(text, whole=whole)
         year, day = datetime.fromtimestamp(now, UTC).year, 86_400_000
-        times = [self._time.millis(f"{y} {text}") for y in (year - 1, year, year + 1)]
-        known = [time for time in times if time is not None]
-        near = [time for time in known if -_BEHIND * day <= time - now * 1000 <= _AHEAD * day]
-        return next(iter(near or known), None)
+        known = []
+        for candidate in (year, year - 1, year + 1):
+            if (millis := time.parse(f"{candidate} {text}", whole=whole)) is not None:
+                if -_BEHIND * day <= millis - now * 1000 <= _AHEAD * day:
+                    return millis
+                known.append(millis)
+        return next(iter(known), None)
+
+
+def _time_format(pattern: str, zone: tzinfo | None) -> tuple[SimpleDateFormat | None, bool]:
+    """Return what reads `format.dateFormat`, and whether that has no year, which then stands before the text."""
+    if not pattern:
+        return None, False
+    yearless = re.search("[yY]", re.sub(r"'[^']*'", "", pattern)) is None
+    century = datetime.now(UTC) - timedelta(days=80 * 365.25)  # as in Java
+    try:
+        return SimpleDateFormat(f"yyyy {pattern}" if yearless else pattern, zone, century=century), yearless
+    except ValueError as e:
+        raise ValueError(f"dateFormat: {e}") from None

@@ -240,7 +240,8 @@ def test_a_format_of_ones_own_comes_first():
         b"<13>Jun 14 10:00:00 h of the usual kind",
         b"<999>12: Jun  1 2024 10:00:00.250: router no priority",
         b"<34>: Jun  1 2024 10:00:00.250: router x",
-        b"<34>7: Jun 99 2024 10:00:00.250: router no such day",
+        b"<34>7: Jun 99 2024 10:00:00.250: router a day that carries over",
+        b"<34>7: Jux 1 2024 10:00:00.250: router no such month",
     ]
     events = events_of(source, *frames)
     millis = int(datetime(2024, 6, 1, 10, tzinfo=UTC).timestamp() * 1000) + 250
@@ -257,8 +258,22 @@ def test_a_format_of_ones_own_comes_first():
     assert events[1].headers["host"] == "h"
     assert events[2].headers["flume.syslog.status"] == "Invalid"
     assert "version" not in events[3].headers
-    assert "timestamp" not in events[4].headers
-    assert [event.body for event in events[2:]] == [frames[2], b"x", b"no such day"]
+    assert events[4].headers["timestamp"] == str(millis + (99 - 1) * 86_400_000)
+    assert "timestamp" not in events[5].headers
+    assert [event.body for event in events[2:]] == [frames[2], b"x", b"a day that carries over", b"no such month"]
+
+
+def test_a_date_format_is_read_as_by_simple_date_format():
+    source = make(format__regex=r"<(\d+)>()(.+) - (\S+) (.*)", format__dateFormat="MMM d yyyy HH:mm:ss")
+    stamps = [
+        "Nov 27 2026 10:00:00",
+        "Nov  7 2026 10:00:00",
+        "Nov 7 2026 10:00:00.5 CET",
+        "Nov 7 2026 10:00:00+05:00",
+    ]
+    events = events_of(source, *(f"<34>{stamp} - h text".encode() for stamp in stamps))
+    days = [datetime.fromtimestamp(int(event.headers["timestamp"]) / 1000, UTC) for event in events]
+    assert days == [datetime(2026, 11, day, 10, tzinfo=UTC) for day in (27, 7, 7, 7)]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from plugins.shared.morphline.compiler import Compiler, Process, command
 from plugins.shared.morphline.grok import Pattern
 from plugins.shared.morphline.readers import BLANK
 from plugins.shared.morphline.record import Failed, Record, text
-from plugins.shared.morphline.simpledate import SimpleDateFormat, zone
+from plugins.shared.simpledate import SimpleDateFormat, zone
 
 _SOLR_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 _TIMES = [

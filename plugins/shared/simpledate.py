@@ -1,4 +1,4 @@
-"""Times read and written in the letters of Java's `SimpleDateFormat`, as `convertTimestamp` takes them."""
+"""Times read and written in the letters of Java's `SimpleDateFormat`: `MMM d yyyy HH:mm:ss`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
 _NUMBER = re.compile(r"-?\d{1,18}")
 _ISO_OFFSET = (re.compile(r"([+-])(\d\d)"), re.compile(r"([+-])(\d\d)(\d\d)"), re.compile(r"([+-])(\d\d):(\d\d)"))
 _RFC_OFFSET = re.compile(r"([+-])(\d\d)(\d\d)")
-_GMT_OFFSET = re.compile(r"GMT(?:([+-])(\d\d?):(\d\d))?", re.IGNORECASE)
+_GMT_OFFSET = re.compile(r"GMT(?:([+-])(\d\d?):(\d\d)|(?![+-]))", re.IGNORECASE)
 _MONTHS = {name.lower(): n for names in (calendar.month_name, calendar.month_abbr) for n, name in enumerate(names)}
 _DAYS = {name.lower(): n for names in (calendar.day_name, calendar.day_abbr) for n, name in enumerate(names)}
 _HALVES = {"am": 0, "pm": 1}
 _ZONES = {
-    "utc": 0, "est": -5, "edt": -4, "cst": -6, "cdt": -5, "mst": -7, "mdt": -6, "pst": -8, "pdt": -7,
-    "cet": 1, "cest": 2, "eet": 2, "eest": 3, "wet": 0, "west": 1, "msk": 3, "jst": 9,
+    "utc": 0, "gmt": 0, "est": -5, "edt": -4, "cst": -6, "cdt": -5, "mst": -7, "mdt": -6, "pst": -8, "pdt": -7,
+    "ast": -4, "adt": -3, "akst": -9, "akdt": -8, "hst": -10, "brt": -3, "clt": -4, "cet": 1, "cest": 2, "met": 1,
+    "mest": 2, "bst": 1, "eet": 2, "eest": 3, "wet": 0, "west": 1, "msk": 3, "sast": 2, "eat": 3, "wat": 1, "gst": 4,
+    "pkt": 5, "ist": 2, "ict": 7, "wib": 7, "sgt": 8, "hkt": 8, "jst": 9, "kst": 9, "aest": 10, "nzst": 12,
+    "nzdt": 13,
 }  # fmt: skip
-"""Names of zones in a text, as far as they mean the same everywhere: hours east of Greenwich."""
+"""Hours east of Greenwich by the name of a zone in a text, as Java 17 reads it in English where the machine's own
+zone does not have that name."""
 _OLD_ZONES = {
     "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires",
     "ART": "Africa/Cairo", "AST": "America/Anchorage", "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka",
@@ -56,12 +60,14 @@ class SimpleDateFormat:
 
     Letters: `y` year, `M` `L` month, `d` day, `D` day of the year, `E` day of the week (read, not checked), `a` half
     of the day, `H` `k` `h` `K` hour, `m` minute, `s` second, `S` milliseconds, `z` `Z` `X` zone; `'…'` is literal.
-    Names are English. A year of two digits is one of 2000 to 2099,
-    and the calendar is today's also before 1582. ValueError, in words for the user, for others.
+    Names are English, and the calendar is today's also before 1582. `zone`: of times that name none; None: of this
+    machine. `century`: the time from which on a year of two digits is the first that ends in them; without it, such
+    a year is one of 2000 to 2099. ValueError, in words for the user, for a pattern that is not built.
     """
 
-    def __init__(self, pattern: str, zone: tzinfo) -> None:
+    def __init__(self, pattern: str, zone: tzinfo | None, *, century: datetime | None = None) -> None:
         self._zone = zone
+        self._century = century
         self._parts: list[tuple[str, int] | str] = []
         if pattern.count("'") % 2:
             raise ValueError(f"has a time format {pattern!r} with a quote that is not closed")
@@ -74,13 +80,17 @@ class SimpleDateFormat:
             elif run[0] in _KNOWN and (run[0] != "X" or len(run) <= 3):
                 self._parts.append((run[0], len(run)))
             else:
-                raise ValueError(f"has a time format {pattern!r} with {run!r}, which is not built")
+                hint = ", the year of a week; y is the year of a date" if run[0] == "Y" else ""
+                raise ValueError(f"has a time format {pattern!r} with {run!r}, which is not built{hint}")
         letters = {part[0] for part in self._parts if isinstance(part, tuple)}
         if "E" in letters and not letters & set("dD"):
             raise ValueError(f"has a time format {pattern!r} with a day of the week and no day, which is not built")
 
-    def parse(self, text: str) -> int | None:
-        """Milliseconds since the epoch; None where not all of the text is a time of this format."""
+    def parse(self, text: str, *, whole: bool = True) -> int | None:
+        """Milliseconds since the epoch; None for a text that is no time of this format.
+
+        Unless `whole`, any text may follow the time.
+        """
         found: dict[str, int] = {}
         position = 0
         for number, part in enumerate(self._parts):
@@ -89,16 +99,20 @@ class SimpleDateFormat:
                     return None
                 position += len(part)
                 continue
-            # Two fields side by side: the first has as many characters as it has letters.
-            beside = number + 1 < len(self._parts) and isinstance(self._parts[number + 1], tuple)
+            # Where a number follows at once, a field has as many characters as it has letters.
+            beside = number + 1 < len(self._parts) and _is_number(self._parts[number + 1])
             end = self._field(text, position, part, beside, found)
             if end is None:
                 return None
             position = end
-        if position != len(text):
+        if whole and position != len(text):
             return None
         try:
-            return self._instant(found)
+            millis = self._instant(found)
+            if found.get("century") and self._century and millis < self._century.timestamp() * 1000:
+                found["y"] += 100
+                millis = self._instant(found)
+            return millis
         except (ValueError, OverflowError):
             return None
 
@@ -122,15 +136,15 @@ class SimpleDateFormat:
         if position >= len(text):
             return None
         if letter in "zZX":
-            return _zone_field(text, position, part, found)
+            return _zone_field(text, start, position, part, found)
         names = {"E": _DAYS, "a": _HALVES}.get(letter) or (_MONTHS if letter in "ML" and count > 2 else None)
         if names is not None:
-            rest = text[position : position + 12].lower()
+            rest = text[start : start + 12].lower()  # Java skips blanks before numbers only
             name = max((name for name in names if name and rest.startswith(name)), key=len, default=None)
             if name is None:
                 return None
             found[letter if letter != "L" else "M"] = names[name]
-            return position + len(name)
+            return start + len(name)
         if beside and start + count > len(text):
             return None
         match = _NUMBER.match(text, position, start + count if beside else len(text))
@@ -138,14 +152,17 @@ class SimpleDateFormat:
             return None
         value = int(match[0])
         if letter == "y" and count <= 2 and len(match[0]) == 2 and value >= 0:
-            value += 2000
+            start = self._century.year if self._century else 2000
+            found["century"] = value == start % 100  # the year is the first of the century, or the one after its last
+            value += start // 100 * 100 + 100 * (value < start % 100)
         found["M" if letter == "L" else letter] = value
         return match.end()
 
-    def _zone_in(self, year: int) -> tzinfo:
+    def _zone_in(self, year: int) -> tzinfo | None:
         if year >= _FIRST_OFFSETS:
             return self._zone
         modern = datetime(2000, 1, 1, tzinfo=self._zone)
+        modern = modern if self._zone else modern.astimezone()
         return timezone((modern.utcoffset() or timedelta()) - (modern.dst() or timedelta()))
 
     def _instant(self, found: dict[str, int]) -> int:
@@ -173,7 +190,7 @@ class SimpleDateFormat:
         at = wall.replace(tzinfo=zone, fold=1)
         if at.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != wall:
             at = at.replace(fold=0)
-        return (at - _EPOCH_UTC) // _MILLISECOND + later
+        return (at.astimezone(UTC) - _EPOCH_UTC) // _MILLISECOND + later
 
     def _written(self, at: datetime, years: int, letter: str, count: int) -> str:
         match letter:
@@ -202,7 +219,11 @@ class SimpleDateFormat:
         return f"{values[letter]:0{count}}"
 
 
-def _zone_field(text: str, position: int, part: tuple[str, int], found: dict[str, int]) -> int | None:
+def _is_number(part: tuple[str, int] | str) -> bool:
+    return part[0] in _NUMERIC and (part[0] not in "ML" or part[1] <= 2) if isinstance(part, tuple) else False
+
+
+def _zone_field(text: str, start: int, position: int, part: tuple[str, int], found: dict[str, int]) -> int | None:
     letter, count = part
     if letter == "X":
         if text[position] == "Z":
@@ -211,7 +232,10 @@ def _zone_field(text: str, position: int, part: tuple[str, int], found: dict[str
         match = _ISO_OFFSET[count - 1].match(text, position)
     elif text[position] in "+-":
         match = _RFC_OFFSET.match(text, position)
-    elif match := _GMT_OFFSET.match(text, position):
+    elif position == start and text[position : position + 3].upper() == "GMT":
+        match = _GMT_OFFSET.match(text, position)
+        if match is None:
+            return None
         if match[1] is None:
             found["zone"] = 0
             return match.end()
