@@ -30,13 +30,13 @@ PORTS = (
     Difference(
         flume="`format.dateFormat` without a year reads times of 1970",
         here="the nearest year",
-        option="format.",
+        option="format.dateFormat",
     ),
     Difference(
         flume="`format.dateFormat` may have the letters `G`, `Y`, `w`, `W`, `F` and `u`, names of months in the "
         "machine's language, and of zones all that Java knows",
         here="these letters are errors, names of months are English, of zones some 40: `CET`, `EST`, `JST`, …",
-        option="format.",
+        option="format.dateFormat",
     ),
     Difference(
         flume="the zone of a timestamp with a fraction is ignored, and one that cannot be, `-07:90`; `.1` is 1 ms",
