@@ -56,8 +56,27 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return first
 
 
-_fast = msgspec.json.Decoder()
-_exact = json.JSONDecoder(object_pairs_hook=_object)
+class Number:
+    """A number whose digits are kept as they were written: a fraction, or one that no JSON has, such as NaN."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def _integer(text: str) -> int | Number:
+    return int(text) if len(text) < _LONG_INTEGER else Number(text)
+
+
+_LONG_INTEGER = 20
+"""Digits from which on an integer may be too long for Python or msgspec to write it again."""
+_fast = msgspec.json.Decoder(float_hook=Number)
+_exact = json.JSONDecoder(object_pairs_hook=_object, parse_float=Number, parse_int=_integer, parse_constant=Number)
+_encode = msgspec.json.Encoder(enc_hook=lambda number: msgspec.Raw(str(number).encode())).encode
 
 
 def _decoded(text: bytes) -> Any:
@@ -65,7 +84,7 @@ def _decoded(text: bytes) -> Any:
     try:
         fields = _fast.decode(text)
         # A name that is there twice is lost. That is rare, and looking for it takes long.
-        if text.count(b'":') + text.count(b'" :') <= msgspec.json.encode(fields).count(b'":'):
+        if text.count(b'":') + text.count(b'" :') <= _encode(fields).count(b'":'):
             return fields
     except (ValueError, OverflowError):
         pass  # half a character, perhaps, or a number that is not a number
@@ -210,10 +229,21 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         # Half a character, which is no UTF-8, becomes a question mark.
         return value if value.isascii() else value.encode(errors="replace").decode()
+    if isinstance(value, Number):
+        return str(value)
     try:
-        return msgspec.json.encode(value).decode()
-    except (ValueError, OverflowError):  # what `_exact` alone can read
-        return _text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+        return _encode(value).decode()
+    except ValueError:
+        return _encode(_whole_characters(value)).decode()
+
+
+def _whole_characters(value: Any) -> Any:
+    """Return a JSON value with question marks for halves of characters."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_whole_characters(name): _whole_characters(inner) for name, inner in value.items()}
+    return [_whole_characters(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _scalar(value: Any) -> str | None:

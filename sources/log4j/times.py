@@ -11,7 +11,7 @@ from typing import Any
 _UNITS = ((10**17, Decimal("1e-6")), (10**14, Decimal("1e-3")), (10**11, Decimal(1)), (10**8, Decimal(1000)))
 """From which number on they count nanoseconds, microseconds, milliseconds and seconds; milliseconds in one of them.
 Smaller numbers, which would be times before 1973, are none."""
-_NUMBER = re.compile(r"[0-9]{9,19}(?:\.[0-9]*)?|[0-9]\.[0-9]+E[0-9]{1,2}")
+_NUMBER = re.compile(r"[0-9]{9,19}(?:\.[0-9]*)?|[0-9](?:\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 _COMPACT = re.compile(r"(?:19|20)[0-9]{10}(?:[0-9]{2}|[0-9]{5})?")
 """yyyyMMddHHmm, with seconds, and with milliseconds as in log4j's pattern COMPACT. As milliseconds or microseconds
 since the epoch they would be before 1977 or after 2590."""

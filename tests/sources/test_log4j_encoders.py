@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugins import Event
+from sources.http import handlers
 from sources.log4j import Log4jConfig
 from sources.log4j.framing import Cut, Framer
 from sources.log4j.reading import Reader
@@ -231,11 +232,24 @@ def test_odd_fields():
 
 
 @pytest.mark.parametrize(
+    "number",
+    ["1234567890.123456789", "1.10", "1E5", "-0.0", "1e999", "1" + "0" * 5000, "12345678901234567890123", "NaN"],
+)
+def test_numbers_keep_their_digits(number):
+    text = '{"message":#,"x":#,"y":[1,{"a":#}],"half":["\\ud83d",#],"mdc":{"z":#}}'.replace("#", number)
+    headers = {"x": number, "y": f'[1,{{"a":{number}}}]', "half": f'["?",{number}]', "z": number}
+    assert Reader().event(text.encode()) == Event(number.encode(), headers)
+    (same,) = handlers.log4j(text.encode(), Reader())
+    assert same.headers == headers
+
+
+@pytest.mark.parametrize(
     ("written", "when"),
     [
         (1700000000, 1700000000000),  # rounded seconds
         ("1700000000", 1700000000000),
         (1700000000.123456, 1700000000123),
+        (1.700000000123e9, 1700000000123),
         ("1700000000.123", 1700000000123),
         (1700000000123, 1700000000123),
         ("1700000000123", 1700000000123),
