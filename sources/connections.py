@@ -51,6 +51,8 @@ class Connection:
         """Who sends, for the log."""
         self.shaking = False
         """Whether it has yet to agree on TLS."""
+        self.opening: bytes | None = b""
+        """The first two bytes that came, as far as they have; None once they tell that it is not TLS."""
         self.heard = time.monotonic()
         """When something came last, or when it was let in."""
 

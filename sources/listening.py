@@ -23,6 +23,8 @@ READ_SIZE = 256 * 1024
 """Bytes of one read."""
 RECORD_SIZE = 16 * 1024
 """The most that a record of TLS holds."""
+_HELLO = b"\x16\x03"
+"""Beginning of a TLS connection: a handshake record of TLS 1.x."""
 TICK = 0.2
 """Seconds after which an idle source looks whether it shall stop."""
 FAREWELL = 1.0
@@ -263,6 +265,8 @@ class Listener(Generic[K]):
             self._ended.discard(connection)
             return 0
         size = self._receive(connection, room)
+        if size and connection.opening is not None and self._speaks_tls(connection, room[:size]):
+            return 0
         if size and isinstance(connection.socket, ssl.SSLSocket):
             # A call brings one record, which of many senders holds one line.
             most = min(len(room), READ_SIZE) - RECORD_SIZE
@@ -277,6 +281,23 @@ class Listener(Generic[K]):
             if connection in self._owed:
                 self._owed[connection] -= size
         return size
+
+    def _speaks_tls(self, connection: K, data: memoryview) -> bool:
+        """Return True for a connection that opens with the hello of TLS where none is expected; log that."""
+        assert connection.opening is not None
+        opening = connection.opening + bytes(data[: len(_HELLO)])
+        hello = self.endpoint.context is None and opening.startswith(_HELLO)
+        connection.opening = opening if len(opening) < len(_HELLO) else None
+        if hello:
+            self._source.metrics.add("EventReadFail")
+            has_tls = isinstance(self._source.config, TlsServerConfig)
+            self._source.complain(
+                "hello",
+                "%s speaks TLS and is closed, as plain text is expected: %s",
+                connection.peer,
+                "set ssl = true for TLS" if has_tls else "this source has no TLS",
+            )
+        return hello
 
     def _receive(self, connection: K, room: memoryview) -> int | None:
         try:

@@ -12,8 +12,8 @@ from sources.log4j.config import EncodingConfig
 from sources.log4j.framing import Framer
 from sources.pace import Pace
 
-SERIALISED, HELLO = b"\xac\xed\x00\x05", b"\x16\x03"
-"""How a stream of Java objects begins, and one of TLS."""
+SERIALISED, BOM = b"\xac\xed\x00\x05", b"\xef\xbb\xbf"
+"""Beginnings of a stream of Java objects, and of one of UTF-8 that is marked as such."""
 
 
 class Log4jConfig(TcpConfig, HandshakeConfig, EncodingConfig):
@@ -138,25 +138,23 @@ class Log4jSource(EndpointSource[Log4jConfig]):
             return
         if connection.first is not None:
             data = connection.first + data
-            if len(data) < len(SERIALISED) and SERIALISED.startswith(data):
+            if any(len(data) < len(begins) and begins.startswith(data) for begins in (SERIALISED, BOM)):
                 connection.first = data
                 return
-            if data.startswith((SERIALISED, HELLO)):
-                self._misled(connection, data)
+            if data.startswith(SERIALISED):
+                self._refuse_objects(connection)
                 return
             connection.first = None
+            data = data.removeprefix(BOM)
         events += connection.framer.feed(data)
 
-    def _misled(self, connection: _Application, data: bytes) -> None:
-        """End a connection that speaks something else."""
+    def _refuse_objects(self, connection: _Application) -> None:
+        """End a connection that sends Java objects."""
         self.metrics.add("EventReadFail")
-        if data.startswith(HELLO):
-            self.complain("hello", "%s speaks TLS, which needs ssl = true here", connection.peer)
-        else:
-            self.complain(
-                "serialised",
-                "%s sends Java objects, as log4j 1's SocketAppender does, and is closed: they are never read. Use "
-                "flume-ng-log4jappender with an avro source",
-                connection.peer,
-            )
+        self.complain(
+            "serialised",
+            "%s sends Java objects, as log4j 1's SocketAppender does, and is closed: they are never read. Use "
+            "flume-ng-log4jappender with an avro source",
+            connection.peer,
+        )
         self._listener.drop(connection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plugins import Batch, Metrics
+from plugins import Batch, Source
 from sources.syslog.columns import Bytes
 from sources.syslog.config import SyslogConfig
 from sources.syslog.formats import Format
@@ -20,6 +21,9 @@ from sources.syslog.names import HostNames, Sender
 from sources.syslog.parser import STATUS, parse
 from sources.syslog.reading import SINGLE, Dialect, Reading
 
+_SAMPLE_BYTES = 100
+"""Bytes of a message that a log line shows."""
+_PRIORITY = re.compile(rb"<([0-9]{1,3})>")
 SenderHeader = Callable[[list[Sender]], list[str]]
 """The header's value for each of some senders."""
 
@@ -77,20 +81,28 @@ class Decoder:
         """Forget host names, and end looking them up."""
         self._names.forget()
 
-    def batches(self, frames: Any, marks: Bytes, senders: list[Sender], metrics: Metrics) -> Iterator[Batch]:
-        """The events of these frames (a binary array); `senders` holds one for each where `needs_senders`.
+    def batches(self, frames: Any, marks: Bytes, senders: list[Sender], source: Source[Any]) -> Iterator[Batch]:
+        """Yield the events of these frames (a binary array); `senders` holds one for each where `needs_senders`.
 
-        Those that are no whole message are counted.
+        `source` counts those that are no whole message, and logs a warning with one of them.
         """
         now = self.clock()
         for start in range(0, len(frames), MAX_EVENTS):
             rows = slice(start, start + MAX_EVENTS)
             for batch in self._by_charset(frames[rows], marks[rows], senders[rows], now):
                 if STATUS in batch.header_names:
-                    counts = pc.value_counts(batch.header(STATUS)).to_pylist()
-                    statuses = {entry["values"]: entry["counts"] for entry in counts}
-                    metrics.add("EventReadFail", statuses.get("Invalid", 0))
-                    metrics.add("EventIncompleteCount", statuses.get("Incomplete", 0))
+                    statuses = batch.header(STATUS).dictionary_decode()
+                    if invalid := (rows := pc.equal(statuses, "Invalid").fill_null(False)).true_count:
+                        source.metrics.add("EventReadFail", invalid)
+                        source.complain(
+                            "invalid",
+                            "%d of %d messages are marked Invalid; the first one %s: %r",
+                            invalid,
+                            len(batch),
+                            *_why_invalid(batch.bodies.filter(rows)[0].as_py()),
+                        )
+                    incomplete = pc.equal(statuses, "Incomplete").true_count
+                    source.metrics.add("EventIncompleteCount", incomplete)
                 yield batch
 
     def _by_charset(self, frames: Any, marks: Bytes, senders: list[Sender], now: float) -> Iterator[Batch]:
@@ -120,3 +132,15 @@ class Decoder:
     def _host_names(self, senders: list[Sender]) -> list[str]:
         names = self._names.of(sender.address for sender in senders)
         return [names[sender.address] for sender in senders]
+
+
+def _why_invalid(body: bytes) -> tuple[str, bytes]:
+    """Return what a message lacks, and its beginning."""
+    priority = _PRIORITY.match(body)
+    if priority is None:
+        why = "does not begin with a priority such as <13>"
+    elif int(priority[1]) > 191:
+        why = "has a priority above 191"
+    else:
+        why = "has no timestamp or host behind its priority, or text that cannot be read"
+    return why, body[:_SAMPLE_BYTES]

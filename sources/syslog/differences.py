@@ -86,6 +86,11 @@ STREAMS = (
         " follows it, so that a line `22 Nov 2026 …` stays a line",
     ),
     Difference(
+        flume="a NUL that ends a message, as Python's `SysLogHandler` sends it over TCP, becomes part of it, and the "
+        "next message as well",
+        here="a line ends with a newline or a NUL (RFC 6587, 3.4.2)",
+    ),
+    Difference(
         flume="of a line that ends within `<13` TCP waits for the next",
         here="the line is one message, Invalid",
     ),
@@ -121,7 +126,6 @@ MULTIPORT = (
     Difference(
         flume="an empty line, one that begins with a NUL, or a timestamp that is no time makes the source lose what "
         "was read with it; a message ends at a NUL",
-        here="nothing is lost: an empty line is no message, the others are Invalid, and a NUL is a byte like any "
-        "other",
+        here="nothing is lost: an empty line is no message, the others are Invalid, and a message ends at a NUL",
     ),
 )

@@ -39,7 +39,8 @@ def read(frames: Array, now: float, reading: Reading, marks: Bytes | None) -> Ba
     bodies: list[bytes] = []
     moments = set()
     facilities, severities, priorities, versions, stamps, hosts = (_Texts() for _ in range(6))
-    for frame in frames.to_pylist():
+    for whole in frames.to_pylist():
+        frame = whole.removesuffix(b"\0")
         head = _USUAL.match(frame)
         if head is None or (reading.charset is not None and not frame.isascii()):
             return None

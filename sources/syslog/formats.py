@@ -16,7 +16,7 @@ from plugins.shared.octets import slices
 from plugins.shared.regex import Regex
 from plugins.shared.simpledate import SimpleDateFormat
 from sources.syslog.columns import Array, Bytes, numbers, unpack
-from sources.syslog.parser import REST, STATUS, parse, priorities, statuses, without_newline
+from sources.syslog.parser import REST, STATUS, parse, priorities, statuses, without_terminator
 from sources.syslog.reading import Reading
 
 KEYS = ("regex", "search", "replace", "dateFormat")
@@ -53,7 +53,7 @@ class Format:
         """As `sources.syslog.parser.parse`, where the format does not match in full."""
         data, starts, ends = unpack(frames)
         priority, _, valid = priorities(data, starts, ends)
-        ends = without_newline(data, starts, ends, marks)
+        ends = without_terminator(data, starts, ends, marks)
         lines = slices(data, starts, ends)
         found, groups = self._regex.extract(lines)
         mine = found.to_numpy(zero_copy_only=False) & valid & (marks < REST)

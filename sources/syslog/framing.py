@@ -1,4 +1,4 @@
-"""Cuts what arrives into syslog frames: by newlines, and by the octet counts of RFC 6587."""
+"""Cuts what arrives into syslog frames: by newlines and NULs, and by the octet counts of RFC 6587."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_EVENTS = 30_000
 LEAST_ROOM = 64 * 1024
 """Room there is, at least, for one read; any datagram fits."""
 
-_NEWLINE = ord("\n")
+_NEWLINE, _RETURN, _NUL = b"\n\r\0"
 BETWEEN = 4
 """Mark of bytes that belong to no frame: an octet count, an empty line, what a stream has left over."""
 _WHOLE = bytes((BETWEEN, 0))
@@ -35,17 +35,18 @@ _WHOLE = bytes((BETWEEN, 0))
 _PRIORITY = rb"<[0-9]{1,3}>"
 _COUNT = rb"(?:[1-9][0-9]{1,6}|[5-9]|4(?= <[0-9]{1,2}>)|3(?= <[0-9]>))"
 """An octet count; one too small for the priority behind it is none."""
-_COUNTED = re.compile(rb"\n*(%b) (?=%b)" % (_COUNT, _PRIORITY))
+_COUNTED = re.compile(rb"[\r\n\0]*(%b) (?=%b)" % (_COUNT, _PRIORITY))
 _UNDECIDED = re.compile(rb"(?:[1-9][0-9]{0,6}(?: (?:<[0-9]{0,3})?)?)?\Z")
 """What may become the beginning of an octet-counted frame; nothing may as well."""
-_LINES = re.compile(rb"\n(?=%b %b|%b)" % (_COUNT, _PRIORITY, _UNDECIDED.pattern))
+_LINES = re.compile(rb"[\n\0](?=%b %b|%b)" % (_COUNT, _PRIORITY, _UNDECIDED.pattern))
 """The end of lines that something else may follow."""
 
 
 class Framer:
     """Cuts one stream into frames; however the stream came in pieces, the frames are the same.
 
-    A frame is octet-counted if it begins with a count, a blank and a priority such as `<13>`; any other is a line.
+    A frame is octet-counted if it begins with a count, a blank and a priority such as `<13>`; any other is a line. A
+    line ends with a newline or a NUL: RFC 6587 3.4.2 names both, and Python's SysLogHandler sends the latter.
     A line that reaches `event_size` bytes is cut there, and again after as many; an octet-counted frame at
     `COUNTED_MAX` bytes, or at `event_size` where that is more. So nothing is lost, and no more is ever waited for.
     """
@@ -70,7 +71,7 @@ class Framer:
         """
         if len(data) and not self._missing and not self._counted:
             octets = np.frombuffer(data, np.uint8)
-            ends = places(octets, _NEWLINE) + 1
+            ends = _line_ends(octets)
             firsts = octets.take(ends, mode="clip")
             if not (ord("1") <= data[0] <= ord("9") or (firsts - ord("1") < 9).any()):
                 return self._cut_lines(octets, ends)
@@ -101,7 +102,7 @@ class Framer:
                     break
             found = _LINES.search(text, position)
             lines = np.frombuffer(text, np.uint8)[position : found.end() if found else len(text)]
-            ends, marks = self._cut_lines(lines, places(lines, _NEWLINE) + 1)
+            ends, marks = self._cut_lines(lines, _line_ends(lines))
             pieces.append((ends + position, marks))
             if found is None:
                 break
@@ -113,7 +114,10 @@ class Framer:
         bounds = np.empty(len(ends) + 2, np.int64)
         bounds[0], bounds[1:-1], bounds[-1] = 0, ends, len(octets) + 1
         sizes = bounds[1:] - bounds[:-1] - 1
-        marks = (sizes[:-1] == 0) * np.uint8(BETWEEN)
+        empty = sizes[:-1] == 0
+        if self._counted:  # CR LF behind an octet-counted frame, which counts neither
+            empty |= np.logical_and.accumulate(empty | (sizes[:-1] == 1) & (octets[bounds[:-2]] == _RETURN))
+        marks = empty * np.uint8(BETWEEN)
         cut_last = False
         if len(long := np.flatnonzero(sizes >= self.line_max)):
             step = self.line_max
@@ -177,6 +181,14 @@ class Framer:
         return np.array(ends, np.int64), np.frombuffer(marks, np.uint8), position
 
 
+def _line_ends(octets: Bytes) -> Positions:
+    """Return the positions behind each newline and each NUL."""
+    ends = places(octets, _NEWLINE)
+    if len(others := places(octets, _NUL)):
+        ends = np.sort(np.concatenate((ends, others)))
+    return ends + 1
+
+
 class Together(NamedTuple):
     """Several streams, cut: the pieces of one come behind those of the other, without gaps."""
 
@@ -199,9 +211,9 @@ def cut_together(data: memoryview, stops: Sequence[int], framers: Sequence[Frame
         ends, marks = framers[0].cut(data)
         return Together(ends, marks, [len(ends)], [int(ends[-1]) if len(ends) else 0])
     octets, last = np.frombuffer(data, np.uint8), np.array(stops)
-    ends = np.sort(np.concatenate((places(octets, _NEWLINE) + 1, last)))
+    ends = np.sort(np.concatenate((_line_ends(octets), last)))
     ends = ends[np.append(ends[1:] != ends[:-1], True)]
-    whole = octets[ends - 1] == _NEWLINE
+    whole = (octets[ends - 1] == _NEWLINE) | (octets[ends - 1] == _NUL)
     sizes = np.diff(ends, prepend=0)
     starts = ends - sizes
     odd = (octets[starts] - ord("1") < 9) | (sizes - whole >= framers[0].line_max)

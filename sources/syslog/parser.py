@@ -77,8 +77,9 @@ class _Heads:
 def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = None) -> Batch:
     """The events of these frames (a binary array without nulls), one for each, in order.
 
-    A newline that ends a frame is not part of it. `now` (seconds since the epoch) gives RFC 3164 dates the year that
-    puts them between 11 months ago and a month ahead. `marks` holds `CUT` and `REST`, added up, for each frame.
+    A newline or a NUL that ends a frame is not part of it. `now` (seconds since the epoch) gives RFC 3164 dates the
+    year that puts them between 11 months ago and a month ahead. `marks` holds `CUT` and `REST`, added up, for each
+    frame.
     A frame whose head is not well formed has the status `Invalid`, or `Incomplete` if it was cut, and is its body.
     Its priority, if it is one of 0 to 191 in at most three digits, still becomes headers, though not in the
     `MULTIPORT` dialect, in which such a frame is always `Invalid`.
@@ -89,7 +90,7 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
     data, starts, ends = unpack(frames)
     if marks is None:
         marks = np.zeros(len(frames), np.uint8)
-    ends = without_newline(data, starts, ends, marks)
+    ends = without_terminator(data, starts, ends, marks)
     priority, after, valid = priorities(data, starts, ends)
     valid &= marks < REST
     if reading.charset is not None:
@@ -152,10 +153,11 @@ def parse(frames: Array, now: float, reading: Reading, marks: Bytes | None = Non
     )
 
 
-def without_newline(data: Bytes, starts: Ints, ends: Ints, marks: Bytes) -> Ints:
-    """Where frames end, less the newline that ends them."""
-    without: Ints = ends - ((data[ends - 1] == ord("\n")) & (ends > starts) & (marks & CUT == 0))
-    return without
+def without_terminator(data: Bytes, starts: Ints, ends: Ints, marks: Bytes) -> Ints:
+    """Return the ends of frames without the newline, the NUL, or the newline and the NUL, that end them."""
+    for terminator in 0, ord("\n"):
+        ends = ends - ((data[ends - 1] == terminator) & (ends > starts) & (marks & CUT == 0))
+    return ends
 
 
 def statuses(valid: Mask, marks: Bytes) -> Array:

@@ -89,7 +89,7 @@ class SyslogStream(EndpointSource[C]):
 
     def _flush(self) -> Iterator[Batch]:
         """What has been gathered, as batches."""
-        return self._decoder.batches(*self._intake.take(), self.metrics)
+        return self._decoder.batches(*self._intake.take(), self)
 
     def _read(self, ready: Sequence[tuple[_Connection, int]]) -> Iterator[Batch]:
         """Read once from each of these connections, which have something to read, and cut what came into frames."""

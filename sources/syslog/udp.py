@@ -63,7 +63,7 @@ class SyslogUdp(DatagramSource[SyslogUdpConfig]):
 
     def _flush(self) -> Iterator[Batch]:
         """What has been gathered, as batches."""
-        return self._decoder.batches(*self._intake.take(), self.metrics)
+        return self._decoder.batches(*self._intake.take(), self)
 
     def _read(self) -> int:
         """Read the datagrams that wait, as many as fit, and tell how many those were."""

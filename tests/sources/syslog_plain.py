@@ -97,7 +97,7 @@ def reference_time(stamp, now, zone):
 
 def reference(frame, mark, now, reading):
     if not mark & CUT:
-        frame = frame.removesuffix(b"\n")
+        frame = frame.removesuffix(b"\0").removesuffix(b"\n")
     priority = PRIORITY.match(frame)
     if priority is None or int(priority[1]) > 191 or mark & REST:
         return Event(frame, {"Facility": "0", "Severity": "0", STATUS: "Invalid"})

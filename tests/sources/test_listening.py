@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,11 @@ from agent.services.running import until
 from plugins import Batch, Source
 from sources.connections import Connection
 from sources.listening import Endpoint, HandshakeConfig, Listener
+from sources.log4j import Log4jSource
+from sources.netcat import NetcatSource
+from sources.syslog import MultiportSyslogTcp, SyslogTcp
 from tests.plugins.certificates import certificate
+from tests.sources.syslog_running import Running
 
 
 class Holder(Source[HandshakeConfig]):
@@ -108,3 +113,22 @@ def test_who_takes_too_long_to_agree_on_tls_is_closed_and_counted(keystore: Path
         until(lambda: not listener.ready(0.01) and holder.metrics.get("TlsHandshakeFail") == 1)
         assert len(listener.connections) == 0
         assert slow.recv(1) == b""
+
+
+@pytest.mark.parametrize("cls", [SyslogTcp, MultiportSyslogTcp, Log4jSource, NetcatSource])
+def test_a_client_that_speaks_tls_to_a_plain_port_is_told_so_and_closed(
+    cls: type[Source[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"host": "127.0.0.1", "ports": "0"} if cls is MultiportSyslogTcp else {"port": "0"}
+    config, _ = cls.config_class.parse(options | {"host" if cls is SyslogTcp else "bind": "127.0.0.1"})
+    with Running(cls(config, "s1")) as running:
+        for _ in range(2):
+            with (
+                socket.create_connection(("127.0.0.1", running.source.port), timeout=20) as client,
+                pytest.raises(OSError, match=r"EOF|reset"),
+            ):
+                ssl._create_unverified_context().wrap_socket(client)
+        assert running.source.metrics.get("EventReadFail") == 2
+    assert running.events == []
+    (record,) = [record for record in caplog.records if "speaks TLS" in record.getMessage()]
+    assert ("no TLS" if cls is NetcatSource else "set ssl = true") in record.getMessage()

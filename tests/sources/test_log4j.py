@@ -58,6 +58,15 @@ def test_lines_however_they_come():
         assert source.metrics.get("EventReadFail") == 1
 
 
+@pytest.mark.parametrize("at", [1, 2, 3, 10])
+def test_a_mark_of_utf_8_is_no_part_of_the_first_event(at):
+    data = b'\xef\xbb\xbf{"message":"one"}\n{"message":"two"}\n'
+    with running() as (source, events):
+        send(source, data[:at], data[at:])
+        until(lambda: len(events) == 2)
+    assert events == [Event(b"one"), Event(b"two")]
+
+
 def test_a_line_without_end_is_cut():
     with running(maxLineBytes="1024") as (source, events):
         send(source, b"x" * 5000, b"y" * 5000 + b'\n{"message":"next"}\n')
@@ -153,14 +162,6 @@ def test_who_does_not_come_to_terms_is_closed_and_holds_nobody_up(here, caplog):
             until(lambda: len(events) == 2)
         assert source.metrics.get("TlsHandshakeFail") == 21
     assert [event.body for event in events] == [b"meanwhile", b"still there"]
-
-
-def test_tls_where_it_is_not_switched_on(here, caplog):
-    with running() as (source, events):
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            connect(source, here)
-        until(lambda: "speaks TLS, which needs ssl = true" in caplog.text)
-        assert events == []
 
 
 def test_a_keystore_that_will_not_do(here, tmp_path):

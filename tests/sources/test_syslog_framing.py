@@ -49,6 +49,12 @@ def test_lines():
     assert frames == [(b"<1>a\n", 0), (b"<2>b\r\n", 0), (b"c", CUT)]
 
 
+def test_lines_that_end_with_nul():
+    frames, _ = receive([b"<1>a\0<2>b\n\0<3>c\0\n5 <13>\0\0<4>d\0"])
+    ends = [b"<1>a\0", b"<2>b\n", b"<3>c\0", b"<13>\0", b"<4>d\0"]
+    assert frames == [(frame, 0) for frame in ends]
+
+
 def test_octet_counts():
     frames, _ = receive([b"4 <1>a8 <2>b\nb\nb5 <3>c\n7 <4>d"])
     assert frames == [(b"<1>a", 0), (b"<2>b\nb\nb", 0), (b"<3>c\n", 0), (b"<4>d", CUT)]
@@ -108,8 +114,9 @@ def test_without_a_count_and_a_priority_behind_it_a_frame_is_a_line(text):
 
 
 def test_newlines_that_no_count_includes_are_no_frames():
-    stream = b"4 <1>a\n4 <1>b\n\n4 <1>c\n"
-    assert receive([stream]) == ([(b"<1>a", 0), (b"<1>b", 0), (b"<1>c", 0)], "")
+    stream = b"4 <1>a\n4 <1>b\n\n4 <1>c\r\n4 <1>d\r\n\r\n5 <1>e\r\n4 <1>f\0"
+    frames = [(b"<1>%b" % text, 0) for text in (b"a", b"b", b"c", b"d", b"e\r", b"f")]
+    assert receive([stream]) == receive(chop(stream, range(len(stream)))) == (frames, "")
 
 
 @pytest.mark.parametrize("rest", [b"<1>b", b"9999999999 <1>b", b"04 <1>b", b"rest of a frame"])
@@ -130,11 +137,15 @@ def test_a_count_in_somebodys_message_swallows_64_kib_at_most():
     assert len(receive([stream])[0]) == 5
 
 
-LINE = st.one_of(st.binary(max_size=40), st.builds(lambda n: b"<13>" + b"x" * n, st.integers(0, 60)))
+LINE = st.one_of(
+    st.binary(max_size=40).map(lambda line: line.translate(None, b"\n\0")),
+    st.builds(lambda n: b"<13>" + b"x" * n, st.integers(0, 60)),
+)
+END = st.sampled_from([b"\n", b"\n", b"\0"])
 PLACES = st.lists(st.integers(0, 10_000), max_size=12)
 COUNTED = st.builds(lambda text, priority: b"<%d>%b" % (priority, text), st.binary(max_size=40), st.integers(0, 999))
 FRAMES = st.one_of(
-    LINE.map(lambda line: (b"<" + line.replace(b"\n", b"") + b"\n",) * 2),
+    st.builds(lambda line, end: (b"<" + line + end,) * 2, LINE, END),
     st.sampled_from(NO_COUNTS).map(lambda line: (line + b"\n",) * 2),
     COUNTED.map(lambda frame: (frame, b"%d %s" % (len(frame), frame))),
 )
@@ -142,17 +153,17 @@ FRAMES = st.one_of(
 
 
 @settings(max_examples=examples(60))
-@given(st.lists(LINE.map(lambda line: b"<" + line.replace(b"\n", b"")), max_size=12), st.binary(max_size=30), PLACES)
-@example([b"<13>" + b"x" * 6], b"", [10])
-@example([b"<13>" + b"x" * 16], b"", [20])
-def test_lines_however_they_arrive(lines, tail, places):
-    stream = b"".join(line + b"\n" for line in lines) + (b"<" + tail.replace(b"\n", b"") if lines else b"")
+@given(st.lists(LINE.map(lambda line: b"<" + line), max_size=12), LINE, PLACES, END)
+@example([b"<13>" + b"x" * 6], b"", [10], b"\n")
+@example([b"<13>" + b"x" * 16], b"", [20], b"\0")
+def test_lines_however_they_arrive(lines, tail, places, end):
+    stream = b"".join(line + end for line in lines) + (b"<" + tail if lines else b"")
     frames, _ = receive([stream], event_size=10)
     assert receive(chop(stream, places), event_size=10)[0] == frames
     assert receive(chop(stream, range(len(stream))), event_size=10)[0] == frames
     # The newline after a line of exactly one or more event sizes is the only byte that is not in a frame.
-    assert [frame.rstrip(b"\n") for frame in whole(frames)] == [line for line in stream.split(b"\n") if line]
-    assert all(len(frame.rstrip(b"\n")) <= 10 for frame, _ in frames)
+    assert [frame.rstrip(end) for frame in whole(frames)] == [line for line in stream.split(end) if line]
+    assert all(len(frame.rstrip(end)) <= 10 for frame, _ in frames)
 
 
 @settings(max_examples=examples(200))
@@ -175,7 +186,10 @@ def test_octet_counts_however_they_arrive(messages, places):
     assert receive(chop(stream, range(len(stream)))) == expected
 
 
-PIECE = st.one_of(st.binary(max_size=30), st.sampled_from([b"\n", b"5 ", b"12 <13>", b"<1>", b"70000 <1>", b"x" * 9]))
+PIECE = st.one_of(
+    st.binary(max_size=30),
+    st.sampled_from([b"\n", b"\0", b"\r\n", b"5 ", b"12 <13>", b"<1>", b"70000 <1>", b"x" * 9]),
+)
 
 
 @settings(max_examples=examples(200))
@@ -224,7 +238,7 @@ def receive_together(streams, event_size):
 
 
 STREAM = st.one_of(
-    st.lists(LINE.map(lambda line: b"<" + line.replace(b"\n", b"") + b"\n"), max_size=12).map(b"".join),
+    st.lists(st.builds(lambda line, end: b"<" + line + end, LINE, END), max_size=12).map(b"".join),
     st.lists(FRAMES, max_size=8).map(lambda frames: b"".join(sent for _, sent in frames)),
     st.lists(PIECE, max_size=12).map(b"".join),
 )

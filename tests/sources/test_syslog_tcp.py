@@ -1,6 +1,8 @@
 """Messages that come to syslogtcp over real sockets: in what order, how they are cut, and what is no message."""
 
+import contextlib
 import logging
+import logging.handlers
 import shutil
 import socket
 import subprocess
@@ -60,6 +62,25 @@ def test_logger_sends_a_file(tmp_path):
     assert [event.body.decode() for event in events] == [f"t: {line}" for line in lines]
 
 
+def test_pythons_handler_ends_messages_with_nul():
+    with Running(make()) as running:
+        handler = logging.handlers.SysLogHandler(("127.0.0.1", running.source.port), socktype=socket.SOCK_STREAM)
+        handler.setFormatter(logging.Formatter("%(asctime)s h %(message)s", "%b %d %H:%M:%S"))
+        with contextlib.closing(handler):
+            for number in range(200):
+                handler.emit(logging.makeLogRecord({"msg": f"message {number}"}))
+            events = running.wait_for(200)
+    assert [event.body for event in events] == [b"message %d" % number for number in range(200)]
+    assert not any("flume.syslog.status" in event.headers for event in events)
+
+
+def test_netscreen_ends_messages_with_newline_and_nul():
+    with Running(make()) as running, connect(running.source) as sender:
+        sender.sendall(b"".join(b"<13>Oct 11 22:14:15 h NetScreen %d\n\0" % number for number in range(3)))
+        events = running.wait_for(3)
+    assert [event.body for event in events] == [b"NetScreen 0", b"NetScreen 1", b"NetScreen 2"]
+
+
 def test_dates_without_year_and_zone_go_by_the_clock_and_time_zone_given():
     source = make(timeZone="America/New_York", keepFields="hostname")
     source._decoder.clock = lambda: 1704067260.0  # the first minute of 2024, UTC
@@ -71,12 +92,12 @@ def test_dates_without_year_and_zone_go_by_the_clock_and_time_zone_given():
 
 
 def test_order_and_content_of_many_lines():
-    lines = [b"<13>Oct 11 22:14:15 h message %d \xff\x00 end\r" % i for i in range(50_000)]
+    lines = [b"<13>Oct 11 22:14:15 h message %d \xff\x01 end\r" % i for i in range(50_000)]
     with Running(make()) as running:
         with connect(running.source) as sender:
             sender.sendall(b"\n".join(lines) + b"\n")
         events = running.wait_for(len(lines))
-    assert [event.body for event in events] == [b"message %d \xff\x00 end\r" % i for i in range(len(lines))]
+    assert [event.body for event in events] == [b"message %d \xff\x01 end\r" % i for i in range(len(lines))]
     assert max(len(batch) for batch in running.batches) <= MAX_EVENTS
 
 
@@ -91,8 +112,8 @@ def test_a_stream_in_single_bytes():
     assert [event.body for event in events] == [b"one", b"two", b"three"]
 
 
-def test_bad_frames_are_kept_and_counted():
-    frames = [b"<999>x", b"<192>x", b"<0013>x", b"no priority", b"<>", b"nul \x00\xff", b"<13>no more of a head"]
+def test_bad_frames_are_kept_and_counted(caplog):
+    frames = [b"<999>x", b"<192>x", b"<0013>x", b"no priority", b"<>", b"no text \xff", b"<13>no more of a head"]
     with Running(make()) as running:
         with connect(running.source) as sender:
             sender.sendall(b"\n".join(frames) + b"\n<13>- h good\n")
@@ -101,6 +122,10 @@ def test_bad_frames_are_kept_and_counted():
     assert [event.body for event in events] == [*frames, b"good"]
     assert [event.headers.get("flume.syslog.status") for event in events] == ["Invalid"] * 7 + [None]
     assert [event.headers["Facility"] for event in events] == ["0"] * 6 + ["1"] * 2, "a priority that is one counts"
+    (record,) = [record for record in caplog.records if "Invalid" in record.getMessage()]
+    assert record.getMessage().endswith(
+        "messages are marked Invalid; the first one has a priority above 191: b'<999>x'"
+    )
 
 
 def test_long_lines_are_cut(caplog):

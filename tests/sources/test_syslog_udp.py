@@ -54,6 +54,8 @@ def test_a_datagram_is_an_event_whatever_is_in_it():
     datagrams = [
         b"<13>Oct 11 22:14:15 h plain",
         b"<13>Oct 11 22:14:15 h ends in a newline\n",
+        b"<13>Oct 11 22:14:15 h ends in NUL\0",
+        b"<13>Oct 11 22:14:15 h ends in both\n\0",
         b"<13>Oct 11 22:14:15 h two\nlines",
         b"",
         b"5 <13>x",
@@ -66,11 +68,13 @@ def test_a_datagram_is_an_event_whatever_is_in_it():
     with Running(make()) as running, sender(running.source) as to:
         for datagram in datagrams:
             to.send(datagram)
-        events = running.wait_for(9)
+        events = running.wait_for(11)
         assert running.source.metrics.get("EventReadFail") == 4
     assert [event.body for event in events] == [
         b"plain",
         b"ends in a newline",
+        b"ends in NUL",
+        b"ends in both",
         b"two\nlines",
         b"5 <13>x",
         b"\xff\x00 no priority",
