@@ -14,6 +14,14 @@ HTTP = (
         here="400, as all others that are none",
     ),
     Difference(
+        flume="an object of other fields than `headers` and `body`, without a body, is an empty event",
+        here="the request is answered 400 with these fields' names, as all that it holds would be lost",
+    ),
+    Difference(
+        flume="a body with `Content-Encoding: gzip` is answered 400",
+        here="it is unpacked, except for `handler = blob`; any other encoding is answered 415",
+    ),
+    Difference(
         flume="a request of any size is read",
         here="one too large is answered 413",
     ),

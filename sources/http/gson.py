@@ -13,11 +13,19 @@ _BARE = re.compile(r"[^/\\;#={}\[\]:, \t\f\r\n]+")
 _QUOTED = {quote: re.compile(rf"(?:[^{quote}\\]|\\.)*", re.DOTALL) for quote in "\"'"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _NAMED = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f", "\n": "\n", "'": "'", '"': '"', "\\": "\\", "/": "/"}
+
+
+class NoEventError(ValueError):
+    """An object that is JSON, but no event: all that it holds would be lost."""
+
+
 HALF = re.compile("[\ud800-\udfff]")
 """Half of a pair of UTF-16, which is no character."""
 _PREFIX = ")]}'\n"
 """What some servers write before JSON, so that no browser runs it."""
 DEEPEST = 200
+_MOST_SHOWN = 5
+"""Names of unknown members that an answer shows."""
 
 
 def read_events(text: str) -> list[Parsed | None] | None:
@@ -49,8 +57,11 @@ def _event(reader: _Reader) -> Parsed | None:
         raise ValueError("an event must be an object")
     headers: dict[str, str] = {}
     body: str | None = None
+    others: list[str] = []
+    has_body = False
     for name in reader.members():
         if name == "body":
+            has_body = True
             body = text if (text := reader.scalar()) is None else _paired(text)
         elif name == "headers" and reader.peek() == "{":
             headers = {}
@@ -66,7 +77,14 @@ def _event(reader: _Reader) -> Parsed | None:
             if reader.scalar() is not None:
                 raise ValueError("headers must be an object")
         else:
+            others.append(name)
             reader.skip(0)
+    if others and not has_body:
+        shown = ", ".join(map(repr, others[:_MOST_SHOWN]))
+        raise NoEventError(
+            f'an event has no "body", but {shown}: an event is {{"headers": {{…}}, "body": "…"}}. For JSON of any '
+            "other form, one object a line, set handler = ndjson"
+        )
     return headers, body
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import re
+import zlib
+from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from plugins import Event
-from sources.http.gson import HALF, read_events
+from sources.http.gson import HALF, NoEventError, read_events
 from sources.log4j.framing import Framer
 from sources.log4j.reading import Reader
 
@@ -45,6 +48,44 @@ _any = msgspec.json.Decoder()
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 
 
+_GZIP = b"\x1f\x8b"
+
+
+def decompressed(content: bytes, headers: Iterable[tuple[bytes, bytes]], largest: int) -> bytes:
+    """Return the content of a request without its Content-Encoding, and without a mark of UTF-8.
+
+    HandlerError: 415 for an encoding other than gzip, 413 for more than `largest` bytes, 400 for no gzip.
+    """
+    named = b",".join(value for name, value in headers if name == b"content-encoding")
+    encodings = [
+        one for one in named.decode("latin-1").lower().replace(" ", "").split(",") if one not in ("", "identity")
+    ]
+    if encodings in (["gzip"], ["x-gzip"]):
+        content = _unzipped(content, largest)
+    elif encodings:
+        raise HandlerError(415, f"Content-Encoding {', '.join(encodings)} cannot be read here: send gzip, or none")
+    elif content.startswith(_GZIP):
+        raise HandlerError(400, "the body is gzip: send the header Content-Encoding: gzip with it")
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
+def _unzipped(content: bytes, largest: int) -> bytes:
+    pieces, size = [], 0
+    try:
+        while content:  # members of gzip may follow one another
+            decoder = zlib.decompressobj(16 + zlib.MAX_WBITS)
+            pieces.append(decoder.decompress(content, largest - size + 1))
+            size += len(pieces[-1])
+            if size > largest:
+                raise HandlerError(413, f"a request may have at most {largest} bytes, unpacked")
+            if not decoder.eof:
+                raise HandlerError(400, "the gzip body ends too early")
+            content = decoder.unused_data
+    except zlib.error as e:
+        raise HandlerError(400, f"the body is no gzip, as Content-Encoding says: {e}") from None
+    return b"".join(pieces)
+
+
 def json(content: bytes, charset: str | None) -> list[Event]:
     """The events of Flume's JSONHandler: bodies are kept in the charset of the request."""
     charset = (charset or "utf-8").lower()
@@ -61,6 +102,8 @@ def json(content: bytes, charset: str | None) -> list[Event]:
                 return [event.event() for event in plain]
     try:
         events = read_events(_decoded(content, charset))
+    except NoEventError as e:
+        raise HandlerError(400, str(e)) from None
     except (ValueError, RecursionError) as e:
         raise HandlerError(400, f"Request has invalid JSON Syntax. {e}") from None
     if events is None or None in events:

@@ -124,6 +124,8 @@ class Server(serving.Server[Request]):
             return {"PUT": 405, "DELETE": 405, "OPTIONS": 403, "TRACE": 403}.get(method, 501), ""
         try:
             content = await asyncio.wait_for(self._content(receive), self.config.idle_timeout)
+            if self.config.handler != "blob":
+                content = handlers.decompressed(content, scope["headers"], self.config.largest)
             events = self._events(scope, content)
         except TimeoutError:
             return 408, "the request did not end in time"

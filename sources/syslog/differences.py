@@ -47,6 +47,11 @@ PORTS = (
         here="CR is part of the message; a datagram is one message",
     ),
     Difference(
+        flume="a NUL that ends a message, as Python's `SysLogHandler` sends it, is part of its body, over TCP with "
+        "all that follows up to a newline",
+        here="it ends the message (RFC 6587, 3.4.2)",
+    ),
+    Difference(
         flume="an IPv6 address, a name beyond ASCII or a timestamp with more than six digits of a second keeps"
         " all but the priority from being read",
         here="they are read; after a version, as in RFC 5424, any host is",
@@ -84,11 +89,6 @@ STREAMS = (
         flume="each line is a message",
         here="octet-counted messages (RFC 6587) too; a count is believed only where a priority such as `<13>`"
         " follows it, so that a line `22 Nov 2026 …` stays a line",
-    ),
-    Difference(
-        flume="a NUL that ends a message, as Python's `SysLogHandler` sends it over TCP, becomes part of it, and the "
-        "next message as well",
-        here="a line ends with a newline or a NUL (RFC 6587, 3.4.2)",
     ),
     Difference(
         flume="of a line that ends within `<13` TCP waits for the next",

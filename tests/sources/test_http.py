@@ -1,6 +1,7 @@
 """The HTTP source, driven over real sockets."""
 
 import contextlib
+import gzip
 import http.client
 import json
 import socket
@@ -61,6 +62,42 @@ def test_it_answers_when_the_events_are_stored():
         running.store = True
         running.source._yielded.clear()
         assert running.post(b'[{"body": "y"}]') == (200, "")
+
+
+def test_gzip_is_unpacked():
+    events = [{"body": f"event {number}"} for number in range(1000)]
+    packed = gzip.compress(json.dumps(events[:500]).encode()[:-1] + b",")
+    packed += gzip.compress(json.dumps(events[500:]).encode()[1:])
+    encoded = {"Content-Encoding": "gzip"}
+    with Running(maxRequestBytes="100000") as running:
+        assert running.post(packed, encoded) == (200, "")
+        assert [event.body.decode() for event in running.events] == [event["body"] for event in events]
+        assert running.post(packed)[1].startswith("the body is gzip: send the header")
+        for body, headers, status in (
+            (packed[:-9], encoded, 400),
+            (b"[]", encoded, 400),
+            (gzip.compress(b" " * 100_001), encoded, 413),
+            (b"[]", {"Content-Encoding": "br"}, 415),
+            (b"[]", {"Content-Encoding": "gzip, gzip"}, 415),
+            (b"[]", {"Content-Encoding": "identity"}, 200),
+        ):
+            assert running.post(body, headers)[0] == status, (body[:20], headers)
+        assert len(running.events) == 1000
+    with Running(handler="log4j") as running:
+        assert running.post(gzip.compress(b'\xef\xbb\xbf{"message":"m"}'), encoded) == (200, "")
+        assert running.events == [Event(b"m")]
+    with Running(handler="blob") as running:
+        assert running.post(packed, encoded) == (200, "")
+        assert running.events == [Event(packed)]
+
+
+def test_an_object_that_is_no_event_is_refused_with_the_names_of_its_fields():
+    with Running() as running:
+        for body in b'[{"date":1,"log":"x"}]', b'[{"body":"a"},{"headers":{"h":"1"},"log":"x","date":1}]':
+            status, text = running.post(body)
+            assert (status, "'log'" in text, "handler = ndjson" in text) == (400, True, True)
+        assert running.post(b'[{}, {"headers":{}}, {"body":null,"log":"x"}, {"body":"y","log":"x"}]')[0] == 200
+        assert [event.body for event in running.events] == [b"", b"", b"", b"y"]
 
 
 def test_lines_are_events_and_one_that_is_no_json_is_named():

@@ -217,6 +217,12 @@ class JsonHandler(Operation):
             "some requests that are no JSON are answered 500",
             lambda case: (case.theirs, case.ours) == (500, 400),
         ),
+        Known(
+            "an object of other fields than `headers` and `body`",
+            lambda case: (
+                case.ours == 400 and isinstance(case.theirs, list) and any(not body for _, body in case.theirs)
+            ),
+        ),
     )
 
     def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:

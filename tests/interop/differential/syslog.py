@@ -156,7 +156,9 @@ def _stale(case: Case) -> bool:
     return {**theirs, **ours} == theirs and not _more_than_priority(ours) and case.theirs[1] == case.ours[1]
 
 
+_NUL = "a NUL that ends a message, as Python's `SysLogHandler` sends it"
 STREAMS = (
+    Known(_NUL, lambda case: not case.settings.get("udp") and b"\0" in case.item),
     Known("of a line that ends within `<13` TCP waits", lambda case: re.search(rb"<\d{0,3}(\n|$)", case.item)),
     Known(
         "a datagram that ends within `<13` is dropped",
@@ -167,6 +169,7 @@ STREAMS = (
 )
 """Where not even the number of events is the same."""
 SINGLE = (
+    Known(_NUL, lambda case: re.search(rb"\0\n?$", case.item)),
     Known(
         "of a datagram only the first line is taken",
         lambda case: case.settings.get("udp") and b"\n" in case.item.removesuffix(b"\n"),
@@ -310,6 +313,7 @@ _WELL_FORMED = re.compile(
 """A head that both read."""
 _WITHOUT_ZONE = rb"<\d+>(1 )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)? "
 MULTIPORT_STREAMS = (
+    Known("a message ends at a NUL", lambda case: b"\0" in case.item),
     Known(
         "an empty line, one that begins with a NUL, or a timestamp that is no time",
         lambda case: (
