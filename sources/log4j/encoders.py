@@ -61,15 +61,16 @@ ENCODERS = (
         mdc="mdc contextMap context ctx",
         ignored="@version level_value levelVal",
     ),
-    Encoder(  # GELF: GelfLayout of log4j 2 and of JsonTemplateLayout, logback-gelf
+    Encoder(  # GELF: GelfLayout of log4j 2 and of JsonTemplateLayout, logback-gelf, Spring Boot
         marks="short_message",
         message="short_message",
-        level="level",
-        logger="_logger_name _logger _loggerName",
-        thread="_thread_name _thread _threadName",
+        level="_level_name level",
+        logger="_logger_name _logger _loggerName _log_logger",
+        thread="_thread_name _thread _threadName _process_thread_name",
         timestamp="timestamp",
+        stackTrace="_error_stack_trace",
         whole="full_message",
-        ignored="version",
+        ignored="version level",
         prefix="_",
     ),
     Encoder(  # GcpLayout of JsonTemplateLayout

@@ -109,6 +109,11 @@ DATAGRAMS = (
 
 MULTIPORT = (
     Difference(
+        flume="a date without a year that there is not, such as Feb 30 or 25:00, gets the timestamp 0, so that "
+        "`hdfs.path` puts it into 1970",
+        here="the time of arrival, as where a message has none",
+    ),
+    Difference(
         flume="dates without a year are put into 1999 or 2001",
         here="the nearest year, as in `syslogtcp`",
     ),

@@ -139,7 +139,8 @@ class Framer:
                 # A count lied, and without newlines nothing tells where the next frame begins.
                 start = ends[frames[0]] - self.line_max
                 self.fault = (
-                    f"expected an octet count from 1 to 9999999, not {octets[start : start + 24].tobytes()!r}"
+                    f"expected an octet count from 1 to 9999999, not {octets[start : start + 24].tobytes()!r}; "
+                    "a count is one of bytes, not of characters"
                 )
             self._counted = False
         return ends, marks

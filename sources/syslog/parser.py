@@ -319,6 +319,5 @@ def _timestamps(data: Bytes, heads: _Heads, now: float, reading: Reading) -> Arr
     if (rows := rows_of(old)) is not None:
         seconds[rows], known[rows] = rfc3164_times(data, heads.window[rows], heads.stamp_end[rows], now, zone, strict)
     if strict:
-        unsent = heads.formed & (first == ord("-"))
-        return numbers(np.where(unsent, round(now * 1000), (seconds * 1000 + millis) * known), heads.formed)
+        return numbers(np.where(known, seconds * 1000 + millis, round(now * 1000)), heads.formed)
     return numbers(seconds * 1000 + millis, known)

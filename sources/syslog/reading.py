@@ -50,7 +50,7 @@ class Dialect:
     version: str
     strict: bool
     """Without a well-formed head an event is Invalid and has no header but its status; every well-formed one has a
-    host, if only `-`, and a timestamp: now where it sends none, 0 where there is no such day or time."""
+    host, if only `-`, and a timestamp: now where it sends none, or one of no day or time that there is."""
 
 
 SINGLE = Dialect(_HEAD, _HOST, "priority", "version", strict=False)

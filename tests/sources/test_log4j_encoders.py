@@ -152,6 +152,37 @@ def test_the_options():
     assert "did you mean 'level'" in " ".join(problem.message for problem in problems)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {
+            "version": "1.1",
+            "short_message": "failed",
+            "level": 7,
+            "_level_name": "TRACE",
+            "_process_pid": 1,
+            "_process_thread_name": "main",
+            "_log_logger": "a.B",
+            "full_message": "failed\n\nE: x\n\tat y\n",
+            "_error_stack_trace": "E: x\n\tat y\n",
+        },
+        {
+            "ecs": {"version": "8.11"},
+            "message": "failed",
+            "log": {"level": "TRACE", "logger": "a.B"},
+            "process": {"pid": 1, "thread": {"name": "main"}},
+            "error": {"stack_trace": "E: x\n\tat y\n"},
+        },
+    ],
+    ids=["GELF", "ECS"],
+)
+def test_names_of_spring_boot(fields):
+    found = event(**fields)
+    assert found.body == b"failed\nE: x\n\tat y"
+    headers = {"level": "TRACE", "logger": "a.B", "thread": "main"}
+    assert found.headers in ({**headers, "process_pid": "1"}, {**headers, "process": '{"pid":1}'})
+
+
 def test_objects_in_objects():
     """Spring Boot nests what the Elastic Common Schema names with dots."""
     assert event(

@@ -179,7 +179,7 @@ def real(stamp):
 
 
 def plain(frame, reading):
-    frame = frame.removesuffix(b"\n")
+    frame = frame.removesuffix(b"\0").removesuffix(b"\n")
     invalid = Event(frame, {STATUS: "Invalid"})
     head = HEAD.match(frame)
     try:
@@ -202,7 +202,7 @@ def plain(frame, reading):
             datetime.strptime(f"2024 {month} {day} {clock}", "%Y %b %d %H:%M:%S")
             millis = reference_time(stamp, NOW, reading.zone)
         except ValueError:
-            millis = 0
+            millis = round(NOW * 1000)
     headers = {"Facility": str(int(priority) // 8), "Severity": str(int(priority) % 8), "Priority": priority.decode()}
     headers |= {"Version": "1"} if version else {}
     headers |= {"timestamp": str(millis), "host": host.decode()}
