@@ -74,8 +74,9 @@ REGEX = (
         f"event by an engine that backtracks; an event that takes it longer than {LONGEST:.0f} s becomes a dead "
         "letter. `$` is the very end of the body and `.` takes all but a newline: where lines "
         r"end in CR LF, write `\r?$`; `\b` is the edge of a word of ASCII letters; "
-        "an empty match right behind another is not replaced; where what is repeated may match nothing, as in "
-        "`(a*|b)*`, Java ends there and RE2 goes on; "
+        "an empty match right behind another is not replaced, unless the other engine runs the pattern; "
+        r"`[[:alpha:]]`, for Java a set of these characters, is an error: write `\p{Alpha}`; "
+        "where what is repeated may match nothing, as in `(a*|b)*`, Java ends there and RE2 goes on; "
         "some patterns that Java refuses are taken, such as `{`; a reference to a group that is not there yet, and "
         "an intersection with nothing, are errors: for Java the one never matches, the other is ignored",
     ),

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from plugins.shared.javaproperties import ASCII, SUPPORTED, parsed, ranges
+
 Replacement = tuple[str | int, ...]
 """What takes the place of a match: texts as they are, and numbers of groups (0 is the whole match)."""
 
@@ -17,28 +19,12 @@ _LOOKS = {
     "(?<!": "look-behind",
     "(?>": "an atomic group",
 }
-_CLASSES = {
-    "lower": "a-z",
-    "upper": "A-Z",
-    "alpha": "a-zA-Z",
-    "digit": "0-9",
-    "alnum": "a-zA-Z0-9",
-    "word": "a-zA-Z0-9_",
-    "xdigit": "0-9a-fA-F",
-    "punct": r"!-/:-@\[-`{-~",
-    "graph": "!-~",
-    "print": " -~",
-    "blank": " \t",
-    "space": "\t-\r ",
-    "cntrl": "\0-\x1f\x7f",
-    "ascii": "\0-\x7f",
-}
 _SPACES = {"h": " \t\xa0\u1680\u180e\u2000-\u200a\u202f\u205f\u3000", "v": "\n-\r\x85\u2028\u2029"}
 _ESCAPE = re.compile(
     r"""\\(?: Q(?P<quoted>.*?)(?:\\E|\Z)
             | x(?:\{(?P<hex>[0-9a-fA-F]{1,6})\}|(?P<hex2>[0-9a-fA-F]{2})) | u(?P<hex4>[0-9a-fA-F]{4})
             | 0(?P<octal>[0-3]?[0-7]{1,2}) | c(?P<control>[@-_])
-            | (?P<property>[pP])(?:\{(?P<long>\w+)\}|(?P<short>[A-Z]))
+            | (?P<property>[pP])(?:\{(?P<long>[\w= -]+)\}|(?P<short>[A-Z]))
             | k<(?P<reference>\w+)> | (?P<other>.) )""",
     re.DOTALL | re.VERBOSE,
 )
@@ -178,15 +164,17 @@ class JavaPattern:
             if character == "\\":
                 text, position = self._escape(position, in_class=True)
                 out.append(text)
-            elif posix and posix[1] in _CLASSES:
-                out.append(_CLASSES[posix[1]])
-                position = posix.end()
+            elif posix and posix[1] in ASCII:
+                raise self._error(
+                    f"has {posix.group()}, which Java takes for a class of these characters: write "
+                    f"\\p{{{posix[1].capitalize()}}}"
+                )
             elif character == "[":
                 self._needs_regex("a class within a class")
                 text, position = self._class_text(position)
                 out.append(text)
             elif self.pattern.startswith("&&", position):
-                self._needs_regex("an intersection of classes (&&)")
+                self._needs_regex("an intersection of classes (&&)", "write a look-ahead, such as (?![aeiou])[a-z]")
                 out.append("&&")
                 position += 2
             else:
@@ -236,23 +224,28 @@ class JavaPattern:
         if letter == "Z" and not in_class:
             self._needs_backtracking(r"\Z")
             return r"(?=\n?\Z)"
-        if letter in "CGNXZ" or not letter.isascii():
+        if letter in "CGNXZpP" or not letter.isascii():
             raise self._error(f"has \\{letter}, which is not supported")
         if not letter.isalnum():
             return _literal(letter)
         return f"\\{letter}"
 
     def _property(self, kind: str, name: str, in_class: bool) -> str:
-        ranges = _CLASSES.get(name.lower()) if len(name) > 2 else None
-        if ranges:
-            return self._set(ranges, kind == "P", in_class, f"\\{kind}{{{name}}}")
-        text = f"\\{kind}{{{name.removeprefix('Is')}}}"
-        if not self.backtracking:
-            return text
+        spelling = f"\\{kind}{{{name}}}"
+        if len(name) > 2 and (ascii_only := ASCII.get(name.lower())):
+            return self._set(ascii_only, kind == "P", in_class, spelling)
+        family, value = parsed(name)
+        by_name = family == "script" or (family == "category" and value not in ("LC", "LD"))
+        if by_name and not self.backtracking:
+            return f"\\{kind}{{{value}}}"
+        if not (by_name and self.engine == "regex" and not in_class) and (inside := ranges(family, value)):
+            return self._set(inside, kind == "P", in_class, spelling)
+        if family not in ("category", "script", "block", "binary"):
+            raise self._error(f"has {spelling}, which is not supported; supported are {SUPPORTED}")
+        self._needs_regex(spelling, "list the characters: [a-zäöü]")
         if in_class:
-            raise self._error(f"has {text} within a character class, which is not supported beside look-around")
-        self._needs_regex(text)
-        return f"(?u:{text})"
+            raise self._error(f"has {spelling} within a character class, which is not supported beside look-around")
+        return f"(?u:\\{kind}{{{'In' if family == 'block' else ''}{value}}})"
 
     def _set(self, ranges: str, negated: bool, in_class: bool, spelling: str) -> str:
         if not in_class:
@@ -266,10 +259,10 @@ class JavaPattern:
         if not self.backtracking:
             raise NotLinear(f"{self._named()} has {what}, which cannot be run in linear time", what)
 
-    def _needs_regex(self, what: str) -> None:
+    def _needs_regex(self, what: str, way_out: str = "") -> None:
         self._needs_backtracking(what)
         if self.engine == "re":
-            raise self._error(f"has {what}, which is not supported")
+            raise self._error(f"has {what}, which is not supported in names of files{way_out and ': '}{way_out}")
 
     def _error(self, what: str) -> ValueError:
         return ValueError(f"{self._named()} {what}")

@@ -13,6 +13,7 @@ only; an empty match right after another match is not replaced.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 
 from plugins.columns import Array
 from plugins.problems import Problem
+from plugins.shared.javaproperties import SUPPORTED
 from plugins.shared.javaregex import JavaPattern, NotLinear, Replacement, replacement_parts
 
 if TYPE_CHECKING:
@@ -88,6 +90,8 @@ class Regex:
             pc.match_substring_regex(pa.nulls(1, pa.string()), pattern=self._re2)
         except pa.ArrowInvalid as e:
             reason = str(e).removeprefix("Invalid regular expression: ")
+            if (unknown := reason.removeprefix("invalid character class range: ")) != reason and "p{" in unknown:
+                reason = f"there is no {unknown}; supported are {SUPPORTED}"
             raise ValueError(f"the regular expression {pattern!r} cannot be read: {reason}") from None
 
     def note(self, option: str) -> Iterator[Problem]:
@@ -202,7 +206,7 @@ class Regex:
             whole, start = match.group(), match.start()
             return whole[: match.start(1) - start] + function(match) + whole[match.end(1) - start :]
 
-        rows = _each(column, partial(self._python.sub, within if self._isolated else function, **_BOUNDED))
+        rows = _each(column, partial(_replaced, self._python, within if self._isolated else function))
         if pa.types.is_string(column.type):
             return pa.array(rows, pa.string())
         return pa.array(
@@ -226,7 +230,28 @@ def _compiled(java: JavaPattern) -> Pattern[str]:
     try:
         return regex.compile("".join(java.out), regex.ASCII | regex.VERSION1)
     except (regex.error, OverflowError, RecursionError) as e:
-        raise ValueError(f"the regular expression {java.pattern!r} cannot be read: {e}") from None
+        reason = str(e)
+        if reason.startswith("unknown property"):
+            reason = rf"it has a \p{{…}} that there is not; supported are {SUPPORTED}"
+        raise ValueError(f"the regular expression {java.pattern!r} cannot be read: {reason}") from None
+
+
+def _replaced(pattern: Pattern[str], function: Callable[[Match[str]], str], text: str) -> str:
+    """Replace the matches that Java finds: of an empty one, the next search begins one character further.
+
+    `Pattern.sub` looks for a match that is not empty first, where the empty one was. Raises TimeoutError.
+    """
+    pieces, kept, position = [], 0, 0
+    began, bounded = time.process_time(), dict(_BOUNDED)
+    while position <= len(text) and (match := pattern.search(text, position, **bounded)):
+        pieces += text[kept : match.start()], function(match)
+        kept = match.end()
+        position = kept + (match.start() == kept)
+        bounded["timeout"] = _BOUNDED["timeout"] - (time.process_time() - began)
+        if bounded["timeout"] <= 0:
+            raise TimeoutError
+    pieces.append(text[kept:])
+    return "".join(pieces)
 
 
 def _each(column: Array, function: Callable[[str], T]) -> list[T | None]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from plugins.shared import regex as module
 from plugins.shared.javaregex import JavaPattern, NotLinear
 from plugins.shared.regex import Regex, TooSlow
+from sources.filenames import name_pattern
 
 PATTERNS = [
     "é.",
@@ -120,7 +121,8 @@ def test_time_is_linear_where_backtracking_would_never_end() -> None:
         (r"^\p{Alpha}\p{Punct}$", "a!", "1!"),
         (r"^\P{Digit}$", "a", "1"),
         (r"^[\p{Upper}_]+$", "A_B", "a"),
-        (r"^[[:digit:]x]+$", "1x", "a"),
+        (r"^\p{javaUpperCase}\p{IsLowercase}[\p{javaWhitespace}_]$", "Éé_", "éÉ_"),
+        (r"^[\p{L}\p{IsDigit}]\p{javaLetterOrDigit}\p{LC}$", "é٣Ω", "é٣٣"),
         (r"^\h$", "\u00a0", "a"),
         (r"^\H$", "a", "\t"),
         (r"^[\h,]+$", ", \t", "a"),
@@ -172,6 +174,8 @@ def test_properties_of_unicode(backtracking: bool) -> None:
         (r"^[\Ha]$", r"\H within a character class", "b", "\t"),
         (r"^[\P{Alpha}a]$", r"\P{Alpha} within a character class", "a", "b"),
         (r"a\Z", r"\Z", "a\n", "a\nb"),
+        (r"^\p{IsAlphabetic}$", r"\p{IsAlphabetic}", "Ⓐ", "1"),
+        (r"^\p{InBasicLatin}\P{InGreek}$", r"\p{InBasicLatin}", "aé", "aω"),
         ("(?=x)x(?i)y", "look-ahead (?=…)", "xY", "XY"),
     ],
 )
@@ -204,10 +208,51 @@ def test_the_engine_that_backtracks_reads_patterns_as_java_does(pattern: str, te
     assert Regex(pattern, backtracking=None).matches(headers(text)).to_pylist() == [found]
 
 
-@pytest.mark.parametrize("pattern", ["[a-c&&b]", "[a[b]]", r"[\Ha]", r"\p{Lu}", r"[\p{Lu}]"])
+@pytest.mark.parametrize("pattern", ["[a-c&&b]", "[a[b]]", r"[\Ha]", r"\p{IsGreek}", r"[\P{Lu}]"])
 def test_what_pythons_own_engine_reads_otherwise_is_refused_for_it(pattern: str) -> None:
     with pytest.raises(ValueError, match="which is not supported"):
         JavaPattern(pattern, "re")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "replaced"),
+    [
+        ("(?=.)b??", "abc", "-a-b-c"),
+        ("(?=.)b?", "abbc", "-a---c"),
+        ("(?!x)x*", "axb", "-ax-b-"),
+        ("(?<=a)", "aab", "a-a-b"),
+        ("(?=(b?))", "ab", "-a-b-"),
+        ("(?<!a)b??c?", "bcc", "-b---"),
+        ("\\b(?=.)", "a b", "-a- -b"),
+    ],
+)
+def test_empty_matches_are_replaced_as_by_java(pattern: str, text: str, replaced: str) -> None:
+    """The answers are those of Java 17's `replaceAll`."""
+    regex = Regex(pattern, backtracking=None)
+    assert regex.replace(headers(text), ("-",)).to_pylist() == [replaced]
+
+
+def test_names_of_files_have_the_categories_of_unicode() -> None:
+    pattern = name_pattern(r"[\p{L}_]+\p{Nd}\P{L}\.log")
+    assert pattern.fullmatch("größe_1-.log")
+    assert not pattern.fullmatch("größe_1a.log")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("[[:alpha:]]", r"write \\p\{Alpha\}"),
+        ("[a-z[:digit:]]", r"write \\p\{Digit\}"),
+        (r"\p{javaMirrored}", r"has \\p\{javaMirrored\}, which is not supported; supported are"),
+        (r"\p{IsKlingon}", r"supported are"),
+        (r"\p{InKlingon}", r"supported are"),
+        (r"(?=\p{IsKlingon})", r"supported are"),
+        (r"\p{^L}", r"has \\p, which is not supported"),
+    ],
+)
+def test_a_class_that_there_is_not_is_refused_with_those_there_are(pattern: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Regex(pattern, backtracking=None)
 
 
 SLOW = "(a|aa)+(?!a)$"

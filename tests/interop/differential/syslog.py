@@ -250,7 +250,8 @@ class Syslog(Operation):
     def explained(self, case: Case) -> str | None:
         """Every event that differs has its reason; told is the last."""
         lines = by_line(case.settings, case.item.encode("latin-1"))
-        if isinstance(case.theirs, str) or not len(lines) == len(case.theirs) == len(case.ours):
+        otherwise_cut = "\0" in case.item and not case.settings.get("udp")
+        if isinstance(case.theirs, str) or otherwise_cut or not len(lines) == len(case.theirs) == len(case.ours):
             whole = case._replace(item=case.item.encode("latin-1"))
             return next((known.said for known in self.streams if known.holds(whole)), None)
         said = None
