@@ -49,6 +49,11 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
             here="the event goes on unchanged, counted as `MorphlineExceptionCount`; with `isProductionMode = true` "
             "it is dropped, as in Flume",
         ),
+        Difference(
+            flume="a `morphlineFile` that is not there drops the source, and the rest starts",
+            here="`check` warns; the source waits until the file is there",
+            option="morphlineFile",
+        ),
         *DIFFERENCES,
     )
     counters = ("MorphlineFailedCount", "MorphlineExceptionCount")

@@ -241,10 +241,11 @@ def _replaced(pattern: Pattern[str], function: Callable[[Match[str]], str], text
 
     `Pattern.sub` looks for a match that is not empty first, where the empty one was. Raises TimeoutError.
     """
-    pieces, kept, position = [], 0, 0
+    pieces: list[str] = []
+    kept = position = 0
     began, bounded = time.process_time(), dict(_BOUNDED)
     while position <= len(text) and (match := pattern.search(text, position, **bounded)):
-        pieces += text[kept : match.start()], function(match)
+        pieces += [text[kept : match.start()], function(match)]
         kept = match.end()
         position = kept + (match.start() == kept)
         bounded["timeout"] = _BOUNDED["timeout"] - (time.process_time() - began)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from sources.taildir.files import Files
 from sources.taildir.tail import MAX_LINE, ChangedError, Tail
 from sources.troubles import Troubles
 
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BATCH_BYTES = 512 << 10
 """A batch is full at so many bytes, or at `batchSize` lines."""
 TURN_BYTES = 16 * BATCH_BYTES
@@ -49,6 +51,8 @@ class EventReader:
         """Files that have more to read."""
         self.holding: set[Tail] = set()
         """Files whose last event may go on."""
+        self._utf16: set[str] = set()
+        """Paths of files in UTF-16, of which a warning was logged."""
 
     def read(self, due: Due, room: int, space: int) -> Events | None:
         """At most `room` events, about `space` bytes. None where none is complete, or the file cannot be read."""
@@ -80,6 +84,7 @@ class EventReader:
                 continue
             if not data or tail.blank or self._compressed(tail, data):
                 break
+            self._warn_of_utf16(tail, data)
             cut = not due.final and not data.endswith(b"\n")
             if cut:
                 self._metrics.add("LineSplitCount")
@@ -137,6 +142,16 @@ class EventReader:
             tail.compressed = True
             self._log.info("%s is compressed: it is not read", tail.path)
         return True
+
+    def _warn_of_utf16(self, tail: Tail, data: bytes) -> None:
+        """Log a warning, one a path, where a file begins with the byte order mark of UTF-16."""
+        if tail.position == 0 and data.startswith(_UTF16) and tail.path not in self._utf16:
+            self._utf16.add(tail.path)
+            self._log.warning(
+                "%s is written in UTF-16: its lines are taken as bytes, a NUL beside each letter. Convert it with "
+                "iconv -f UTF-16 -t UTF-8, or read it by a source spooldir with inputCharset = UTF-16",
+                tail.path,
+            )
 
     def _start_again(self, due: Due, room: int, space: int) -> Events | None:
         """It was emptied, or is another file by now: read it from its start."""

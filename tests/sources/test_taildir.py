@@ -45,6 +45,19 @@ def test_every_byte_of_a_line_arrives(logs: Path, tmp_path: Path) -> None:
     source.close()
 
 
+def test_a_file_in_utf_16_is_named_with_the_way_out(
+    logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (logs / "log").write_bytes("one\ntwo\n".encode("utf-16"))
+    source = start(tmp_path)
+    assert bodies(source)[0] == "one".encode("utf-16")
+    append(logs / "log", "three\n".encode("utf-16-le"))
+    process(source)
+    source.close()
+    (record,) = [record for record in caplog.records if "UTF-16" in record.getMessage()]
+    assert "inputCharset = UTF-16" in record.getMessage()
+
+
 def test_a_carriage_return_is_taken_off_as_in_flume_or_kept(logs: Path, tmp_path: Path) -> None:
     (logs / "log").write_bytes(b"a\r\nb\rc\r\r\n\r\nd\n\r")
     source = start(tmp_path)
